@@ -1,0 +1,93 @@
+"""Parameter groups, and masks that say which of them are frozen."""
+
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+
+GROUPS = {
+    "input": "the input layer",
+    "pos": "positional embeddings",
+    "ln": "layer norms, scale and offset",
+    "attn": "self-attention",
+    "mlp": "feed-forward",
+    "output": "the output layer",
+    "tok": "token embedding, unused by FPT",
+}
+
+
+def group_of(name):
+    """The group of a parameter: ``group_of("trunk.h.0.ln_1.weight") == "ln"``."""
+    parts = name.removeprefix("trunk.").split(".")
+    for part in parts:
+        group = {"wte": "tok", "wpe": "pos"}.get(part, part.split("_")[0])
+        if group in GROUPS:
+            return group
+    raise ValueError(f"parameter '{name}' is in none of the groups {', '.join(GROUPS)}")
+
+
+@dataclass(frozen=True)
+class FreezeMask:
+    """What is frozen: a flag for each group (``True`` = frozen), and name patterns.
+
+    ``patterns`` are shell patterns on parameter names, with or without the ``trunk.``
+    prefix (``h.3.ln_1.*``): a parameter that one of them matches is frozen too.
+    """
+
+    input: bool = False
+    pos: bool = False
+    ln: bool = False
+    attn: bool = False
+    mlp: bool = False
+    output: bool = False
+    tok: bool = False
+    patterns: tuple = ()
+
+    @classmethod
+    def fpt(cls):
+        """The paper's: self-attention and feed-forward frozen, all else trained."""
+        return cls(attn=True, mlp=True)
+
+    @classmethod
+    def full(cls):
+        """Nothing frozen: train everything."""
+        return cls()
+
+    @classmethod
+    def output_only(cls):
+        """All frozen but the output layer."""
+        return cls(input=True, pos=True, ln=True, attn=True, mlp=True, tok=True)
+
+    @classmethod
+    def parse(cls, text):
+        """From text: a preset (``fpt``, ``full``, ``output_only``), or a list of groups
+        and patterns to freeze: ``"attn,mlp"``, ``"attn,mlp,h.3.ln_1.*"``."""
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        presets = {"fpt": cls.fpt, "full": cls.full, "output_only": cls.output_only}
+        if len(items) == 1 and items[0].replace("-", "_") in presets:
+            return presets[items[0].replace("-", "_")]()
+        patterns = tuple(item for item in items if item not in GROUPS)
+        for item in patterns:
+            if "." not in item and "*" not in item:
+                raise ValueError(f"freeze: '{item}' is neither a preset ({', '.join(presets)}), "
+                                 f"nor a group ({', '.join(GROUPS)}), nor a pattern (h.3.ln_1.*)")
+        return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)
+
+    def __str__(self):
+        """The text that :meth:`parse` reads."""
+        groups = [f.name for f in fields(self) if f.name in GROUPS and getattr(self, f.name)]
+        return ",".join([*groups, *self.patterns]) or "full"
+
+    def frozen(self, name):
+        """Whether this mask freezes the parameter of that name."""
+        short = name.removeprefix("trunk.")
+        return getattr(self, group_of(name)) or any(
+            fnmatchcase(name, p) or fnmatchcase(short, p) for p in self.patterns)
+
+    def apply(self, layer):
+        """Set ``.trainable`` of every parameter of a layer or model."""
+        names = [name for name, _ in layer.named_parameters()]
+        for pattern in self.patterns:
+            if not any(FreezeMask(patterns=(pattern,)).frozen(name) for name in names):
+                raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
+                                 f"names look like '{names[0]}'")
+        for name, p in layer.named_parameters():
+            p.trainable = not self.frozen(name)

@@ -1,0 +1,20 @@
+from setuptools import setup
+
+setup(
+    name="minifpt",
+    version="0.1.0",
+    description="A GPT-2 in plain NumPy, every gradient by hand, that reproduces "
+                "'Pretrained Transformers as Universal Computation Engines'",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=["minifpt", "minifpt.tasks", "minifpt.pretrained"],
+    # The shipped weights lie beside the package in a checkout and inside it when installed.
+    package_dir={"minifpt.pretrained": "weights"},
+    package_data={"minifpt.pretrained": ["*.npz"]},
+    install_requires=["numpy>=2.0", "scipy", "matplotlib", "tqdm"],
+    extras_require={
+        "data": ["pooch"],
+        "test": ["pytest", "hypothesis"],
+    },
+    entry_points={"console_scripts": ["minifpt=minifpt.cli:main"]},
+)
