@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from . import fast
 from . import functional as F
 
 
@@ -161,7 +162,7 @@ class Attention(Layer):
         """x (B, T, C) -> y (B, T, C)."""
         p = self.dropout if train else 0.0
         qkv, c_in = self.c_attn.forward(x, need_dx)
-        a, c_heads = F.attention(qkv, self.n_head, p, rng)
+        a, c_heads = fast.attention(qkv, self.n_head, p, rng)
         y, c_out = self.c_proj.forward(a, c_in is not None)
         y, mask = F.dropout(y, p, rng)
         if c_out is None:
@@ -174,7 +175,7 @@ class Attention(Layer):
         da = self.c_proj.backward(F.dropout_backward(dy, mask), c_out)
         if c_in is None:
             return None
-        return self.c_attn.backward(F.attention_backward(da, c_heads), c_in)
+        return self.c_attn.backward(fast.attention_backward(da, c_heads), c_in)
 
 
 class MLP(Layer):
@@ -188,12 +189,12 @@ class MLP(Layer):
     def forward(self, x, train=False, rng=None, need_dx=True):
         """x (B, T, C) -> y (B, T, C)."""
         u, c_in = self.c_fc.forward(x, need_dx)
-        g, c_gelu = F.gelu(u)
+        g, c_gelu = fast.gelu(u, c_in is not None)
         y, c_out = self.c_proj.forward(g, c_in is not None)
         y, mask = F.dropout(y, self.dropout if train else 0.0, rng)
         if c_out is None:
             return y, None
-        return y, (c_in, None if c_in is None else c_gelu, c_out, mask)
+        return y, (c_in, c_gelu, c_out, mask)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C) or None."""
@@ -201,7 +202,7 @@ class MLP(Layer):
         dg = self.c_proj.backward(F.dropout_backward(dy, mask), c_out)
         if c_in is None:
             return None
-        return self.c_fc.backward(F.gelu_backward(dg, c_gelu), c_in)
+        return self.c_fc.backward(fast.gelu_backward(dg, c_gelu), c_in)
 
 
 class Block(Layer):

@@ -1,0 +1,269 @@
+"""Fast forms of three operations of ``functional``, equal to them up to rounding.
+
+The simple forms walk over whole arrays many times and leave one core idle: NumPy's own
+loops run on one.  Here the work is cut into pieces small enough to stay in a core's cache,
+and each core takes its share of the pieces (NumPy releases the interpreter's lock inside
+its loops).  Results do not depend on the number of cores.
+"""
+
+import ctypes
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+
+import numpy as np
+
+from . import functional as F
+
+TILE = 64                                                 # queries of one attention tile
+CHUNK = 32768                                             # elements of one elementwise piece
+SMALL = 16384                                             # below this a second core only costs
+
+
+@cache
+def cores():
+    """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
+        os.cpu_count() or 1)
+    limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
+
+
+@cache
+def _pool(pid):
+    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt")
+
+
+def shared(work, pieces, small=False):
+    """Call ``work(piece)`` for each of a list, spread over the cores; waits for all."""
+    n = 1 if small else min(cores(), len(pieces))
+    if n <= 1:
+        for piece in pieces:
+            work(piece)
+        return
+
+    def share(i):
+        for piece in pieces[i::n]:
+            work(piece)
+    futures = [_pool(os.getpid()).submit(share, i) for i in range(1, n)]
+    share(0)
+    for future in futures:
+        future.result()
+
+
+@cache
+def _blas_threads():
+    """``set_num_threads`` and ``get_num_threads`` of NumPy's own OpenBLAS, or None."""
+    try:
+        lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    except (OSError, AttributeError):
+        return None
+    for name in ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads",
+                 "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
+        if hasattr(lib, name.format("set")):
+            return getattr(lib, name.format("set")), getattr(lib, name.format("get"))
+    return None
+
+
+@contextmanager
+def single_threaded_blas():
+    """Within, each matrix product runs on the core that asks for it: products asked for by
+    two threads at once would else wait for each other.  Nothing changes without OpenBLAS."""
+    blas = _blas_threads()
+    if blas is None:
+        yield
+        return
+    put, get = blas
+    before = get()
+    put(1)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def keep_memory():
+    """Have the C library keep the memory that arrays give back, for the next arrays.
+
+    By default glibc returns each large array to the system, and the system clears every
+    page of the next one: up to a fifth of a training step.  Does nothing elsewhere.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(-4, 0)                                        # M_MMAP_MAX: no array of its own
+    mallopt(-1, 2**31 - 1)                                # M_TRIM_THRESHOLD: nothing goes back
+
+
+keep_memory()
+
+
+# ------------------------------------------------------------------------------ GELU
+
+
+def gelu(x, keep=True):
+    """As :func:`functional.gelu`; the cache is the derivative, found in the same pass.
+
+    Forward and backward share their most expensive part, the tanh; the derivative is as
+    large as the x that it replaces.  With ``keep=False`` the cache is None.
+    """
+    y = np.empty_like(x)
+    d = np.empty_like(x) if keep else None
+    flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+    flat_d = d.reshape(-1) if keep else None
+
+    def work(start):
+        s = slice(start, start + CHUNK)
+        xs, t = flat_x[s], flat_y[s]
+        u = xs * xs
+        np.multiply(u, F.GELU_A * F.GELU_B, out=t)
+        t += F.GELU_A
+        t *= xs
+        np.tanh(t, out=t)
+        if keep:                                          # (1+t)/2 + x/2 (1-t^2) du/dx
+            ds = flat_d[s]
+            u *= 1.5 * F.GELU_A * F.GELU_B
+            u += 0.5 * F.GELU_A
+            u *= xs
+            np.multiply(t, t, out=ds)
+            np.subtract(1.0, ds, out=ds)
+            ds *= u
+            t *= 0.5
+            t += 0.5
+            ds += t
+        else:
+            t *= 0.5
+            t += 0.5
+        t *= xs
+    shared(work, list(range(0, x.size, CHUNK)), x.size < SMALL)
+    return y, d
+
+
+def gelu_backward(dy, cache):
+    """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
+    return np.multiply(dy, cache, out=dy)
+
+
+# ------------------------------------------------------- causal multi-head attention
+
+
+def attention(qkv, n_head, p=0.0, rng=None):
+    """As :func:`functional.attention`, tile by tile: some queries, and only the keys that
+    they may see, so that close to half of the scores are never computed.
+
+    No probability is kept: the cache holds each query's log-sum-exp, from which the
+    backward pass finds them again (Dao et al. 2022, arXiv 2205.14135), and the dropout
+    masks, one byte an entry.
+    """
+    q, k, v = F.split_heads(qkv, n_head)
+    B, H, T, D = q.shape
+    drop = round(p * 65536)
+    y = np.empty((B, T, H * D), qkv.dtype)
+    lse = np.empty((B, H, T, 1), qkv.dtype)
+    heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
+    pieces, tiles = _pieces(B, H, T), _tiles(T)
+    kept = _dropout_masks(B, H, tiles, drop, rng) if drop else None
+    masks = {i: F.causal_mask(i, i, qkv.dtype) for i in {j - i for i, j in tiles}}
+
+    def work(piece):
+        qs, kt = _scaled(q[piece]), _transposed(k[piece])
+        for n, (i, j) in enumerate(tiles):
+            s = _scores(qs, kt, i, j, masks)
+            top = s.max(axis=-1, keepdims=True)
+            s -= top
+            np.exp(s, out=s)
+            total = s.sum(axis=-1, keepdims=True)
+            np.add(top, np.log(total), out=lse[*piece, i:j])
+            if drop:
+                s *= kept[n][piece]
+                total *= (65536 - drop) / 65536
+            np.divide(s @ v[*piece, :j], total, out=heads[*piece, i:j])
+
+    with single_threaded_blas():
+        shared(work, pieces, B * H * T * T < SMALL)
+    return y, (qkv, n_head, lse, kept, drop)
+
+
+def attention_backward(dy, cache):
+    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
+    qkv, n_head, lse, kept, drop = cache
+    q, k, v = F.split_heads(qkv, n_head)
+    B, H, T, D = q.shape
+    dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
+    dqkv = np.empty(qkv.shape, dy.dtype)
+    dq, dk, dv = F.split_heads(dqkv, n_head)
+    pieces, tiles = _pieces(B, H, T), _tiles(T)
+    masks = {i: F.causal_mask(i, i, qkv.dtype) for i in {j - i for i, j in tiles}}
+    scale = 1.0 / math.sqrt(D)
+
+    def work(piece):
+        qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
+        dkp = dvp = None
+        for n, (i, j) in reversed(list(enumerate(tiles))):
+            a = _scores(qs, kt, i, j, masks)
+            a -= lse[*piece, i:j]
+            np.exp(a, out=a)
+            dyt = dy[*piece, i:j]
+            if drop:
+                dyt = dyt * (65536 / (65536 - drop))
+            da = dyt @ vt[..., :j]
+            if drop:
+                da *= kept[n][piece]
+            da -= np.vecdot(da, a)[..., None]
+            da *= a                                       # dS
+            if drop:
+                a *= kept[n][piece]
+            dvt = a.swapaxes(-1, -2) @ dyt
+            np.multiply(da @ k[*piece, :j], scale, out=dq[*piece, i:j])
+            dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
+            if dkp is None:                               # the last tile sees every key
+                dkp, dvp = dkt, dvt
+            else:
+                dkp[..., :j, :] += dkt
+                dvp[..., :j, :] += dvt
+        dk[piece] = dkp
+        dv[piece] = dvp
+
+    with single_threaded_blas():
+        shared(work, pieces, B * H * T * T < SMALL)
+    return dqkv
+
+
+def _pieces(B, H, T):
+    """(batch slice, head slice) pieces whose scores, one tile of them, fit in the cache."""
+    tile = min(T, TILE) * T
+    h = max(1, min(H, 2 * CHUNK // tile))
+    b = max(1, min(B, 2 * CHUNK // (tile * H)))
+    return [(slice(i, i + b), slice(j, j + h)) for i in range(0, B, b) for j in range(0, H, h)]
+
+
+def _tiles(T):
+    """(first, end) of each tile of queries; the tile sees the keys before ``end``."""
+    return [(i, min(i + TILE, T)) for i in range(0, T, TILE)]
+
+
+def _scaled(q):
+    """A contiguous ``q / sqrt(D)``: to scale the queries costs less than the scores."""
+    return q * (1.0 / math.sqrt(q.shape[-1]))
+
+
+def _transposed(k):
+    """A contiguous copy (b, h, D, T): small products with it run at twice the speed."""
+    return np.ascontiguousarray(k.swapaxes(-1, -2))
+
+
+def _scores(qs, kt, i, j, masks):
+    """Masked scores of the queries i ... j-1 with the keys 0 ... j-1."""
+    s = qs[..., i:j, :] @ kt[..., :j]
+    s[..., i:] += masks[j - i]
+    return s
+
+
+def _dropout_masks(B, H, tiles, drop, rng):
+    """For each tile a boolean (B, H, queries, keys): what dropout keeps."""
+    shapes = [(B, H, j - i, j) for i, j in tiles]
+    return [(np.frombuffer(rng.bytes(2 * math.prod(s)), np.uint16) >= drop).reshape(s)
+            for s in shapes]

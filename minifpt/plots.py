@@ -1,0 +1,50 @@
+"""Pictures: learning curves.  Drawn without a display; nothing here opens a window."""
+
+import numpy as np
+
+# One colour for each source of frozen weights, the same in every picture.
+COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
+          "statistics": "#e08a1e", "random": "#c0392b"}
+
+
+def figure(columns=1, rows=1, width=5.2, height=3.6):
+    """A Matplotlib figure and its axes (a list), independent of pyplot's state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25, linewidth=0.6)
+    return fig, axes
+
+
+def curves(histories, path):
+    """Loss and test accuracy against steps, one line for each ``{label: History}``."""
+    fig, (left, right) = figure(2)
+    for label, history in histories.items():
+        steps = history["step"]
+        line, = left.plot(steps, history["train_loss"], label=f"{label}, training")
+        left.plot(steps, history["test_loss"], "--", color=line.get_color(),
+                  label=f"{label}, test")
+        right.plot(steps, 100 * history["test_accuracy"], color=line.get_color(), label=label)
+    left.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
+    right.set(title="Test accuracy", xlabel="step", ylabel="accuracy (%)")
+    left.legend(frameon=False)
+    save(fig, path)
+
+
+def band(ax, runs, column, color, label, scale=100):
+    """The mean of several histories' column, the range from least to largest shaded."""
+    steps = runs[0]["step"]
+    values = scale * np.array([run[column] for run in runs])
+    ax.plot(steps, values.mean(axis=0), color=color, label=label)
+    ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,
+                    linewidth=0)
+
+
+def save(fig, path, dpi=120):
+    """Write a PNG in one rename."""
+    from .weights import write_beside
+    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi))
