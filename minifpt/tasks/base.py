@@ -1,0 +1,63 @@
+"""What all tasks share: a checked batch, the loss and the accuracy."""
+
+import operator
+
+from .. import functional as F
+
+
+class Task:
+    """Choices to be made at a model's last tokens.
+
+    A task sets ``name``; ``input_dim``, ``tokens`` (what comes in); ``output_dim``,
+    ``output_tokens`` (what is read); ``classes``, among how many each choice is; and
+    ``options``, the keyword arguments that build it again.  It has ``draw(rng, size,
+    split)``, which :meth:`batch` checks the arguments for.
+    """
+
+    defaults = {"steps": 2000, "batch_size": 4, "lr": 1e-3}       # for the command line
+
+    def batch(self, rng, size, split="train"):
+        """``size`` examples drawn from ``rng``, a ``np.random.Generator``.
+
+        Returns x (B, tokens, input_dim) float32, or ids (B, tokens) int64, and y int64
+        (B, output_tokens), or (B, output_tokens, k) for k choices at each token.  Raises
+        ``ValueError`` for a ``split`` other than "train" and "test" or a ``size`` below 1.
+        """
+        if split not in ("train", "test"):
+            raise ValueError(f"{self.name}: split must be 'train' or 'test', got {split!r}")
+        return self.draw(rng, whole(self.name, "size", size), split)
+
+    def test_set(self):
+        """``(x, y)`` of all that is held out, or ``None`` where every batch is fresh."""
+        return None
+
+    def loss(self, logits, y):
+        """Cross-entropy, the mean over all choices, in nats.
+
+        logits (B, output_tokens, output_dim), y as :meth:`batch` gives it -> a float and
+        dlogits, of the shape and dtype of logits.
+        """
+        loss, cache = F.cross_entropy(self.choices(logits, y), y)
+        return float(loss), F.cross_entropy_backward(1.0, cache).reshape(logits.shape)
+
+    def accuracy(self, logits, y):
+        """The share of right choices, a float in 0 ... 1; shapes as in :meth:`loss`."""
+        return float((self.choices(logits, y).argmax(axis=-1) == y).mean())
+
+    def choices(self, logits, y):
+        """logits (B, output_tokens, output_dim) -> (*y.shape, classes)."""
+        want = (len(y), self.output_tokens, self.output_dim)
+        if logits.shape != want or y.size * self.classes != logits.size:
+            raise ValueError(f"{self.name}: logits {logits.shape} and y {y.shape}, "
+                             f"expected logits {want}")
+        return logits.reshape(*y.shape, self.classes)
+
+
+def whole(task, option, value, least=1):
+    """``value`` as an int; a one-line ``ValueError`` unless it is one of at least ``least``."""
+    try:
+        if operator.index(value) >= least:
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{task}: {option} must be a whole number, at least {least}, got {value!r}")

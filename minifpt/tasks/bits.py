@@ -1,0 +1,68 @@
+"""The paper's two bit tasks: XOR two strings, remember one of several."""
+
+import numpy as np
+
+from .base import Task, whole
+
+
+class BitXOR(Task):
+    """Two strings of ``n`` bits come in, one bit a token; their XOR goes out.
+
+    x (B, 2n, 1), the first string and then the second, 0 or 1; y (B, n), read at the
+    second string's tokens.
+    """
+
+    name = "bit-xor"
+    input_dim, output_dim, classes = 1, 2, 2
+
+    def __init__(self, n=5):
+        self.n = self.output_tokens = whole(self.name, "n", n)
+        self.tokens = 2 * self.n
+        self.options = {"n": self.n}
+
+    def draw(self, rng, size, split):
+        bits = rng.integers(0, 2, (size, 2, self.n))
+        x = bits.reshape(size, self.tokens, 1).astype(np.float32)
+        return x, bits[:, 0] ^ bits[:, 1]
+
+
+class BitMemory(Task):
+    """Several strings of bits come in, then one of them again, half masked; it goes out whole.
+
+    Bits are -1 or 1, a masked one is 0, ``patch`` bits make a token.  With P = bits / patch:
+    x (B, (strings + 1) P, patch), y (B, P, patch) the string asked for, in {0, 1}, read at the
+    masked string's tokens.  The paper has 5 strings of 1000 bits in patches of 50.
+
+    Half of the bits stay visible, so who finds nothing out and guesses the rest is right in
+    75 % of them.
+    """
+
+    name = "bit-memory"
+    classes = 2
+    defaults = {"steps": 4000, "batch_size": 4, "lr": 1e-3}
+
+    def __init__(self, strings=5, bits=100, patch=20):
+        self.strings = whole(self.name, "strings", strings)
+        self.bits = whole(self.name, "bits", bits)
+        self.patch = self.input_dim = whole(self.name, "patch", patch)
+        if bits % patch:
+            raise ValueError(f"{self.name}: bits must be divisible by patch, "
+                             f"got bits={bits} and patch={patch}")
+        self.output_dim = 2 * self.patch                  # -1 or 1 for each bit of a patch
+        self.output_tokens = self.bits // self.patch
+        self.tokens = (self.strings + 1) * self.output_tokens
+        self.options = {"strings": self.strings, "bits": self.bits, "patch": self.patch}
+
+    def sample(self, rng, size):
+        """As ``batch``, and ``which`` (B,) int64: the number of the string asked for."""
+        strings = rng.integers(0, 2, (size, self.strings, self.bits))
+        which = rng.integers(0, self.strings, size)
+        kept = rng.integers(0, 2, (size, self.bits))
+        asked = strings[np.arange(size), which]                   # (B, bits)
+        masked = (2 * asked - 1) * kept
+        x = np.concatenate([2 * strings - 1, masked[:, None]], axis=1).astype(np.float32)
+        return (x.reshape(size, self.tokens, self.patch),
+                asked.reshape(size, self.output_tokens, self.patch), which)
+
+    def draw(self, rng, size, split):
+        return self.sample(rng, size)[:2]

@@ -1,0 +1,92 @@
+"""Text, byte by byte: what a language model is trained on."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from .base import Task, whole
+
+# One sign, one byte: what Gutenberg's books write in several bytes where ASCII has a way.
+ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--",
+                       "…": "...", "\u00a0": " ", "\ufeff": ""})
+
+
+class Text(Task):
+    """Which byte comes next?  x (B, tokens) and y (B, tokens) int64, y one byte further on.
+
+    ``files`` are text files, or folders of ``*.txt``; see :func:`read_book`.  The last part of
+    each book, ``held_out`` of its bytes (5 %), is the test split.  The books stand one after
+    the other in each split, so that a passage may run from one into the next.
+    """
+
+    name = "text"
+    input_dim, output_dim, classes = 256, 256, 256
+
+    def __init__(self, files, tokens=256, held_out=0.05):
+        if not (isinstance(held_out, float) and 0 < held_out < 1):
+            raise ValueError(f"{self.name}: held_out must be between 0 and 1, got {held_out!r}")
+        files = [files] if isinstance(files, (str, Path)) else list(files or [])
+        self.tokens = self.output_tokens = whole(self.name, "tokens", tokens)
+        self.options = {"files": [str(file) for file in files], "tokens": self.tokens,
+                        "held_out": held_out}
+        self.files = text_files(files)
+        books = [np.frombuffer(read_book(path), np.uint8) for path in self.files]
+        cuts = [len(book) - round(held_out * len(book)) for book in books]
+        self.bytes = {
+            "train": np.concatenate([b[:cut] for b, cut in zip(books, cuts, strict=True)]),
+            "test": np.concatenate([b[cut:] for b, cut in zip(books, cuts, strict=True)])}
+        for split, text in self.bytes.items():
+            if len(text) <= self.tokens:
+                raise ValueError(f"{self.name}: the {split} split has {len(text)} bytes, expected "
+                                 f"more than tokens={tokens}: give more text or fewer tokens")
+
+    def draw(self, rng, size, split):
+        start = rng.integers(0, len(self.bytes[split]) - self.tokens, size)
+        return self.passages(split, start)
+
+    def test_set(self):
+        """``(x, y)`` of the test split, cut into passages: each byte is asked for once.
+
+        Up to ``tokens`` bytes at the end fill no passage and are left out.
+        """
+        return self.passages("test", np.arange(0, len(self.bytes["test"]) - self.tokens,
+                                               self.tokens))
+
+    def passages(self, split, start):
+        index = start[:, None] + np.arange(self.tokens + 1)
+        passage = self.bytes[split][index].astype(np.int64)       # (B, tokens + 1)
+        return passage[:, :-1], passage[:, 1:]
+
+
+def text_files(files):
+    """The paths meant by ``files``: each folder stands for its ``*.txt``, by name."""
+    paths = []
+    for path in map(Path, files):
+        paths += sorted(path.glob("*.txt")) if path.is_dir() else [path]
+        if path.is_dir() and not any(path.glob("*.txt")):
+            raise FileNotFoundError(f"text: the folder {path} holds no *.txt file")
+        if not path.exists():
+            raise FileNotFoundError(f"text: no file or folder {path}")
+    if not paths:
+        raise ValueError("text: files is empty, expected text files or folders of *.txt")
+    return paths
+
+
+def read_book(path):
+    """The text of a Project Gutenberg book as UTF-8 bytes, without header and licence.
+
+    That is what stands between the lines ``*** START OF ...`` and ``*** END OF ...``, or all
+    of it without such a line.  Lines end with ``\\n``; typographic quotes, dashes and dots
+    become ASCII.  A file that is not UTF-8 is read as Latin-1.
+    """
+    raw = Path(path).read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    text = text.replace("\r\n", "\n")
+    text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
+    text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,
+                    flags=re.MULTILINE)[0]            # some books announce their end twice
+    return text.strip().translate(ASCII).encode()

@@ -1,0 +1,302 @@
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_data import write_mnist
+
+from minifpt import tasks
+
+TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "mnist": {}, "text": {"tokens": 16}}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A function that makes a task by name, on small files of its own."""
+    write_mnist(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        text = "".join(rng.choice(list("the quick fox\n"), 2000))
+        (tmp_path / f"{name}.txt").write_bytes(text.encode())
+    extra = {"mnist": {"data": str(tmp_path)}, "text": {"files": [str(tmp_path)]}}
+    return lambda name, **options: tasks.get(
+        name, **{**TASKS[name], **extra.get(name, {}), **options})
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+# ------------------------------------------------------------------- every task alike
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_batch_has_the_shapes_that_the_task_says(make, name, split):
+    task = make(name)
+    x, y = task.batch(rng(), 3, split)
+    if name == "text":
+        assert x.shape == (3, task.tokens) and x.dtype == np.int64
+        assert x.min() >= 0 and x.max() < task.input_dim
+    else:
+        assert x.shape == (3, task.tokens, task.input_dim) and x.dtype == np.float32
+    assert y.shape[:2] == (3, task.output_tokens) and y.dtype == np.int64
+    assert y[0].size * task.classes == task.output_tokens * task.output_dim
+    assert y.min() >= 0 and y.max() < task.classes
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_same_seed_same_batch(make, name):
+    task, again = make(name), make(name)
+    (x, y), (x2, y2) = task.batch(rng(7), 8), again.batch(rng(7), 8)
+    np.testing.assert_array_equal(x, x2)
+    np.testing.assert_array_equal(y, y2)
+    assert not np.array_equal(x, task.batch(rng(8), 8)[0])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_options_build_the_task_again(make, name):
+    task = make(name)
+    options = json.loads(json.dumps(task.options))
+    again = tasks.get(task.name, **options)
+    assert again.options == task.options
+    np.testing.assert_array_equal(again.batch(rng(), 2)[0], task.batch(rng(), 2)[0])
+    assert {"steps", "batch_size", "lr"} == set(task.defaults)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_loss_and_its_gradient(make, name):
+    task = make(name)
+    _, y = task.batch(rng(), 2)
+    logits = rng(1).standard_normal((2, task.output_tokens, task.output_dim))
+    loss, dlogits = task.loss(logits, y)
+    assert type(loss) is float and dlogits.shape == logits.shape
+    for index in rng(2).integers(0, logits.size, 20):
+        h = np.zeros(logits.size)
+        h[index] = 1e-5
+        h = h.reshape(logits.shape)
+        numeric = (task.loss(logits + h, y)[0] - task.loss(logits - h, y)[0]) / 2e-5
+        assert dlogits.flat[index] == pytest.approx(numeric, rel=1e-5, abs=1e-10)
+    assert task.loss(logits.astype(np.float32), y)[1].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_who_knows_nothing_loses_log_classes_and_who_knows_all_is_right(make, name):
+    task = make(name)
+    _, y = task.batch(rng(), 200)
+    shape = (200, task.output_tokens, task.output_dim)
+    assert task.loss(np.zeros(shape, np.float32), y)[0] == pytest.approx(math.log(task.classes))
+    right = np.eye(task.classes, dtype=np.float32)[y].reshape(shape)
+    assert task.accuracy(right, y) == 1.0 and type(task.accuracy(right, y)) is float
+    assert task.accuracy(-right, y) == 0.0
+    assert task.loss(50 * right, y)[0] < 1e-6
+    if name != "text":                                    # whose bytes are not equally likely
+        guess = rng(3).standard_normal(shape)
+        sd = math.sqrt(1 / task.classes * (1 - 1 / task.classes) / y.size)
+        assert abs(task.accuracy(guess, y) - 1 / task.classes) < 5 * sd
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_bad_arguments_of_batch_and_loss(make, name):
+    task = make(name)
+    with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'dev'"):
+        task.batch(rng(), 2, "dev")
+    for size in (0, -1, 2.5):
+        with pytest.raises(ValueError, match=f"size must be a whole number.*{size}"):
+            task.batch(rng(), size)
+    _, y = task.batch(rng(), 2)
+    wrong = np.zeros((2, task.output_tokens, task.output_dim + 1), np.float32)
+    for function in (task.loss, task.accuracy):
+        with pytest.raises(ValueError, match=r"logits \(2, .* expected logits \(2, "):
+            function(wrong, y)
+
+
+def test_get_says_what_there_is():
+    assert tasks.names() == ["bit-memory", "bit-xor", "mnist", "text"]
+    with pytest.raises(ValueError, match="no task 'bitxor'.*bit-memory, bit-xor, mnist, text"):
+        tasks.get("bitxor")
+    with pytest.raises(ValueError, match="no option 'm': its options are strings, bits, patch"):
+        tasks.get("bit-memory", m=1)
+    with pytest.raises(ValueError, match="text needs the option 'files'"):
+        tasks.get("text")
+
+
+@pytest.mark.parametrize("name, options, message", [
+    ("bit-xor", {"n": 0}, "n must be a whole number, at least 1, got 0"),
+    ("bit-xor", {"n": "5"}, "n must be a whole number, at least 1, got '5'"),
+    ("bit-memory", {"strings": -1}, "strings must be"),
+    ("bit-memory", {"bits": 100, "patch": 30}, "divisible by patch, got bits=100 and patch=30"),
+    ("mnist", {"size": 30}, "size must be 28 or 32, got 30"),
+    ("mnist", {"patch": 5}, "divisible by patch, got size=28 and patch=5"),
+    ("text", {"files": []}, "files is empty"),
+    ("text", {"files": "x", "held_out": 1.5}, "held_out must be between 0 and 1"),
+])
+def test_bad_options(name, options, message):
+    with pytest.raises(ValueError, match=message) as e:
+        tasks.get(name, **options)
+    assert "\n" not in str(e.value)
+
+
+def test_import_is_light():
+    code = "import sys, minifpt.tasks; print([m for m in ('matplotlib', 'scipy', 'pooch') "\
+           "if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+# ------------------------------------------------------------------------------- bits
+
+
+@pytest.mark.parametrize("n", [1, 5, 20])
+def test_bit_xor_is_the_xor_of_the_two_halves(n):
+    task = tasks.get("bit-xor", n=n)
+    x, y = task.batch(rng(), 500)
+    assert x.shape == (500, 2 * n, 1) and y.shape == (500, n) and task.test_set() is None
+    assert set(np.unique(x)) == {0.0, 1.0}
+    np.testing.assert_array_equal(y, (x[:, :n, 0] != x[:, n:, 0]).astype(int))
+    for half in (x[:, :n], x[:, n:], y):                  # each on its own is a fair coin
+        assert abs(half.mean() - 0.5) < 5 * 0.5 / math.sqrt(half.size)
+
+
+def test_bit_memory_asks_for_one_of_the_strings_half_masked():
+    task = tasks.get("bit-memory", strings=5, bits=100, patch=20)
+    x, y, which = task.sample(rng(), 300)
+    assert x.shape == (300, 30, 20) and y.shape == (300, 5, 20) and which.shape == (300,)
+    strings = x.reshape(300, 6, 100)
+    asked = strings[np.arange(300), which]
+    np.testing.assert_array_equal(2 * y.reshape(300, 100) - 1, asked)
+    assert set(np.unique(strings[:, :5])) == {-1.0, 1.0}
+    masked, visible = strings[:, 5], strings[:, 5] != 0
+    np.testing.assert_array_equal(masked[visible], asked[visible])
+    agree = (strings[:, :5] == masked[:, None]).sum(axis=2) == visible.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(agree.sum(axis=1), 1)   # no other string fits what is visible
+    np.testing.assert_array_equal(agree.argmax(axis=1), which)
+    assert abs(visible.mean() - 0.5) < 5 * 0.5 / math.sqrt(visible.size)
+    assert abs(strings[:, :5].mean()) < 5 / math.sqrt(5 * visible.size)
+    assert set(which) == set(range(5))
+    assert np.bincount(which).min() > 300 / 5 - 5 * math.sqrt(300 * 0.2 * 0.8)
+
+
+def test_bit_memory_visible_bits_alone_score_75_percent():
+    task = tasks.get("bit-memory")
+    x, y = task.batch(rng(), 200)
+    masked = x[:, -task.output_tokens:]                   # (B, P, patch)
+    seen = np.stack([-masked, masked], axis=-1)           # a tie where masked: says 0
+    assert task.accuracy(seen.reshape(200, task.output_tokens, -1), y) == pytest.approx(0.75,
+                                                                                      abs=0.02)
+
+
+def test_bit_memory_batch_is_sample_and_the_paper_fits():
+    task = tasks.get("bit-memory", strings=5, bits=1000, patch=50)
+    assert (task.tokens, task.input_dim, task.output_tokens, task.output_dim) == (120, 50, 20, 100)
+    for a, b in zip(task.batch(rng(), 2), task.sample(rng(), 2)[:2], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert task.test_set() is None
+
+
+# ----------------------------------------------------------------------------- images
+
+
+@pytest.mark.parametrize("size, patch", [(28, 4), (32, 4), (28, 7), (32, 32), (28, 1)])
+def test_mnist_patches_put_together_are_the_image(tmp_path, size, patch):
+    images, labels = write_mnist(tmp_path)["test"]
+    x, y = tasks.get("mnist", data=tmp_path, size=size, patch=patch).test_set()
+    n = size // patch
+    assert x.shape == (len(images), n * n, patch * patch) and x.dtype == np.float32
+    whole = np.zeros((len(images), size, size), np.float32)
+    for t in range(n * n):                                # row by row
+        i, j = t // n * patch, t % n * patch
+        whole[:, i:i + patch, j:j + patch] = x[:, t].reshape(-1, patch, patch)
+    border = (size - 28) // 2
+    inner = whole[:, border:size - border, border:size - border]
+    np.testing.assert_array_equal(np.rint(inner * 255), images)
+    assert whole.sum(dtype=float) == inner.sum(dtype=float)       # the border is zero
+    assert x.min() == 0.0 and x.max() == 1.0
+    np.testing.assert_array_equal(y, labels[:, None])
+
+
+def test_mnist_splits_are_their_files(tmp_path):
+    written = write_mnist(tmp_path)
+    task = tasks.get("mnist", data=tmp_path)
+    for split, (images, labels) in written.items():
+        pairs = {(i.tobytes(), int(n)) for i, n in zip(images, labels, strict=True)}
+        other = {i.tobytes() for i in written["test" if split == "train" else "train"][0]}
+        x, y = task.batch(rng(), 50, split)
+        pixels = x.reshape(50, 7, 7, 4, 4).transpose(0, 1, 3, 2, 4).reshape(50, 28, 28)
+        drawn = np.rint(pixels * 255).astype(np.uint8)
+        assert {(i.tobytes(), int(n)) for i, n in zip(drawn, y[:, 0], strict=True)} == pairs
+        assert not {i.tobytes() for i in drawn} & other
+
+
+def test_mnist_reads_nothing_before_the_first_batch(tmp_path):
+    task = tasks.get("mnist", data=tmp_path / "nowhere")
+    assert (task.tokens, task.input_dim) == (49, 16)
+    with pytest.raises(FileNotFoundError, match="nowhere does not hold"):
+        task.batch(rng(), 1)
+
+
+# ------------------------------------------------------------------------------- text
+
+
+def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***"):
+    path.write_bytes(f"licence\r\n{start}\r\n{body}\r\n{end}\r\nlicence\r\n".encode())
+    return path
+
+
+def test_text_y_is_the_next_byte_and_the_splits_are_disjoint(tmp_path):
+    letters = {"train": "abcdefghi", "test": "xyz"}
+    for name, seed in (("a", 1), ("b", 2)):               # 950 bytes of one, 50 of the other
+        parts = [rng(seed).choice(list(letters[s]), n) for s, n in (("train", 950), ("test", 50))]
+        book(tmp_path / f"{name}.txt", "".join(np.concatenate(parts)))
+    task = tasks.Text(tmp_path, tokens=10)
+    for split, size in (("train", 1900), ("test", 100)):
+        assert len(task.bytes[split]) == size
+        x, y = task.batch(rng(), 2000, split)
+        np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+        assert {chr(i) for i in np.unique(x)} == set(letters[split])
+        windows = {task.bytes[split][i:i + 11].tobytes() for i in range(size - 10)}
+        drawn = {bytes([*a, b[-1]]) for a, b in zip(x.tolist(), y.tolist(), strict=True)}
+        assert drawn <= windows
+        if split == "test":                               # first and last passage are drawn too
+            assert drawn == windows
+
+
+def test_text_test_set_asks_for_each_byte_once(tmp_path):
+    (tmp_path / "a.txt").write_bytes(bytes(range(32, 127)) * 20)
+    task = tasks.Text([tmp_path / "a.txt"], tokens=7, held_out=0.1)
+    x, y = task.test_set()
+    held = task.bytes["test"]
+    assert x.shape == ((len(held) - 1) // 7, 7) and x.dtype == y.dtype == np.int64
+    np.testing.assert_array_equal(x.ravel(), held[:x.size])
+    np.testing.assert_array_equal(y.ravel(), held[1:x.size + 1])
+
+
+@pytest.mark.parametrize("start, end", [
+    ("*** START OF THIS PROJECT GUTENBERG EBOOK ULYSSES ***", "*** END OF THIS EBOOK ***"),
+    ("***START OF THE PROJECT GUTENBERG EBOOK X***", "***END OF THE PROJECT GUTENBERG EBOOK X***"),
+    ("*** START OF A ***", "End of the Project Gutenberg EBook of A\r\n\r\n*** END OF A ***"),
+])
+def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end):
+    path = book(tmp_path / "a.txt", "One.\r\n\r\nThe END OF it; *** START OF x.", start, end)
+    assert tasks.text.read_book(path) == b"One.\n\nThe END OF it; *** START OF x."
+
+
+def test_text_encodings_and_signs(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeff“It’s” — ‘caf\u00e9’…\u00a0Ok".encode())
+    assert tasks.text.read_book(path) == "\"It's\" -- 'caf\u00e9'... Ok".encode()
+    path.write_bytes("caf\u00e9\r\n\u00a31".encode("latin-1"))
+    assert tasks.text.read_book(path) == "caf\u00e9\n\u00a31".encode()
+
+
+def test_text_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file or folder .*gone.txt"):
+        tasks.Text([tmp_path / "gone.txt"])
+    with pytest.raises(FileNotFoundError, match=r"holds no \*.txt"):
+        tasks.Text(tmp_path)
+    (tmp_path / "short.txt").write_text("short " * 100)
+    with pytest.raises(ValueError, match="the test split has 30 bytes, expected more than token"):
+        tasks.Text(tmp_path, tokens=30)
+    tasks.Text(tmp_path, tokens=29).batch(rng(), 4, "test")       # 30 bytes are just enough
