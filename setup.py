@@ -6,7 +6,7 @@ setup(
     description="A GPT-2 in plain NumPy, every gradient by hand, that reproduces "
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=["minifpt", "minifpt.tasks", "minifpt.pretrained"],
     # The shipped weights lie beside the package in a checkout and inside it when installed.
     package_dir={"minifpt.pretrained": "weights"},

@@ -67,6 +67,18 @@ def _blas_threads():
     return None
 
 
+def blas_kernels():
+    """Which kernels OpenBLAS chose for this processor (``SkylakeX``), as far as it tells."""
+    lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename",
+                 "openblas_get_corename64_", "openblas_get_corename"):
+        if hasattr(lib, name):
+            tell = getattr(lib, name)
+            tell.restype = ctypes.c_char_p
+            return f"kernels for {tell().decode()}"
+    return "kernels unknown"
+
+
 @contextmanager
 def single_threaded_blas():
     """Within, each matrix product runs on the core that asks for it: products asked for by
@@ -161,6 +173,8 @@ def attention(qkv, n_head, p=0.0, rng=None):
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     drop = round(p * 65536)
+    if drop and rng is None:
+        raise ValueError(f"attention: dropout is {p} and rng is None: pass rng=...")
     y = np.empty((B, T, H * D), qkv.dtype)
     lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
@@ -230,6 +244,42 @@ def attention_backward(dy, cache):
     with single_threaded_blas():
         shared(work, pieces, B * H * T * T < SMALL)
     return dqkv
+
+
+class KeyValues:
+    """The keys and values of the tokens so far, for one block; room for ``room`` tokens."""
+
+    def __init__(self, room):
+        self.k = self.v = None                            # (B, H, room, D) from the first call on
+        self.room, self.n = room, 0
+
+    def extend(self, k, v):
+        """Take in k and v (B, H, T, D) of the next tokens; all so far, (B, H, n, D) each."""
+        B, H, T, D = k.shape
+        if self.k is None:
+            self.k = np.empty((B, H, self.room, D), k.dtype)
+            self.v = np.empty_like(self.k)
+        new = slice(self.n, self.n + T)
+        self.k[:, :, new], self.v[:, :, new] = k, v
+        self.n += T
+        return self.k[:, :, :self.n], self.v[:, :, :self.n]
+
+
+def attention_after(qkv, n_head, past):
+    """As :func:`functional.attention` with a past and without dropout; returns y only.
+
+    ``past`` is a :class:`KeyValues`, which takes in the new tokens: to join arrays at each
+    token, as the simple form does, would copy all the past each time.
+    """
+    T = qkv.shape[1]
+    q, k, v = F.split_heads(qkv, n_head)
+    k, v = past.extend(k, v)
+    if past.n == T:                                       # there was no past
+        return attention(qkv, n_head)[0]
+    s = _scaled(q) @ k.swapaxes(-1, -2)                   # (B, H, T, n)
+    if T > 1:                                             # one query may see every key
+        s += F.causal_mask(T, past.n, s.dtype)
+    return F.merge_heads(F.softmax(s)[0] @ v)
 
 
 def _pieces(B, H, T):

@@ -69,7 +69,7 @@ class FPT(Layer):
         logits, c_out = self.output.forward(y[:, -self.output_tokens:], c_trunk is not None)
         if c_out is None:
             return logits, None
-        return logits, (c_in, ids, mask, c_trunk, c_out, T)
+        return logits, (c_in, ids, None if c_in is None else mask, c_trunk, c_out, T)
 
     def backward(self, dlogits, cache):
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
@@ -97,17 +97,27 @@ class FPT(Layer):
         with self.all_frozen():
             return self.forward(x)[0]
 
-    def summary(self):
-        """A table as text: each group, its parameters, how many of them are trained."""
-        count = {group: [0, 0] for group in GROUPS}
+    def counts(self, tokens=None):
+        """``{group: (parameters, trained)}``.  With ``tokens``, only as many positions count
+        as an input of that length uses: no gradient ever reaches the others."""
+        count = {}
         for name, p in self.named_parameters():
-            count[group_of(name)][0] += p.data.size
-            count[group_of(name)][1] += p.data.size * p.trainable
-        rows = [(group, GROUPS[group], *n) for group, n in count.items() if n[0]]
-        total, trained = sum(row[2] for row in rows), sum(row[3] for row in rows)
+            group = group_of(name)
+            size = p.data.size
+            if group == "pos" and tokens is not None:
+                size = min(tokens, len(p.data)) * p.data.shape[1]
+            total, trained = count.get(group, (0, 0))
+            count[group] = total + size, trained + size * p.trainable
+        return {group: count[group] for group in GROUPS if group in count}
+
+    def summary(self, tokens=None):
+        """A table as text: each group, its parameters, how many of them are trained, and
+        the share; ``tokens`` as for :meth:`counts`."""
+        rows = self.counts(tokens)
+        total, trained = (sum(n) for n in zip(*rows.values(), strict=True))
         lines = [f"{'group':8}{'':34}{'parameters':>13}{'trained':>13}"]
-        lines += [f"{group:8}{what:34}{n:>13,}{t if t else 'frozen':>13{',' if t else ''}}"
-                  for group, what, n, t in rows]
+        lines += [f"{group:8}{GROUPS[group]:34}{n:>13,}{f'{t:,}' if t else 'frozen':>13}"
+                  for group, (n, t) in rows.items()]
         lines += [f"{'total':42}{total:>13,}{trained:>13,}",
                   f"{100 * trained / total:.2f} % of the parameters are trained"]
         return "\n".join(lines)

@@ -64,6 +64,8 @@ class FreezeMask:
         presets = {"fpt": cls.fpt, "full": cls.full, "output_only": cls.output_only}
         if len(items) == 1 and items[0].replace("-", "_") in presets:
             return presets[items[0].replace("-", "_")]()
+        if any(item.replace("-", "_") in presets for item in items):
+            raise ValueError(f"freeze: a preset stands alone, got '{text}'")
         patterns = tuple(item for item in items if item not in GROUPS)
         for item in patterns:
             if "." not in item and "*" not in item:

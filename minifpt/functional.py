@@ -101,9 +101,11 @@ def layer_norm(x, w, b, eps=1e-5):
         bad = ~(np.isfinite(rstd) & (rstd > 0))
         if bad.any():
             # The square of a value above 1e19 overflows float32.  The result does not
-            # depend on the size of such a row, so shrink it first.
+            # depend on the size of such a row, so shrink it first, and eps with it, down
+            # to the variance that rounding makes.
             s = np.where(bad, np.abs(x).max(axis=-1, keepdims=True), 1.0)
-            xhat, rstd = _standardise(x / s, eps)
+            tiny = np.finfo(x.dtype).eps ** 2
+            xhat, rstd = _standardise(x / s, np.where(bad, tiny, x.dtype.type(eps)))
             rstd = rstd / s
     y = xhat * w
     y += b
@@ -225,7 +227,7 @@ def dropout(x, p, rng):
     multiple of 2^-16; the scale uses the rounded value and the mean of y is exactly x.
     With p = 0 nothing is drawn and y is x.
     """
-    if not 0.0 <= p < 1.0:
+    if not 0.0 <= p < 1.0 - 2**-17:
         raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
     drop = round(p * 65536)
     if drop == 0:

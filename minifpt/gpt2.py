@@ -2,12 +2,15 @@
 
 import math
 import zlib
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
+from tqdm import tqdm
 
 from . import functional as F
 from . import weights
+from .fast import KeyValues
 from .layers import Block, Embedding, Layer, LayerNorm
 
 
@@ -25,13 +28,25 @@ class GPT2Config:
 
     def __post_init__(self):
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)}, expected >= 1")
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or value < 1:
+                raise ValueError(f"GPT2Config: {name} is {value}, expected an integer >= 1")
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is no multiple of "
                              f"n_head {self.n_head}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"GPT2Config: dropout is {self.dropout}, expected 0 <= p < 1")
+        if not 0 < self.layer_norm_epsilon < math.inf:
+            raise ValueError(f"GPT2Config: layer_norm_epsilon is {self.layer_norm_epsilon}, "
+                             "expected more than 0")
+
+
+# The shapes that have a name: OpenAI's, and the one of the weights that ship.
+SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
+          "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),
+          "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),
+          "gpt2-xl": dict(n_layer=48, n_head=25, n_embd=1600),
+          "minigpt": dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)}
 
 
 class GPT2(Layer):
@@ -60,27 +75,32 @@ class GPT2(Layer):
 
     @classmethod
     def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """A trunk from a name in ``weights/`` or the path of an ``.npz`` weight file.
+        """A trunk from its weights' name or path.
 
-        ``dropout`` overrides the file's.  Raises ``FileNotFoundError`` for an unknown
-        name, ``ValueError`` for a file that does not fit, naming parameter and shapes.
+        name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
+        wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
+        ``config.json`` and ``model.safetensors``, its shards or ``pytorch_model.bin``, or
+        such a file.  ``dropout`` overrides the file's.  Raises ``FileNotFoundError`` for an
+        unknown name, ``ValueError`` for a file that does not fit, naming parameter and shapes.
         """
         path = weights.find(name)
-        config, arrays = weights.load(path)
+        config, arrays = weights.load(path, dropout)
         known = {f.name for f in fields(GPT2Config)}
-        try:
-            shape = GPT2Config(**{k: v for k, v in config.items() if k in known})
-        except TypeError as e:
-            raise ValueError(f"{path}: bad config: {e}") from None
-        if dropout is not None:
-            shape.dropout = dropout
-        trunk = cls(shape, seed=None, dtype=dtype)
-        for key, p in trunk.named_parameters():
-            data = arrays[key]
-            if data.shape != p.data.shape:
-                raise ValueError(f"{path}: '{key}' has shape {data.shape}, "
-                                 f"the model wants {p.data.shape}")
-            p.data = data.astype(dtype)
+        with closing(arrays):
+            try:
+                shape = GPT2Config(**{k: v for k, v in config.items() if k in known})
+            except TypeError as e:
+                raise ValueError(f"{path}: bad config: {e}") from None
+            trunk = cls(shape, seed=None, dtype=dtype)
+            for key, p in trunk.named_parameters():
+                data = arrays[key]
+                if data.shape != p.data.shape:
+                    raise ValueError(f"{path}: '{key}' has shape {data.shape}, "
+                                     f"the model wants {p.data.shape}")
+                if data.dtype.kind != "f":
+                    raise ValueError(f"{path}: '{key}' has dtype {data.dtype}, expected float16 "
+                                     "or float32")
+                p.data[...] = data
         return trunk
 
     def save(self, path, dtype=np.float16, **provenance):
@@ -88,25 +108,32 @@ class GPT2(Layer):
         weights.save(path, asdict(self.config) | provenance,
                      ((name, p.data) for name, p in self.named_parameters()), dtype)
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f."""
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
+        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
+
+        ``past``, a ``fast.KeyValues`` for each block, holds the tokens before these and takes
+        these in: for inference, with :meth:`all_frozen`.
+        """
         c = self.config
         if x.ndim != 3 or x.shape[2] != c.n_embd:
             raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
-        T = x.shape[1]
-        if T > c.n_positions:
-            raise ValueError(f"GPT2: {T} tokens, the trunk has {c.n_positions} positions")
-        x = x + self.wpe.weight.data[:T]
+        start = past[0].n if past else 0
+        end = start + x.shape[1]
+        if end > c.n_positions:
+            raise ValueError(f"GPT2: {end} tokens, the trunk has {c.n_positions} positions")
+        x = x.astype(self.dtype, copy=False) + self.wpe.weight.data[start:end]
         x, mask = F.dropout(x, c.dropout if train else 0.0, rng)
         need = need_dx, self.wpe.weight.trainable
         runs_back = any(need)
         caches = []
-        for block in self.h:
-            x, cache = block.forward(x, train, rng, runs_back)
+        for block, its_past in zip(self.h, past or [None] * len(self.h), strict=True):
+            x, cache = block.forward(x, train, rng, runs_back, its_past)
             runs_back = cache is not None
             caches.append(cache)
         y, c_ln_f = self.ln_f.forward(x, runs_back)
-        return y, None if c_ln_f is None else (mask, need, caches, c_ln_f)
+        if c_ln_f is None:
+            return y, None
+        return y, (mask if any(need) else None, need, caches, c_ln_f)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
@@ -129,6 +156,113 @@ class GPT2(Layer):
         """The language model's scores: ids (B, T) integers -> (B, T, V)."""
         with self.all_frozen():
             return LanguageModel(self).forward(np.asarray(ids), need_dx=False)[0]
+
+    def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
+        """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
+
+        Each token is drawn from ``softmax(logits / temperature)``; with temperature 0 it is
+        the likeliest.  ``top_k`` draws among the k likeliest only.  ``seed`` is a number or a
+        ``np.random.Generator``.
+
+        The trunk sees the last ``n_positions`` tokens at most.  When they are full it starts
+        again from the newer half of them, so that the keys and values it keeps serve for
+        ``n_positions / 2`` tokens more.  Raises ``ValueError`` for bad arguments.
+        """
+        ids = token_ids(ids, self.config)
+        if type(n_tokens) is bool or not isinstance(n_tokens, (int, np.integer)) or n_tokens < 0:
+            raise ValueError(f"generate: n_tokens is {n_tokens}, expected an integer, at least 0")
+        if not 0 <= temperature < math.inf:
+            raise ValueError(f"generate: temperature is {temperature}, expected 0 or more")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"generate: top_k is {top_k}, expected at least 1, or None for all")
+        rng = np.random.default_rng(seed)
+        N, T = self.config.n_positions, ids.shape[-1]
+        text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
+        text[:, :T] = ids
+        start, past = max(0, T - N), None
+        with self.all_frozen():
+            for t in range(T, T + n_tokens):              # text[:, start:t] is what is seen
+                if t - start > N:
+                    start, past = t - max(1, N // 2), None
+                if past is None:
+                    past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.h]
+                x, _ = self.wte.forward(text[:, start + past[0].n:t])
+                y, _ = self.forward(x, need_dx=False, past=past)
+                logits = y[:, -1] @ self.wte.weight.data.T                    # (B, V)
+                text[:, t] = sample(logits, temperature, top_k, rng)
+        return text.reshape(*ids.shape[:-1], -1)
+
+
+def token_ids(ids, config):
+    """ids as an integer array, (T,) or (B, T), at least one token, each in the vocabulary."""
+    ids = np.asarray(ids)
+    if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "
+                         "integers (T,) or (B, T), at least one")
+    if ids.min() < 0 or ids.max() >= config.vocab_size:
+        raise ValueError(f"token ids run from {ids.min()} to {ids.max()}, the vocabulary from 0 "
+                         f"to {config.vocab_size - 1}")
+    return ids
+
+
+def sample(logits, temperature, top_k, rng):
+    """One token a row: logits (B, V) -> (B,) integers; see :meth:`GPT2.generate`."""
+    if temperature == 0:
+        return logits.argmax(axis=-1)
+    if top_k is not None and top_k < logits.shape[-1]:
+        least = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]
+        logits = np.where(logits >= least, logits, -math.inf)
+    # The largest is taken away first: divided by a small temperature it could overflow.
+    p, _ = F.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+    # The sum runs over the whole vocabulary: in float64, or the rare tokens would be lost.
+    total = p.cumsum(axis=-1, dtype=np.float64)
+    u = rng.random((len(p), 1)) * total[:, -1:]
+    return (total <= u).sum(axis=-1)
+
+
+def perplexity(trunk, ids, stride=None, progress=False):
+    """How well the language model predicts a text: ids (T,), at least two -> a dict.
+
+    Each token but the first is scored once, in windows of ``n_positions``: the first window
+    scores all of its tokens, each later one begins ``stride`` further (half a window when not
+    given) and scores its last ``stride``, so that these see ``n_positions - stride`` tokens
+    before them at least.  A smaller stride costs more and gives each token more to go by.
+
+    The dict holds ``tokens`` (how many were scored), ``nats_per_token`` (the mean of
+    ``-log p``), ``perplexity`` (its exponential) and ``bits_per_token``, which for a byte
+    model is bits per byte.  Raises ``ValueError`` for bad arguments.
+    """
+    ids = token_ids(ids, trunk.config)
+    N, last = trunk.config.n_positions, len(ids) - 1      # the last token is no input
+    stride = max(1, N // 2) if stride is None else stride
+    if ids.ndim != 1 or last < 1:
+        raise ValueError(f"perplexity: ids has shape {ids.shape}, expected (T,), T at least 2")
+    if not 1 <= stride <= N:
+        raise ValueError(f"perplexity: stride is {stride}, expected 1 to {N}, a whole window")
+    starts = range(0, max(1, last - N + stride), stride)
+    # Windows of one length and one scored part can run together: all but the first and last.
+    batch = max(1, 4096 // N)
+    inner = [starts[i:i + batch] for i in range(1, len(starts) - 1, batch)]
+    inner = [group[:len(starts) - 1 - i] for i, group in
+             zip(range(1, len(starts) - 1, batch), inner, strict=True)]
+    groups = [starts[:1], *inner, *([starts[-1:]] if len(starts) > 1 else [])]
+    total = 0.0
+    table = trunk.wte.weight.data
+    with trunk.all_frozen():
+        for group in tqdm(groups, desc="perplexity", unit="batch", delay=2, disable=not progress):
+            T = min(N, last - group[0])
+            skip = 0 if group[0] == 0 else N - stride     # scored by the window before
+            at = np.array(group)[:, None] + np.arange(T)  # (B, T)
+            y, _ = trunk.forward(trunk.wte.forward(ids[at])[0], need_dx=False)
+            y = y[:, skip:].reshape(-1, y.shape[-1])
+            targets = ids[at + 1][:, skip:].reshape(-1)
+            rows = max(1, (1 << 22) // len(table))        # never all logits at once
+            for i in range(0, len(y), rows):
+                loss, _ = F.cross_entropy(y[i:i + rows] @ table.T, targets[i:i + rows])
+                total += float(loss) * len(y[i:i + rows])
+    nats = total / last
+    return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
+            "perplexity": math.exp(nats) if nats < 700 else math.inf}
 
 
 class LanguageModel(Layer):

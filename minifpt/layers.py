@@ -158,11 +158,15 @@ class Attention(Layer):
         self.n_head = n_head
         self.dropout = dropout
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C) -> y (B, T, C)."""
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
+        """x (B, T, C) -> y (B, T, C).  ``past``, a ``fast.KeyValues``, holds the tokens before
+        these and takes these in; there is no way back through it."""
         p = self.dropout if train else 0.0
         qkv, c_in = self.c_attn.forward(x, need_dx)
-        a, c_heads = fast.attention(qkv, self.n_head, p, rng)
+        if past is None:
+            a, c_heads = fast.attention(qkv, self.n_head, p, rng)
+        else:
+            a, c_heads = fast.attention_after(qkv, self.n_head, past), None
         y, c_out = self.c_proj.forward(a, c_in is not None)
         y, mask = F.dropout(y, p, rng)
         if c_out is None:
@@ -215,11 +219,11 @@ class Block(Layer):
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
         self.mlp = MLP(n_embd, dropout, dtype)
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C) -> y (B, T, C)."""
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
+        """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`."""
         # Each part must run back if it, or anything before it, has something to learn.
         a, c_ln_1 = self.ln_1.forward(x, need_dx)
-        a, c_attn = self.attn.forward(a, train, rng, c_ln_1 is not None)
+        a, c_attn = self.attn.forward(a, train, rng, c_ln_1 is not None, past)
         x = x + a
         m, c_ln_2 = self.ln_2.forward(x, c_attn is not None)
         m, c_mlp = self.mlp.forward(m, train, rng, c_ln_2 is not None)

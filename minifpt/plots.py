@@ -5,6 +5,7 @@ import numpy as np
 # One colour for each source of frozen weights, the same in every picture.
 COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
           "statistics": "#e08a1e", "random": "#c0392b"}
+TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
 def figure(columns=1, rows=1, width=5.2, height=3.6):

@@ -3,12 +3,11 @@
 import shutil
 from pathlib import Path
 
-from .gpt2 import GPT2, GPT2Config, LanguageModel
+from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from .tasks import Text
 from .train import train
 
-# One shape for every source, so that only what it learned differs.
-SHAPE = dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)
+SHAPE = SHAPES["minigpt"]                                 # one for every source
 
 
 def language(text, out, *, steps=4500, batch_size=16, lr=3e-3, seed=0, resume=False,

@@ -76,6 +76,8 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                          "checkpoint_every and lr must be positive")
     if schedule not in ("constant", "cosine"):
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
+    # Missing data, or a task that the model does not fit, show before anything is written.
+    evaluate(model, task, np.random.default_rng(0), 1)
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")

@@ -1,0 +1,241 @@
+"""The command line: ``minifpt COMMAND --help`` says what each takes."""
+
+import argparse
+import inspect
+import os
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from . import __version__, experiments, fast, pretrain, tasks, weights
+from . import functional as F
+from .fpt import FPT
+from .freeze import FreezeMask
+from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from .gradcheck import gradcheck, gradcheck_layer
+
+MODEL = "minigpt-language"
+
+
+def main(argv=None):
+    """Run a command; returns the exit status: 0, 2 for bad input, 130 for Ctrl-C."""
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except (ValueError, OSError) as e:
+        print(f"minifpt: {' '.join(str(e).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as e:
+        print(f"minifpt: {e or 'interrupted'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+def parser():
+    """The argument parser."""
+    top = argparse.ArgumentParser(prog="minifpt", description=__doc__)
+    top.add_argument("--version", action="version", version=f"minifpt {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(run, text):
+        name = run.__name__.removesuffix("_command").replace("_", "-")
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    def model_options(sub):
+        sub.add_argument("--model", default=MODEL, metavar="NAME|PATH|random[:SHAPE]",
+                         help=f"the trunk: weights by name or path, or random weights in the "
+                              f"shipped shape or one of {', '.join(SHAPES)} (default: {MODEL})")
+        sub.add_argument("--freeze", default="fpt", metavar="MASK",
+                         help="fpt, full, output_only, or groups and patterns: "
+                              "'attn,mlp,h.3.ln_1.*' (default: fpt)")
+        for name in sorted({o for t in names for o in options_of(t)} - {"data"}):
+            of = [t for t in names if name in options_of(t)]
+            sub.add_argument(f"--{name}", type=int, help=f"option of {', '.join(of)}")
+        sub.add_argument("--data", metavar="FOLDER", help="where a data set's files are")
+
+    names = [name for name in tasks.names() if name != "text"]
+    sub = command(train, "Train a frozen pretrained transformer on a task.")
+    sub.add_argument("task", choices=names, metavar="TASK", help=", ".join(names))
+    model_options(sub)
+    sub.add_argument("--steps", type=int, help="default: the task's")
+    sub.add_argument("--batch-size", type=int, help="default: the task's")
+    sub.add_argument("--lr", type=float, help="learning rate (default: the task's)")
+    sub.add_argument("--dropout", type=float, help="default: the task's")
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--out", type=Path, help="the run's folder (default: a new runs/TASK)")
+    sub.add_argument("--resume", action="store_true",
+                     help="go on from the checkpoint in --out, or in the task's newest run")
+    sub.add_argument("--checkpoint-every", type=int, default=500, metavar="STEPS")
+
+    sub = command(compare, "Train several trunks on several tasks, with several seeds; "
+                           "write table.md and curves.png.")
+    sub.add_argument("tasks", choices=names, nargs="+", metavar="TASK", help=", ".join(names))
+    sub.add_argument("--models", nargs="+", default=[MODEL, "random"], metavar="MODEL")
+    sub.add_argument("--seeds", type=int, default=5, help="how many (default: 5)")
+    sub.add_argument("--steps", type=int, help="default: each task's")
+    sub.add_argument("--batch-size", type=int, help="default: each task's")
+    sub.add_argument("--lr", type=float, help="default: each task's")
+    sub.add_argument("--dropout", type=float, help="default: each task's")
+    sub.add_argument("--data", metavar="FOLDER")
+    sub.add_argument("--out", type=Path, default=Path("runs/compare"))
+
+    sub = command(summary, "Show a model's parameter groups and what is trained.")
+    sub.add_argument("task", choices=names, nargs="?", default="bit-xor", metavar="TASK",
+                     help=f"{', '.join(names)} (default: bit-xor)")
+    model_options(sub)
+
+    sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
+    sub.add_argument("--seed", type=int, default=0)
+
+    sub = command(pretrain_command, "Make pretrained weights.")
+    sub.add_argument("source", choices=["language"])
+    sub.add_argument("--text", nargs="+", required=True, metavar="FILE|FOLDER")
+    sub.add_argument("--out", type=Path, help="weight file (default: minigpt-SOURCE.npz)")
+    sub.add_argument("--steps", type=int, default=argparse.SUPPRESS)
+    sub.add_argument("--batch-size", type=int, default=argparse.SUPPRESS)
+    sub.add_argument("--lr", type=float, default=argparse.SUPPRESS)
+    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--resume", action="store_true")
+
+    command(info, "Show versions, BLAS, threads, and where weights and data are looked for.")
+    return top
+
+
+def options_of(task):
+    """The names of a task's options."""
+    return list(inspect.signature(tasks.TASKS[task]).parameters)
+
+
+def make_task(args):
+    """The task that the arguments ask for; an option of another task is an error."""
+    every = {o for t in tasks.names() for o in options_of(t)}
+    given = {o: getattr(args, o, None) for o in every}
+    if "data" not in options_of(args.task):
+        given["data"] = None                              # --data is harmless where unused
+    return tasks.get(args.task, **{o: v for o, v in given.items() if v is not None})
+
+
+def given(args, *names):
+    """The options among ``names`` that were given, as keyword arguments."""
+    return {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+
+
+def new_folder(task):
+    """``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
+    folder, n = Path("runs") / task, 2
+    while folder.exists():
+        folder, n = Path("runs") / f"{task}-{n}", n + 1
+    return folder
+
+
+def newest_folder(task):
+    """The folder of the task's newest run below ``runs/``."""
+    runs = [p.parent for p in Path("runs").glob(f"{task}*/config.json")]
+    if not runs:
+        raise FileNotFoundError(f"there is no run of {task} in {Path('runs').resolve()}: "
+                                "say which with --out")
+    return max(runs, key=lambda p: (p / "config.json").stat().st_mtime)
+
+
+def train(args):
+    task = make_task(args)
+    out = args.out or (newest_folder if args.resume else new_folder)(args.task)
+    options = task.defaults | given(args, "steps", "batch_size", "lr", "dropout")
+    model, history = experiments.run(
+        task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
+        checkpoint_every=args.checkpoint_every, **options)
+    last = history[-1]
+    counts = model.counts(task.tokens)
+    total, trained = (sum(n) for n in zip(*counts.values(), strict=True))
+    held_out = task.test_set()
+    n = len(held_out[0]) if held_out else "fresh"
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
+          f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
+          f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+
+
+def compare(args):
+    print(experiments.compare(
+        args.out, args.tasks, args.models, range(args.seeds), data=args.data,
+        options=given(args, "steps", "batch_size", "lr", "dropout")))
+    print(f"{args.out}: table.md curves.png")
+
+
+def summary(args):
+    task = make_task(args)
+    model = FPT(experiments.make_trunk(args.model), task.input_dim, task.output_dim,
+                task.output_tokens)
+    model.freeze(FreezeMask.parse(args.freeze))
+    print(f"{args.model} on {task.name}: {task.tokens} tokens of {task.input_dim} numbers in, "
+          f"{task.output_tokens} of {task.output_dim} out\n{model.summary(task.tokens)}")
+
+
+def gradcheck_command(args):
+    rng = np.random.default_rng(args.seed)
+    n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
+
+    def dropped():
+        return np.random.default_rng(args.seed)
+    checks = {
+        "linear": (F.linear, F.linear_backward, (n((2, 5, 4)), n((4, 6)), n(6))),
+        "embedding": (F.embedding, F.embedding_backward, (ids, n((7, 6)))),
+        "layer_norm": (F.layer_norm, F.layer_norm_backward, (n((2, 5, 8)), n(8), n(8))),
+        "gelu": (F.gelu, F.gelu_backward, (n((2, 5, 8)),)),
+        "softmax": (F.softmax, F.softmax_backward, (n((2, 5, 8)),)),
+        "dropout": (lambda x: F.dropout(x, 0.3, dropped()), F.dropout_backward, (n((5, 8)),)),
+        "attention": (lambda qkv: F.attention(qkv, 2, 0.3, dropped()), F.attention_backward,
+                      (n((2, 5, 24)),)),
+        "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward, (n((2, 5, 8)),)),
+        "cross_entropy": (lambda x: F.cross_entropy(x, ids), F.cross_entropy_backward,
+                          (n((2, 5, 7)),)),
+    }
+    reports = {name: gradcheck(*check, seed=args.seed) for name, check in checks.items()}
+
+    def trunk():
+        made = GPT2(GPT2Config(2, 2, 8, 6, 7, dropout=0.2), seed=args.seed, dtype=np.float64)
+        for p in made.parameters():                       # scales and offsets off 1 and 0
+            p.data += 0.3 * n(p.data.shape)
+        return made
+    reports["GPT2"] = gradcheck_layer(trunk(), n((2, 5, 8)))
+    reports["LanguageModel"] = gradcheck_layer(LanguageModel(trunk()), ids)
+    for preset in ("full", "fpt", "output_only"):
+        model = FPT(trunk(), 3, 4, 2, seed=args.seed)
+        model.freeze(FreezeMask.parse(preset))
+        reports[f"FPT, {preset}"] = gradcheck_layer(model, n((2, 5, 3)))
+    print(f"{'':18}{'largest relative error':>24}  worst at")
+    for name, report in reports.items():
+        print(f"{name:18}{report.max_relative_error:24.1e}  {report.worst[0]}"
+              f"{'' if report else '  FAILED'}")
+    failed = sum(not report for report in reports.values())
+    print(f"{len(reports) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+def pretrain_command(args):
+    out = args.out or Path(f"minigpt-{args.source}.npz")
+    history = pretrain.language(args.text, out, seed=args.seed, resume=args.resume,
+                                **given(args, "steps", "batch_size", "lr"))
+    print(f"{out}: {history[-1]['test_loss']:.3f} nats a byte on held-out text")
+
+
+def info(args):
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    rows = {
+        "minifpt": f"{__version__} in {Path(__file__).resolve().parent}",
+        "Python": f"{platform.python_version()}, {platform.platform()}",
+        "NumPy": np.__version__,
+        "BLAS": f"{blas.get('name')} {blas.get('version')}, {fast.blas_kernels()}",
+        "threads": f"{fast.cores()} (OPENBLAS_NUM_THREADS or OMP_NUM_THREADS lower it)",
+        "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
+        "weights": ", ".join(weights.available()) or "none found",
+        "looked for in": ", ".join(map(str, weights.folders())),
+        "data": os.environ.get("MINIFPT_DATA", "MINIFPT_DATA is not set") + ", then "
+                + str(weights.cache_folder() / "data"),
+    }
+    for name, value in rows.items():
+        print(f"{name:18} {value}")

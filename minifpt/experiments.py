@@ -1,0 +1,121 @@
+"""The paper's tables as grids of runs: task x trunk x seed, each run in a folder of its own.
+
+A grid that was stopped goes on where it stood: a finished run is read, not run again, and
+an unfinished one resumes from its checkpoint.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from . import plots, tasks
+from .fpt import FPT
+from .freeze import FreezeMask
+from .gpt2 import GPT2, SHAPES, GPT2Config
+from .train import History, train
+from .weights import write_beside
+
+LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST"}
+
+
+def make_trunk(model, seed=0, dropout=None, dtype=np.float32):
+    """A trunk from what ``--model`` takes: a name or path of weights, ``random`` (the shape
+    of the shipped weights, drawn from ``seed``), or ``random:SHAPE`` (``random:gpt2``)."""
+    kind, _, shape = model.partition(":")
+    if kind != "random":
+        return GPT2.from_pretrained(model, dtype=dtype, dropout=dropout)
+    if (shape or "minigpt") not in SHAPES:
+        raise ValueError(f"--model {model}: no shape '{shape}', expected one of "
+                         f"{', '.join(SHAPES)}")
+    config = GPT2Config(**SHAPES[shape or "minigpt"], dropout=0.1 if dropout is None else dropout)
+    return GPT2(config, seed=seed, dtype=dtype)
+
+
+def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, **options):
+    """One run of the paper's protocol: build the FPT for a task, freeze it, train it.
+
+    ``options`` go to :func:`minifpt.train`.  Returns (model, history).
+    """
+    mask = FreezeMask.parse(freeze)
+    trunk = make_trunk(model, seed, dropout)
+    fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
+    fpt.freeze(mask)
+    config = {"model": str(model), "freeze": str(mask), "dropout": trunk.config.dropout}
+    return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
+
+
+def grid(out, task_names, models, seeds, *, data=None, options=None, progress=True):
+    """Run every task with every model and seed; ``{task: {model: [History, ...]}}``.
+
+    Each run has its folder ``OUT/TASK/MODEL/SEED``.  ``options`` replaces a task's own
+    defaults of steps, batch_size and lr for all of them.
+    """
+    out, results = Path(out), {}
+    for name in task_names:
+        task = tasks.get(name, **({"data": data} if name == "mnist" else {}))
+        settings = task.defaults | (options or {})
+        for model in models:
+            for seed in seeds:
+                folder = out / name / Path(model).stem.replace(":", "-") / str(seed)
+                history = finished(folder, settings["steps"])
+                if history is None:
+                    if progress:
+                        print(f"{name}, {model}, seed {seed}")
+                    _, history = run(task, model, folder, seed=seed, progress=progress,
+                                     resume=(folder / "config.json").exists(), **settings)
+                results.setdefault(name, {}).setdefault(model, []).append(history)
+    return results
+
+
+def finished(folder, steps):
+    """The history of a run that has come to its end, else ``None``."""
+    try:
+        history = History.load(folder / "metrics.csv")
+        done = json.loads((folder / "config.json").read_text(encoding="utf-8"))["steps"]
+    except FileNotFoundError:
+        return None
+    return history if history and history[-1]["step"] == steps == done else None
+
+
+def table(results):
+    """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown."""
+    models = list(dict.fromkeys(model for task in results.values() for model in task))
+    lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in results) + " |",
+             "|---" * (len(results) + 1) + "|"]
+    for model in models:
+        cells = []
+        for task in results.values():
+            last = 100 * np.array([h[-1]["test_accuracy"] for h in task.get(model, [])])
+            cells.append(f"{last.mean():.1f} ({last.min():.1f} to {last.max():.1f}), "
+                         f"{len(last)} seeds" if len(last) else "")
+        lines.append(f"| {label(model)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def label(model):
+    """What a model is called in tables and pictures: ``minigpt-language`` is language."""
+    return Path(model).stem.removeprefix("minigpt-")
+
+
+def picture(results, path):
+    """Test accuracy against steps, an axis a task, a line a trunk, its range shaded."""
+    fig, axes = plots.figure(len(results))
+    for ax, (task, models) in zip(axes, results.items(), strict=True):
+        for model, runs in models.items():
+            kind = label(model).partition(":")[0]
+            plots.band(ax, runs, "test_accuracy", plots.COLORS.get(kind), label(model))
+        floor = {"bit-xor": 50, "bit-memory": 75, "mnist": 10}.get(task, 0)
+        ax.axhline(floor, color="0.5", linewidth=0.8, linestyle=":", label="guessing")
+        ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
+        ax.legend(frameon=False)
+    plots.save(fig, path)
+
+
+def compare(out, task_names, models, seeds, **options):
+    """Run a grid, write ``OUT/table.md`` and ``OUT/curves.png``; returns the table."""
+    results = grid(out, task_names, models, seeds, **options)
+    text = table(results)
+    write_beside(Path(out) / "table.md", lambda f: f.write(text + "\n"), "w")
+    picture(results, Path(out) / "curves.png")
+    return text

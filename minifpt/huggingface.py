@@ -1,0 +1,350 @@
+"""GPT-2 as Hugging Face's Transformers saves it: its config, its tensors, its hub.
+
+A safetensors file is eight bytes with the length of a header, the header as JSON (each
+tensor's dtype, shape and place), then the numbers as they lie in memory: little to read,
+and nothing in it can run code (https://github.com/huggingface/safetensors#format).
+"""
+
+import json
+import math
+import os
+import re
+import textwrap
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+HUB = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+
+# What a folder may hold its tensors in; the first that is there is read.
+FILES = ("model.safetensors", "model.safetensors.index.json",
+         "pytorch_model.bin", "pytorch_model.bin.index.json")
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+BLOCK = 1 << 20                                           # numbers that are read at once
+
+
+def is_checkpoint(path):
+    """Whether a path looks like one of Transformers': a folder with tensors, or their file."""
+    path = Path(path)
+    if path.is_dir():
+        return any((path / file).is_file() for file in FILES)
+    return path.is_file() and (path.suffix in (".safetensors", ".bin") or path.name in FILES)
+
+
+# ---------------------------------------------------------------------------- config
+
+
+def read_config(raw, path, dropout=None):
+    """The fields of a :class:`minifpt.GPT2Config` from a ``config.json``'s, as a dict.
+
+    ``dropout`` stands in for the file's three.  What would change the mathematics and is not
+    built here raises ``ValueError`` with one line: another activation, ``n_inner`` other than
+    ``4 n_embd``, unscaled or layer-scaled attention, cross-attention, pruned heads.
+    ``reorder_and_upcast_attn`` changes rounding alone and is read over.
+    """
+    if raw.get("model_type", "gpt2") != "gpt2":
+        raise ValueError(f"{path}: model_type is '{raw['model_type']}', expected 'gpt2'")
+    for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
+        if type(raw.get(key)) is not int or raw[key] < 1:
+            raise ValueError(f"{path}: {key} is {raw.get(key)}, expected an integer, at least 1")
+    width = 4 * raw["n_embd"]
+    for key, default, good in (
+            ("activation_function", "gelu_new", ("gelu_new", "gelu_pytorch_tanh")),
+            ("n_inner", None, (None, width)),
+            ("scale_attn_weights", True, (True,)),
+            ("scale_attn_by_inverse_layer_idx", False, (False,)),
+            ("add_cross_attention", False, (False,)),
+            ("pruned_heads", None, (None, {}))):
+        value = raw.get(key, default)
+        if value not in good:
+            raise ValueError(f"{path}: {key} is {value}, which minifpt does not build; it builds "
+                             f"{' or '.join(map(str, good))}")
+    rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+    if dropout is None and len(set(rates.values())) > 1:
+        raise ValueError(f"{path}: {', '.join(f'{k} {v}' for k, v in rates.items())}: minifpt has "
+                         "one dropout for all three, give it as dropout")
+    shape = {key: raw[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
+    return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
+                    "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5)}
+
+
+def parameter_shapes(config):
+    """(name, shape) of each parameter of a GPT-2 with this config."""
+    C = config["n_embd"]
+    yield "wte.weight", (config["vocab_size"], C)
+    yield "wpe.weight", (config["n_positions"], C)
+    parts = {"ln_1": (C,), "attn.c_attn": (C, 3 * C), "attn.c_proj": (C, C),
+             "ln_2": (C,), "mlp.c_fc": (C, 4 * C), "mlp.c_proj": (4 * C, C)}
+    for i in range(config["n_layer"]):
+        for part, shape in parts.items():
+            yield f"h.{i}.{part}.weight", shape
+            yield f"h.{i}.{part}.bias", shape[-1:]
+    yield "ln_f.weight", (C,)
+    yield "ln_f.bias", (C,)
+
+
+# --------------------------------------------------------------------------- tensors
+
+
+class Checkpoint:
+    """A GPT-2 that Transformers saved: ``.config``, and its arrays by GPT-2's own names.
+
+    path is a folder with one of ``FILES`` and a ``config.json``, or such a file itself.  With
+    or without the prefix ``transformer.``; the masks that old versions saved
+    (``attn.bias``, ``attn.masked_bias``) and heads other than the language model's are read
+    over.  An array is read when it is asked for; names and shapes are all checked before.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    """
+
+    def __init__(self, path, dropout=None):
+        path = Path(path)
+        self.path = tensor_file(path)
+        self.folder = self.path.parent
+        raw = read_json(self.folder / "config.json")
+        self.config = read_config(raw, self.folder / "config.json", dropout)
+        self.tensors = read_tensors(self.path)
+        if any(name.startswith("transformer.") for name in self.tensors):
+            self.tensors = {name.removeprefix("transformer."): t for name, t
+                            in self.tensors.items()
+                            if name.startswith(("transformer.", "lm_head.weight"))}
+        head = self.tensors.pop("lm_head.weight", None)
+        if head is not None:
+            self.tensors.setdefault("wte.weight", head)
+        self._check_names()
+        self._check_head(head, raw.get("tie_word_embeddings", True))
+
+    def _check_names(self):
+        unknown = {name for name in self.tensors
+                   if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
+        for name, shape in parameter_shapes(self.config):
+            if name not in self.tensors:
+                raise ValueError(f"{self.path}: holds no tensor '{name}', which a GPT-2 with "
+                                 f"{self.config['n_layer']} layers has")
+            if self.tensors[name].shape != shape:
+                raise ValueError(f"{self.path}: '{name}' has shape {self.tensors[name].shape}, "
+                                 f"the model wants {shape}")
+            unknown.discard(name)
+        if unknown:
+            raise ValueError(f"{self.path}: holds '{min(unknown)}', which a GPT-2 with "
+                             f"{self.config['n_layer']} layers does not have")
+
+    def _check_head(self, head, tied):
+        wte = self.tensors["wte.weight"]
+        if (tied and head is None) or head is wte:
+            return
+        if head is None or head.shape != wte.shape or not all(
+                map(np.array_equal, head.blocks(), wte.blocks())):
+            raise ValueError(f"{self.path}: lm_head.weight is not wte.weight "
+                             f"(tie_word_embeddings is {bool(tied)}); here one table is both")
+
+    def close(self):
+        """Nothing to do: each tensor opens and closes its file."""
+
+    def __contains__(self, name):
+        return name in self.tensors
+
+    def __getitem__(self, name):
+        """One tensor as an array: float16, float32 or float64 as it is stored, bfloat16 as
+        float32, whose first half it is."""
+        if name not in self.tensors:
+            raise ValueError(f"{self.path}: holds no tensor '{name}'")
+        tensor = self.tensors[name]
+        y, start = None, 0
+        for block in tensor.blocks():
+            if y is None:
+                y = np.empty(math.prod(tensor.shape), block.dtype)
+            y[start:start + block.size] = block
+            start += block.size
+        return y.reshape(tensor.shape)
+
+
+class StoredTensor:
+    """A tensor in a safetensors file, from byte ``start``: ``.shape``, and its numbers."""
+
+    def __init__(self, path, name, dtype, shape, start):
+        self.path, self.name, self.dtype, self.shape, self.start = path, name, dtype, shape, start
+
+    def blocks(self):
+        """Its numbers in order, flat, at most ``BLOCK`` at a time."""
+        if self.dtype not in DTYPES:
+            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
+                             f"expected one of {', '.join(DTYPES)}")
+        left = math.prod(self.shape)
+        with open(self.path, "rb") as f:
+            f.seek(self.start)
+            while left:
+                block = np.fromfile(f, DTYPES[self.dtype], min(left, BLOCK))
+                if block.size == 0:
+                    raise ValueError(f"{self.path}: ends within '{self.name}'")
+                left -= block.size
+                if self.dtype == "BF16":
+                    block = (block.astype(np.uint32) << 16).view(np.float32)
+                yield block
+
+
+class TorchTensor:
+    """A tensor from ``torch.load``, read as a :class:`StoredTensor` is."""
+
+    def __init__(self, tensor):
+        self.tensor, self.shape = tensor.detach(), tuple(tensor.shape)
+
+    def blocks(self):
+        """Its numbers in order, flat, at most ``BLOCK`` at a time."""
+        flat = self.tensor.reshape(-1)
+        for i in range(0, len(flat), BLOCK):
+            block = flat[i:i + BLOCK]
+            yield (block if block.dtype.itemsize == 8 else block.float()).numpy()
+
+
+def tensor_file(path):
+    """The file with the tensors: ``path`` itself, or the one in the folder ``path``."""
+    if not path.is_dir():
+        return path
+    for file in FILES:
+        if (path / file).is_file():
+            return path / file
+    raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)}")
+
+
+def read_tensors(path):
+    """{name: tensor} of a file of tensors, or of an index and all the shards that it names."""
+    if path.name.endswith(".index.json"):
+        places = read_json(path).get("weight_map")
+        if not isinstance(places, dict) or not all(
+                isinstance(file, str) and file == Path(file).name for file in places.values()):
+            raise ValueError(f"{path}: weight_map must give each tensor the name of a file")
+        shards = {file: read_tensors(path.with_name(file)) for file in sorted(set(places.values()))}
+        for name, file in places.items():
+            if name not in shards[file]:
+                raise ValueError(f"{path}: says that '{name}' is in {file}, which lacks it")
+        return {name: shards[file][name] for name, file in places.items()}
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    return read_bin(path) if path.suffix == ".bin" else read_safetensors(path)
+
+
+def read_safetensors(path):
+    """{name: tensor} of one ``.safetensors`` file; no numbers are read yet.
+
+    Raises ``ValueError`` when the header and the file do not fit together.
+    """
+    size = os.path.getsize(path)
+    with open(path, "rb") as f:
+        first = 8 + int.from_bytes(f.read(8), "little")   # where the numbers begin
+        if not 8 < first <= min(size, 100_000_000):
+            raise ValueError(f"{path}: not a safetensors file, or cut short (its header would "
+                             f"end at byte {first:,} of {size:,})")
+        header = f.read(first - 8)
+    tensors, pieces = {}, []
+    try:
+        for name, entry in json.loads(header).items():
+            if name == "__metadata__":
+                continue
+            shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+                raise ValueError(f"'{name}' has shape {shape} at {begin} to {end}")
+            if entry["dtype"] in DTYPES and (
+                    end - begin != math.prod(shape) * np.dtype(DTYPES[entry["dtype"]]).itemsize):
+                raise ValueError(f"'{name}', {entry['dtype']} {shape}, has {end - begin} bytes")
+            tensors[name] = StoredTensor(path, name, entry["dtype"], shape, first + begin)
+            pieces.append((begin, end))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        raise ValueError(f"{path}: the safetensors header is damaged ({e})") from None
+    at = 0
+    for begin, end in sorted(pieces):                     # one after the other, without a gap
+        if begin != at or end < begin:
+            raise ValueError(f"{path}: the safetensors header is damaged (a tensor begins at byte "
+                             f"{begin:,}, the one before ends at {at:,})")
+        at = end
+    if first + at != size:
+        raise ValueError(f"{path}: has {size:,} bytes, its header tells of {first + at:,}: "
+                         "damaged or cut short")
+    return tensors
+
+
+def read_bin(path):
+    """{name: tensor} of a ``pytorch_model.bin``, by PyTorch, which must be installed: the file
+    is a pickle, and ``weights_only=True`` admits nothing but tensors from it."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError(f"{path}: to read a .bin file needs PyTorch (pip install torch); a "
+                         "model.safetensors needs nothing") from None
+    try:
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:                              # a file from before PyTorch 1.6
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: TorchTensor(t) for name, t in tensors.items()}
+    except Exception as e:                                # torch and pickle raise many kinds
+        raise ValueError(f"{path}: torch.load refuses it ({one_line(e)})") from None
+
+
+def read_json(path):
+    """The JSON object in a file, as a dict."""
+    try:
+        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file") from None
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{path}: not JSON ({one_line(e)})") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    return raw
+
+
+def one_line(error):
+    """An exception's kind and message on one line of at most 200 characters."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+
+
+# ------------------------------------------------------------------------------- hub
+
+
+def download(repo, progress=True):
+    """Fetch a GPT-2 from https://huggingface.co into its own cache; the folder that holds it.
+
+    repo is a hub id, ``owner/name``.  What was fetched before is not fetched again, and a
+    download that was cut off goes on.  Raises ``FileNotFoundError`` with one line.
+    """
+    try:
+        import huggingface_hub as hub
+    except ImportError:
+        raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
+                                "pip install 'minifpt[gpt2]'") from None
+    base = ["config.json", "merges.txt", "vocab.json"]
+    with _progress_bars(hub, progress):
+        # PyTorch's own file only where there is no other.
+        for wanted in (["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],
+                       ["pytorch_model.bin", "pytorch_model.bin.index.json",
+                        "pytorch_model-*.bin"]):
+            try:
+                folder = Path(hub.snapshot_download(repo, allow_patterns=base + wanted))
+            except Exception as e:                        # its transport's errors differ by version
+                raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
+                                        f"({one_line(e)}): go online, or give a folder that "
+                                        "Transformers saved") from None
+            if is_checkpoint(folder):
+                return folder
+    raise FileNotFoundError(f"'{repo}' on huggingface.co holds none of {', '.join(FILES)}")
+
+
+@contextmanager
+def _progress_bars(hub, on):
+    switch = hub.utils
+    if on or switch.are_progress_bars_disabled():
+        yield
+        return
+    switch.disable_progress_bars()
+    try:
+        yield
+    finally:
+        switch.enable_progress_bars()

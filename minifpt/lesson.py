@@ -1,0 +1,135 @@
+"""What the lessons share: the library's source shown, guesses answered, pictures.
+
+The notebooks in ``lessons/`` import these helpers so that a cell says only what it is about.
+Outside a notebook they do nothing that can be seen, apart from :func:`reveal`, which prints.
+"""
+
+import base64
+import inspect
+import io
+import numbers
+import textwrap
+
+import numpy as np
+
+from .plots import FROZEN, TRAINED
+
+# Lines that are neither trained nor frozen, nor from a source of plots.COLORS.
+INK, TEAL, OCHRE, GREY = "#263238", "#0097a7", "#a8812a", "#90a4ae"
+__all__ = ["FROZEN", "GREY", "INK", "OCHRE", "TEAL", "TRAINED", "figure", "matrix", "picture",
+           "reveal", "show"]
+
+SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
+
+
+def show(*objects):
+    """Show the source of functions, classes or methods as the library runs it now."""
+    for obj in objects:
+        source = textwrap.dedent(inspect.getsource(obj)).rstrip()
+        where = obj.__module__.replace(".", "/") + ".py"
+        # The test of the committed notebooks finds by this name what has changed since.
+        _display({"text/markdown": f"`{where}`\n```python\n{source}\n```",
+                  "text/plain": f"# {where}\n{source}"},
+                 {"minifpt": {"shows": f"{obj.__module__}:{obj.__qualname__}"}})
+
+
+def reveal(guess, answer, unit=""):
+    """Print the answer to a question beside the reader's guess; ``...`` is no guess."""
+    def words(value):
+        value = f"{value:.3g}" if isinstance(value, float) else str(value)
+        return f"{value} {unit}".rstrip()
+
+    if guess is ... or guess is None:
+        print(f"No guess yet. It is {words(answer)}.")
+        return
+    number = isinstance(guess, numbers.Real) and isinstance(answer, numbers.Real)
+    same = np.isclose(guess, answer, rtol=0.05) if number else (
+        str(guess).strip().lower() == str(answer).strip().lower())
+    text = f"You guessed {words(guess)}. It is {words(answer)}"
+    if same:
+        print(f"{text}: right.")
+    elif number and guess > 0 and answer > 0 and not 0.5 < guess / answer < 2:
+        print(f"{text}: off by a factor of {max(guess / answer, answer / guess):.2g}.")
+    else:
+        print(f"{text}.")
+
+
+def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
+    """A Matplotlib figure and the list of its axes; show it with :func:`picture`.
+
+    ``width`` and ``height`` are of one picture in inches, ``ratios`` the columns' widths.
+    """
+    import matplotlib
+    from cycler import cycler
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    matplotlib.rcParams.update({"axes.titlesize": 10.5, "axes.labelsize": 9.5,
+                                "xtick.labelsize": 9, "ytick.labelsize": 9,
+                                "legend.frameon": False, "legend.fontsize": 9})
+    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(fig)
+    axes = list(fig.subplots(rows, columns, squeeze=False, width_ratios=ratios,
+                             sharey=sharey).flat)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25, linewidth=0.6)
+        ax.set_axisbelow(True)
+        ax.set_prop_cycle(cycler(color=[INK, TEAL, OCHRE, GREY]))
+    return fig, axes
+
+
+def matrix(ax, values, title, xlabel="", ylabel="", limit=None, digits=2, columns=None,
+           rows=None):
+    """Draw a matrix as colours, its values written into it where there are few.
+
+    Matrices with a negative entry have white at 0, red above and blue below.  ``limit`` is
+    the largest value of the scale: give one where matrices are compared, 1 for
+    probabilities.  ``columns`` and ``rows`` name them.  A vector is drawn as one row.
+    """
+    values = np.atleast_2d(np.asarray(values, float))
+    n, m = values.shape
+    limit = limit or float(np.abs(values).max()) or 1.0
+    signed = bool((values < 0).any())
+    image = ax.imshow(values, SIGNED if signed else POSITIVE, vmin=-limit if signed else 0,
+                      vmax=limit)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    ax.set(title=title, xlabel=xlabel)
+    ax.set_ylabel(ylabel, rotation=0 if len(ylabel) < 3 else 90, va="center")
+    ax.set_xticks(range(m), columns if columns is not None else range(m))
+    ax.set_yticks(range(n), rows if rows is not None else range(n))
+    ax.tick_params(length=0, labelsize=8)
+    if max(n, m) > 16 and columns is None and rows is None:
+        ax.set_xticks([])
+        ax.set_yticks([])
+    if n <= 10 and m <= 10:
+        for (i, j), v in np.ndenumerate(values):
+            dark = np.dot(image.cmap(image.norm(v))[:3], (0.3, 0.6, 0.1)) < 0.5
+            text = f"{v:.{digits}f}"
+            ax.text(j, i, text.removeprefix("-") if float(text) == 0 else text,
+                    ha="center", va="center", fontsize=8, color="white" if dark else INK)
+    return image
+
+
+def picture(fig):
+    """Show a figure in the notebook, sharp and small: a PNG of at most 64 colours."""
+    from PIL import Image
+    raw = io.BytesIO()
+    fig.savefig(raw, format="png", dpi=150)
+    small = io.BytesIO()
+    image = Image.open(raw).convert("RGB")
+    image.quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    titles = "; ".join(t for ax in fig.axes if (t := ax.get_title()))
+    _display({"image/png": base64.b64encode(small.getvalue()).decode(),
+              "text/plain": f"Picture: {titles}"},
+             {"image/png": {"width": round(fig.get_figwidth() * 90), "alt": titles}})
+
+
+def _display(data, metadata):
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        return
+    if get_ipython() is not None:
+        display(data, metadata=metadata, raw=True)

@@ -1,0 +1,109 @@
+"""What all tests share: reproducible hypothesis, arrays that refuse float64."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from minifpt import fast, functional
+
+# A test that fails on one machine must fail on the next, and a slow core is no failure.
+settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=25,
+                          database=None)
+settings.load_profile("minifpt")
+
+
+class Float32Only(np.ndarray):
+    """An array that passes itself on through every ufunc and refuses to meet float64, so
+    that a hidden detour through float64 shows even where the result is float32 again."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        for x in inputs:
+            if isinstance(x, (np.ndarray, np.generic)) and x.dtype == np.float64:
+                raise AssertionError(f"{ufunc.__name__}: an operand is float64")
+        if out is not None:
+            kwargs["out"] = tuple(_plain(x) for x in out)
+        y = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
+        if getattr(y, "dtype", None) == np.float64:
+            raise AssertionError(f"{ufunc.__name__}: the result is float64")
+        if out is not None:
+            return out[0]
+        return y.view(Float32Only) if isinstance(y, np.ndarray) else y
+
+
+def _plain(x):
+    return x.view(np.ndarray) if isinstance(x, Float32Only) else x
+
+
+def _arrays_in(tree):
+    """Every array in nested tuples, lists and dictionaries."""
+    if isinstance(tree, np.ndarray):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from _arrays_in(list(tree.values()))
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _arrays_in(item)
+
+
+@pytest.fixture(scope="session")
+def float32_only():
+    """Turns an array into one that raises AssertionError when float64 comes near."""
+    return lambda x: np.asarray(x, np.float32).view(Float32Only)
+
+
+@pytest.fixture(scope="session")
+def arrays_in():
+    """Lists the arrays that a cache holds."""
+    return lambda tree: list(_arrays_in(tree))
+
+
+@pytest.fixture(scope="session")
+def randomise():
+    """Fills a layer's parameters with numbers at which every gradient is well above 0."""
+    def fill(layer, seed=0, size=0.4):
+        rng = np.random.default_rng(seed)
+        for _, p in layer.named_parameters():
+            centre = 1.0 if p.data.ndim == 1 and (p.data == 1).all() else 0.0
+            p.data[:] = centre + size * rng.standard_normal(p.data.shape)
+        return layer
+    return fill
+
+
+@contextmanager
+def _recording():
+    """Within, a list of each call of a backward pass of ``functional`` or ``fast`` as
+    (name without ``_backward``, need), in the order in which they run."""
+    seen, depth = [], [0]
+
+    def recorded(name, op):
+        def call(dy, cache, *args, **kwargs):
+            if depth[0] == 0:                             # not one operation inside another
+                need = kwargs.get("need", args[0] if args else None)
+                seen.append((name.removesuffix("_backward"), need))
+            depth[0] += 1
+            try:
+                return op(dy, cache, *args, **kwargs)
+            finally:
+                depth[0] -= 1
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (functional, fast):
+            for name in [n for n in vars(module) if n.endswith("_backward")]:
+                patch.setattr(module, name, recorded(name, getattr(module, name)))
+        yield seen
+
+
+@pytest.fixture(scope="session")
+def recording():
+    """A context manager that records backward passes, for use within hypothesis."""
+    return _recording
+
+
+@pytest.fixture
+def calls():
+    """The backward passes of this test, recorded."""
+    with _recording() as seen:
+        yield seen

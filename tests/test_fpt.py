@@ -1,0 +1,263 @@
+"""The Frozen Pretrained Transformer: gradients of all of it, and what freezing saves."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt.fpt import orthogonal
+from minifpt.gradcheck import gradcheck_layer
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+MASKS = ["full", "fpt", "output_only", "input", "output", "pos,input", "ln", "attn,mlp,ln",
+         "input.weight,attn,mlp", "attn,mlp,h.1.ln_1.*", "*.bias", "trunk.*", "trunk.h.0.*,pos",
+         "input,pos,ln,attn,output,h.0.mlp.*"]
+
+
+def build(dtype=np.float64, input_dim=5, output_tokens=1, seed=0, dropout=0.2, **kw):
+    config = minifpt.GPT2Config(**{"n_layer": 2, "n_head": 2, "n_embd": 6, "n_positions": 7,
+                                   "vocab_size": 9, "dropout": dropout, **kw})
+    return minifpt.FPT(minifpt.GPT2(config, seed=seed, dtype=dtype), input_dim, 3,
+                       output_tokens, seed)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def batch(ids=False, B=2, T=5, dtype=np.float64):
+    return rng(1).integers(0, 5, (B, T)) if ids else rng(1).standard_normal((B, T, 5)).astype(dtype)
+
+
+def backward_once(model, x, seed=2):
+    model.zero_grad()
+    logits, cache = model.forward(x, True, rng(seed))
+    assert model.backward(np.cos(logits), cache) is None
+    return logits, cache
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients(mask, ids, randomise):
+    model = randomise(build(output_tokens=3))
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    report = gradcheck_layer(model, batch(ids), elementwise=10, directions=3)
+    assert report, str(report)
+    assert set(report.errors) == {n for n, p in model.named_parameters() if p.trainable}
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_frozen_parameters_get_no_gradient(mask, ids, randomise):
+    """And trained ones the gradients of full training, to the bit."""
+    model = randomise(build())
+    logits, _ = backward_once(model, batch(ids))
+    full = {n: p.grad for n, p in model.named_parameters()}
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    frozen_logits, _ = backward_once(model, batch(ids))
+    np.testing.assert_array_equal(frozen_logits, logits)
+    for name, p in model.named_parameters():
+        np.testing.assert_equal(p.grad, full[name] if p.trainable else None, name)
+    assert model.trunk.wte.weight.grad is None
+
+
+ORDER = ["input", "trunk.wpe"] + [f"trunk.h.{i}.{part}" for i in range(2) for part in (
+    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")] + [
+    "trunk.ln_f", "output"]
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_nothing_runs_back_below_the_lowest_trainable(recording, data):
+    model = build()
+    names = [n for n, _ in model.named_parameters()]
+    chosen = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=3))
+    for name, p in model.named_parameters():
+        p.trainable = name in chosen
+    with recording() as counted:
+        backward_once(model, batch())
+    lowest = min(ORDER.index(n.rpartition(".")[0]) for n in chosen)
+    linears = [n for n in ORDER if ".c_" in n or n in ("input", "output")]
+    needs = [need for op, need in counted if op == "linear"]
+    assert len(needs) == sum(ORDER.index(n) >= lowest for n in linears)
+    assert sum(op == "layer_norm" for op, _ in counted) == sum(
+        "ln_" in n and ORDER.index(n) >= lowest for n in ORDER)
+    wanted = {n for n in chosen if n.rpartition(".")[0] in linears and n.endswith("weight")}
+    assert sum(need[1] for need in needs) == len(wanted)
+    for name, p in model.named_parameters():
+        assert (p.grad is not None) == (name in chosen)
+
+
+def test_output_only_never_enters_the_trunk(calls):
+    model = build()
+    model.freeze(minifpt.FreezeMask.output_only())
+    backward_once(model, batch())
+    assert calls == [("linear", (False, True, True))]
+
+
+def test_fpt_preset_makes_no_frozen_gradient(calls):
+    model = build()
+    model.freeze(minifpt.FreezeMask.fpt())
+    backward_once(model, batch())
+    needs = [need for op, need in calls if op == "linear"]
+    assert needs == [(True, True, True), *[(True, False, False)] * 8, (False, True, True)]
+    assert [need for op, need in calls if op == "layer_norm"] == [(True,) * 3] * 5
+
+
+def test_only_one_mlp_trained(calls):
+    model = build(n_layer=3)
+    model.freeze(minifpt.FreezeMask.parse("input,pos,ln,attn,output,h.0.mlp.*,h.2.mlp.*"))
+    backward_once(model, batch())
+    ops = [op for op, _ in calls if op != "dropout"]
+    assert ops == ["linear", "layer_norm",                                  # output, ln_f
+                   "linear", "gelu", "linear", "layer_norm",                # h.2.mlp, ln_2
+                   "linear", "attention", "linear", "layer_norm",           # h.2.attn, ln_1
+                   "linear", "gelu", "linear"]                              # h.1.mlp
+    asked = [need for op, need in calls if op == "linear"]
+    assert asked[-2:] == [(True, True, True), (False, True, True)]
+    assert not any(need[1] or need[2] for need in asked[:-2])
+
+
+def test_output_only_keeps_only_what_the_output_reads(arrays_in):
+    """No activation and no dropout mask of the trunk outlives the forward pass."""
+    model = build(output_tokens=2)
+    model.freeze(minifpt.FreezeMask.output_only())
+    _, cache = model.forward(batch(), True, rng())
+    assert sum(a.size for a in arrays_in(cache)) <= 2 * 2 * 6 + 6 * 3
+
+
+def test_all_frozen_keeps_no_cache():
+    model = build()
+    with model.all_frozen():
+        assert model.forward(batch(), True, rng())[1] is None
+        assert model.forward(batch(ids=True))[1] is None
+
+
+def test_predict():
+    model = build()
+    model.freeze(minifpt.FreezeMask.fpt())
+    before = [p.trainable for p in model.parameters()]
+    np.testing.assert_array_equal(model.predict(batch()), model.forward(batch())[0])
+    assert [p.trainable for p in model.parameters()] == before
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
+def test_two_forwards_before_two_backwards(ids):
+    model, xs, singles = build(), [batch(ids), batch(ids)[::-1, 1:]], []
+    for i, x in enumerate(xs):
+        backward_once(model, x, seed=i)
+        singles.append([p.grad for p in model.parameters()])
+    model.zero_grad()
+    runs = [model.forward(x, True, rng(i)) for i, x in enumerate(xs)]
+    for logits, cache in runs:
+        model.backward(np.cos(logits), cache)
+    for p, a, b in zip(model.parameters(), *singles, strict=True):
+        np.testing.assert_array_equal(p.grad, a + b)
+
+
+def test_ids_are_one_hot_vectors():
+    model, ids = build(), batch(ids=True)
+    logits, _ = backward_once(model, ids)
+    grads = [p.grad for p in model.parameters()]
+    one_hot, _ = backward_once(model, np.eye(5)[ids])
+    np.testing.assert_allclose(logits, one_hot)
+    for p, grad in zip(model.parameters(), grads, strict=True):
+        np.testing.assert_allclose(p.grad, grad, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_last_tokens_are_read(k):
+    model, x = build(output_tokens=k), batch()
+    logits, _ = model.forward(x)
+    e = x @ model.input.weight.data + model.input.bias.data
+    hidden, _ = model.trunk.forward(e)
+    want = hidden[:, 5 - k:] @ model.output.weight.data + model.output.bias.data
+    assert logits.shape == (2, k, 3)
+    np.testing.assert_allclose(logits, want)
+
+
+def test_names():
+    names = [n for n, _ in build(n_layer=1).named_parameters()]
+    assert names == ["input.weight", "input.bias", "trunk.wpe.weight", *(
+        f"trunk.h.0.{part}.{kind}" for part in (
+            "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+        for kind in ("weight", "bias")), "trunk.ln_f.weight", "trunk.ln_f.bias",
+        "output.weight", "output.bias"]
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
+def test_float32_throughout(ids, float32_only, arrays_in):
+    model = build(np.float32)
+    for p in model.parameters():
+        p.data = float32_only(p.data)
+    x = batch(ids) if ids else float32_only(batch())
+    logits, cache = model.forward(x, True, rng())
+    model.backward(np.array(logits), cache)
+    floats = [a for a in arrays_in([logits, cache, [p.grad for p in model.parameters()]])
+              if np.issubdtype(a.dtype, np.floating)]
+    assert len(floats) > 40 and {a.dtype for a in floats} == {np.dtype(np.float32)}
+
+
+def test_inputs_take_the_model_s_dtype():
+    assert build(np.float32).forward(batch())[0].dtype == np.float32
+    assert build(np.float64).forward(batch(dtype=np.float32))[0].dtype == np.float64
+
+
+def test_same_seed_same_bits():
+    def bits(seed, run=0):
+        model = build(np.float32, seed=seed)
+        logits, _ = backward_once(model, batch(), seed=run)
+        return [logits, *(p.data for p in model.parameters()),
+                *(p.grad for p in model.parameters())]
+    np.testing.assert_equal(bits(1), bits(1))
+    assert (bits(1)[0] != bits(2)[0]).all() and (bits(1)[0] != bits(1, run=7)[0]).any()
+
+
+def test_initialisation():
+    """Orthogonal input with gain 1.41, output uniform within 1 / sqrt(C), as the paper's."""
+    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
+        n_layer=1, n_head=1, n_embd=64, n_positions=4, vocab_size=2)), 16, 50)
+    w = model.input.weight.data
+    np.testing.assert_allclose(w @ w.T, 1.41**2 * np.eye(16), atol=1e-5)
+    assert not model.input.bias.data.any()
+    out = model.output.weight.data
+    assert np.abs(out).max() <= 1 / 8 and out.std() == pytest.approx(0.125 / 3**0.5, rel=0.05)
+    assert model.output.bias.data.any() and np.abs(model.output.bias.data).max() <= 1 / 8
+    assert all(p.trainable for p in model.parameters())
+
+
+@pytest.mark.parametrize("n_in, n_out", [(3, 8), (8, 3), (5, 5)])
+def test_orthogonal(n_in, n_out):
+    w = orthogonal(rng(), n_in, n_out, gain=2.0)
+    assert w.shape == (n_in, n_out)
+    gram = w @ w.T if n_in < n_out else w.T @ w
+    np.testing.assert_allclose(gram, 4 * np.eye(min(n_in, n_out)), atol=1e-12)
+
+
+def test_freeze_sets_the_shared_trunk():
+    model = build()
+    model.freeze(minifpt.FreezeMask.fpt())
+    assert {n for n, p in model.named_parameters() if not p.trainable} == {
+        n for n, _ in model.named_parameters() if ".attn." in n or ".mlp." in n}
+    with pytest.raises(ValueError, match="'wte.weight' matches no parameter"):
+        model.freeze(minifpt.FreezeMask(patterns=("wte.weight",)))
+
+
+@pytest.mark.parametrize("x, message", [
+    (np.ones((2, 5)), r"\(2, 5\), expected \(B, T, 5\)"),
+    (np.ones((2, 5, 4)), r"\(2, 5, 4\), expected \(B, T, 5\)"),
+    (np.ones((2, 5, 5), int), r"\(2, 5, 5\), expected \(B, T\)"),
+    (np.ones((2, 1, 5)), "1 tokens, 2 of them are to be read"),
+    (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
+    (np.full((2, 3), 5), "rows 0 to 4")])
+def test_forward_errors(x, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        build(output_tokens=2).forward(x)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 1), (5, 0, 1), (5, 3, 0)])
+def test_build_errors(sizes):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        minifpt.FPT(build().trunk, *sizes)

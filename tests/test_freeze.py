@@ -1,0 +1,106 @@
+"""Parameter groups and freeze masks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt.freeze import GROUPS, FreezeMask, group_of
+
+CONFIG = minifpt.GPT2Config(n_layer=2, n_head=1, n_embd=2, n_positions=3, vocab_size=4)
+
+
+def model():
+    return minifpt.FPT(minifpt.GPT2(CONFIG), 2, 2)
+
+
+@pytest.mark.parametrize("name, group", [
+    ("wte.weight", "tok"), ("wpe.weight", "pos"), ("ln_f.weight", "ln"), ("ln_f.bias", "ln"),
+    ("h.0.ln_1.weight", "ln"), ("h.11.ln_2.bias", "ln"), ("h.0.attn.c_attn.weight", "attn"),
+    ("h.0.attn.c_proj.bias", "attn"), ("h.0.mlp.c_fc.weight", "mlp"),
+    ("h.0.mlp.c_proj.bias", "mlp"), ("input.weight", "input"), ("output.bias", "output"),
+    ("trunk.wpe.weight", "pos"), ("trunk.h.3.mlp.c_proj.weight", "mlp"),
+    ("trunk.ln_f.weight", "ln"), ("trunk.wte.weight", "tok")])
+def test_group_of(name, group):
+    assert group_of(name) == group
+
+
+@pytest.mark.parametrize("name", ["weight", "h.0.weight", "", "trunk.", "lnx.weight"])
+def test_group_of_errors(name):
+    with pytest.raises(ValueError, match="is in none of the groups input, pos, ln"):
+        group_of(name)
+
+
+@pytest.mark.parametrize("text, frozen", [
+    ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output"}),
+    ("output-only", set(GROUPS) - {"output"}), ("attn,mlp", {"attn", "mlp"}),
+    (" ln , pos,", {"ln", "pos"}), ("tok", {"tok"})])
+def test_parse_groups(text, frozen):
+    mask = FreezeMask.parse(text)
+    assert {g for g in GROUPS if getattr(mask, g)} == frozen and mask.patterns == ()
+
+
+def test_presets():
+    assert FreezeMask.parse("fpt") == FreezeMask.fpt() == FreezeMask(attn=True, mlp=True)
+    assert FreezeMask.parse("full") == FreezeMask.full() == FreezeMask()
+    assert FreezeMask.parse("output_only") == FreezeMask.output_only()
+
+
+def test_parse_patterns():
+    mask = FreezeMask.parse("attn, h.1.ln_1.*,*.bias")
+    assert mask == FreezeMask(attn=True, patterns=("h.1.ln_1.*", "*.bias"))
+    frozen = {n for n, _ in model().named_parameters() if mask.frozen(n)}
+    assert frozen == {n for n, _ in model().named_parameters()
+                      if ".attn." in n or "h.1.ln_1" in n or n.endswith("bias")}
+
+
+@pytest.mark.parametrize("pattern", ["h.1.ln_1.weight", "trunk.h.1.ln_1.weight",
+                                     "h.1.ln_1.w*", "trunk.h.[1].ln_1.weight"])
+def test_patterns_with_or_without_the_prefix(pattern):
+    mask = FreezeMask(patterns=(pattern,))
+    assert mask.frozen("trunk.h.1.ln_1.weight") and mask.frozen("h.1.ln_1.weight") != (
+        pattern.startswith("trunk."))
+    assert not mask.frozen("trunk.h.0.ln_1.weight")
+
+
+@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT", "fpt,full"])
+def test_parse_errors(text):
+    with pytest.raises(ValueError, match="^freeze: '[^\n]* is neither a preset [^\n]*$"):
+        FreezeMask.parse(text)
+
+
+@given(groups=st.sets(st.sampled_from(list(GROUPS))),
+       patterns=st.lists(st.sampled_from(["h.0.*", "*.bias", "trunk.ln_f.*", "wpe.w?ight"])))
+def test_str_round_trip(groups, patterns):
+    mask = FreezeMask(**dict.fromkeys(groups, True), patterns=tuple(patterns))
+    assert FreezeMask.parse(str(mask)) == mask
+
+
+def test_apply_sets_and_unsets():
+    m = model()
+    for text in ("fpt", "output_only", "input,h.0.ln_1.bias", "full"):
+        mask = FreezeMask.parse(text)
+        mask.apply(m)
+        for name, p in m.named_parameters():
+            assert p.trainable is not mask.frozen(name)
+    assert all(p.trainable for p in m.parameters())
+
+
+def test_freeze_touches_no_data():
+    m = model()
+    before = [p.data.copy() for p in m.parameters()]
+    m.freeze(FreezeMask.fpt())
+    np.testing.assert_equal([p.data for p in m.parameters()], before)
+
+
+@pytest.mark.parametrize("patterns", [("h.2.*",), ("h.0.*", "x.*"), ("ln_1.*",), ("wte.*",)])
+def test_a_pattern_that_matches_nothing(patterns):
+    m = model()
+    with pytest.raises(ValueError, match="^freeze: the pattern '[^\n]*' matches no parameter"):
+        FreezeMask(patterns=patterns).apply(m)
+    assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
+
+
+def test_masks_are_values():
+    assert len({FreezeMask.fpt(), FreezeMask.parse("attn,mlp"), FreezeMask()}) == 2

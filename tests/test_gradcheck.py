@@ -1,0 +1,264 @@
+"""The checker itself: it must pass what is right and catch what is wrong."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import functional as F
+from minifpt.gradcheck import GradcheckReport, gradcheck, gradcheck_layer
+from minifpt.layers import LayerNorm, Linear
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def broken(op_backward, *changes):
+    """The backward pass with its results changed: one function (or None) a result."""
+    def wrong(dy, cache):
+        grads = op_backward(dy, cache)
+        grads = grads if isinstance(grads, tuple) else (grads,)
+        changed = [g if f is None else f(g, dy, cache)
+                   for g, f in zip(grads, changes, strict=True)]
+        return changed if len(changed) > 1 else changed[0]
+    return wrong
+
+
+def no_mean(dx, dy, cache):
+    """Layer norm's dx without the term that removes a shift of the row."""
+    xhat, rstd, w = cache
+    return dx + (dy * w).mean(axis=-1, keepdims=True) * rstd
+
+
+def no_stretch(dx, dy, cache):
+    """Layer norm's dx without the term that removes a stretch of the row."""
+    xhat, rstd, w = cache
+    return dx + xhat * (dy * w * xhat).mean(axis=-1, keepdims=True) * rstd
+
+
+LN = (normal(3, 5), 1 + normal(5, seed=1), normal(5, seed=2))
+# Seed 0 is what many begin with, gradcheck's own seed included: its dy must not be this x.
+SQUARE = (normal(4, 4), normal(4, 4, seed=1), normal(4, seed=2))
+
+
+@pytest.mark.parametrize("op, wrong, inputs, guilty", [
+    (F.layer_norm, broken(F.layer_norm_backward, no_mean, None, None), LN, "x"),
+    (F.layer_norm, broken(F.layer_norm_backward, no_stretch, None, None), LN, "x"),
+    (F.layer_norm, broken(F.layer_norm_backward, None, lambda g, *_: g / 3, None), LN, "w"),
+    (F.linear, broken(F.linear_backward, None, None, lambda g, *_: g / 4), SQUARE, "b"),
+    (F.linear, broken(F.linear_backward, None, lambda g, *_: g.T, None), SQUARE, "w"),
+    (F.linear, broken(F.linear_backward, lambda g, dy, c: dy @ c[1], None, None), SQUARE, "x"),
+    (F.softmax, lambda dy, y: y * dy, (normal(3, 4),), "x"),
+    (F.gelu, broken(F.gelu_backward, lambda g, *_: g * (1 + 1e-5)), (normal(3, 4),), "x"),
+    (lambda x: F.dropout(x, 0.5, np.random.default_rng(0)), lambda dy, cache: dy,
+     (normal(3, 4),), "x"),
+    (F.embedding, broken(F.embedding_backward, lambda g, *_: np.sign(g)),
+     (np.array([1, 1, 0]), normal(3, 2)), "w"),
+    (F.cross_entropy, broken(F.cross_entropy_backward, lambda g, *_: 3 * g),
+     (normal(3, 4), np.array([0, 3, 1])), "logits"),
+])
+def test_catches(op, wrong, inputs, guilty):
+    report = gradcheck(op, wrong, inputs)
+    assert not report and report.worst[0] == guilty
+    assert [n for n, e in report.errors.items() if not e <= 1e-6] == [guilty]
+    assert "FAIL" in str(report) and guilty in str(report)
+
+
+def test_catches_a_missing_causal_mask():
+    """A backward pass that remembers the scores of later tokens."""
+    def wrong(dy, cache):
+        q, k, v, a, mask = cache
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        return F.attention_backward(dy, (q, k, v, F.softmax(scores)[0], mask))
+    qkv = normal(1, 4, 12)
+    assert gradcheck(lambda qkv: F.attention(qkv, 2), F.attention_backward, (qkv,))
+    assert not gradcheck(lambda qkv: F.attention(qkv, 2), wrong, (qkv,))
+
+
+@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 4)), data=st.data())
+def test_worst_is_where_the_fault_is(shape, data):
+    i = data.draw(st.integers(0, shape[0] - 1))
+    j = data.draw(st.integers(0, shape[1] - 1))
+
+    def wrong(dy, x):
+        dx = 2 * x * dy
+        dx[i, j] += 0.5 + abs(dx[i, j])
+        return dx
+    x = normal(*shape, seed=3)
+    report = gradcheck(lambda x: (x * x, x), wrong, (x,))
+    name, index, analytical, numerical = report.worst
+    assert not report and (name, index) == ("x", (i, j))
+    assert analytical == pytest.approx(numerical + 0.5 + abs(numerical), rel=1e-6)
+    # Relative to the entry, or to the gradient's own size where that is larger.
+    assert 0.1 < report.max_relative_error <= (1 + 1e-9) * abs(analytical - numerical) / max(
+        abs(analytical), abs(numerical))
+    assert f"x[{i}, {j}]" in str(report)
+
+
+def test_large_inputs_take_directions_and_catch_one_wrong_entry():
+    counted = []
+
+    def op(x):
+        counted.append(1)
+        return np.sin(x), x
+
+    def wrong(dy, x):
+        dx = np.cos(x) * dy
+        dx[17, 31] += 0.1
+        return dx
+    x = normal(40, 50)
+    assert gradcheck(op, lambda dy, x: np.cos(x) * dy, (x,), directions=5)
+    assert len(counted) == 1 + 2 * (5 + 5)                # not 2 x 2000
+    report = gradcheck(op, wrong, (x,))
+    assert not report and report.worst[1].startswith("direction ")
+    assert f"x {report.worst[1]}" in str(report)
+
+
+def test_entries_are_all_checked_up_to_the_limit():
+    counted = []
+
+    def op(x):
+        counted.append(1)
+        return x * x, x
+    gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),))
+    assert len(counted) == 1 + 2 * 64
+    counted.clear()
+    gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),), elementwise=63, directions=2)
+    assert len(counted) == 1 + 2 * 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_no_number_fails(bad):
+    def wrong(dy, x):
+        dx = 2 * x * dy
+        dx[1] = bad
+        return dx
+    report = gradcheck(lambda x: (x * x, x), wrong, (normal(4),))
+    assert not report and np.isnan(report.max_relative_error) and "FAIL" in str(report)
+
+
+def test_a_forward_that_is_no_number_fails():
+    report = gradcheck(lambda x: (x * np.nan, x), lambda dy, x: dy, (normal(4),))
+    assert not report
+
+
+def test_inputs_come_back_unchanged():
+    x, w, b = (a.copy() for a in SQUARE)
+    gradcheck(F.linear, F.linear_backward, (x, w, b))
+    np.testing.assert_equal([x, w, b], list(SQUARE))
+    with pytest.raises(RuntimeError):
+        gradcheck(lambda x: (x, x), lambda dy, x: (_ for _ in ()).throw(RuntimeError), (x,))
+    np.testing.assert_equal(x, SQUARE[0])
+
+
+def test_float32_inputs_are_promoted():
+    seen = set()
+
+    def op(x):
+        seen.add(x.dtype)
+        return x**3, x
+    x = normal(5).astype(np.float32)
+    assert gradcheck(op, lambda dy, x: 3 * x * x * dy, (x,))
+    assert seen == {np.dtype(np.float64)} and x.dtype == np.float32
+
+
+def test_integers_stay_and_have_no_gradient():
+    ids = np.array([0, 2, 2])
+    report = gradcheck(F.embedding, F.embedding_backward, (ids, normal(3, 2)))
+    assert report and list(report.errors) == ["w"]
+
+
+def test_a_function_of_ones_own():
+    """Lists and plain numbers as inputs, keywords for the operation, a scalar result."""
+    def op(x, y, *, power):
+        return np.sum(x**power) * y, (x, y, power)
+
+    def op_backward(dy, cache):
+        x, y, power = cache
+        return dy * y * power * x ** (power - 1), dy * np.sum(x**power)
+    report = gradcheck(op, op_backward, ([1.0, 2.0, 3.0], 0.5), power=3)
+    assert report and set(report.errors) == {"x", "y"}
+    assert not gradcheck(op, lambda dy, c: (op_backward(dy, c)[0], dy), ([1.0, 2.0], 0.5), power=3)
+
+
+def test_large_entries_take_larger_steps():
+    assert gradcheck(lambda x: (x * x, x), lambda dy, x: 2 * x * dy, (1e6 * normal(5),))
+
+
+def test_none_is_not_checked():
+    def partly(dy, cache):
+        return F.linear_backward(dy, cache, (True, False, True))
+    assert list(gradcheck(F.linear, partly, SQUARE).errors) == ["x", "b"]
+    with pytest.raises(ValueError, match="there is no gradient to check"):
+        gradcheck(F.gelu, lambda dy, cache: None, (normal(3),))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"1 gradients for 3 inputs \(x, w, b\)"):
+        gradcheck(F.linear, lambda dy, cache: dy, SQUARE)
+    with pytest.raises(ValueError, match=r"gradient of b has shape \(1,\), b has \(4,\)"):
+        gradcheck(F.linear, broken(F.linear_backward, None, None, lambda g, *_: g[:1]), SQUARE)
+
+
+def test_same_seed_same_report():
+    a, b, c = (gradcheck(F.gelu, F.gelu_backward, (normal(9, 9),), seed=s) for s in (0, 0, 1))
+    assert a == b and a != c
+
+
+def test_report_is_its_tolerance():
+    assert GradcheckReport(1e-7, ("x", (0,), 1.0, 1.0), {"x": 1e-7}, 1e-6)
+    assert not GradcheckReport(2e-6, ("x", (0,), 1.0, 1.0), {"x": 2e-6}, 1e-6)
+
+
+# ------------------------------------------------------------------------------ layers
+
+
+class Broken(LayerNorm):
+    def backward(self, dy, cache):
+        dx = super().backward(dy, cache)
+        self.bias.grad = self.bias.grad * 2
+        return dx
+
+
+def test_layer_with_a_wrong_gradient():
+    report = gradcheck_layer(Broken(4, dtype=np.float64), normal(3, 4))
+    assert not report and report.worst[0] == "bias"
+    assert set(report.errors) == {"x", "weight", "bias"}
+
+
+def test_layer_is_left_as_it_was():
+    layer = Linear(3, 2, dtype=np.float64)
+    layer.weight.data[:] = normal(3, 2)
+    layer.weight.grad = grad = normal(3, 2)
+    data, kept = layer.weight.data, layer.weight.data.copy()
+    assert gradcheck_layer(layer, normal(4, 3))
+    assert layer.weight.data is data and layer.weight.grad is grad and layer.bias.grad is None
+    np.testing.assert_array_equal(data, kept)
+
+
+def test_layer_in_float32_is_refused():
+    with pytest.raises(ValueError, match="dtype=np.float64"):
+        gradcheck_layer(Linear(3, 2), normal(4, 3))
+
+
+def test_only_trainable_parameters_are_checked():
+    layer = Broken(4, dtype=np.float64)
+    layer.bias.trainable = False
+    layer.bias.grad = np.zeros(4)                         # what the broken backward doubles
+    assert set(gradcheck_layer(layer, normal(3, 4)).errors) == {"x", "weight"}
+
+
+def test_whole_model_with_a_wrong_layer():
+    """One wrong offset deep in a model is found and named."""
+    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
+        n_layer=2, n_head=1, n_embd=4, n_positions=5, vocab_size=3), dtype=np.float64), 2, 2)
+    assert gradcheck_layer(model, normal(2, 3, 2))
+    right = model.trunk.h[1].ln_2
+    wrong = model.trunk.h[1].ln_2 = Broken(4, dtype=np.float64)
+    wrong.weight.data, wrong.bias.data = right.weight.data, right.bias.data
+    report = gradcheck_layer(model, normal(2, 3, 2))
+    assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"

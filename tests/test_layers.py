@@ -1,0 +1,253 @@
+"""Layers: gradients, what their caches hold, what frozen parameters cost."""
+
+import numpy as np
+import pytest
+
+from minifpt import functional as F
+from minifpt.gradcheck import gradcheck_layer
+from minifpt.layers import MLP, Attention, Block, Embedding, Layer, LayerNorm, Linear, Parameter
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+LAYERS = {
+    "Linear": lambda **kw: Linear(6, 4, **kw),
+    "LayerNorm": lambda **kw: LayerNorm(6, **kw),
+    "Attention": lambda **kw: Attention(6, 2, 0.2, **kw),
+    "MLP": lambda **kw: MLP(6, 0.2, **kw),
+    "Block": lambda **kw: Block(6, 2, 0.2, **kw),
+}
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request, randomise):
+    return randomise(LAYERS[request.param](dtype=np.float64))
+
+
+def run(layer, x, seed=0, **kwargs):
+    """Forward with dropout on, for the layers that have any."""
+    if isinstance(layer, (Linear, LayerNorm)):
+        return layer.forward(x, **kwargs)
+    return layer.forward(x, train=True, rng=rng(seed), **kwargs)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_gradients(layer, train):
+    report = gradcheck_layer(layer, rng(1).standard_normal((2, 4, 6)), train=train)
+    assert report, str(report)
+    assert set(report.errors) == {"x", *(n for n, _ in layer.named_parameters())}
+
+
+@pytest.mark.parametrize("kind", [Attention, Block])
+def test_gradients_over_many_tokens(kind, randomise):
+    """Long enough that attention done in tiles has several."""
+    layer = randomise(kind(4, 2, 0.2, dtype=np.float64))
+    report = gradcheck_layer(layer, rng(1).standard_normal((2, 70, 4)), elementwise=16)
+    assert report, str(report)
+
+
+def test_embedding_gradients(randomise):
+    layer = randomise(Embedding(5, 3, dtype=np.float64))
+    assert gradcheck_layer(layer, np.array([[0, 4, 0], [2, 2, 2]]))
+
+
+def test_layers_are_their_operations(randomise):
+    """A block is the composition that its docstring says, from functional's simple forms."""
+    block = randomise(Block(6, 2, 0.2, dtype=np.float64))
+    p = {n: q.data for n, q in block.named_parameters()}
+    x, g = rng(1).standard_normal((2, 5, 6)), rng(3)
+
+    def lin(x, name):
+        return F.linear(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
+
+    def norm(x, name):
+        return F.layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
+
+    a = F.attention(lin(norm(x, "ln_1"), "attn.c_attn"), 2, 0.2, g)[0]
+    y = x + F.dropout(lin(a, "attn.c_proj"), 0.2, g)[0]
+    m = F.gelu(lin(norm(y, "ln_2"), "mlp.c_fc"))[0]
+    y = y + F.dropout(lin(m, "mlp.c_proj"), 0.2, g)[0]
+    np.testing.assert_allclose(block.forward(x, True, rng(3))[0], y, rtol=1e-12)
+
+
+def test_two_forwards_before_two_backwards(layer):
+    """Nothing is stored on a layer: the gradients add up as if run one after the other."""
+    xs = rng(1).standard_normal((2, 2, 4, 6))
+    singles, dxs = [], []
+    for i, x in enumerate(xs):
+        layer.zero_grad()
+        y, cache = run(layer, x, seed=i)
+        dxs.append(layer.backward(np.cos(y), cache))
+        singles.append([p.grad for p in layer.parameters()])
+    layer.zero_grad()
+    (y0, c0), (y1, c1) = (run(layer, x, seed=i) for i, x in enumerate(xs))
+    dx0, dx1 = layer.backward(np.cos(y0), c0), layer.backward(np.cos(y1), c1)
+    np.testing.assert_array_equal([dx0, dx1], dxs)
+    for p, a, b in zip(layer.parameters(), *singles, strict=True):
+        np.testing.assert_array_equal(p.grad, a + b)
+
+
+def test_without_dx_the_parameters_get_the_same(layer):
+    x = rng(1).standard_normal((2, 4, 6))
+    y, cache = run(layer, x)
+    assert layer.backward(np.cos(y), cache).shape == x.shape
+    grads = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    y, cache = run(layer, x, need_dx=False)
+    assert layer.backward(np.cos(y), cache) is None
+    np.testing.assert_equal([p.grad for p in layer.parameters()], grads)
+
+
+def test_every_choice_of_trainable_parameters(layer, calls):
+    """With only one parameter trainable it gets the gradient that it gets among all, no
+    other gets one, and no product is made for a frozen weight."""
+    x = rng(1).standard_normal((2, 4, 6))
+    for need_dx in (False, True):
+        for p in layer.parameters():
+            p.trainable = True
+        layer.zero_grad()
+        y, cache = run(layer, x)
+        dx = layer.backward(np.cos(y), cache)
+        grads = {n: p.grad for n, p in layer.named_parameters()}
+        for chosen in grads:
+            layer.zero_grad()
+            for name, p in layer.named_parameters():
+                p.trainable = name == chosen
+            calls.clear()
+            y, cache = run(layer, x, need_dx=need_dx)
+            got = layer.backward(np.cos(y), cache)
+            for name, p in layer.named_parameters():
+                if name == chosen:
+                    np.testing.assert_array_equal(p.grad, grads[name])
+                else:
+                    assert p.grad is None, name
+            if need_dx:
+                np.testing.assert_array_equal(got, dx)
+            else:
+                assert got is None
+            is_matrix = layer_parameter(layer, chosen).data.ndim == 2
+            assert sum(need[1] for op, need in calls if op == "linear") == is_matrix
+
+
+def layer_parameter(layer, name):
+    return dict(layer.named_parameters())[name]
+
+
+def test_all_frozen_keeps_nothing(layer):
+    x = rng(1).standard_normal((2, 4, 6))
+    y, cache = run(layer, x, need_dx=False)
+    assert cache is not None
+    layer.parameters()[0].trainable = False
+    with layer.all_frozen() as same:
+        assert same is layer and not layer.trainable
+        frozen, cache = run(layer, x, need_dx=False)
+        assert cache is None
+        np.testing.assert_array_equal(frozen, y)
+    assert [p.trainable for p in layer.parameters()] == [False] + [True] * (
+        len(layer.parameters()) - 1)
+
+
+def test_all_frozen_is_undone_by_an_error():
+    layer = Linear(2, 2)
+    with pytest.raises(RuntimeError), layer.all_frozen():
+        raise RuntimeError
+    assert layer.weight.trainable and layer.bias.trainable
+
+
+def test_frozen_linear_forgets_x(arrays_in):
+    layer, x = Linear(6, 4), rng().standard_normal((3, 6)).astype(np.float32)
+    _, cache = layer.forward(x)
+    assert any(np.shares_memory(a, x) for a in arrays_in(cache))
+    layer.weight.trainable = False
+    _, cache = layer.forward(x)
+    assert not any(np.shares_memory(a, x) for a in arrays_in(cache))
+
+
+def test_frozen_parts_cost_no_memory(arrays_in):
+    """In a frozen block that must run back, no linear layer keeps its input."""
+    block = Block(8, 2, 0.0)
+    x = rng().standard_normal((2, 5, 8)).astype(np.float32)
+
+    def kept():
+        weights = [p.data for p in block.parameters()]
+        return sum(a.size for a in arrays_in(block.forward(x)[1])
+                   if not any(np.shares_memory(a, w) for w in weights))
+    everything = kept()
+    for p in block.parameters():
+        p.trainable = False
+    tokens = x.size // 8
+    # The inputs of c_attn, c_proj and c_fc (8 channels each) and of mlp.c_proj (32).
+    assert kept() <= everything - (8 + 8 + 8 + 32) * tokens
+
+
+def test_dropout_only_in_training(randomise):
+    block = randomise(Block(6, 2, 0.5, dtype=np.float64))
+    x = rng(1).standard_normal((2, 4, 6))
+    y, _ = block.forward(x)
+    np.testing.assert_array_equal(block.forward(x, train=False, rng=rng(1))[0], y)
+    same = [block.forward(x, True, rng(s))[0] for s in (1, 1, 2)]
+    np.testing.assert_array_equal(same[0], same[1])
+    assert (same[0] != same[2]).any() and (same[0] != y).any()
+
+
+@pytest.mark.parametrize("name", ["Attention", "MLP", "Block"])
+def test_training_without_a_generator(name):
+    with pytest.raises(ValueError, match="rng is None"):
+        LAYERS[name]().forward(np.ones((1, 2, 6), np.float32), train=True)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_float32_throughout(name, float32_only, arrays_in, randomise):
+    layer = randomise(LAYERS[name]())
+    for p in layer.parameters():
+        p.data = float32_only(p.data)
+    y, cache = run(layer, float32_only(rng().standard_normal((2, 4, 6))))
+    dx = layer.backward(np.copy(y), cache)
+    floats = [a for a in arrays_in([y, cache, dx, [p.grad for p in layer.parameters()]])
+              if np.issubdtype(a.dtype, np.floating)]
+    assert {a.dtype for a in floats} == {np.dtype(np.float32)}
+
+
+def test_names_and_shapes():
+    names = {n: p.data.shape for n, p in Block(6, 2).named_parameters("h.3.")}
+    assert names == {
+        "h.3.ln_1.weight": (6,), "h.3.ln_1.bias": (6,),
+        "h.3.attn.c_attn.weight": (6, 18), "h.3.attn.c_attn.bias": (18,),
+        "h.3.attn.c_proj.weight": (6, 6), "h.3.attn.c_proj.bias": (6,),
+        "h.3.ln_2.weight": (6,), "h.3.ln_2.bias": (6,),
+        "h.3.mlp.c_fc.weight": (6, 24), "h.3.mlp.c_fc.bias": (24,),
+        "h.3.mlp.c_proj.weight": (24, 6), "h.3.mlp.c_proj.bias": (6,)}
+
+
+def test_children_are_attributes_and_lists():
+    class Two(Layer):
+        def __init__(self):
+            self.a = Parameter(np.zeros(1))
+            self.h = [Linear(1, 1), Linear(1, 1)]
+            self.n = 3
+    assert [n for n, _ in Two().named_parameters()] == [
+        "a", "h.0.weight", "h.0.bias", "h.1.weight", "h.1.bias"]
+
+
+def test_add_grad():
+    p = Parameter(np.zeros(2))
+    p.add_grad(None)
+    assert p.grad is None
+    first = np.ones(2)
+    p.add_grad(first)
+    p.add_grad(np.full(2, 2.0))
+    np.testing.assert_array_equal(p.grad, [3, 3])
+    np.testing.assert_array_equal(first, [1, 1])          # whoever gave it still owns it
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="x has 3 features"):
+        Linear(4, 2).forward(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="x has 3 channels"):
+        LayerNorm(4).forward(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="ids run from 0 to 7"):
+        Embedding(4, 2).forward(np.array([0, 7]))

@@ -1,0 +1,152 @@
+"""Adam against a loop over plain numbers, clipping, the schedule."""
+
+import math
+
+import numpy as np
+import pytest
+
+from minifpt.layers import Parameter
+from minifpt.optim import Adam, clip_grad_norm, cosine
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def parameters(seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    return [Parameter(rng.standard_normal(s).astype(dtype)) for s in [(3, 2), (4,), (2, 2, 2)]]
+
+
+def give_gradients(ps, step, size=1.0):
+    rng = np.random.default_rng([9, step])
+    for p in ps:
+        p.grad = (size * rng.standard_normal(p.data.shape)).astype(p.data.dtype)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam_is_its_formula(decay):
+    ps, (b1, b2), lr, eps = parameters(), (0.8, 0.95), 0.02, 1e-4
+    adam = Adam(ps, lr, (b1, b2), eps, decay)
+    state = [[[float(x), 0.0, 0.0] for x in p.data.flat] for p in ps]
+    for t in range(1, 31):
+        give_gradients(ps, t)
+        adam.step()
+        for p, entries in zip(ps, state, strict=True):
+            for e, g in zip(entries, p.grad.flat, strict=True):
+                x, m, v = e
+                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+                step = lr * (m / (1 - b1**t)) / (math.sqrt(v / (1 - b2**t)) + eps)
+                e[:] = x - step - lr * (decay if p.data.ndim > 1 else 0) * x, m, v
+        for p, entries in zip(ps, state, strict=True):
+            np.testing.assert_allclose(p.data.reshape(-1), [e[0] for e in entries], rtol=1e-12)
+
+
+def test_first_step_is_the_learning_rate():
+    ps = parameters()
+    before = [p.data.copy() for p in ps]
+    give_gradients(ps, 0, size=1e3)
+    Adam(ps, lr=0.01).step()
+    for p, x in zip(ps, before, strict=True):
+        np.testing.assert_allclose(x - p.data, 0.01 * np.sign(p.grad), rtol=1e-6)
+
+
+def test_parameters_without_a_gradient_are_skipped():
+    """Not even weight decay moves them."""
+    ps = parameters()
+    before = ps[0].data.copy()
+    adam = Adam(ps, weight_decay=0.5)
+    for t in range(3):
+        give_gradients(ps[1:], t)
+        adam.step()
+    np.testing.assert_array_equal(ps[0].data, before)
+    give_gradients(ps, 3)
+    adam.step()
+    assert (ps[0].data != before).all()
+
+
+def test_weight_decay_is_for_matrices():
+    ps = parameters()
+    before = [p.data.copy() for p in ps]
+    for p in ps:
+        p.grad = np.zeros_like(p.data)
+    Adam(ps, lr=0.1, weight_decay=0.5).step()
+    np.testing.assert_allclose(ps[0].data, before[0] * 0.95)
+    np.testing.assert_array_equal(ps[1].data, before[1])
+    np.testing.assert_allclose(ps[2].data, before[2] * 0.95)
+
+
+def test_learning_rate_may_change():
+    ps = parameters()
+    adam = Adam(ps, lr=0.1)
+    give_gradients(ps, 0)
+    adam.lr = 0.0
+    before = [p.data.copy() for p in ps]
+    adam.step()
+    np.testing.assert_equal([p.data for p in ps], before)
+
+
+def test_in_place_and_gradients_unchanged():
+    ps = parameters()
+    arrays = [p.data for p in ps]
+    give_gradients(ps, 0)
+    grads = [p.grad.copy() for p in ps]
+    Adam(ps).step()
+    assert all(p.data is a for p, a in zip(ps, arrays, strict=True))
+    np.testing.assert_equal([p.grad for p in ps], grads)
+
+
+def test_takes_any_iterable():
+    ps = parameters()
+    give_gradients(ps, 0)
+    before = ps[0].data.copy()
+    Adam(p for p in ps).step()
+    assert (ps[0].data != before).all()
+
+
+def test_float32_throughout(float32_only):
+    ps = parameters(dtype=np.float32)
+    for p in ps:
+        p.data = float32_only(p.data)
+    adam = Adam(ps, weight_decay=0.1)
+    for t in range(3):
+        give_gradients(ps, t)
+        clip_grad_norm(ps, 0.1)
+        for p in ps:
+            p.grad = float32_only(p.grad)
+        adam.step()
+    assert {a.dtype for p in ps for a in (p.data, p.grad)} == {np.dtype(np.float32)}
+    assert {a.dtype for a in adam.m + adam.v} == {np.dtype(np.float32)}
+
+
+def test_clip_grad_norm():
+    ps = parameters()
+    give_gradients(ps[:2], 0)
+    grads = [p.grad.copy() for p in ps[:2]]
+    norm = math.sqrt(sum((g**2).sum() for g in grads))
+    assert clip_grad_norm(ps, 2 * norm) == pytest.approx(norm, rel=1e-12)
+    np.testing.assert_equal([p.grad for p in ps[:2]], grads)          # within: untouched
+    got = clip_grad_norm(ps, norm / 3)
+    assert got == pytest.approx(norm, rel=1e-12) and isinstance(got, float)
+    for p, g in zip(ps, grads, strict=False):
+        np.testing.assert_allclose(p.grad, g / 3)
+    assert ps[2].grad is None
+    assert clip_grad_norm(ps, 1e9) == pytest.approx(norm / 3, rel=1e-12)
+
+
+def test_clip_grad_norm_of_nothing():
+    assert clip_grad_norm(parameters(), 1.0) == 0.0
+    assert clip_grad_norm([], 1.0) == 0.0
+
+
+def test_cosine():
+    assert cosine(0, 100) == 1.0
+    assert cosine(100, 100) == pytest.approx(0.1)
+    assert cosine(50, 100, floor=0.0) == pytest.approx(0.5)
+    assert cosine(100, 100, floor=0.3) == pytest.approx(0.3)
+    assert [cosine(s, 100, warmup=4) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    factors = [cosine(s, 100, warmup=10) for s in range(10, 101)]
+    assert factors == sorted(factors, reverse=True)
+
+
+def test_cosine_all_warm_up():
+    """As many steps of warm-up as there are steps is no division by zero."""
+    assert [cosine(s, 4, warmup=4) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]

@@ -1,0 +1,261 @@
+"""Against PyTorch and Transformers, where they are installed: values, gradients, training."""
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import functional as F
+from minifpt.gpt2 import LanguageModel
+from minifpt.layers import Parameter
+from minifpt.optim import Adam, clip_grad_norm
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+T = torch.nn.functional
+pytestmark = pytest.mark.oracle
+
+torch.set_num_threads(1)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def torch_attention(qkv, n_head):
+    B, n, C3 = qkv.shape
+    q, k, v = (a.reshape(B, n, n_head, -1).transpose(1, 2) for a in qkv.split(C3 // 3, dim=2))
+    y = T.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return y.transpose(1, 2).reshape(B, n, C3 // 3)
+
+
+IDS = np.random.default_rng(1).integers(0, 7, (4, 5))
+C = 8
+# name: ours, its backward, torch's, inputs
+OPS = {
+    "linear": (F.linear, F.linear_backward, lambda x, w, b: T.linear(x, w.T, b),
+               (normal(3, 4, C), normal(C, 5), normal(5))),
+    "embedding": (F.embedding, F.embedding_backward, T.embedding, (IDS, normal(7, 3))),
+    "layer_norm": (F.layer_norm, F.layer_norm_backward,
+                   lambda x, w, b: T.layer_norm(x, (C,), w, b, 1e-5),
+                   (normal(3, 4, C), normal(C), normal(C))),
+    "gelu": (F.gelu, F.gelu_backward, lambda x: T.gelu(x, approximate="tanh"),
+             (3 * normal(5, 6),)),
+    "softmax": (F.softmax, F.softmax_backward, lambda x: torch.softmax(x, -1),
+                (3 * normal(5, 6),)),
+    "attention": (lambda x: F.attention(x, 2), F.attention_backward,
+                  lambda x: torch_attention(x, 2), (normal(2, 5, 3 * C),)),
+    "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward,
+                    lambda x: torch.logsumexp(x, -1, keepdim=True), (9 * normal(5, 6),)),
+    "cross_entropy": (F.cross_entropy, F.cross_entropy_backward,
+                      lambda x, y: T.cross_entropy(x.reshape(-1, 7), y.reshape(-1)),
+                      (normal(4, 5, 7), IDS)),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_operation(name):
+    op, op_backward, theirs, inputs = OPS[name]
+    y, cache = op(*inputs)
+    dy = normal(*np.shape(y), seed=5)
+    grads = op_backward(dy if np.ndim(y) else float(dy), cache)
+    tensors = [torch.tensor(x, requires_grad=x.dtype == np.float64) for x in inputs]
+    want = theirs(*tensors)
+    want.backward(torch.tensor(dy))
+    np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-9, atol=1e-9)
+    wanted = [t.grad.numpy() for t in tensors if t.requires_grad]
+    for got, grad in zip(grads if isinstance(grads, tuple) else (grads,), wanted, strict=True):
+        np.testing.assert_allclose(got, grad, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout():
+    """The same mask gives the same values and gradients."""
+    x, dy = normal(5, 6), normal(5, 6, seed=1)
+    y, mask = F.dropout(x, 0.25, np.random.default_rng(0))
+    t = torch.tensor(x, requires_grad=True)
+    want = torch.where(torch.tensor(mask > 0), t / 0.75, 0.0)
+    want.backward(torch.tensor(dy))
+    np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(F.dropout_backward(dy, mask), t.grad.numpy(), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------- GPT-2
+
+
+CONFIGS = [dict(n_layer=1, n_head=1, n_embd=8, n_positions=6, vocab_size=11),
+           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13),
+           dict(n_layer=3, n_head=4, n_embd=32, n_positions=90, vocab_size=50),
+           dict(n_layer=6, n_head=2, n_embd=64, n_positions=30, vocab_size=30)]
+
+
+def pair(kind, dtype, seed=0, std=None, **config):
+    """Our trunk and Transformers' model of the same weights, at random scales and offsets."""
+    ours = minifpt.GPT2(minifpt.GPT2Config(**config, dropout=0.0), seed=seed, dtype=dtype)
+    rng = np.random.default_rng(seed + 1)
+    for _, p in ours.named_parameters():
+        p.data += (0.1 * rng.standard_normal(p.data.shape)).astype(dtype)
+    theirs = getattr(transformers, kind)(transformers.GPT2Config(
+        **config, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
+    theirs = theirs.to(getattr(torch, np.dtype(dtype).name))
+    trunk = theirs.transformer if kind == "GPT2LMHeadModel" else theirs
+    weights = {n: torch.tensor(p.data) for n, p in ours.named_parameters()}
+    missing, unexpected = trunk.load_state_dict(weights, strict=False)
+    assert not unexpected and all("attn.bias" in n or "masked_bias" in n for n in missing)
+    return ours, theirs, trunk
+
+
+def assert_close(got, want, tolerance, name=""):
+    """Largest difference, relative to the largest entry."""
+    want = want.detach().numpy()
+    error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-30)
+    assert error <= tolerance, f"{name}: relative error {error:.2e}"
+
+
+def assert_gradients(ours, trunk, tolerance, skip=()):
+    theirs = dict(trunk.named_parameters())
+    for name, p in ours.named_parameters():
+        if name not in skip:
+            assert p.grad.dtype == p.data.dtype
+            assert_close(p.grad, theirs[name].grad, tolerance, name)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_trunk(config, dtype, tolerance):
+    ours, theirs, trunk = pair("GPT2Model", dtype, **config)
+    n = config["n_positions"]
+    for length in (1, n // 2, n):
+        ours.zero_grad()
+        theirs.zero_grad()
+        x = normal(3, length, config["n_embd"]).astype(dtype)
+        y, cache = ours.forward(x)
+        dy = normal(*y.shape, seed=7).astype(dtype)
+        dx = ours.backward(dy, cache)
+        t = torch.tensor(x, requires_grad=True)
+        want = theirs(inputs_embeds=t, output_hidden_states=True)
+        want.last_hidden_state.backward(torch.tensor(dy))
+        assert y.dtype == dx.dtype == dtype
+        assert_close(y, want.last_hidden_state, tolerance)
+        assert_close(dx, t.grad, tolerance)
+        assert_gradients(ours, trunk, tolerance, skip=["wte.weight"])
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_language_model(config, dtype, tolerance):
+    ours, theirs, trunk = pair("GPT2LMHeadModel", dtype, **config)
+    ids = np.random.default_rng(0).integers(0, config["vocab_size"], (3, config["n_positions"]))
+    model = LanguageModel(ours)
+    logits, cache = model.forward(ids)
+    loss, ce = F.cross_entropy(logits[:, :-1], ids[:, 1:])
+    dlogits = np.zeros_like(logits)
+    dlogits[:, :-1] = F.cross_entropy_backward(1.0, ce)
+    model.backward(dlogits, cache)
+    want = theirs(torch.tensor(ids), labels=torch.tensor(ids))
+    # Their own loss goes through float32, whatever the model's dtype is.
+    assert loss == pytest.approx(want.loss.item(), rel=1e-5)
+    want_loss = T.cross_entropy(want.logits[:, :-1].flatten(0, 1),
+                                torch.tensor(ids[:, 1:]).flatten())
+    want_loss.backward()
+    assert_close(logits, want.logits, tolerance)
+    assert_close(ours.logits(ids), want.logits, tolerance)
+    assert loss == pytest.approx(want_loss.item(), rel=tolerance)
+    assert_gradients(ours, trunk, tolerance)
+
+
+# --------------------------------------------------------------------------- optimizer
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adam(decay):
+    """Torch decays in AdamW whatever it is given; ours only matrices."""
+    data = [normal(4, 3), normal(3, 3, 2, seed=1), normal(5, seed=2)]
+    ours = [Parameter(x.copy()) for x in data]
+    theirs = [torch.nn.Parameter(torch.tensor(x)) for x in data]
+    adam = Adam(ours, lr=0.01, weight_decay=decay)
+    want = torch.optim.AdamW([{"params": theirs[:2], "weight_decay": decay},
+                              {"params": theirs[2:], "weight_decay": 0.0}], lr=0.01)
+    for step in range(20):
+        for p, t in zip(ours, theirs, strict=True):
+            p.grad = normal(*p.data.shape, seed=step) * 10.0 ** (step % 3 - 1)
+            t.grad = torch.tensor(p.grad)
+        norm = clip_grad_norm(ours, 2.0)
+        torch_norm = torch.nn.utils.clip_grad_norm_(theirs, 2.0)
+        assert norm == pytest.approx(torch_norm.item(), rel=1e-12)
+        for p, t in zip(ours, theirs, strict=True):
+            # Torch divides by the norm plus 1e-6.
+            np.testing.assert_allclose(p.grad, t.grad.numpy(), rtol=2e-6)
+            t.grad = torch.tensor(p.grad)
+        adam.step()
+        want.step()
+        for p, t in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(p.data, t.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+# ---------------------------------------------------------------------------- training
+
+
+def xor_batch(rng, n, batch):
+    """Two strings of n bits as one-hot tokens, one after the other; the bits of their XOR."""
+    bits = rng.integers(0, 2, (batch, 2 * n))
+    return np.eye(2, dtype=np.float32)[bits], bits[:, :n] ^ bits[:, n:]
+
+
+def ours_training(model, batches):
+    trained = [p for p in model.parameters() if p.trainable]
+    adam, losses = Adam(trained, lr=1e-3), []
+    for i, (x, y) in enumerate(batches):
+        model.zero_grad()
+        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(i))
+        loss, ce = F.cross_entropy(logits, y)
+        model.backward(F.cross_entropy_backward(1.0, ce), cache)
+        clip_grad_norm(trained, 1.0)
+        adam.step()
+        losses.append(float(loss))
+    return losses
+
+
+def torch_training(model, theirs, batches):
+    """The same model, written with PyTorch's layers, from a copy of our start."""
+    enter, leave = (torch.nn.Linear(*layer.weight.data.shape)
+                    for layer in (model.input, model.output))
+    with torch.no_grad():
+        for linear, layer in ((enter, model.input), (leave, model.output)):
+            linear.weight.copy_(torch.tensor(layer.weight.data.T.copy()))
+            linear.bias.copy_(torch.tensor(layer.bias.data))
+    for name, p in theirs.named_parameters():
+        p.requires_grad = "attn" not in name and "mlp" not in name
+    trained = [p for m in (enter, theirs, leave) for p in m.parameters() if p.requires_grad]
+    adam, losses = torch.optim.Adam(trained, lr=1e-3), []
+    for x, y in batches:
+        hidden = theirs(inputs_embeds=enter(torch.tensor(x))).last_hidden_state
+        logits = leave(hidden[:, -model.output_tokens:])
+        loss = T.cross_entropy(logits.reshape(-1, 2), torch.tensor(y).reshape(-1))
+        adam.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        adam.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("n_layer, n_head, n_embd", [(2, 2, 64), (4, 4, 128), (6, 4, 64)])
+def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
+    """Forty steps of bit XOR in float32 from the same start on the same batches."""
+    trunk, theirs, _ = pair("GPT2Model", np.float32, n_layer=n_layer, n_head=n_head,
+                            n_embd=n_embd, n_positions=16, vocab_size=5)
+    model = minifpt.FPT(trunk, input_dim=2, output_dim=2, output_tokens=5)
+    model.freeze(minifpt.FreezeMask.fpt())
+    rng = np.random.default_rng(0)
+    batches = [xor_batch(rng, 5, 4) for _ in range(40)]
+    frozen = {n: p.data.copy() for n, p in model.named_parameters() if not p.trainable}
+    want = torch_training(model, theirs, batches)
+    got = ours_training(model, batches)
+    np.testing.assert_allclose(got, want, rtol=1e-3)
+    assert np.ptp(got) > 0.1                              # something was learnt or moved
+    for name, p in model.named_parameters():
+        if name in frozen:
+            np.testing.assert_array_equal(p.data, frozen[name])
+        else:
+            torch_name = name.removeprefix("trunk.")
+            if name.startswith("trunk."):
+                assert_close(p.data, dict(theirs.named_parameters())[torch_name], 1e-2, name)

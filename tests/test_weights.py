@@ -1,0 +1,246 @@
+"""Weight files: what goes in comes out, and what is damaged is refused in one line."""
+
+import io
+import pickle
+import re
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minifpt import weights
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+ARRAYS = {"wte.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+          "ln_f.bias": np.array([0.1, -2.5e-4, 3e4], np.float32)}
+CONFIG = {"n_layer": 1, "source": "a test, naïvely"}
+
+
+def write(path, dtype=np.float32):
+    weights.save(path, CONFIG, ARRAYS.items(), dtype)
+    return path
+
+
+def read_all(path):
+    """Load everything; a weight file is read array by array, when one is asked for."""
+    config, arrays = weights.load(path)
+    return config, {name: arrays[name] for name in ARRAYS}
+
+
+def one_line(error):
+    assert "\n" not in str(error.value) and str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_round_trip(tmp_path, dtype):
+    config, arrays = read_all(write(tmp_path / "w.npz", dtype))
+    assert config == CONFIG
+    for name, a in ARRAYS.items():
+        assert arrays[name].dtype == dtype
+        np.testing.assert_array_equal(arrays[name], a.astype(dtype))
+
+
+def test_contains(tmp_path):
+    _, arrays = weights.load(write(tmp_path / "w.npz"))
+    assert "wte.weight" in arrays and "wpe.weight" not in arrays
+
+
+def test_makes_the_folder(tmp_path):
+    assert write(tmp_path / "a" / "b" / "w.npz").exists()
+
+
+def test_float16_that_would_overflow_is_refused(tmp_path):
+    """A weight beyond 65504 must not become infinite without a word."""
+    with pytest.raises(ValueError, match="w.big"):
+        weights.save(tmp_path / "w.npz", {}, [("w.big", np.array([1e5]))], np.float16)
+
+
+# --------------------------------------------------------------------------------- find
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(weights, "folders", lambda: [first, second, tmp_path / "missing"])
+    write(first / "both.npz")
+    write(second / "both.npz")
+    write(second / "only.npz")
+    monkeypatch.chdir(tmp_path)
+    return first, second
+
+
+def test_find(folders):
+    first, second = folders
+    assert weights.find("both") == first / "both.npz"
+    assert weights.find("only") == second / "only.npz"
+    assert weights.find(second / "both.npz") == second / "both.npz"
+    assert weights.find(str(second / "both.npz")) == second / "both.npz"
+    assert weights.available() == ["both", "only"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "first/nothing.npz", "both.npz"])
+def test_find_unknown(folders, name):
+    with pytest.raises(FileNotFoundError, match="no weights '.*both, only") as error:
+        weights.find(name)
+    one_line(error)
+
+
+def test_find_without_a_name(folders):
+    """The empty path is the current folder, which is there but is no weight file."""
+    with pytest.raises(FileNotFoundError) as error:
+        weights.find("")
+    one_line(error)
+
+
+def test_find_where_there_are_none(monkeypatch):
+    monkeypatch.setattr(weights, "folders", lambda: [])
+    with pytest.raises(FileNotFoundError, match="none installed"):
+        weights.find("x")
+
+
+def test_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert weights.cache_folder() == tmp_path / "minifpt"
+    assert tmp_path / "minifpt" / "weights" in weights.folders()
+
+
+# ------------------------------------------------------------------------ damaged files
+
+
+class Bomb:
+    """Unpickling this fails the test: loaded files must not run code."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a file ran code while it was loaded",)
+
+
+def as_bytes(write_to):
+    f = io.BytesIO()
+    write_to(f)
+    return f.getvalue()
+
+
+GOOD = as_bytes(lambda f: np.savez(f, config=np.array('{"n_layer": 1}'), **ARRAYS))
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"hello", b"\x93NUMPY", b"PK\x03\x04", GOOD[:50], GOOD[:len(GOOD) // 2], GOOD[:-30],
+    pickle.dumps(Bomb()),
+    as_bytes(lambda f: np.save(f, np.ones(3))),
+    as_bytes(lambda f: np.save(f, np.array([Bomb()]), allow_pickle=True)),
+    as_bytes(lambda f: np.savez(f, **ARRAYS)),
+    as_bytes(lambda f: np.savez(f, config=np.array("no json"), **ARRAYS)),
+    as_bytes(lambda f: np.savez(f, config=np.array("[1, 2]"), **ARRAYS)),
+    as_bytes(lambda f: np.savez(f, config=np.array([Bomb()]), allow_pickle=True)),
+], ids=["empty", "text", "magic", "zip magic", "truncated at 50", "half", "without its end",
+        "pickle", "npy", "pickled npy", "no config", "config is no JSON", "config is a list",
+        "config is pickled"])
+def test_damaged_files(tmp_path, content):
+    path = tmp_path / "w.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+        read_all(path)
+    one_line(error)
+
+
+def test_pickled_array(tmp_path):
+    path = tmp_path / "w.npz"
+    np.savez(path, allow_pickle=True, config=np.array("{}"),
+             **{**ARRAYS, "ln_f.bias": np.array([Bomb()])})
+    _, arrays = weights.load(path)
+    arrays["wte.weight"]
+    with pytest.raises(ValueError, match="'ln_f.bias' is damaged") as error:
+        arrays["ln_f.bias"]
+    one_line(error)
+
+
+def test_missing_array(tmp_path):
+    _, arrays = weights.load(write(tmp_path / "w.npz"))
+    with pytest.raises(ValueError, match="holds no array 'wpe.weight'") as error:
+        arrays["wpe.weight"]
+    one_line(error)
+
+
+def test_a_folder_is_no_weight_file(tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        weights.load(tmp_path)
+    one_line(error)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        weights.load(tmp_path / "w.npz")
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_damage_is_a_value_error(tmp_path_factory, data):
+    """Whatever byte is wrong, the file loads or says so in one line."""
+    damaged = bytearray(GOOD)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(GOOD) - 1))] = data.draw(st.integers(0, 255))
+    damaged = damaged[:data.draw(st.one_of(st.just(len(GOOD)), st.integers(0, len(GOOD))))]
+    path = tmp_path_factory.getbasetemp() / "damaged.npz"
+    path.write_bytes(damaged)
+    try:
+        read_all(path)
+    except ValueError as e:
+        assert "\n" not in str(e)
+
+
+@pytest.mark.parametrize("changed", ["compression", "encrypted"])
+def test_zip_members_that_cannot_be_read(tmp_path, changed):
+    """Encrypted, or packed in a way that Python does not know."""
+    damaged = bytearray(GOOD)
+    for entry in re.finditer(rb"PK\x01\x02", GOOD):       # the directory at the file's end
+        at = entry.start()
+        if changed == "compression":
+            damaged[at + 10] = 77
+        else:
+            damaged[at + 8] |= 1
+    path = tmp_path / "w.npz"
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError) as error:
+        read_all(path)
+    one_line(error)
+
+
+# ------------------------------------------------------------------------------ writing
+
+
+def test_a_crash_leaves_the_old_file(tmp_path):
+    path = write(tmp_path / "w.npz")
+    before = path.read_bytes()
+
+    def crash(f):
+        f.write(b"half of")
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        weights.write_beside(path, crash)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(KeyboardInterrupt):
+        weights.write_beside(tmp_path / "new.npz", crash)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("old")
+
+    def write_new(f):
+        f.write("new é")
+        f.flush()
+        assert path.read_text() == "old"
+        assert {p.parent for p in tmp_path.iterdir()} == {tmp_path}
+        assert len(list(tmp_path.iterdir())) == 2
+    weights.write_beside(path, write_new, "w")
+    assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
+
+
+def test_saved_files_hold_no_pickle(tmp_path):
+    with zipfile.ZipFile(write(tmp_path / "w.npz")) as z:
+        for name in z.namelist():
+            np.load(io.BytesIO(z.read(name)), allow_pickle=False)
