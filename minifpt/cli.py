@@ -5,6 +5,7 @@ import inspect
 import os
 import platform
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +20,36 @@ from .gradcheck import gradcheck, gradcheck_layer
 MODEL = "minigpt-language"
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse puts the usage before it."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
 def main(argv=None):
     """Run a command; returns the exit status: 0, 2 for bad input, 130 for Ctrl-C."""
     args = parser().parse_args(argv)
     try:
-        return args.run(args) or 0
+        with warnings.catch_warnings():                   # a run that diverges says so itself
+            warnings.simplefilter("ignore", RuntimeWarning)
+            status = args.run(args) or 0
+            sys.stdout.flush()
+            return status
+    except BrokenPipeError:                               # what reads our output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as e:
         print(f"minifpt: {' '.join(str(e).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         print(f"minifpt: {e or 'interrupted'}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 1
 
 
 def parser():
     """The argument parser."""
-    top = argparse.ArgumentParser(prog="minifpt", description=__doc__)
+    top = Parser(prog="minifpt", description=__doc__)
     top.add_argument("--version", action="version", version=f"minifpt {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
@@ -66,7 +79,7 @@ def parser():
     sub.add_argument("--batch-size", type=int, help="default: the task's")
     sub.add_argument("--lr", type=float, help="learning rate (default: the task's)")
     sub.add_argument("--dropout", type=float, help="default: the task's")
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=seed, default=0)
     sub.add_argument("--out", type=Path, help="the run's folder (default: a new runs/TASK)")
     sub.add_argument("--resume", action="store_true",
                      help="go on from the checkpoint in --out, or in the task's newest run")
@@ -90,20 +103,28 @@ def parser():
     model_options(sub)
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=seed, default=0)
 
     sub = command(pretrain_command, "Make pretrained weights.")
-    sub.add_argument("source", choices=["language"])
-    sub.add_argument("--text", nargs="+", required=True, metavar="FILE|FOLDER")
+    sub.add_argument("source", choices=["language"], metavar="SOURCE", help="language")
+    sub.add_argument("--text", nargs="+", required=True, metavar="FILE|FOLDER",
+                     help="text files, or folders of *.txt")
     sub.add_argument("--out", type=Path, help="weight file (default: minigpt-SOURCE.npz)")
     sub.add_argument("--steps", type=int, default=argparse.SUPPRESS)
     sub.add_argument("--batch-size", type=int, default=argparse.SUPPRESS)
     sub.add_argument("--lr", type=float, default=argparse.SUPPRESS)
-    sub.add_argument("--seed", type=int, default=0)
+    sub.add_argument("--seed", type=seed, default=0)
     sub.add_argument("--resume", action="store_true")
 
     command(info, "Show versions, BLAS, threads, and where weights and data are looked for.")
     return top
+
+
+def seed(text):
+    """A seed from the command line."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, at least 0, got '{text}'")
+    return int(text)
 
 
 def options_of(task):

@@ -52,13 +52,21 @@ def grid(out, task_names, models, seeds, *, data=None, options=None, progress=Tr
     defaults of steps, batch_size and lr for all of them.
     """
     out, results = Path(out), {}
-    for name in task_names:
-        task = tasks.get(name, **({"data": data} if name == "mnist" else {}))
+    if not (task_names and models and len(seeds)):
+        raise ValueError("compare: expected at least one task, one model and one seed")
+    made = {name: tasks.get(name, **({"data": data} if name == "mnist" else {}))
+            for name in task_names}
+    # Missing data or weights show before the first run.
+    for task in made.values():
+        task.batch(np.random.default_rng(0), 1, "test")
+    for model in models:
+        make_trunk(model)
+    for name, task in made.items():
         settings = task.defaults | (options or {})
         for model in models:
             for seed in seeds:
                 folder = out / name / Path(model).stem.replace(":", "-") / str(seed)
-                history = finished(folder, settings["steps"])
+                history = finished(folder, settings)
                 if history is None:
                     if progress:
                         print(f"{name}, {model}, seed {seed}")
@@ -68,14 +76,15 @@ def grid(out, task_names, models, seeds, *, data=None, options=None, progress=Tr
     return results
 
 
-def finished(folder, steps):
-    """The history of a run that has come to its end, else ``None``."""
+def finished(folder, settings):
+    """The history of a run with these settings that has come to its end, else ``None``."""
     try:
         history = History.load(folder / "metrics.csv")
-        done = json.loads((folder / "config.json").read_text(encoding="utf-8"))["steps"]
+        done = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return history if history and history[-1]["step"] == steps == done else None
+    same = all(done.get(key) == value for key, value in settings.items())
+    return history if history and same and history[-1]["step"] == done["steps"] else None
 
 
 def table(results):
@@ -88,7 +97,7 @@ def table(results):
         for task in results.values():
             last = 100 * np.array([h[-1]["test_accuracy"] for h in task.get(model, [])])
             cells.append(f"{last.mean():.1f} ({last.min():.1f} to {last.max():.1f}), "
-                         f"{len(last)} seeds" if len(last) else "")
+                         f"{len(last)} seed{'s' * (len(last) > 1)}" if len(last) else "")
         lines.append(f"| {label(model)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

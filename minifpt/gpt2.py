@@ -212,8 +212,9 @@ def sample(logits, temperature, top_k, rng):
     if top_k is not None and top_k < logits.shape[-1]:
         least = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]
         logits = np.where(logits >= least, logits, -math.inf)
-    # The largest is taken away first: divided by a small temperature it could overflow.
-    p, _ = F.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+    # The largest is taken away first, so that whatever overflows does so to -inf.
+    with np.errstate(over="ignore"):
+        p, _ = F.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     # The sum runs over the whole vocabulary: in float64, or the rare tokens would be lost.
     total = p.cumsum(axis=-1, dtype=np.float64)
     u = rng.random((len(p), 1)) * total[:, -1:]
@@ -240,12 +241,10 @@ def perplexity(trunk, ids, stride=None, progress=False):
     if not 1 <= stride <= N:
         raise ValueError(f"perplexity: stride is {stride}, expected 1 to {N}, a whole window")
     starts = range(0, max(1, last - N + stride), stride)
-    # Windows of one length and one scored part can run together: all but the first and last.
-    batch = max(1, 4096 // N)
-    inner = [starts[i:i + batch] for i in range(1, len(starts) - 1, batch)]
-    inner = [group[:len(starts) - 1 - i] for i, group in
-             zip(range(1, len(starts) - 1, batch), inner, strict=True)]
-    groups = [starts[:1], *inner, *([starts[-1:]] if len(starts) > 1 else [])]
+    # The windows between the first and the last have one length and run several at once.
+    inner, batch = starts[1:-1], max(1, 4096 // N)
+    groups = [starts[:1], *(inner[i:i + batch] for i in range(0, len(inner), batch))]
+    groups += [starts[-1:]] if len(starts) > 1 else []
     total = 0.0
     table = trunk.wte.weight.data
     with trunk.all_frozen():

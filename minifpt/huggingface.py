@@ -317,11 +317,12 @@ def download(repo, progress=True):
     """
     try:
         import huggingface_hub as hub
+        from huggingface_hub import utils
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install 'minifpt[gpt2]'") from None
     base = ["config.json", "merges.txt", "vocab.json"]
-    with _progress_bars(hub, progress):
+    with _progress_bars(utils, progress):
         # PyTorch's own file only where there is no other.
         for wanted in (["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],
                        ["pytorch_model.bin", "pytorch_model.bin.index.json",
@@ -338,8 +339,7 @@ def download(repo, progress=True):
 
 
 @contextmanager
-def _progress_bars(hub, on):
-    switch = hub.utils
+def _progress_bars(switch, on):
     if on or switch.are_progress_bars_disabled():
         yield
         return

@@ -9,15 +9,17 @@ import inspect
 import io
 import numbers
 import textwrap
+from types import SimpleNamespace
 
 import numpy as np
 
-from .plots import FROZEN, TRAINED
+from .plots import COLORS, FROZEN, TRAINED
 
-# Lines that are neither trained nor frozen, nor from a source of plots.COLORS.
-INK, TEAL, OCHRE, GREY = "#263238", "#0097a7", "#a8812a", "#90a4ae"
-__all__ = ["FROZEN", "GREY", "INK", "OCHRE", "TEAL", "TRAINED", "figure", "matrix", "picture",
-           "reveal", "show"]
+# The same colours in every lesson: color.trained and color.frozen for parts of a model,
+# color.language, .bits, .images, .statistics and .random for where frozen weights are from,
+# and four for all else; a wrong or broken thing is ochre.
+color = SimpleNamespace(**COLORS, trained=TRAINED, frozen=FROZEN,
+                        ink="#263238", teal="#0097a7", ochre="#a8812a", grey="#90a4ae")
 
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
 
@@ -40,12 +42,12 @@ def reveal(guess, answer, unit=""):
         return f"{value} {unit}".rstrip()
 
     if guess is ... or guess is None:
-        print(f"No guess yet. It is {words(answer)}.")
+        print(f"No guess yet. Answer: {words(answer)}.")
         return
     number = isinstance(guess, numbers.Real) and isinstance(answer, numbers.Real)
     same = np.isclose(guess, answer, rtol=0.05) if number else (
         str(guess).strip().lower() == str(answer).strip().lower())
-    text = f"You guessed {words(guess)}. It is {words(answer)}"
+    text = f"Your guess: {words(guess)}. Answer: {words(answer)}"
     if same:
         print(f"{text}: right.")
     elif number and guess > 0 and answer > 0 and not 0.5 < guess / answer < 2:
@@ -74,40 +76,44 @@ def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, linewidth=0.6)
         ax.set_axisbelow(True)
-        ax.set_prop_cycle(cycler(color=[INK, TEAL, OCHRE, GREY]))
+        ax.set_prop_cycle(cycler(color=[color.ink, color.teal, color.ochre, color.grey]))
     return fig, axes
 
 
-def matrix(ax, values, title, xlabel="", ylabel="", limit=None, digits=2, columns=None,
-           rows=None):
+def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, digits=2,
+           columns=None, rows=None):
     """Draw a matrix as colours, its values written into it where there are few.
 
-    Matrices with a negative entry have white at 0, red above and blue below.  ``limit`` is
-    the largest value of the scale: give one where matrices are compared, 1 for
-    probabilities.  ``columns`` and ``rows`` name them.  A vector is drawn as one row.
+    A ``signed`` one (by default one with a negative entry) has white at 0, red above and blue
+    below.  ``limit`` is the largest value of the scale: give both where matrices are compared,
+    limit 1 for probabilities.  ``digits=None`` writes no values.  ``columns`` and ``rows`` name
+    them.  A vector is drawn as one row.
     """
     values = np.atleast_2d(np.asarray(values, float))
     n, m = values.shape
     limit = limit or float(np.abs(values).max()) or 1.0
-    signed = bool((values < 0).any())
+    signed = bool((values < 0).any()) if signed is None else signed
     image = ax.imshow(values, SIGNED if signed else POSITIVE, vmin=-limit if signed else 0,
                       vmax=limit)
     ax.grid(False)
     ax.spines[:].set_visible(False)
     ax.set(title=title, xlabel=xlabel)
-    ax.set_ylabel(ylabel, rotation=0 if len(ylabel) < 3 else 90, va="center")
+    if 0 < len(ylabel) < 3:                               # a letter stands upright
+        ax.set_ylabel(ylabel, rotation=0, va="center")
+    else:
+        ax.set_ylabel(ylabel)
     ax.set_xticks(range(m), columns if columns is not None else range(m))
     ax.set_yticks(range(n), rows if rows is not None else range(n))
     ax.tick_params(length=0, labelsize=8)
     if max(n, m) > 16 and columns is None and rows is None:
         ax.set_xticks([])
         ax.set_yticks([])
-    if n <= 10 and m <= 10:
+    if digits is not None and n <= 10 and m <= 10:
         for (i, j), v in np.ndenumerate(values):
             dark = np.dot(image.cmap(image.norm(v))[:3], (0.3, 0.6, 0.1)) < 0.5
             text = f"{v:.{digits}f}"
             ax.text(j, i, text.removeprefix("-") if float(text) == 0 else text,
-                    ha="center", va="center", fontsize=8, color="white" if dark else INK)
+                    ha="center", va="center", fontsize=8, color="white" if dark else color.ink)
     return image
 
 
@@ -115,14 +121,14 @@ def picture(fig):
     """Show a figure in the notebook, sharp and small: a PNG of at most 64 colours."""
     from PIL import Image
     raw = io.BytesIO()
-    fig.savefig(raw, format="png", dpi=150)
+    fig.savefig(raw, format="png", dpi=150, bbox_inches="tight", pad_inches=0.05)
     small = io.BytesIO()
     image = Image.open(raw).convert("RGB")
     image.quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     titles = "; ".join(t for ax in fig.axes if (t := ax.get_title()))
     _display({"image/png": base64.b64encode(small.getvalue()).decode(),
               "text/plain": f"Picture: {titles}"},
-             {"image/png": {"width": round(fig.get_figwidth() * 90), "alt": titles}})
+             {"image/png": {"width": round(image.width * 90 / 150), "alt": titles or "picture"}})
 
 
 def _display(data, metadata):

@@ -1,6 +1,5 @@
 """How the weights in ``weights/`` were made: ``minifpt pretrain SOURCE``."""
 
-import shutil
 from pathlib import Path
 
 from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
@@ -33,5 +32,5 @@ def language(text, out, *, steps=4500, batch_size=16, lr=3e-3, seed=0, resume=Fa
                command=f"minifpt pretrain language --steps {steps} --batch-size {batch_size} "
                        f"--lr {lr} --seed {seed}",
                test_loss=round(last["test_loss"], 4), seconds=round(last["seconds"]))
-    shutil.copy(out.with_suffix("") / "metrics.csv", out.with_suffix(".csv"))
+    history.save(out.with_suffix(".csv"))
     return history

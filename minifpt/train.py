@@ -7,7 +7,6 @@ import math
 import signal
 import threading
 import time
-import zipfile
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from .huggingface import one_line
 from .layers import Layer
 from .optim import Adam, clip_grad_norm, cosine
-from .weights import write_beside
+from .weights import DAMAGE, write_beside
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 TEST_BATCH = 64                                           # examples in one forward pass
@@ -71,13 +71,20 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
     ``Diverged`` when the loss is no longer finite; the last checkpoint stays.
     """
-    if min(steps, batch_size, eval_every, test_examples, checkpoint_every) < 1 or lr <= 0:
+    if (min(steps, batch_size, eval_every, test_examples, checkpoint_every) < 1
+            or not 0 < lr < math.inf):
         raise ValueError("train: steps, batch_size, eval_every, test_examples, "
                          "checkpoint_every and lr must be positive")
+    if seed < 0:
+        raise ValueError(f"train: seed is {seed}, expected 0 or more")
     if schedule not in ("constant", "cosine"):
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
     # Missing data, or a task that the model does not fit, show before anything is written.
-    evaluate(model, task, np.random.default_rng(0), 1)
+    task.batch(np.random.default_rng(0), 1, "train")
+    x, y = task.batch(np.random.default_rng(0), 1, "test")
+    loss, _ = evaluate(model, task, None, 1, (x, y))
+    if not (resume or math.isfinite(loss)):
+        raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
@@ -117,6 +124,8 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                 row["test_loss"], row["test_accuracy"] = evaluate(
                     model, task, np.random.default_rng([seed, 1, run.step]), test_examples,
                     everything, progress)
+                if not math.isfinite(row["test_loss"]):
+                    raise _diverged(f"step {run.step}", "test loss", model, x)
                 row["seconds"] = round(time.perf_counter() - start, 3)
                 run.history.append(row)
                 bar.set_postfix_str(f"loss {row['train_loss']:.4f}, "
@@ -125,6 +134,8 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                     run.history.save(out / "metrics.csv")
             if out is not None and (stop or run.step % checkpoint_every == 0
                                     or run.step == steps):
+                if not math.isfinite(evaluate(model, task, None, 1, (x, y))[0]):
+                    raise _diverged(f"step {run.step}", "loss", model, x)
                 run.seconds = time.perf_counter() - start
                 run.save(out / "checkpoint.npz")
             if stop and run.step < steps:
@@ -147,9 +158,12 @@ def step(model, task, optimizer, x, y, clip, rng, number=0):
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
             optimizer.step()
             return loss, task.accuracy(logits, y)
-    raise Diverged(f"step {number + 1}: the {'gradient' if math.isfinite(loss) else 'loss'} is "
-                   f"not finite, first in {first_nonfinite(model, x)}; try a smaller "
-                   "learning rate")
+    raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
+
+
+def _diverged(when, what, model, x):
+    return Diverged(f"{when}: the {what} is not finite, first in {first_nonfinite(model, x)}; "
+                    "try a smaller learning rate")
 
 
 def evaluate(model, task, rng, examples, everything=None, progress=False):
@@ -168,7 +182,8 @@ def evaluate(model, task, rng, examples, everything=None, progress=False):
 
 def first_nonfinite(model, x):
     """The name of the first parameter, else of the first layer's output, that holds an
-    infinity or a NaN for this input; without dropout."""
+    infinity or a NaN for this input, without dropout; else of the last parameter, the first
+    on the way back, with such a gradient."""
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
@@ -199,7 +214,11 @@ def first_nonfinite(model, x):
             model.forward(x)
     finally:
         unwatch(model)
-    return found[0] if found else "the backward pass"
+    if found:
+        return found[0]
+    grads = [name for name, p in model.named_parameters()
+             if p.grad is not None and not np.isfinite(p.grad).all()]
+    return f"the gradient of {grads[-1]}" if grads else "the backward pass"
 
 
 class Run:
@@ -239,15 +258,17 @@ class Run:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             state = json.loads(str(arrays["state"]))
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as e:
-            raise ValueError(f"{path}: not a checkpoint, or damaged ({e})") from None
-        if state["frozen"] != self.fingerprint():
+            frozen = state["frozen"]
+        except (*DAMAGE, AttributeError) as e:
+            raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
+        if frozen != self.fingerprint():
             raise ValueError(f"{path}: was written over other frozen weights")
         for name, p in self.named():
-            shape = arrays[name].shape if name in arrays else None
-            if shape != p.data.shape:
-                raise ValueError(f"{path}: '{name}' has shape {shape}, "
-                                 f"the model wants {p.data.shape}")
+            for key in (name, f"m/{name}", f"v/{name}"):
+                a = arrays.get(key, p.data if key != name else None)
+                if a is None or (a.shape, a.dtype) != (p.data.shape, p.data.dtype):
+                    raise ValueError(f"{path}: '{key}' has {_form(a)}, "
+                                     f"the model wants {_form(p.data)}")
         for i, (name, p) in enumerate(self.named()):
             p.data[...] = arrays[name]
             self.optimizer.m[i] = arrays.get(f"m/{name}")
@@ -257,6 +278,10 @@ class Run:
         self.history[:] = state["history"]
         self.step, self.seconds = state["step"], state["seconds"]
         self.sums[:] = state["sums"]
+
+
+def _form(a):
+    return "no array" if a is None else f"shape {a.shape} and dtype {a.dtype}"
 
 
 def _open_folder(out, settings, resume, run):
@@ -269,7 +294,11 @@ def _open_folder(out, settings, resume, run):
         return
     if not known.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
-    before = json.loads(known.read_text(encoding="utf-8"))
+    try:
+        before = dict(json.loads(known.read_text(encoding="utf-8")))
+        before["steps"] = int(before["steps"])
+    except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(f"{known}: not a run's settings, or damaged ({one_line(e)})") from None
     for key, value in json.loads(json.dumps(settings)).items():
         longer = key == "steps" and settings["schedule"] == "constant" and value > before[key]
         if before.get(key) != value and not longer:

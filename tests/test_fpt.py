@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt.fpt import orthogonal
+from minifpt.gpt2 import SHAPES
 from minifpt.gradcheck import gradcheck_layer
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -261,3 +262,83 @@ def test_forward_errors(x, message):
 def test_build_errors(sizes):
     with pytest.raises(ValueError, match="must be at least 1"):
         minifpt.FPT(build().trunk, *sizes)
+
+
+# ------------------------------------------------------------------ counts and summary
+
+
+def counted(shape, n_layer):
+    """The counts of a model of a named shape for CIFAR's 64 tokens, with so many layers."""
+    config = minifpt.GPT2Config(**SHAPES[shape] | {"n_layer": n_layer}, vocab_size=1)
+    model = minifpt.FPT(minifpt.GPT2(config, seed=None), 16, 10)
+    model.freeze(minifpt.FreezeMask.fpt())
+    return model.counts(tokens=64)
+
+
+@pytest.mark.parametrize("shape, paper", [("gpt2", 106), ("gpt2-medium", 190),
+                                          ("gpt2-large", 300)])
+def test_the_paper_s_counts(shape, paper):
+    """Table 6's count is a token of 16 numbers, 64 positions, the blocks' layer norms and ten
+    output columns; here come the last layer norm and both offsets, which are trained too."""
+    C, layers = SHAPES[shape]["n_embd"], SHAPES[shape]["n_layer"]
+    theirs = C * (16 + 64 + 4 * layers + 10)
+    assert round(theirs / 1000) == paper
+    one, two = counted(shape, 1), counted(shape, 2)       # the others are as the second is
+    counts = {group: tuple(a + (layers - 1) * (b - a) for a, b in zip(one[group], two[group],
+                                                                      strict=True))
+              for group in one}
+    assert sum(t for _, t in counts.values()) == theirs + 2 * C + C + 10
+    assert counts["ln"] == (4 * C * layers + 2 * C,) * 2
+    assert counts["pos"] == (64 * C,) * 2 and counts["input"] == (17 * C,) * 2
+    assert counts["output"] == (10 * C + 10,) * 2
+    assert counts["attn"] == ((3 * C * C + 3 * C + C * C + C) * layers, 0)
+    assert counts["mlp"] == ((8 * C * C + 5 * C) * layers, 0)
+
+
+def test_counts_without_tokens_take_all_positions():
+    model = build()
+    assert model.counts()["pos"] == model.counts(7)["pos"] == model.counts(99)["pos"] == (42, 42)
+    assert model.counts(5)["pos"] == (30, 30)
+    total = sum(p.data.size for p in model.parameters())
+    assert sum(n for n, _ in model.counts().values()) == total
+    assert "tok" not in model.counts()
+
+
+def test_counted_positions_are_those_that_get_a_gradient():
+    model = build()
+    backward_once(model, batch())                         # 5 tokens of 7 positions
+    moved = model.trunk.wpe.weight.grad.any(axis=1).sum()
+    assert model.counts(5)["pos"][1] == moved * 6
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_counts_follow_the_mask(mask):
+    model = build()
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    want = sum(p.data.size for p in model.parameters() if p.trainable)
+    assert sum(t for _, t in model.counts().values()) == want
+
+
+def test_summary():
+    model = build()
+    model.freeze(minifpt.FreezeMask.fpt())
+    lines = model.summary(tokens=5).splitlines()
+    table = {line.split()[0]: line.split()[-2:] for line in lines[1:-1]}
+    assert list(table) == ["input", "pos", "ln", "attn", "mlp", "output", "total"]
+    assert table["input"] == ["36", "36"] and table["pos"] == ["30", "30"]
+    assert table["ln"] == ["60", "60"] and table["output"] == ["21", "21"]
+    assert table["attn"] == ["336", "frozen"] and table["mlp"] == ["636", "frozen"]
+    assert table["total"] == ["1,119", "147"]
+    assert lines[-1] == "13.14 % of the parameters are trained"
+    assert len({len(line) for line in lines[:-1]}) == 1   # columns end below each other
+
+
+def test_summary_of_a_group_frozen_in_part():
+    model = build()
+    model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.1.ln_1.*"))
+    assert model.counts()["ln"] == (60, 48)
+    assert "       60           48" in model.summary()
+
+
+def test_all_layers_are_counted():
+    assert counted("minigpt", 6)["ln"] == ((4 * 6 + 2) * 128,) * 2

@@ -1,0 +1,1 @@
+"""What the README's figures were measured with: ``python -m benchmarks.step``, ..."""

@@ -1,0 +1,181 @@
+"""One FPT step, forward and backward: ours, its bare matrix products, and PyTorch's.
+
+    python -m benchmarks.step [--model gpt2] [--rows 4x10,4x64] [--dropout 0] [--rounds 7]
+
+GPT-2 base by default, attention and feed-forward frozen, layer norms, positions, input and
+output trained, random weights.  All three run in one process in turn, round by round, so
+that a slow moment of the machine hits each; the figures are medians over the rounds, the
+ratios medians of each round's ratio.  PyTorch is Transformers' GPT2Model with SDPA attention
+between two linear layers.  Where the environment pins OpenBLAS to kernels of an older
+processor (OPENBLAS_CORETYPE), the table is printed once more without that.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import minifpt
+from minifpt import fast
+from minifpt.gpt2 import SHAPES
+
+ROWS = "1x10,4x10,4x49,4x64,16x64,4x120,1x1024"
+INPUT_DIM, OUTPUT_DIM = 48, 10
+
+
+def ours(config, batch, tokens, mask="fpt"):
+    """A function that does one step."""
+    trunk = minifpt.GPT2(config, seed=0)
+    model = minifpt.FPT(trunk, INPUT_DIM, OUTPUT_DIM)
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, tokens, INPUT_DIM), dtype=np.float32)
+    y = rng.integers(0, OUTPUT_DIM, (batch, 1))
+
+    def step():
+        model.zero_grad()
+        logits, cache = model.forward(x, train=True, rng=rng)
+        loss, ce = minifpt.functional.cross_entropy(logits, y)
+        model.backward(minifpt.functional.cross_entropy_backward(1.0, ce), cache)
+        return float(loss)
+    return step
+
+
+def pytorch(config, batch, tokens, mask="fpt"):
+    """The same with PyTorch and Transformers."""
+    import torch
+    import transformers
+    trunk = transformers.GPT2Model(transformers.GPT2Config(
+        n_layer=config.n_layer, n_head=config.n_head, n_embd=config.n_embd,
+        n_positions=config.n_positions, vocab_size=config.vocab_size,
+        resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout,
+        use_cache=False, attn_implementation="sdpa"))
+    inp = torch.nn.Linear(INPUT_DIM, config.n_embd)
+    out = torch.nn.Linear(config.n_embd, OUTPUT_DIM)
+    trained = list(inp.parameters()) + list(out.parameters())
+    for name, p in trunk.named_parameters():
+        p.requires_grad = mask == "full" or "ln_" in name or "wpe" in name
+        trained += [p] if p.requires_grad else []
+    trunk.train(config.dropout > 0)
+    x = torch.randn(batch, tokens, INPUT_DIM)
+    y = torch.randint(0, OUTPUT_DIM, (batch,))
+
+    def step():
+        for p in trained:
+            p.grad = None
+        hidden = trunk(inputs_embeds=inp(x)).last_hidden_state
+        loss = torch.nn.functional.cross_entropy(out(hidden[:, -1]), y)
+        loss.backward()
+        return loss.item()
+    return step
+
+
+def products(config, batch, tokens):
+    """The matrix products alone that a step cannot do without: every frozen weight once
+    forward and once for dx, and attention's two products forward and four back."""
+    C, H, N = config.n_embd, config.n_head, batch * tokens
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return rng.standard_normal(shape, dtype=np.float32)
+    layers = [[normal(i, o) for i, o in ((C, 3 * C), (C, C), (C, 4 * C), (4 * C, C))]
+              for _ in range(config.n_layer)]
+    x, out = {n: normal(N, n) for n in (C, 3 * C, 4 * C)}, {}
+    for n in x:
+        out[n] = np.empty((N, n), np.float32)
+    q, a = normal(batch, H, tokens, C // H), normal(batch, H, tokens, tokens)
+    qt, at = q.swapaxes(-1, -2), a.swapaxes(-1, -2)
+    out_q, out_a = np.empty_like(q), np.empty_like(a)
+
+    def step():
+        for layer in layers:
+            for w in layer:
+                np.matmul(x[len(w)], w, out=out[w.shape[1]])
+                np.matmul(x[w.shape[1]], w.T, out=out[len(w)])
+            for _ in range(2):
+                np.matmul(q, qt, out=out_a)
+                np.matmul(a, q, out=out_q)
+                np.matmul(at, q, out=out_q)
+    return step
+
+
+def alternate(steps, rounds, seconds=0.6):
+    """Seconds a step of each function, [round][function], each warmed up first."""
+    repeat = []
+    for step in steps:
+        step()
+        start = time.perf_counter()
+        step()
+        repeat.append(max(1, min(200, int(seconds / (time.perf_counter() - start)))))
+    table = []
+    for _ in range(rounds):
+        row = []
+        for step, n in zip(steps, repeat, strict=True):
+            start = time.perf_counter()
+            for _ in range(n):
+                step()
+            row.append((time.perf_counter() - start) / n)
+        table.append(row)
+    return table
+
+
+def ratio(table, a, b):
+    """The median over rounds of column a divided by column b."""
+    return statistics.median(row[a] / row[b] for row in table)
+
+
+def machine():
+    """One line on the processor and the versions."""
+    import torch
+    import transformers
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            cpu = next(line for line in f if line.startswith("model name")).split(":")[1].strip()
+    except (OSError, StopIteration):
+        cpu = platform.processor()
+    return (f"{cpu}, {fast.cores()} cores; NumPy {np.__version__}, OpenBLAS {fast.blas_kernels()} "
+            f"(OPENBLAS_CORETYPE {os.environ.get('OPENBLAS_CORETYPE', 'not set')}); "
+            f"PyTorch {torch.__version__}, Transformers {transformers.__version__}, "
+            f"{torch.get_num_threads()} threads")
+
+
+def main():
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("--model", default="gpt2", choices=list(SHAPES))
+    top.add_argument("--rows", default=ROWS, help="batch x tokens, comma-separated")
+    top.add_argument("--dropout", type=float, default=0.0)
+    top.add_argument("--mask", default="fpt", choices=["fpt", "full"])
+    top.add_argument("--rounds", type=int, default=7)
+    args = top.parse_args()
+    config = minifpt.GPT2Config(**SHAPES[args.model], dropout=args.dropout)
+    print(f"{machine()}\n{args.model}, mask {args.mask}, dropout {args.dropout}, "
+          f"medians of {args.rounds} rounds\n")
+    print("| batch x tokens | minifpt | bare products | PyTorch | PyTorch / minifpt "
+          "| minifpt / products |\n|---|---|---|---|---|---|", flush=True)
+    against_pytorch, against_products = [], []
+    for row in args.rows.split(","):
+        batch, tokens = map(int, row.split("x"))
+        table = alternate([ours(config, batch, tokens, args.mask),
+                           products(config, batch, tokens),
+                           pytorch(config, batch, tokens, args.mask)], args.rounds)
+        ms = [1e3 * statistics.median(column) for column in zip(*table, strict=True)]
+        against_pytorch.append(ratio(table, 2, 0))
+        against_products.append(ratio(table, 0, 1))
+        print(f"| {row} | {ms[0]:.1f} ms | {ms[1]:.1f} ms | {ms[2]:.1f} ms | "
+              f"{against_pytorch[-1]:.2f} | {against_products[-1]:.2f} |", flush=True)
+    print(f"\ngeometric mean: {statistics.geometric_mean(against_pytorch):.2f} times PyTorch's "
+          f"speed, {statistics.geometric_mean(against_products):.2f} times the products' time")
+    if os.environ.get("OPENBLAS_CORETYPE"):
+        print("\nWithout OPENBLAS_CORETYPE:\n", flush=True)
+        env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+        subprocess.run([sys.executable, "-m", "benchmarks.step", *sys.argv[1:]], env=env,
+                       check=True)
+
+
+if __name__ == "__main__":
+    main()

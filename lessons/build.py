@@ -1,0 +1,183 @@
+"""Make the notebooks from their sources and run them.
+
+    python lessons/build.py             build what has changed
+    python lessons/build.py 01 03       build these lessons, changed or not
+    python lessons/build.py --all       build every lesson
+    python lessons/build.py --check     say which notebooks are out of date; runs nothing
+    python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
+                                        into its source; build it afterwards
+
+A lesson is written in ``src/NN_name.py`` (Jupytext's percent format); ``NN_name.ipynb`` is
+made from it, run from a clean kernel, and committed with its outputs.  The notebook's
+metadata hold the hash of the code that its outputs came from.
+"""
+
+import argparse
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 120                                             # a lesson may take no longer
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def sources():
+    """The sources of all lessons, in their order."""
+    return sorted((HERE / "src").glob("[0-9][0-9]_*.py"))
+
+
+def notebook_of(source):
+    """The notebook that is made from a source."""
+    return HERE / f"{source.stem}.ipynb"
+
+
+def digest(text):
+    """A short hash of a text, the same on each system."""
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()[:16]
+
+
+def cells_digest(notebook):
+    """The hash of a notebook's cells without their outputs."""
+    cells = [[c["cell_type"], "".join(c["source"])] for c in notebook["cells"]]
+    return digest(json.dumps(cells))
+
+
+def problems(source):
+    """Why a lesson's notebook is not what its source says: a list of lines, empty if it is."""
+    path = notebook_of(source)
+    build = f"run 'python lessons/build.py {source.stem[:2]}'"
+    if not path.exists():
+        return [f"{path.name} is missing: {build}"]
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    made = notebook["metadata"].get("minifpt", {})
+    found = []
+    if made.get("source") != digest(source.read_text(encoding="utf-8")):
+        found.append(f"{source.name} has changed since its notebook was run: {build}")
+    if made.get("cells") != cells_digest(notebook):
+        found.append(f"{path.name} was edited by hand: 'python lessons/build.py --pull "
+                     f"{source.stem[:2]}' takes that into its source")
+    counts = [c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code"]
+    if counts != list(range(1, len(counts) + 1)):
+        found.append(f"{path.name} was not run once from top to bottom: {build}")
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error" or output.get("name") == "stderr":
+                found.append(f"{path.name} has an error or a warning in its outputs")
+            shown = output.get("metadata", {}).get("minifpt", {}).get("shows")
+            if shown and current_source(shown) not in "".join(output["data"]["text/plain"]):
+                found.append(f"{path.name} shows an older {shown}: {build}")
+    return found
+
+
+def current_source(name):
+    """The source of ``module:object.attribute`` as ``minifpt.lesson.show`` shows it."""
+    module, path = name.split(":")
+    obj = importlib.import_module(module)
+    for part in path.split("."):
+        obj = getattr(obj, part, None)
+    return "(gone)" if obj is None else textwrap.dedent(inspect.getsource(obj)).rstrip()
+
+
+def read(source):
+    """A source as a notebook without outputs; its cells are numbered, so that a notebook
+    that is made twice is the same twice."""
+    import jupytext
+    notebook = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    notebook.metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    for i, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{i:02d}"
+        cell.metadata = {}
+    return notebook
+
+
+def run(notebook, folder, seconds=5 * SECONDS):
+    """Run a notebook from a clean kernel in ``folder``; raises where a cell does, or takes
+    longer than ``seconds``."""
+    import nbclient
+    nbclient.NotebookClient(notebook, timeout=seconds, kernel_name="python3",
+                            resources={"metadata": {"path": str(folder)}},
+                            record_timing=False).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [tidy(o) for o in cell.outputs if not is_progress(o)]
+
+
+def is_progress(output):
+    """Whether an output is nothing but a progress bar, which is of no use afterwards."""
+    return output.get("name") == "stderr" and not re.sub(
+        r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\dit \[[^\r\n]*", "", output["text"]).strip()
+
+
+def tidy(output):
+    """Without the addresses of objects, which differ from run to run."""
+    if output["output_type"] == "stream":
+        output["text"] = re.sub(r" at 0x[0-9a-f]+", "", output["text"])
+    return output
+
+
+def build(source):
+    """Make, run and write one notebook; its size and time in words."""
+    import nbformat
+    notebook = read(source)
+    start = time.perf_counter()
+    run(notebook, HERE)
+    seconds = time.perf_counter() - start
+    notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),
+                                    "cells": cells_digest(notebook)}
+    path = notebook_of(source)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+    return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
+
+
+def pull(source):
+    """Write a notebook's cells back into its source."""
+    import jupytext
+    notebook = jupytext.read(notebook_of(source))
+    notebook.metadata = {}
+    for cell in notebook.cells:
+        cell.metadata = {}
+    text = jupytext.writes(notebook, fmt="py:percent", config=jupytext.config.
+                           JupytextConfiguration(notebook_metadata_filter="-all"))
+    source.write_text(re.sub(r"\A# ---\n(#.*\n)*?# ---\n+", "", text), encoding="utf-8")
+    return f"{source.name}: taken from {notebook_of(source).name}"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lessons", nargs="*", help="numbers, such as 03")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--pull", action="store_true")
+    args = parser.parse_args()
+    chosen = [s for s in sources() if not args.lessons or s.stem[:2] in args.lessons]
+    unknown = set(args.lessons) - {s.stem[:2] for s in chosen}
+    if unknown:
+        parser.error(f"no lesson {', '.join(sorted(unknown))}; there are "
+                     f"{', '.join(s.stem[:2] for s in sources())}")
+    if args.check:
+        found = [line for s in chosen for line in problems(s)]
+        print("\n".join(found) or "all notebooks are up to date")
+        return 1 if found else 0
+    if args.pull and not args.lessons:
+        parser.error("--pull wants the numbers of the lessons to take back")
+    for source in chosen:
+        if args.pull:
+            print(pull(source))
+        elif args.all or args.lessons or problems(source):
+            print(build(source), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+# %% [markdown]
+# # 1. Gradients by hand
+#
+# **A model has one number that says how wrong it is, and thousands of weights. Which way should
+# each weight move? And how do you know that your answer is right?**
+#
+# After this lesson you can
+#
+# - carry a gradient back through a linear layer and a bend, with the chain rule, line by line;
+# - check any gradient with nothing but the forward pass;
+# - say which step such a check should take, and why it runs in float64.
+#
+# You need a derivative, a matrix product and a little NumPy. It takes about 45 minutes.
+#
+# A cell with `guess = ...` asks you to commit yourself before you run the next one: put your
+# answer in place of the dots. A wrong guess is worth more than none.
+
+# %%
+import numpy as np
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.lesson import color, figure, matrix, picture, reveal, show
+
+rng = np.random.default_rng(1)
+
+# %% [markdown]
+# ## One weight moves
+#
+# A **linear layer** takes $x$ of shape `(N, I)`: $N$ rows, one an example, with $I$ numbers
+# each. It has a **weight** $w$ `(I, O)` and a **bias** $b$ `(O,)`, and gives $y$ `(N, O)`:
+#
+# $$ y = x\,w + b, \qquad y_{no} = \sum_i x_{ni}\, w_{io} + b_o $$
+#
+# Here $N = 4$, $I = 3$, $O = 2$. The library's layer returns $y$ and a **cache**, which holds
+# what the way back will need.
+
+# %%
+x = rng.standard_normal((4, 3))                           # (N, I)
+w = rng.standard_normal((3, 2))                           # (I, O)
+b = np.array([0.5, -0.5])                                 # (O,)
+y, cache = F.linear(x, w, b)                              # (N, O)
+
+fig, axes = figure(3, width=2.6, height=2.6, ratios=[3, 2, 2])
+matrix(axes[0], x, "x  (N, I)", "i", "n", limit=3)
+matrix(axes[1], w, "w  (I, O)", "o", "i", limit=3)
+matrix(axes[2], y, "y = x w + b  (N, O)", "o", "n", limit=3)
+picture(fig)
+
+# %% [markdown]
+# We add 0.01 to a single weight, $w_{01}$. How many of the numbers in $y$ move?
+
+# %%
+guess = ...                                               # a whole number
+
+# %%
+w_moved = w.copy()
+w_moved[0, 1] += 0.01
+y_moved, _ = F.linear(x, w_moved, b)
+rate = (y_moved - y) / 0.01                               # how y moves for each unit of w[0, 1]
+reveal(guess, int((rate != 0).sum()), f"of {y.size}")
+
+fig, axes = figure(2, width=3, height=2.6)
+matrix(axes[0], rate, "rate of y along w[0, 1]", "o", "n", limit=3)
+matrix(axes[1], x, "x", "i", "n", limit=3)
+axes[1].plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 3.5, 3.5, -0.5], color.ink, clip_on=False)
+picture(fig)
+
+# %% [markdown]
+# Column 1 of $y$ moves, because $w_{01}$ is used for that column only. And each row $n$ moves
+# at its own rate, $x_{n0}$: the framed column. For any weight,
+#
+# $$ \frac{\partial y_{no}}{\partial w_{io}} = x_{ni} $$
+#
+# and nothing else in $y$ depends on $w_{io}$.
+#
+# ## From the loss back to the weight
+#
+# Now a model with something to get wrong. The linear layer, then a bend, then one number, the
+# **loss** $L$: how far $y$ is from the targets $t$ `(N, O)` that we want.
+#
+# $$ s = x\,w + b, \qquad y = \tanh(s), \qquad L = \frac{1}{NO} \sum_{n,o} (y_{no} - t_{no})^2 $$
+#
+# The **gradient** of $L$ with respect to $w$ is an array that says, for each entry of $w$, at
+# what rate $L$ moves with it. We call it $dw$. It has the shape of $w$, and so for every array:
+# $dy$ has the shape of $y$, $ds$ that of $s$.
+#
+# Here are the three steps backwards. The **chain rule** says that rates multiply along a path
+# and add up over all paths.
+#
+# | forward | backward | why |
+# |---|---|---|
+# | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | derivative of a square |
+# | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path for each entry |
+# | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths, see below |
+#
+# The picture above is the third line. $w_{io}$ reaches the loss on $N$ paths, through $s_{0o}$
+# to $s_{N-1,o}$, and its rate along each is $x_{ni}$:
+#
+# $$ dw_{io} = \sum_n x_{ni}\, ds_{no} = (x^\top ds)_{io} $$
+#
+# In the same way $b_o$ has $N$ paths with rate 1, so $db_o = \sum_n ds_{no}$. And $x_{ni}$ has
+# $O$ paths with rates $w_{io}$, so $dx = ds\, w^\top$.
+
+# %%
+t = rng.uniform(-1, 1, (4, 2))                            # targets (N, O)
+
+
+def forward(w):
+    s = x @ w + b
+    y = np.tanh(s)
+    return ((y - t) ** 2).mean(), y
+
+
+loss, y = forward(w)
+dy = 2 * (y - t) / y.size
+ds = dy * (1 - y ** 2)
+dw = x.T @ ds
+print(f"loss {loss:.4f}")
+print("dw =\n", dw)
+
+# %% [markdown]
+# The library holds the same three products for the linear layer. `need` says which of them
+# somebody wants: the weight that is frozen in lesson 7 is a `False` here, and its product is
+# never computed.
+
+# %%
+show(F.linear, F.linear_backward)
+
+# %% [markdown]
+# ## A check that needs no calculus
+#
+# Did we get `dw` right? We could have lost a factor, or a transpose. But what a gradient means
+# can be measured: move one weight a little up, a little down, and look at the loss.
+#
+# $$ dw_{io} \approx \frac{L(w_{io} + h) - L(w_{io} - h)}{2h} $$
+#
+# This is the **central difference** with **step** $h$. It uses the forward pass alone, so a
+# mistake in the backward pass cannot hide in it.
+#
+# To how many significant digits will the two agree, with $h = 10^{-5}$?
+
+# %%
+guess = ...                                               # a whole number
+
+# %%
+h = 1e-5
+numerical = np.zeros_like(w)
+for i in range(w.shape[0]):
+    for o in range(w.shape[1]):
+        up, down = w.copy(), w.copy()
+        up[i, o] += h
+        down[i, o] -= h
+        numerical[i, o] = (forward(up)[0] - forward(down)[0]) / (2 * h)
+
+
+def relative_error(gradient):
+    return np.abs(gradient - numerical).max() / np.abs(numerical).max()
+
+
+reveal(guess, int(-np.log10(relative_error(dw))), "digits")
+print(f"largest relative error: {relative_error(dw):.1e}")
+
+# %% [markdown]
+# A check that has never failed has told us nothing. So we break the backward pass on purpose,
+# in four ways that happen to everybody, and look at the same number.
+
+# %%
+broken = {
+    "as it is": dw,
+    "forgot the bend": x.T @ dy,
+    "bend at y, not at s": x.T @ (dy * (1 - np.tanh(y) ** 2)),
+    "sum for mean in the loss": dw * y.size,
+    "0.1 % too large": dw * 1.001,
+}
+errors = {name: relative_error(gradient) for name, gradient in broken.items()}
+
+fig, (ax,) = figure(width=6.5, height=2.4)
+ax.scatter(errors.values(), errors.keys(), color=[color.teal] + [color.ochre] * 4, s=60)
+ax.axvline(1e-6, color=color.ink, linestyle="--")
+ax.text(1.4e-6, 0, "tolerance", fontsize=9, va="center")
+ax.set(xscale="log", xlabel="relative error", title="The check sees each mistake")
+ax.invert_yaxis()
+picture(fig)
+
+# %% [markdown]
+# Between the right gradient and a wrong one lie many powers of ten. That gap is what makes the
+# check useful: there is no doubt on which side of the line a gradient lies.
+#
+# From here on the library does this for us. `gradcheck` takes an operation and its backward. An
+# operation has many outputs, not one loss; so it makes one, $L = \sum y \cdot r$ with random
+# numbers $r$, and then $dy = r$.
+
+# %%
+print(minifpt.gradcheck(F.linear, F.linear_backward, (x, w, b)))
+
+
+# %%
+def broken_backward(dy, cache):
+    dx, dw, db = F.linear_backward(dy, cache)
+    return dx, dw, db / len(dy)                           # a mean where the rows add up
+
+
+print(minifpt.gradcheck(F.linear, broken_backward, (x, w, b)))
+
+# %% [markdown]
+# ## Which step, and why float64
+#
+# We took $h = 10^{-5}$. A derivative is a limit $h \to 0$: should the step not be as small as
+# the computer allows? Which power of ten gives the smallest error in float64?
+
+# %%
+guess = ...                                               # such as 1e-12
+
+
+# %%
+def slope(h, dtype=np.float64, central=True):
+    """The slope of the loss along w[0, 1], all of it computed in dtype."""
+    xs, bs, ts = (a.astype(dtype) for a in (x, b, t))
+
+    def loss(step):
+        moved = w.astype(dtype)
+        moved[0, 1] += dtype(step)
+        return ((np.tanh(xs @ moved + bs) - ts) ** 2).mean()
+
+    down = -h if central else 0.0
+    return (float(loss(h)) - float(loss(down))) / (h - down)
+
+
+steps = 10.0 ** np.arange(-13, 0.01, 0.25)
+kinds = {"float32, central": (color.ochre, np.float32, True),
+         "float64, one-sided": (color.teal, np.float64, False),
+         "float64, central": (color.ink, np.float64, True)}
+error = {name: np.array([abs(slope(h, dtype, central) / dw[0, 1] - 1) for h in steps])
+         for name, (_, dtype, central) in kinds.items()}
+best = steps[error["float64, central"].argmin()]
+reveal(guess, float(10 ** round(np.log10(best))))
+
+fig, (ax,) = figure(width=7, height=3.4)
+for name, (ink, _, _) in kinds.items():
+    ax.loglog(steps, error[name] + 1e-13, color=ink, label=name)
+ax.axhline(1e-3, color=color.ink, linewidth=0.8, linestyle=":")
+ax.text(1e-8, 1.6e-3, "a gradient that is 0.1 % wrong", fontsize=9, ha="center")
+ax.set(xlabel="step h", ylabel="relative error", ylim=(1e-12, 1e3),
+       title="Two errors pull the step in opposite directions")
+ax.legend()
+picture(fig)
+
+# %% [markdown]
+# Each line falls and then rises. To the right of its lowest point the error is the
+# mathematics', to the left it is the computer's.
+#
+# **On the right**, the function bends within the step. Taylor's series, up and down:
+#
+# $$ L(w \pm h) = L \pm h\,L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots $$
+#
+# One-sided, $\frac{L(w+h) - L(w)}{h}$ is wrong by $\frac{h}{2} L''$. In the central difference
+# the $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$: its line is twice as steep.
+#
+# **On the left**, rounding. A loss is right to about $\varepsilon |L|$, where $\varepsilon$ is
+# the spacing of the numbers at 1. The difference of two losses keeps that error, and we divide
+# it by $2h$. The smaller the step, the larger it gets.
+#
+# The sum $\frac{h^2}{6}|L'''| + \frac{\varepsilon}{h} |L|$ is smallest where its derivative is
+# 0, at
+#
+# $$ h = \sqrt[3]{3\,\varepsilon\, |L| / |L'''|} $$
+#
+# This is a prediction, and it can fail. Does the formula find the lowest points of the picture?
+
+# %%
+h = 1e-2
+third = 2 * (slope(2 * h) - slope(h)) / h ** 2            # L''', from what two steps differ by
+for name, (_, dtype, central) in kinds.items():
+    if central:
+        eps = float(np.finfo(dtype).eps)
+        predicted = (3 * eps * loss / abs(third)) ** (1 / 3)
+        k = error[name].argmin()
+        print(f"{name}: eps {eps:.1e}, best step by the formula {predicted:.1e}, "
+              f"in the picture {steps[k]:.1e}, error there {error[name][k]:.1e}")
+
+# %% [markdown]
+# The lowest points are jagged, because rounding is luck: expect the power of ten, not the
+# digits.
+#
+# Now look at the dotted line. In float32 most steps make an error as large as a gradient that
+# is wrong by 0.1 %. So we let both number types judge that wrong gradient, with `gradcheck`'s
+# step and with a better one for float32.
+
+# %%
+print(f"{'':22}{'right gradient':>16}{'0.1 % too large':>18}")
+for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
+    measured = slope(h, dtype)
+    right, wrong = (abs(measured - g) / abs(dw[0, 1]) for g in (dw[0, 1], 1.001 * dw[0, 1]))
+    print(f"{dtype.__name__}, step {h:<8.0e}{right:>16.1e}{wrong:>18.1e}")
+
+# %% [markdown]
+# In float64 the two columns are far apart, and nobody had to search for the step. In float32
+# the short step sees no difference at all between a right gradient and a wrong one. The longer
+# step leaves a gap, but a narrow one, and only because we knew where to look. So we *check* in
+# float64 and *train* in float32, with the same code.
+#
+# ## Exercises
+#
+# Replace the dots and run the cell. The check draws new numbers each time. A cell that is left
+# as it is stops nothing. Solutions are in `solutions/01_gradients_by_hand.py`.
+#
+# **1.** In a language model the rows come on two axes: $y$ is `(B, T, O)`, batch and tokens.
+# What is the gradient of the bias $b$ `(O,)`?
+
+# %%
+def bias_gradient(dy):
+    """dy (B, T, O) -> db (O,)"""
+    return ...
+
+
+check("bias_gradient", bias_gradient)
+
+
+# %% [markdown]
+# **2.** A weight can be used twice: $y = (x\,w)\,w$ with $x$ `(N, I)` and $w$ `(I, I)`. (GPT-2
+# does so: its token table is its first layer and its last.) Write $dw$. Which rule says what to
+# do with two paths?
+
+# %%
+def shared_weight_gradient(x, w, dy):
+    """x (N, I), w (I, I), dy (N, I) -> dw (I, I), for y = (x @ w) @ w"""
+    return ...
+
+
+check("shared_weight_gradient", shared_weight_gradient)
+
+
+# %% [markdown]
+# **3.** Write the check yourself. `f` takes an array and gives a number; `gradient` is what
+# somebody claims. Say `True` or `False`. You will be asked about right and wrong gradients,
+# large and small ones, and one with a zero in it.
+
+# %%
+def gradient_is_right(f, x, gradient):
+    """f(x) -> a number, x any shape, gradient the same shape -> True or False"""
+    return ...
+
+
+check("gradient_is_right", gradient_is_right)
+
+
+# %% [markdown]
+# **4.** *Open.* The best step depends on how much the function bends, and you do not know that.
+# Find a way to choose a step for any `f` from its values alone. The check asks for a slope that
+# is right to six digits, for functions that wind slowly and functions that wind very fast. How
+# few calls of `f` can you do it with?
+
+# %%
+def choose_step(f, x):
+    """f(number) -> number, x a number -> the step h for a central difference at x"""
+    return ...
+
+
+check("choose_step", choose_step)
+
+# %% [markdown]
+# **Next**: [lesson 2](02_softmax_and_cross_entropy.ipynb) turns scores into probabilities and
+# measures how wrong they are, without an overflow.

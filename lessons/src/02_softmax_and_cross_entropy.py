@@ -1,0 +1,383 @@
+# %% [markdown]
+# # 2. Softmax and cross-entropy
+#
+# **A model gives each of $V$ words a score. How do scores become probabilities, how do we
+# measure how wrong these are, and what happens when a score is 1000?**
+#
+# After this lesson you can
+#
+# - write softmax and cross-entropy so that they stay finite for every finite input;
+# - derive the gradient of the loss, which is a difference that you can read off a picture;
+# - carry a gradient through a softmax that is not at the end, as attention will need.
+#
+# You need [lesson 1](01_gradients_by_hand.ipynb). It takes about 45 minutes.
+
+# %%
+import numpy as np
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.lesson import color, figure, matrix, picture, reveal, show
+
+rng = np.random.default_rng(2)
+
+# %% [markdown]
+# ## Scores become probabilities
+#
+# A score may be any number; it is called a **logit**, and a row of them is $z$ `(V,)`. A
+# probability must be above 0, and a row of them must sum to 1. **Softmax** makes both true: the
+# exponential makes every number positive, the division makes the sum 1.
+#
+# $$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} $$
+
+# %%
+words = ["cat", "dog", "mat", "sat", "the"]
+z = np.array([1.0, 2.0, 4.0, 3.0, -1.0])                  # (V,)
+
+
+def naive_softmax(z):
+    return np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+
+
+p = naive_softmax(z)
+fig, axes = figure(2, width=3.6, height=2.3)
+axes[0].bar(words, z, color=color.ink)
+axes[0].axhline(0, color=color.ink, linewidth=0.8)
+axes[0].set(title="logits z", ylabel="score")
+bars = axes[1].bar(words, p, color=color.teal)
+axes[1].bar_label(bars, fmt="%.2f", fontsize=8)
+axes[1].set(title="probabilities p = softmax(z)", ylabel="probability", ylim=(0, 1))
+picture(fig)
+
+# %% [markdown]
+# Now we add 100 to every logit. What happens to the largest probability? Say `"grows"`,
+# `"shrinks"` or `"stays"`.
+
+# %%
+guess = ...
+
+# %%
+moved = naive_softmax(z + 100)
+reveal(guess, "stays" if np.allclose(moved, p) else "grows" if moved.max() > p.max() else "shrinks")
+print("before:", p.round(4))
+print("after: ", moved.round(4))
+
+# %% [markdown]
+# Softmax sees only differences of logits. A number $c$ added to all of them is a factor $e^c$
+# above and below the line, and cancels:
+#
+# $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
+#
+# That is the mathematics. The computer has something to add. At which logit, a whole number,
+# does $e^z$ overflow in float32?
+
+# %%
+guess = ...
+
+# %%
+with np.errstate(over="ignore"):
+    first = next(n for n in range(1000) if np.isinf(np.exp(np.float32(n))))
+reveal(guess, first)
+print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is "
+      f"{np.log(np.finfo(np.float32).max):.2f}")
+
+# %% [markdown]
+# That is not a large logit: a score that grows during training gets there. So we use the
+# freedom that we have just found. We choose $c = -\max_j z_j$: the largest logit becomes 0, and
+# no exponential is above 1. The sum has at least one term that is exactly 1, so it can be
+# neither infinite nor 0.
+#
+# The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
+#
+# $$ \log \sum_j e^{z_j} = m + \log \sum_j e^{z_j - m}, \qquad m = \max_j z_j $$
+
+# %%
+show(F.softmax, F.log_sum_exp)
+
+# %%
+shifts = np.arange(-200, 201, 4)
+rows = (z + shifts[:, None]).astype(np.float32)           # (shifts, V): one row for each shift
+with np.errstate(all="ignore"):
+    naive_p = naive_softmax(rows)[:, 2]
+    naive_lse = np.log(np.exp(rows).sum(axis=-1))
+stable_p, stable_lse = F.softmax(rows)[0][:, 2], F.log_sum_exp(rows)[0][:, 0]
+
+fig, axes = figure(2, width=3.9, height=2.8)
+for ax, naive, stable in ((axes[0], naive_p, stable_p), (axes[1], naive_lse, stable_lse)):
+    fine = np.isfinite(naive)
+    ax.plot(shifts, stable, color=color.teal, linewidth=5, alpha=0.5, label="maximum taken away")
+    ax.plot(shifts, np.where(fine, naive, np.nan), color=color.ink, label="as written")
+    ax.plot(shifts[~fine], stable[~fine], "x", color=color.ochre, markersize=4,
+            label="as written: nan or inf")
+    ax.set(xlabel="c, added to every logit")
+axes[0].set(title='probability of "mat"', ylim=(0, 1))
+axes[1].set(title="log-sum-exp")
+axes[1].legend(loc="upper left", fontsize=8)
+picture(fig)
+
+# %% [markdown]
+# The stable forms give the same values where both exist, and go on where the formula as it is
+# written ends.
+#
+# Is the maximum really to be taken *row by row*? Here is a version that takes one maximum for
+# the whole array. It passes on ordinary data. A check that could fail needs rows of very
+# different size.
+
+# %%
+def one_maximum(z):
+    e = np.exp(z - z.max())
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+for name, data in {"ordinary rows": rng.standard_normal((3, 5)),
+                   "rows of different size": rng.standard_normal((3, 5)) + [[0], [500], [1000]],
+                   }.items():
+    data = data.astype(np.float32)
+    for function in (lambda z: F.softmax(z)[0], one_maximum):
+        with np.errstate(all="ignore"):
+            sums = function(data).sum(axis=-1)
+        label = "one_maximum" if function is one_maximum else "F.softmax"
+        print(f"{name:24}{label:14} the rows sum to {sums.round(4)}")
+
+# %% [markdown]
+# ## The loss, and its gradient
+#
+# The right word is known: its index is the **target** $t$. The **cross-entropy** is minus the
+# logarithm of the probability that the model gave to it. It is 0 for a model that was certain
+# and right, and grows without end for one that was certain and wrong.
+#
+# $$ L = -\log p_t = \log \sum_j e^{z_j} - z_t $$
+#
+# The second form needs no probabilities: softmax and logarithm have merged. Does that matter?
+# We let the model be wrong by a **margin**: some word's logit is that much above the target's.
+
+# %%
+margins = np.arange(0, 151, 2)
+rows = np.stack([np.zeros(len(margins)), margins], axis=1).astype(np.float32)   # target 0
+with np.errstate(divide="ignore"):
+    two_steps = -np.log(F.softmax(rows)[0][:, 0])
+merged = np.array([F.cross_entropy(row[None], np.array([0]))[0] for row in rows])
+lost = margins[np.isinf(two_steps)][0]
+
+fig, (ax,) = figure(width=5.5, height=2.7)
+ax.plot(margins, merged, color=color.teal, linewidth=5, alpha=0.5, label="log-sum-exp minus logit")
+ax.plot(margins, np.where(np.isfinite(two_steps), two_steps, np.nan), color=color.ink,
+        label="-log(softmax)")
+ax.axvline(lost, color=color.ochre, linestyle="--", label="-log(softmax) is infinite from here")
+ax.set(xlabel="margin", ylabel="loss (nats)", title="In two steps, a bad mistake is infinitely bad")
+ax.legend(fontsize=8)
+picture(fig)
+print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in float32")
+
+# %% [markdown]
+# So even the stable softmax is not enough: its smallest probabilities become 0, and the
+# logarithm of 0 ends the training. The merged form goes on in a straight line.
+#
+# Now the gradient. We want $dz$ `(V,)`: at what rate does the loss move with each logit? Before
+# any mathematics: the target is "sat". For how many of the five words is the gradient negative,
+# so that *raising* their logit makes the loss smaller?
+
+# %%
+guess = ...
+
+# %%
+target = words.index("sat")
+
+
+def loss(z):
+    return F.cross_entropy(z[None], np.array([target]))[0]
+
+
+h = 1e-5
+numerical = np.array([(loss(z + h * e) - loss(z - h * e)) / (2 * h) for e in np.eye(5)])
+reveal(guess, int((numerical < 0).sum()))
+
+one_hot = np.eye(5)[target]
+fig, axes = figure(3, width=2.8, height=2.3, sharey=True)
+for ax, values, title, ink in zip(
+        axes, (p, one_hot, numerical),
+        ("p", "one-hot target", "measured gradient"),
+        (color.teal, color.grey, color.ink), strict=True):
+    bars = ax.bar(words, values, color=ink)
+    ax.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+    ax.axhline(0, color=color.ink, linewidth=0.8)
+    ax.set(title=title, ylim=(-1.05, 1.2))
+picture(fig)
+print(f"the gradient sums to {numerical.sum():.1e}")
+
+# %% [markdown]
+# The third panel is the first minus the second. Line by line, from $L = \log S - z_t$ with
+# $S = \sum_j e^{z_j}$:
+#
+# $$ \frac{\partial \log S}{\partial z_i} = \frac{1}{S}\, \frac{\partial S}{\partial z_i}
+#    = \frac{e^{z_i}}{S} = p_i \qquad\qquad
+#    \frac{\partial z_t}{\partial z_i} = 1 \text{ if } i = t, \text{ else } 0 $$
+#
+# $$ dz = p - \text{one-hot}(t) $$
+#
+# What the model believed, minus what was true. It sums to 0, because both sum to 1: the loss
+# cannot see a number added to all logits. And it is bounded: no logit, however wrong, makes a
+# gradient outside $-1 \dots 1$.
+#
+# With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean, so each row's
+# gradient is divided by $N$. Here is the library's code.
+
+# %%
+show(F.cross_entropy, F.cross_entropy_backward)
+
+# %% [markdown]
+# We check it, and then break it in three ways.
+
+# %%
+logits = 3 * rng.standard_normal((6, 5))
+targets = rng.integers(0, 5, 6)
+
+
+def forgot_target(dy, cache):
+    dlogits = F.cross_entropy_backward(dy, cache)
+    np.put_along_axis(dlogits, cache[1][:, None], 0.0, -1)
+    return dlogits
+
+
+backwards = {
+    "F.cross_entropy_backward": F.cross_entropy_backward,
+    "sum for mean": lambda dy, cache: F.cross_entropy_backward(dy, cache) * len(cache[1]),
+    "p alone, no one-hot": lambda dy, cache: F.log_sum_exp_backward(dy / 6, cache[0]),
+    "target's entry left at 0": forgot_target,
+}
+for name, backward in backwards.items():
+    report = minifpt.gradcheck(F.cross_entropy, backward, (logits, targets))
+    print(f"{name:26} error {report.max_relative_error:.1e}  {'pass' if report else 'FAIL'}")
+
+# %% [markdown]
+# A model that knows nothing gives every word the same probability, $1/V$. What is its loss, in
+# nats, with GPT-2's vocabulary of 50257 words? (A first loss well above it is a sign of a bug.)
+
+# %%
+guess = ...
+
+# %%
+V = minifpt.GPT2Config().vocab_size
+reveal(guess, float(F.cross_entropy(np.zeros((1, V)), np.array([0]))[0]), "nats")
+
+# %% [markdown]
+# ## A softmax in the middle
+#
+# In attention (lesson 4) a softmax stands in the middle of the model. Something comes back to
+# it, $dp$ `(V,)`, and it must hand on $dz$ `(V,)`. We ask how each probability moves with each
+# logit. How many of the five probabilities move when one logit does?
+
+# %%
+guess = ...
+
+# %%
+jacobian = np.stack([(F.softmax(z + h * e)[0] - F.softmax(z - h * e)[0]) / (2 * h)
+                     for e in np.eye(5)], axis=1)         # [i, j]: p_i moves with z_j
+reveal(guess, int((jacobian[:, 0] != 0).sum()))
+
+fig, axes = figure(3, width=2.9, height=2.8)
+for ax, values, title in zip(axes, (jacobian, np.diag(p), -np.outer(p, p)),
+                             ("measured", "p on the diagonal", "minus p_i p_j"), strict=True):
+    matrix(ax, values, title, "logit", columns=words, rows=words, limit=0.6, signed=True)
+axes[0].set_ylabel("probability")
+picture(fig)
+print("columns sum to", np.abs(jacobian.sum(axis=0)).max().round(9), "at most")
+
+# %% [markdown]
+# The first matrix is the sum of the other two. A logit lifts its own probability (red) and
+# takes from all the others (blue), because the sum must stay 1: each column sums to 0.
+#
+# $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
+#
+# The chain rule adds over the paths through all $p_i$:
+#
+# $$ dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}
+#         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
+#
+# The sum is one number a row, the average of $dp$ under $p$. Only what differs from that
+# average gets through. No `(V, V)` matrix is ever made.
+
+# %%
+show(F.softmax_backward)
+
+# %%
+print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
+
+# %% [markdown]
+# ## Exercises
+#
+# Solutions are in `solutions/02_softmax_and_cross_entropy.py`.
+#
+# **1.** A model gives the target a probability that is $k$ times that of each of the other
+# $V - 1$ words. What is its loss, in nats?
+
+# %%
+def loss_of_a_hint(V, k):
+    """V words, the target k times as likely as any other -> the loss, a number"""
+    return ...
+
+
+check("loss_of_a_hint", loss_of_a_hint)
+
+
+# %% [markdown]
+# **2.** Text is often drawn from $\text{softmax}(z / \tau)$. The **temperature** $\tau$ makes
+# the choice bolder (below 1) or wilder (above 1). It may be as small as $10^{-6}$. Write it,
+# stable, without calling the library.
+
+# %%
+def softmax_with_temperature(z, tau):
+    """z (N, V), tau > 0 -> p (N, V)"""
+    return ...
+
+
+check("softmax_with_temperature", softmax_with_temperature)
+
+
+# %% [markdown]
+# **3.** *Label smoothing* trains towards a softer target: $(1 - a)\,\text{one-hot}(t) + a/V$
+# for every word. The loss is the mean over rows of
+# $-\sum_i \text{target}_i \log p_i$. What becomes of the gradient?
+
+# %%
+def smoothed_gradient(logits, targets, a):
+    """logits (N, V), targets (N,) integers, 0 <= a < 1 -> dlogits (N, V)"""
+    return ...
+
+
+check("smoothed_gradient", smoothed_gradient)
+
+
+# %% [markdown]
+# **4.** `y = log_softmax(x)`, which is $x$ minus its log-sum-exp, is an operation of its own in
+# most libraries. Derive its backward; it gets the output $y$, not $x$.
+
+# %%
+def log_softmax_backward(dy, y):
+    """dy (N, V), y (N, V) = log_softmax(x) -> dx (N, V)"""
+    return ...
+
+
+check("log_softmax_backward", log_softmax_backward)
+
+
+# %% [markdown]
+# **5.** *Open.* In float16 a number below about $6 \cdot 10^{-8}$ is 0, and one above 65504 is
+# infinite. The gradient of a mean over many tokens is full of small numbers. Training in
+# float16 therefore multiplies the loss by a **scale**, so that the gradient is cast when it is
+# large, and divides afterwards. Choose one for a given gradient: no entry may overflow, and at
+# most 1 % of those that are not 0 may become 0. Then plot the lost share against the scale. Is
+# there always a scale that works? Make a gradient for which there is none.
+
+# %%
+def loss_scale(gradient):
+    """gradient (N, V), float64 -> a power of two to multiply it by before it is float16"""
+    return ...
+
+
+check("loss_scale", loss_scale)
+
+# %% [markdown]
+# **Next**: [lesson 3](03_layer_norm.ipynb), layer norm: what keeps twelve blocks in a row from
+# blowing up.

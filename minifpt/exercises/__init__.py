@@ -1,0 +1,213 @@
+"""Exercises that check themselves: ``check("softmax_backward", my_function)``.
+
+Each exercise is one small function in this folder's file for its lesson.  It gets a random
+generator and returns, or yields, :class:`Case`: arguments for the reader's function, the
+right answer, and what known mistakes would answer, each with a hint.  Numbers are drawn anew
+at every call, so an answer can be computed but not copied::
+
+    @exercise
+    def offset_gradient(rng):
+        dy = rng.standard_normal((2, 5, 3))
+        return Case((dy,), dy.sum(axis=(0, 1)), {
+            "every row adds its share: do you take a mean?": dy.mean(axis=(0, 1)),
+        })
+"""
+
+import copy
+import importlib
+import pkgutil
+from dataclasses import dataclass, field
+
+import numpy as np
+
+EXERCISES = {}                                            # name -> function(rng)
+DRAWS = 3                                                 # how often each is drawn anew
+
+
+@dataclass
+class Case:
+    """One question to the reader's function.
+
+    args       its arguments: arrays, numbers, functions.
+    answer     what it must return: a number, an array or a tuple of them, or a function
+               of the output that says whether it is right.
+    mistakes   hint -> what that mistake returns, or a function of the output that says
+               whether it was made.
+    rtol       relative tolerance, of the answer's largest entry.
+    about      what is special about this case; said where no known mistake fits.
+    """
+
+    args: tuple
+    answer: object
+    mistakes: dict = field(default_factory=dict)
+    rtol: float = 1e-6
+    about: str = ""
+
+
+@dataclass
+class Result:
+    """``status`` is "passed", "not right yet" or "not answered yet"."""
+
+    name: str
+    status: str
+    hint: str = ""
+
+    def __str__(self):
+        mark = {"passed": "\u2713", "not answered yet": "\u00b7"}.get(self.status, "\u2717")
+        return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
+
+
+def exercise(function):
+    """Register an exercise under its function's name."""
+    if function.__name__ in EXERCISES:
+        raise ValueError(f"exercise: '{function.__name__}' exists twice")
+    EXERCISES[function.__name__] = function
+    return function
+
+
+def check(name, answer):
+    """Check a function that answers the exercise ``name``; prints one line."""
+    print(examine(name, answer))
+
+
+def examine(name, answer, seed=None):
+    """As :func:`check`, but returns a :class:`Result`; ``seed`` fixes the numbers."""
+    _load()
+    if name not in EXERCISES:
+        raise ValueError(f"check: no exercise '{name}', there are {', '.join(EXERCISES)}")
+    if answer is ... or answer is None:
+        return Result(name, "not answered yet")
+    if not callable(answer):
+        return Result(name, "not right yet", "Give the function itself, not what it returns: "
+                      f'check("{name}", {name}).')
+    rng = np.random.default_rng(seed)
+    with np.errstate(all="ignore"):                       # mistakes overflow and divide by 0
+        for _ in range(DRAWS):
+            cases = EXERCISES[name](rng)
+            for case in [cases] if isinstance(cases, Case) else cases:
+                result = _ask(name, answer, case)
+                if result is not None:
+                    return result
+    return Result(name, "passed")
+
+
+def _ask(name, function, case):
+    """A Result, or None where the answer to this case is right."""
+    args = copy.deepcopy(case.args)
+    try:
+        output = function(*args)
+    except NotImplementedError:
+        return Result(name, "not answered yet")
+    except Exception as e:                                # the reader's code: anything
+        if "ellipsis" in str(e).lower():                  # a "..." met a number
+            return Result(name, "not answered yet")
+        return Result(name, "not right yet",
+                      f"It raised {type(e).__name__}: {e} (arguments: {_describe(args)}).")
+    parts = output if isinstance(output, tuple) else (output,)
+    if any(part is ... or part is None for part in parts):
+        return Result(name, "not answered yet")
+    if callable(case.answer):
+        try:
+            right = bool(case.answer(output))
+        except Exception:                                 # an output of the wrong kind
+            right = False
+    else:
+        right = _same(output, case.answer, case.rtol)
+    if not right:
+        return Result(name, "not right yet", _hint(output, case))
+    if not _same(_arrays(args), _arrays(case.args), 0):
+        return Result(name, "not right yet", "The value is right, but your function changes "
+                      "one of its arguments in place: work on a copy, or put it back.")
+    return None
+
+
+def _hint(output, case):
+    """What kind of mistake the output looks like."""
+    for hint, wrong in case.mistakes.items():
+        try:
+            if wrong(output) if callable(wrong) else _same(output, wrong, case.rtol):
+                return hint[0].upper() + hint[1:].rstrip(".") + "."
+        except Exception:                                 # a predicate on an odd output
+            continue
+    if not callable(case.answer):
+        hint = _general_hint(output, case)
+        if hint:
+            return hint
+    return case.about or "No known mistake looks like this: try it on an array so small that " \
+                         "you can do it by hand."
+
+
+def _general_hint(output, case):
+    """Mistakes that any exercise can see: shape, NaN, sign, factor, axis."""
+    if isinstance(case.answer, tuple):
+        n = len(output) if isinstance(output, tuple) else 1
+        if n != len(case.answer):
+            return f"Return {len(case.answer)} values; yours returns {n}."
+        for i, (a, b) in enumerate(zip(output, case.answer, strict=True)):
+            if not _same(a, b, case.rtol):
+                hint = _general_hint(a, Case(case.args, b, rtol=case.rtol, about=case.about))
+                return f"Value {i + 1} of {len(case.answer)}: {hint}"
+    try:
+        a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
+    except (TypeError, ValueError):
+        return f"It returns a {type(output).__name__}, expected numbers."
+    if a.shape != b.shape:
+        return (f"The result has shape {a.shape}, expected {b.shape}: "
+                "look at the axis that you sum or average over.")
+    if not np.isfinite(a).all():
+        return case.about or "The result is not finite: something overflowed or was " \
+                             "divided by zero."
+    if a.ndim == 0 and isinstance(case.answer, (bool, np.bool_)):
+        return case.about
+    if not a.any() and b.any():
+        return "The result is 0 everywhere."
+    if _same(-a, b, case.rtol):
+        return "The sign is the other way round."
+    if a.ndim == 2 and a.shape[0] == a.shape[1] and _same(a.T, b, case.rtol):
+        return "Rows and columns are exchanged: a transpose is missing or too many."
+    factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
+    if a.size > 1 and factor > 0 and _same(a, factor * b, case.rtol):
+        return (f"All entries are {factor:.4g} times too large: a constant factor, "
+                "a sum for a mean or a mean for a sum.")
+    if a.ndim:
+        i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
+        where = f"at [{', '.join(map(str, i))}] "
+        a, b = a[i], b[i]
+    else:
+        where = ""
+    return f"{case.about} The largest difference: {where}yours is {a:.4g}, " \
+           f"it should be {b:.4g}.".lstrip()
+
+
+def _same(a, b, rtol):
+    """Equal numbers, or arrays, or tuples of them, up to rtol of b's largest entry."""
+    if isinstance(a, tuple) or isinstance(b, tuple):
+        return (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)
+                and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True)))
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and a == b
+    try:
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    except (TypeError, ValueError):
+        return False
+    if a.shape != b.shape:
+        return False
+    finite = b[np.isfinite(b)]
+    scale = (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
+    return bool(np.allclose(a, b, rtol=0, atol=rtol * scale, equal_nan=True))
+
+
+def _arrays(args):
+    return tuple(a for a in args if isinstance(a, np.ndarray))
+
+
+def _describe(args):
+    """The arguments in words: arrays by their shape."""
+    return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
+                     else getattr(a, "__name__", None) or repr(a)[:40] for a in args)
+
+
+def _load():
+    """Import every lesson's file in this folder, so that its exercises are known."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -1,0 +1,123 @@
+"""Lesson 2, softmax and cross-entropy."""
+
+import numpy as np
+from scipy.special import log_softmax, softmax
+
+from . import Case, exercise
+
+
+@exercise
+def loss_of_a_hint(rng):
+    V, k = int(rng.integers(5, 60000)), float(rng.uniform(2, 50))
+    p = k / (V - 1 + k)
+    return Case((V, k), -np.log(p), {
+        "bits for nats: take the natural logarithm": -np.log2(p),
+        "the probabilities must sum to 1: the target's share is one of V words, not added to V":
+            -np.log(k / (V + k)),
+        "that is the loss of a model that knows nothing": np.log(V),
+        "k / V is no probability: when the target gets more, do the others keep 1 / V?":
+            -np.log(k / V),
+        "the sign is the other way round: a loss is at least 0": np.log(p),
+        "that is the probability; the loss is minus its logarithm": p,
+    })
+
+
+@exercise
+def softmax_with_temperature(rng):
+    z = rng.standard_normal((3, 6))
+    for tau, size, about in (
+            (float(rng.uniform(0.3, 0.8)), 1, ""),
+            (float(rng.uniform(2, 4)), 1, ""),
+            (1e-6, 1, "At a temperature of 1e-6 something overflows: what is the largest "
+                      "number that you take the exponential of?"),
+            (1.0, 2000, "With logits in the thousands something overflows: what is the largest "
+                        "number that you take the exponential of?")):
+        x = size * z
+        naive, top = np.exp(x / tau), x.max(axis=-1).argmax()
+        yield Case((x, tau), softmax(x / tau, axis=-1), {
+            "the temperature divides the logits, not the probabilities": softmax(x, -1) / tau,
+            "the temperature multiplies: it must divide": softmax(x * tau, axis=-1),
+            "the wrong axis: each row is a choice of its own": softmax(x / tau, axis=0),
+            "one softmax over the whole array: each row is a choice of its own":
+                softmax(x / tau),
+            "the temperature has no effect: that is softmax(z)": softmax(x, axis=-1),
+            "a row sums to 0 / 0: take the maximum away row by row, not from the whole array":
+                lambda p, top=top: np.isnan(p).any() and np.isfinite(p[top]).all(),
+            "it overflows: what is the largest number that you take the exponential of?":
+                lambda p, naive=naive: not np.isfinite(naive).all() and not np.isfinite(p).all(),
+            "the rows do not sum to 1: divide by the sum, after the exponential":
+                lambda p: not np.allclose(np.sum(p, axis=-1), 1),
+        }, about=about)
+
+
+@exercise
+def smoothed_gradient(rng):
+    N, V = int(rng.integers(3, 7)), int(rng.integers(4, 9))
+    logits, targets = 2 * rng.standard_normal((N, V)), rng.integers(0, V, N)
+    a = float(rng.uniform(0.1, 0.4))
+    p, hot = softmax(logits, axis=-1), np.eye(V)[targets]
+    soft = (1 - a) * hot + a / V
+    return Case((logits, targets, a), (p - soft) / N, {
+        "a sum for a mean: the loss is the mean over the rows": p - soft,
+        "a mean over rows and words: the loss is the mean over the rows alone":
+            (p - soft) / (N * V),
+        "the sign is the other way round: what the model believed minus what was true":
+            (soft - p) / N,
+        "the smoothing is missing: that is the gradient for a hard target": (p - hot) / N,
+        "the soft target does not sum to 1: the target keeps only 1 - a of its own":
+            (p - hot - a / V) / N,
+        "the a / V is missing: every word gets its share, the target too":
+            (p - (1 - a) * hot) / N,
+        "a is divided among the other words: here every word gets a / V, the target too":
+            (p - (1 - a) * hot - a / (V - 1) * (1 - hot)) / N,
+        "that scales the whole gradient; the smoothing changes the target alone":
+            (1 - a) * (p - hot) / N,
+    })
+
+
+@exercise
+def log_softmax_backward(rng):
+    x, dy = 2 * rng.standard_normal((4, 5)), rng.standard_normal((4, 5))
+    y = log_softmax(x, axis=-1)
+    p = np.exp(y)
+    return Case((dy, y), dy - p * dy.sum(axis=-1, keepdims=True), {
+        "that is softmax's backward, with p = exp(y): here y is a logarithm":
+            p * (dy - (dy * p).sum(axis=-1, keepdims=True)),
+        "the path through the log-sum-exp is missing: it reaches every entry of the row": dy,
+        "y is used for a probability: a logarithm became one by exp(y)":
+            dy - y * dy.sum(axis=-1, keepdims=True),
+        "a mean for a sum: every y of the row has its own path through the log-sum-exp":
+            dy - p * dy.mean(axis=-1, keepdims=True),
+        "the wrong axis: the log-sum-exp belongs to a row":
+            dy - p * dy.sum(axis=0, keepdims=True),
+        "the sum stands alone: how much of it does each entry get?":
+            dy - dy.sum(axis=-1, keepdims=True),
+        "each entry counts only its own path: the log-sum-exp is shared by the row":
+            dy - p * dy,
+        "the sign: y is x minus the log-sum-exp":
+            dy + p * dy.sum(axis=-1, keepdims=True),
+    })
+
+
+@exercise
+def loss_scale(rng):
+    for size in rng.permutation([1e-11, 1e-7, 1e4]):
+        gradient = size * rng.uniform(0.5, 2) * np.exp(1.5 * rng.standard_normal((50, 20)))
+
+        def lost(scale, g=gradient):
+            return float((np.float16(g * float(scale)) == 0).mean())
+
+        def overflows(scale, g=gradient):
+            return bool(np.isinf(np.float16(g * float(scale))).any())
+
+        def power(scale):
+            return np.isfinite(scale) and scale > 0 and np.frexp(float(scale))[0] == 0.5
+
+        yield Case(
+            (gradient,),
+            lambda s, o=overflows, n=lost: bool(power(s) and not o(s) and n(s) <= 0.01), {
+                "not a power of two: any other scale rounds every entry once more":
+                    lambda s: not power(s),
+                "the scale is too large: entries overflow to infinity": overflows,
+                "the scale is too small: more than 1 % of the entries become 0":
+                    lambda s, n=lost: n(s) > 0.01})

@@ -1,0 +1,405 @@
+"""The command line: what it prints and writes, and one line with exit status 2 for bad input."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_data import FILES, write_mnist
+from test_train import checkpoint, same_checkpoint
+
+import minifpt
+from minifpt import cli, experiments, functional, layers, pretrain, tasks
+from minifpt.gradcheck import GradcheckReport
+
+TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
+COMMANDS = ["train", "compare", "summary", "gradcheck", "pretrain", "info"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty working folder without data or weights, where ``random`` is tiny; its path."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MINIFPT_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.setitem(experiments.SHAPES, "minigpt", TINY)
+    monkeypatch.setattr(pretrain, "SHAPE", TINY)
+    return folder
+
+
+@pytest.fixture
+def weight_file(tmp_path):
+    minifpt.GPT2(minifpt.GPT2Config(**TINY), seed=1).save(tmp_path / "tiny.npz")
+    return tmp_path / "tiny.npz"
+
+
+def main(line, *more):
+    """The exit status of ``minifpt LINE MORE...``."""
+    try:
+        return cli.main([*line.split(), *map(str, more)])
+    except SystemExit as e:
+        return e.code
+
+
+def fails(capsys, folder, line, *more, part=""):
+    """Exit status 2, one line on stderr, nothing on stdout, nothing written."""
+    before = sorted(folder.parent.rglob("*"))
+    status = main(line, *more)
+    out, err = capsys.readouterr()
+    assert status == 2 and out == ""
+    assert err.count("\n") == 1 and err.startswith("minifpt") and "Traceback" not in err
+    assert part in err
+    assert sorted(folder.parent.rglob("*")) == before
+    return err
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+TRAIN = "train bit-xor --model random --steps 3 --batch-size 2 "
+RUN = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
+
+
+# ------------------------------------------------------------------------------- train
+
+
+def test_train_makes_a_new_folder_each_time(folder, capsys):
+    for i in range(3):
+        assert main(TRAIN, "--n", 2) == 0
+        path = ["runs/bit-xor", "runs/bit-xor-2", "runs/bit-xor-3"][i]
+        out = capsys.readouterr().out.splitlines()
+        assert out[0].startswith("bit-xor: ") and "% test accuracy (fresh examples)" in out[0]
+        assert "after 3 steps" in out[0]
+        assert out[1] == f"{path}: config.json metrics.csv checkpoint.npz curves.png"
+        assert names(folder / path) == RUN
+    config = json.loads((folder / "runs/bit-xor/config.json").read_text())
+    want = {"task": "bit-xor", "options": {"n": 2}, "model": "random", "freeze": "attn,mlp",
+            "steps": 3, "batch_size": 2, "lr": 1e-3, "seed": 0, "dropout": 0.1}
+    assert {k: config[k] for k in want} == want
+
+
+def test_train_s_options_arrive(folder, weight_file):
+    assert main("train bit-memory --strings 2 --bits 6 --patch 3 --freeze output_only --steps 4 "
+                "--batch-size 3 --lr 0.01 --dropout 0.2 --seed 7 --checkpoint-every 2 --out here "
+                "--model", weight_file) == 0
+    config = json.loads((folder / "here" / "config.json").read_text())
+    want = {"options": {"strings": 2, "bits": 6, "patch": 3}, "model": str(weight_file),
+            "freeze": str(minifpt.FreezeMask.output_only()), "steps": 4, "batch_size": 3,
+            "lr": 0.01, "dropout": 0.2, "seed": 7}
+    assert {k: config[k] for k in want} == want
+    assert set(checkpoint(folder / "here")[0]) == {
+        f"{m}output.{k}" for m in ("", "m/", "v/") for k in ("weight", "bias")}
+
+
+@pytest.mark.parametrize("task", ["bit-xor", "bit-memory", "mnist"])
+def test_defaults_are_the_task_s(task, monkeypatch, folder, tmp_path):
+    write_mnist(tmp_path / "data")
+    asked = []
+
+    def recorded(task, model, out, **kw):
+        asked.append((model, kw))
+        raise ValueError("enough")
+    monkeypatch.setattr(experiments, "run", recorded)
+    assert main(f"train {task} --data", tmp_path / "data") == 2
+    model, kw = asked[0]
+    assert model == "minigpt-language" and kw["freeze"] == "fpt" and kw["seed"] == 0
+    assert {k: kw[k] for k in tasks.TASKS[task].defaults} == tasks.TASKS[task].defaults
+
+
+def test_the_paper_s_accuracy_is_that_of_the_whole_test_set(tmp_path, capsys):
+    write_mnist(tmp_path / "data")
+    assert main("train mnist --model random --steps 2 --data", tmp_path / "data") == 0
+    assert "test accuracy (10 examples)" in capsys.readouterr().out
+
+
+def test_data_from_the_environment(tmp_path, monkeypatch):
+    write_mnist(tmp_path / "data")
+    monkeypatch.setenv("MINIFPT_DATA", str(tmp_path / "data"))
+    assert main("train mnist --model random --steps 1") == 0
+
+
+def test_resume(folder, capsys):
+    assert main(TRAIN, "--out", "a", "--steps", 6) == 0
+    assert main(TRAIN, "--out", "runs/bit-xor", "--steps", 3) == 0
+    assert main(TRAIN, "--resume", "--steps", 6) == 0     # the newest run below runs/
+    assert names(folder / "runs") == ["bit-xor"]
+    a, b = (checkpoint(folder / f)[0] for f in ("a", "runs/bit-xor"))
+    np.testing.assert_equal(a, b)
+    assert main(TRAIN, "--resume", "--steps", 6, "--out", "a") == 0       # finished: no harm
+
+
+def test_interrupt(folder, capsys, monkeypatch):
+    def interrupted(*a, **kw):
+        raise KeyboardInterrupt("stopped at step 3, go on from x")
+    monkeypatch.setattr(experiments, "run", interrupted)
+    assert main(TRAIN) == 130
+    assert capsys.readouterr().err == "minifpt: stopped at step 3, go on from x\n"
+
+
+def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
+    assert main(TRAIN, "--lr", "1e38") == 2
+    err = capsys.readouterr().err
+    assert "RuntimeWarning" not in err and not recwarn.list
+    assert err.splitlines()[-1].startswith("minifpt: step ") and "first in " in err
+    assert names(folder / "runs" / "bit-xor") == ["config.json"]
+
+
+# -------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("line, part", [
+    ("", "required: COMMAND"), ("nonsense", "nonsense"), ("train", "required: TASK"),
+    ("train nonsense", "choose from"), ("train text", "choose from"),
+    ("train bit-xor --steps", "expected one argument"),
+    ("train bit-xor --nonsense", "--nonsense"),
+    (TRAIN + "--steps many", "--steps"), (TRAIN + "--steps 0", "must be positive"),
+    (TRAIN + "--steps -5", "must be positive"), (TRAIN + "--steps 1.5", "--steps"),
+    (TRAIN + "--batch-size 0", "must be positive"), (TRAIN + "--lr 0", "must be positive"),
+    (TRAIN + "--lr -1", "must be positive"), (TRAIN + "--lr nan", "must be positive"),
+    (TRAIN + "--lr inf", "must be positive"), (TRAIN + "--lr fast", "--lr"),
+    (TRAIN + "--checkpoint-every 0", "must be positive"), (TRAIN + "--seed -1", "--seed"),
+    (TRAIN + "--seed x", "--seed"), (TRAIN + "--dropout 1", "dropout"),
+    (TRAIN + "--dropout -0.1", "dropout"), (TRAIN + "--dropout nan", "dropout"),
+    (TRAIN + "--n 0", "n must be"), (TRAIN + "--n -3", "n must be"),
+    (TRAIN + "--n 33", "66 tokens, the trunk has 64 positions"),
+    (TRAIN + "--bits 5", "bit-xor has no option 'bits'"),
+    (TRAIN + "--patch 5", "bit-xor has no option 'patch'"),
+    (TRAIN + "--freeze nonsense", "nonsense"), (TRAIN + "--freeze fpt,attn", "stands alone"),
+    (TRAIN + "--freeze h.9.*", "matches no parameter"), (TRAIN + "--freeze *", "frozen"),
+    (TRAIN + "--model nonsense", "no weights 'nonsense'"),
+    (TRAIN + "--model random:huge", "no shape 'huge'"), (TRAIN + "--model .", "holds none of"),
+    (TRAIN + "--resume", "no run of bit-xor"), (TRAIN + "--resume --out none", "no run to resume"),
+    ("train bit-memory --model random --bits 10 --patch 3", "divisible"),
+    ("train bit-memory --model random --n 5", "no option 'n'"),
+    ("train mnist --model random", "MINIFPT_DATA"),
+    ("train mnist --model random --data nowhere", "nowhere does not hold"),
+    ("train mnist --model random --size 30", "size must be 28 or 32"),
+    ("train mnist --model random --patch 5", "divisible"),
+    ("summary nonsense", "choose from"), ("summary --model nonsense", "no weights 'nonsense'"),
+    ("summary --freeze nonsense --model random", "nonsense"),
+    ("summary --bits 4 --model random", "no option 'bits'"),
+    ("compare", "required: TASK"), ("compare nonsense", "choose from"),
+    ("compare bit-xor --models random --seeds 0", "at least one"),
+    ("compare bit-xor --models random --seeds -2", "at least one"),
+    ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
+    ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
+    ("pretrain", "required: SOURCE"), ("pretrain language", "--text"),
+    ("pretrain nonsense --text x", "choose from"), ("pretrain language --text none", "none"),
+    ("pretrain language --text .", "no *.txt"), ("gradcheck --seed x", "--seed"),
+    ("info nonsense", "nonsense")])
+def test_bad_arguments(capsys, folder, line, part):
+    fails(capsys, folder, line, part=part)
+
+
+def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
+    assert main(TRAIN, "--out", "a") == 0
+    capsys.readouterr()
+    before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
+    fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
+    fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.001, not 1.0")
+    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="config.json")
+    assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: b"",
+                                    lambda raw: raw + b"!", lambda raw: b"nonsense",
+                                    lambda raw: gzip.compress(gzip.decompress(raw)[:-5])])
+@pytest.mark.parametrize("name", [FILES[0], "train-images-idx3-ubyte.gz",
+                                  "train-labels-idx1-ubyte.gz"])
+def test_damaged_mnist(capsys, folder, tmp_path, damage, name):
+    write_mnist(tmp_path / "data")
+    path = tmp_path / "data" / name
+    path.write_bytes(damage(path.read_bytes()))
+    fails(capsys, folder, "train mnist --model random --data", tmp_path / "data", part=name)
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:100], lambda raw: raw[:-200],
+                                    lambda raw: b"", lambda raw: b"nonsense",
+                                    lambda raw: raw[:1500] + bytes(99) + raw[1599:]])
+@pytest.mark.parametrize("line", [TRAIN, "summary", "compare bit-xor --seeds 1 --steps 2 --models"])
+def test_damaged_weights(capsys, folder, weight_file, damage, line):
+    weight_file.write_bytes(damage(weight_file.read_bytes()))
+    model = [weight_file] if line.endswith("models") else ["--model", weight_file]
+    fails(capsys, folder, line, *model, part="tiny.npz")
+
+
+def rewrite(path, **changes):
+    with np.load(path) as file:
+        arrays = dict(file) | changes
+    np.savez(path, **{k: v for k, v in arrays.items() if v is not None})
+
+
+@pytest.mark.parametrize("changes, part", [
+    ({"ln_f.bias": np.zeros(9, np.float32)}, "'ln_f.bias' has shape (9,), the model wants (8,)"),
+    ({"h.0.mlp.c_fc.weight": None}, "h.0.mlp.c_fc.weight"),
+    ({"config": np.array("{}")}, ""), ({"config": None}, "tiny.npz"),
+    ({"config": np.array('{"n_layer": "two"}')}, "n_layer"),
+    ({"wpe.weight": np.full((64, 8), np.nan, np.float32)}, "first in trunk.wpe.weight"),
+    ({"ln_f.bias": np.zeros(8, int)}, "int64")])
+def test_weights_that_do_not_fit(capsys, folder, weight_file, changes, part):
+    rewrite(weight_file, **changes)
+    fails(capsys, folder, TRAIN + "--model", weight_file, part=part)
+
+
+def test_a_damaged_checkpoint(capsys, folder):
+    assert main(TRAIN, "--out", "a") == 0
+    capsys.readouterr()
+    (folder / "a" / "checkpoint.npz").write_bytes(b"PK")
+    fails(capsys, folder, TRAIN, "--out", "a", "--resume", part="checkpoint.npz")
+
+
+# ---------------------------------------------------------------------- other commands
+
+
+def test_compare(folder, capsys, weight_file):
+    line = f"compare bit-xor bit-memory --models {weight_file} random --seeds 2 --steps 3"
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert out.count("2 seeds") == 4 and "| tiny | " in out
+    assert out.endswith("runs/compare: table.md curves.png\n")
+    assert names(folder / "runs/compare") == ["bit-memory", "bit-xor", "curves.png", "table.md"]
+    table = (folder / "runs/compare/table.md").read_text()
+    assert table in out
+    assert main(line) == 0                                # all is there already
+    assert capsys.readouterr().out == table + "runs/compare: table.md curves.png\n"
+
+
+@pytest.mark.parametrize("task, tokens", [("bit-xor", 10), ("bit-memory", 30), ("mnist", 49)])
+def test_summary(capsys, folder, task, tokens):
+    assert main(f"summary {task} --model random") == 0    # mnist's needs no data
+    out = capsys.readouterr().out
+    assert out.startswith(f"random on {task}: {tokens} tokens of ")
+    assert "attn    self-attention" in out and "frozen" in out
+    assert out.endswith(" % of the parameters are trained\n") and not names(folder)
+
+
+def test_summary_follows_the_mask(capsys):
+    assert main("summary --model random --freeze full") == 0
+    assert "frozen" not in capsys.readouterr().out
+
+
+def test_gradcheck(capsys):
+    assert main("gradcheck --seed 3") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == f"{len(out) - 2} passed, 0 failed" and "FAILED" not in "".join(out)
+    assert {"linear", "layer_norm", "gelu", "attention", "cross_entropy", "GPT2"} <= {
+        line.split()[0] for line in out}
+
+
+@pytest.mark.parametrize("op", ["linear", "embedding", "layer_norm", "gelu", "softmax", "dropout",
+                                "attention", "log_sum_exp", "cross_entropy"])
+def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
+    right = getattr(functional, f"{op}_backward")
+
+    def broken(dy, cache, *args, **kw):
+        grads = right(dy, cache, *args, **kw)
+        return grads * 1.001 if isinstance(grads, np.ndarray) else tuple(
+            g if g is None else g * 1.001 for g in grads)
+    monkeypatch.setattr(functional, f"{op}_backward", broken)
+    monkeypatch.setattr(cli, "gradcheck_layer",           # whole models take a second
+                        lambda *a: GradcheckReport(0.0, ("x", (0,), 1.0, 1.0), {"x": 0.0}, 1e-6))
+    assert main("gradcheck") == 1
+    out = capsys.readouterr().out.splitlines()
+    failed = [line.split()[0] for line in out if line.endswith("FAILED")]
+    assert failed == [op] and out[-1].endswith(" 1 failed")
+
+
+def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch):
+    right = layers.Embedding.backward
+    monkeypatch.setattr(layers.Embedding, "backward",
+                        lambda self, dy, cache: right(self, 1.01 * dy, cache))
+    assert main("gradcheck") == 1
+    failed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("FAILED")]
+    assert len(failed) == 1 and failed[0].split()[0] == "LanguageModel"
+
+
+def test_info(capsys, folder, tmp_path, monkeypatch):
+    assert main("info") == 0
+    out = capsys.readouterr().out
+    for part in (minifpt.__version__, np.__version__, "kernels", "threads", "OPENBLAS_CORETYPE",
+                 "MINIFPT_DATA is not set", str(tmp_path / "cache" / "minifpt" / "data")):
+        assert part in out
+    monkeypatch.setenv("MINIFPT_DATA", "/some/where")
+    assert main("info") == 0 and "/some/where" in capsys.readouterr().out
+    assert not names(folder)
+
+
+def test_pretrain(folder, capsys):
+    (folder / "book.txt").write_text("the quick brown fox jumps over. " * 100)
+    line = "pretrain language --text book.txt --steps 3 --batch-size 2 --seed 4"
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("minigpt-language.npz: ") and "nats a byte on held-out text" in out
+    assert names(folder) == ["book.txt", "minigpt-language", "minigpt-language.csv",
+                             "minigpt-language.npz"]
+    with np.load("minigpt-language.npz") as file:
+        config = json.loads(str(file["config"]))
+    assert config["text"] == ["book.txt"] and "--seed 4" in config["command"]
+    assert main("summary --model minigpt-language.npz") == 0
+    capsys.readouterr()
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    fails(capsys, folder, line, part="already holds a run")
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    assert main(line + " --resume") == 0
+    assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(capsys, command):
+    assert main(f"{command} --help") == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"usage: minifpt {command}".rstrip()) and not err
+    assert "SUPPRESS" not in out and "None" not in out
+    assert command or all(name in out for name in COMMANDS)
+
+
+def test_version(capsys):
+    assert main("--version") == 0
+    assert capsys.readouterr().out == f"minifpt {minifpt.__version__}\n"
+
+
+# ------------------------------------------------------------------------- as a process
+
+
+def process(*args):
+    return subprocess.run([sys.executable, "-m", "minifpt", *map(str, args)], text=True,
+                          capture_output=True)
+
+
+def test_as_a_process(folder, weight_file):
+    line = [*TRAIN.split(), "--model", weight_file, "--out", "p"]
+    done = process(*line)
+    assert done.returncode == 0 and "% test accuracy" in done.stdout
+    assert "step/s" in done.stderr                        # the bar
+    assert main(TRAIN, "--model", weight_file, "--out", "q") == 0
+    same_checkpoint(folder / "p", folder / "q")           # the same bits as in this process
+    again = process(*line)
+    assert again.returncode == 2 and again.stdout == ""
+    assert again.stderr == ("minifpt: p already holds a run: resume it, or choose another "
+                            "folder\n")
+
+
+def test_divergence_as_a_process(folder, weight_file):
+    """Threads warn, too: not a word of NumPy's reaches the user."""
+    done = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
+    assert done.returncode == 2 and "Warning" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("minifpt: step ")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_no_error(folder, weight_file, unbuffered):
+    """``minifpt summary | true``."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, "-m", "minifpt", "summary", "--model", weight_file],
+                          stdout=writes, stderr=subprocess.PIPE, text=True,
+                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    os.close(writes)
+    assert done.returncode == 1 and done.stderr == ""

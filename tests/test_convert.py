@@ -1,0 +1,491 @@
+"""What Transformers saved: read exactly, converted exactly, refused in one line."""
+
+import json
+import shutil
+import sys
+import tracemalloc
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import functional as F
+from minifpt import huggingface, weights
+from minifpt.gpt2 import LanguageModel
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+GOLDEN = Path(__file__).parent / "golden"
+FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16"]
+CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "uint8": "U8", "int64": "I64"}
+
+
+def one_line(error):
+    message = str(error.value)
+    assert message and "\n" not in message and len(message) < 500, message
+
+
+def safetensors(arrays):
+    """The bytes of a safetensors file, written by hand."""
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, a in arrays.items():
+        raw = a.tobytes()
+        header[name] = {"dtype": CODES[a.dtype.name], "shape": a.shape,
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    return pack(header, data)
+
+
+def pack(header, data):
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(head).to_bytes(8, "little") + head + data
+
+
+CONFIG = dict(n_layer=2, n_head=2, n_embd=4, n_positions=5, vocab_size=7)
+
+
+def arrays(seed=0, dtype=np.float32, **changes):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(dtype)
+            for name, shape in huggingface.parameter_shapes(CONFIG | changes)}
+
+
+def write(folder, tensors=None, **config):
+    """A folder as save_pretrained writes it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "model.safetensors").write_bytes(safetensors(tensors or arrays()))
+    return folder
+
+
+# ---------------------------------------------------------------------------- golden
+
+
+def close(got, want, tolerance, name):
+    """Largest difference relative to the largest entry."""
+    error = np.abs(got - want).max() / np.abs(want).max()
+    assert error <= tolerance, f"{name}: relative error {error:.1e}"
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-4), (np.float64, 1e-9)])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_golden(name, dtype, tolerance):
+    """Hidden states, logits, loss and every gradient are those of Transformers."""
+    expected = np.load(GOLDEN / name / "expected.npz")
+    trunk = minifpt.GPT2.from_pretrained(GOLDEN / name, dtype=dtype)
+    assert all(p.data.dtype == dtype for p in trunk.parameters())
+    ids = expected["ids"]
+    hidden, _ = trunk.forward(trunk.wte.forward(ids)[0])
+    close(hidden, expected["hidden"], tolerance, "hidden")
+    logits, cache = LanguageModel(trunk).forward(ids)
+    close(logits, expected["logits"], tolerance, "logits")
+    close(trunk.logits(ids), expected["logits"], tolerance, "trunk.logits")
+    loss, c = F.cross_entropy(logits[:, :-1], ids[:, 1:])
+    close(loss, expected["loss"], tolerance, "loss")
+    dlogits = np.zeros_like(logits)
+    dlogits[:, :-1] = F.cross_entropy_backward(1.0, c)
+    LanguageModel(trunk).backward(dlogits, cache)
+    names = {key.removeprefix("grad.") for key in expected if key.startswith("grad.")}
+    assert names == {name for name, _ in trunk.named_parameters()}
+    for key, p in trunk.named_parameters():
+        assert p.grad.dtype == dtype
+        close(p.grad, expected[f"grad.{key}"], tolerance, key)
+
+
+def test_golden_configs():
+    config = {name: minifpt.GPT2.from_pretrained(GOLDEN / name).config for name in FOLDERS}
+    assert config["sharded"].layer_norm_epsilon == 1e-3 and config["sharded"].n_head == 4
+    assert config["plain"].dropout == 0.1 and config["trunk-bfloat16"].dropout == 0
+    assert config["plain"] == minifpt.GPT2Config(2, 2, 16, 12, 31, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_convert_is_exact(name, tmp_path):
+    path = weights.convert(GOLDEN / name, tmp_path / "w", dtype="float32", progress=False)
+    assert path == tmp_path / "w.npz"
+    direct = minifpt.GPT2.from_pretrained(GOLDEN / name)
+    for dtype in (np.float32, np.float16):
+        path = weights.convert(str(GOLDEN / name), tmp_path, dtype=dtype, progress=False)
+        assert path == tmp_path / f"{name}.npz"
+        with np.load(path, allow_pickle=False) as f:
+            assert {f[n].dtype for n in f if n != "config"} == {np.dtype(dtype)}
+            assert json.loads(str(f["config"]))["source"] == name
+        again = minifpt.GPT2.from_pretrained(path)
+        assert again.config == direct.config
+        for (key, p), q in zip(direct.named_parameters(), again.parameters(), strict=True):
+            np.testing.assert_array_equal(q.data, p.data.astype(dtype), key)
+
+
+# --------------------------------------------------------------------------- sources
+
+
+def check(trunk, want):
+    for name, p in trunk.named_parameters():
+        np.testing.assert_array_equal(p.data, want[name], name)
+        assert p.data.flags.writeable and p.trainable
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer."])
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_spellings(tmp_path, prefix, head, dtype):
+    """With the prefix or without, with the head, with the masks of old versions."""
+    want = arrays(dtype=dtype)
+    tensors = {prefix + name: a for name, a in want.items()}
+    for i in range(2):
+        tensors[f"{prefix}h.{i}.attn.bias"] = np.ones((1, 1, 5, 5), np.uint8)
+        tensors[f"{prefix}h.{i}.attn.masked_bias"] = np.array(-1e4, np.float32)
+    if head:
+        tensors["lm_head.weight"] = want["wte.weight"]
+    folder = write(tmp_path / "a", tensors)
+    for path in (folder, str(folder), folder / "model.safetensors"):
+        check(minifpt.GPT2.from_pretrained(path, dtype=np.float64), want)
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    check(minifpt.GPT2.from_pretrained(folder / "other.safetensors", dtype=np.float64), want)
+
+
+def test_only_the_head_holds_the_table(tmp_path):
+    want = arrays()
+    tensors = {f"transformer.{n}": a for n, a in want.items() if n != "wte.weight"}
+    folder = write(tmp_path / "a", tensors | {"lm_head.weight": want["wte.weight"]})
+    check(minifpt.GPT2.from_pretrained(folder), want)
+
+
+def test_other_heads_are_read_over(tmp_path):
+    tensors = {f"transformer.{n}": a for n, a in arrays().items()}
+    folder = write(tmp_path / "a", tensors | {"score.weight": np.ones((2, 4), np.float32)})
+    check(minifpt.GPT2.from_pretrained(folder), arrays())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_of_its_own_is_refused(tmp_path, tied):
+    tensors = arrays() | {"lm_head.weight": arrays(1)["wte.weight"]}
+    with pytest.raises(ValueError, match="lm_head.weight is not wte.weight") as error:
+        minifpt.GPT2.from_pretrained(write(tmp_path / "a", tensors, tie_word_embeddings=tied))
+    one_line(error)
+
+
+def test_untied_is_fine_where_the_tables_are_equal(tmp_path):
+    tensors = arrays() | {"lm_head.weight": arrays()["wte.weight"]}
+    check(minifpt.GPT2.from_pretrained(write(tmp_path / "a", tensors, tie_word_embeddings=False)),
+          arrays())
+
+
+def test_big_tensors_in_blocks(tmp_path, monkeypatch):
+    """Equal however the blocks fall; bfloat16 is the upper half of a float32."""
+    a = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
+    half = (a.view(np.uint32) >> 16).astype(np.uint16)
+    head = {"a": {"dtype": "F32", "shape": [7, 11], "data_offsets": [0, 308]},
+            "b": {"dtype": "BF16", "shape": [7, 11], "data_offsets": [308, 462]}}
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(pack(head, a.tobytes() + half.tobytes()))
+    for size in (1, 10, 77, 1000):
+        monkeypatch.setattr(huggingface, "BLOCK", size)
+        tensors = huggingface.read_safetensors(path)
+        blocks = list(tensors["a"].blocks())
+        assert max(map(len, blocks)) <= size
+        np.testing.assert_array_equal(np.concatenate(blocks), a.reshape(-1))
+        b = np.concatenate(list(tensors["b"].blocks()))
+        assert b.dtype == np.float32 and np.abs(b - a.reshape(-1)).max() < 2 ** -7 * 4
+
+
+# ---------------------------------------------------------------------------- config
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(activation_function="relu"), "activation_function is relu"),
+    (dict(activation_function="gelu"), "activation_function is gelu"),
+    (dict(activation_function=["relu"]), "activation_function is"),
+    (dict(n_inner=8), "n_inner is 8"),
+    (dict(scale_attn_weights=False), "scale_attn_weights is False"),
+    (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),
+    (dict(add_cross_attention=True), "add_cross_attention is True"),
+    (dict(pruned_heads={"0": [1]}), "pruned_heads is"),
+    (dict(model_type="llama"), "model_type is 'llama'"),
+    (dict(n_layer=None), "n_layer is None"),
+    (dict(n_layer=2.0), "n_layer is 2.0"),
+    (dict(n_embd=0), "n_embd is 0"),
+    (dict(n_head=3), "n_embd 4 is no multiple of n_head 3"),
+    (dict(layer_norm_epsilon=0), "layer_norm_epsilon is 0"),
+    (dict(layer_norm_epsilon="1"), "bad config"),
+    (dict(resid_pdrop=1.5, attn_pdrop=1.5, embd_pdrop=1.5), "dropout is 1.5"),
+    (dict(attn_pdrop=0.0), "resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.0.*dropout"),
+    (dict(n_layer=3), "holds no tensor 'h.2.ln_1.weight'"),
+    (dict(n_layer=10 ** 12), "holds no tensor 'h.2.ln_1.weight'"),
+    (dict(n_layer=1), "holds 'h.1.attn.c_attn.bias', which a GPT-2 with 1 layers does not have"),
+    (dict(n_positions=6), r"'wpe.weight' has shape \(5, 4\), the model wants \(6, 4\)"),
+    (dict(vocab_size=10 ** 12), r"'wte.weight' has shape \(7, 4\)"),
+])
+def test_config_refused(tmp_path, changes, message):
+    folder = write(tmp_path / "a", **changes)
+    with pytest.raises(ValueError, match=message) as error:
+        minifpt.GPT2.from_pretrained(folder)
+    one_line(error)
+
+
+def test_config_honoured(tmp_path):
+    folder = write(tmp_path / "a", layer_norm_epsilon=0.5, n_inner=16, reorder_and_upcast_attn=True,
+                   activation_function="gelu_pytorch_tanh", attn_pdrop=0.3, pruned_heads={})
+    config = minifpt.GPT2.from_pretrained(folder, dropout=0.2).config
+    assert config == minifpt.GPT2Config(**CONFIG, dropout=0.2, layer_norm_epsilon=0.5)
+    path = weights.convert(folder, tmp_path / "w.npz", progress=False, dropout=0.2)
+    assert minifpt.GPT2.from_pretrained(path).config == config
+
+
+# ---------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\0" * 7, b"\0" * 8, b"\xff" * 50, (2 ** 40).to_bytes(8, "little") + b"{}",
+    pack(b"no", b""), pack(b"[]", b""), pack(b"7", b""), pack(b"\xff\xfe", b""),
+    pack(b"[" * 100_000, b""), pack(b'{"a": 1}', b""), pack({"a": {}}, b""),
+    *[pack({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | bad}, b"1234")
+      for bad in (dict(shape=[2]), dict(shape=[-1]), dict(shape=[1.0]), dict(shape="1"),
+                  dict(shape=None), dict(shape=[True]), dict(data_offsets=[0, 5]),
+                  dict(data_offsets=[-4, 0]), dict(data_offsets=[0]), dict(data_offsets=[4, 8]),
+                  dict(dtype="F64"), dict(dtype=["F32"]), dict(dtype=None))],
+    pack({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, b"12345"),
+    pack({"a": {"dtype": "X", "shape": [1], "data_offsets": [3, 1]}}, b"1234"),
+    pack({k: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for k in "ab"}, b"1234"),
+    safetensors(arrays())[:-1], safetensors(arrays()) + b"x", safetensors(arrays())[:300]])
+def test_damaged_safetensors(tmp_path, content):
+    folder = write(tmp_path / "a")
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match="model.safetensors: ") as error:
+        minifpt.GPT2.from_pretrained(folder)
+    one_line(error)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_damage_is_a_value_error(tmp_path_factory, data):
+    good = safetensors(arrays())
+    head = 8 + int.from_bytes(good[:8], "little")
+    damaged = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, head - 1))] = data.draw(st.integers(0, 255))
+    folder = write(tmp_path_factory.getbasetemp() / "damaged")
+    (folder / "model.safetensors").write_bytes(damaged)
+    try:
+        minifpt.GPT2.from_pretrained(folder)
+    except ValueError as e:
+        assert "\n" not in str(e)
+
+
+def test_integers_are_refused(tmp_path):
+    folder = write(tmp_path / "a", arrays() | {"ln_f.bias": np.ones(4, np.int64)})
+    with pytest.raises(ValueError, match="'ln_f.bias' is I64, expected one of F64, F32") as error:
+        minifpt.GPT2.from_pretrained(folder)
+    one_line(error)
+
+
+def change_index(change):
+    def edit(folder):
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        change(index)
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return edit
+
+
+@pytest.mark.parametrize("kind, edit, message", [
+    (ValueError, change_index(lambda i: i.pop("weight_map")), "weight_map must"),
+    (ValueError, change_index(lambda i: i["weight_map"].update(x="../x")), "weight_map must"),
+    (ValueError, change_index(lambda i: i["weight_map"].update(x=3)), "weight_map must"),
+    (ValueError, change_index(lambda i: i["weight_map"].update(x=i["weight_map"].popitem()[1])),
+     "says that 'x' is in"),
+    (FileNotFoundError, change_index(lambda i: i["weight_map"].update(x="x.safetensors")),
+     "x.safetensors: there is no such file"),
+    (FileNotFoundError, lambda f: (f / "model-00002-of-00003.safetensors").unlink(),
+     "model-00002-of-00003.safetensors: there is no such file"),
+    (FileNotFoundError, lambda f: (f / "config.json").unlink(), "config.json: there is no such"),
+    (ValueError, lambda f: (f / "config.json").write_text("{"), "config.json: not JSON"),
+    (ValueError, lambda f: (f / "config.json").write_text("[" * 99999), "config.json: not JSON"),
+    (ValueError, lambda f: (f / "config.json").write_bytes(b"\xff"), "config.json: not JSON"),
+    (ValueError, lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
+    (FileNotFoundError, lambda f: (f / "model.safetensors.index.json").unlink(),
+     "the folder holds none of model.safetensors"),
+])
+def test_damaged_folders(tmp_path, kind, edit, message):
+    folder = tmp_path / "a"
+    shutil.copytree(GOLDEN / "sharded", folder)
+    edit(folder)
+    with pytest.raises(kind, match=message) as error:
+        minifpt.GPT2.from_pretrained(folder)
+    one_line(error)
+    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+        weights.convert(folder, tmp_path / "w.npz", progress=False)
+    one_line(error)
+    assert not (tmp_path / "w.npz").exists()
+
+
+def test_bin_without_torch(tmp_path, monkeypatch):
+    folder = write(tmp_path / "a")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ValueError, match="needs PyTorch") as error:
+        minifpt.GPT2.from_pretrained(folder)
+    one_line(error)
+
+
+# --------------------------------------------------------------------------- convert
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache" / "minifpt" / "weights"
+
+
+def test_convert_into_the_cache(tmp_path, cache):
+    folder = write(tmp_path / "my.model")
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "vocab.json").write_text("{}")
+    path = weights.convert(folder, progress=False)
+    assert path == cache / "my.model.npz"
+    assert sorted(f.name for f in cache.iterdir()) == [
+        "my.model.merges.txt", "my.model.npz", "my.model.vocab.json"]
+    assert "my.model" in weights.available()
+    shutil.rmtree(folder)
+    assert weights.find("my.model") == path
+    check(minifpt.GPT2.from_pretrained("my.model"),
+          {n: a.astype(np.float16) for n, a in arrays().items()})
+
+
+@pytest.mark.parametrize("file, name", [("model.safetensors", "a"),
+                                        ("other.safetensors", "other")])
+def test_convert_a_file(tmp_path, cache, file, name):
+    folder = write(tmp_path / "a")
+    (folder / "model.safetensors").rename(folder / file)
+    assert weights.convert(folder / file, progress=False) == cache / f"{name}.npz"
+
+
+def test_convert_the_current_folder(tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(write(tmp_path / "here"))
+    assert weights.convert(".", progress=False) == cache / "here.npz"
+
+
+def test_converting_twice_gives_the_same_bytes(tmp_path):
+    folder = write(tmp_path / "a")
+    one = weights.convert(folder, tmp_path / "1.npz", progress=False)
+    assert one.read_bytes() == weights.convert(folder, tmp_path / "2.npz").read_bytes()
+
+
+def test_too_large_for_float16(tmp_path):
+    tensors = arrays()
+    tensors["h.1.ln_2.bias"][2] = 1e5
+    folder = write(tmp_path / "a", tensors)
+    with pytest.raises(ValueError, match="'h.1.ln_2.bias' holds numbers beyond 65504") as error:
+        weights.convert(folder, tmp_path / "w.npz", progress=False)
+    one_line(error)
+    assert [f.name for f in tmp_path.iterdir()] == ["a"]
+    weights.convert(folder, tmp_path / "w.npz", "float32", progress=False)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "half a float", None])
+def test_convert_to_what(tmp_path, dtype):
+    with pytest.raises(ValueError, match="expected float16 or float32") as error:
+        weights.convert(write(tmp_path / "a"), dtype=dtype)
+    one_line(error)
+
+
+def test_convert_from_what(tmp_path, cache):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("text")
+    for source, kind, message in (
+            ("nothing", FileNotFoundError, "neither a path, nor one of gpt2, .*owner/name"),
+            ("a/b/c", FileNotFoundError, "neither a path"),
+            ("empty", FileNotFoundError, "the folder holds none of"),
+            ("text", ValueError, "neither a folder")):
+        with pytest.raises(kind, match=message) as error:
+            weights.convert(source, progress=False)
+        one_line(error)
+
+
+def test_converting_holds_no_whole_model(tmp_path):
+    """Of a model of 24 MB no more than some blocks are ever in memory."""
+    shape = dict(n_layer=1, n_head=1, n_embd=64, n_positions=8, vocab_size=100_000)
+    folder = write(tmp_path / "a", arrays(**shape), **shape)
+    tracemalloc.start()
+    try:
+        path = weights.convert(folder, tmp_path / "w.npz", progress=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 12e6 and peak < 10e6, peak
+
+
+# ------------------------------------------------------------------------------- hub
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """In place of huggingface_hub: gives folders by repository, notes what was asked for."""
+    fake = types.SimpleNamespace(folders={}, asked=[], switched=[])
+    fake.utils = types.SimpleNamespace(
+        are_progress_bars_disabled=lambda: False,
+        disable_progress_bars=lambda: fake.switched.append("off"),
+        enable_progress_bars=lambda: fake.switched.append("on"))
+
+    def snapshot_download(repo, allow_patterns):
+        fake.asked.append((repo, allow_patterns))
+        if repo not in fake.folders:
+            raise OSError(f"no {repo}\nand a second line")
+        return str(fake.folders[repo])
+    fake.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return fake
+
+
+@pytest.mark.parametrize("name, repo, file", [
+    ("gpt2", "openai-community/gpt2", "gpt2"),
+    ("distilgpt2", "distilbert/distilgpt2", "distilgpt2"),
+    ("some.one/a-model", "some.one/a-model", "some.one--a-model")])
+def test_from_the_hub(tmp_path, cache, hub, name, repo, file):
+    hub.folders[repo] = write(tmp_path / "5e3a")
+    assert weights.convert(name, progress=False) == cache / f"{file}.npz"
+    assert len(hub.asked) == 1 and "model-*.safetensors" in hub.asked[0][1]
+    assert hub.switched == ["off", "on"]
+    assert minifpt.GPT2.from_pretrained(name).config == minifpt.GPT2Config(**CONFIG)
+    with np.load(cache / f"{file}.npz") as f:
+        config = json.loads(str(f["config"]))
+    assert config["source"] == repo and config["revision"] == "5e3a"
+
+
+def test_offline(cache, hub):
+    with pytest.raises(FileNotFoundError, match="could not be fetched.*go online") as error:
+        weights.convert("gpt2-xl")
+    one_line(error)
+
+
+def test_a_repository_without_weights(tmp_path, cache, hub):
+    hub.folders["a/b"] = tmp_path
+    with pytest.raises(FileNotFoundError, match="holds none of model.safetensors") as error:
+        weights.convert("a/b")
+    one_line(error)
+    assert [any("bin" in p for p in patterns) for _, patterns in hub.asked] == [False, True]
+
+
+def test_without_the_hub(cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FileNotFoundError, match=r"minifpt\[gpt2\]") as error:
+        weights.convert("gpt2")
+    one_line(error)
+
+
+def test_a_name_that_was_not_converted(cache):
+    with pytest.raises(FileNotFoundError, match="'minifpt convert gpt2-medium' fetches") as error:
+        minifpt.GPT2.from_pretrained("gpt2-medium")
+    one_line(error)
+
+
+def test_a_folder_of_a_name_does_not_hide_the_weights(tmp_path, cache):
+    """A run's folder beside the weights, say."""
+    path = weights.convert(write(tmp_path / "a"), progress=False)
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    assert weights.find("a") == path

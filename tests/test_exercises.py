@@ -1,0 +1,134 @@
+"""The exercises: each solution is accepted, each wrong answer refused with a fitting hint.
+
+The wrong answers are in ``tests/wrong_answers``, a file for each lesson, as pairs of a text
+that the hint must contain and the answer.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minifpt import exercises
+from minifpt.exercises import Case, check, examine, exercise
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSONS = sorted((ROOT / "lessons" / "src").glob("[0-9][0-9]_*.py"))
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"lesson_file_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def asked(lesson):
+    """The names of the exercises in a lesson's source."""
+    return re.findall(r'^check\("(\w+)"', lesson.read_text(encoding="utf-8"), re.M)
+
+
+SOLUTIONS = {name: getattr(load(ROOT / "lessons" / "solutions" / lesson.name), name, None)
+             for lesson in LESSONS for name in asked(lesson)}
+WRONG = {name: answers for path in sorted((ROOT / "tests" / "wrong_answers").glob("*.py"))
+         for name, answers in load(path).WRONG.items()}
+PAIRS = [(name, i) for name, answers in WRONG.items() for i in range(len(answers))]
+
+
+def test_lessons_solutions_exercises_and_wrong_answers_belong_together():
+    exercises._load()
+    names = [name for lesson in LESSONS for name in asked(lesson)]
+    assert len(names) == len(set(names))
+    assert set(names) == set(exercises.EXERCISES) == set(WRONG)
+    assert [n for n, solution in SOLUTIONS.items() if solution is None] == []
+    for lesson in LESSONS:
+        assert len(asked(lesson)) >= 3, lesson.name
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_solution_is_accepted(name, seed):
+    result = examine(name, SOLUTIONS[name], seed)
+    assert result.status == "passed", result
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_there_are_three_wrong_answers_with_different_hints(name):
+    assert len({hint for hint, _ in WRONG[name]}) >= 3
+
+
+@pytest.mark.parametrize(("name", "i"), PAIRS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wrong_answer_is_refused_with_a_hint_that_fits(name, i, seed):
+    hint, answer = WRONG[name][i]
+    result = examine(name, answer, seed)
+    assert result.status == "not right yet", result
+    assert hint.lower() in result.hint.lower(), result
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_no_answer_is_no_failure(name, capsys):
+    def not_implemented(*args):
+        raise NotImplementedError
+
+    for empty in (..., None, lambda *args: ..., lambda *args: None, not_implemented,
+                  lambda *args: (..., ...), lambda *args: np.ones(3) * ...):
+        assert examine(name, empty).status == "not answered yet"
+        check(name, empty)
+        assert "not answered yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_output_seen_before_does_not_pass(name):
+    def remembered(*args, seen=[]):                       # noqa: B006, the memory is the point
+        if not seen:
+            seen.append(SOLUTIONS[name](*args))
+        return seen[0]
+    assert examine(name, remembered).status == "not right yet"
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_whatever_an_answer_returns_or_raises_gives_one_line(name):
+    def raises(*args):
+        raise KeyError("x")
+
+    for odd in (raises, lambda *args: "text", lambda *args: np.full((2, 2), np.nan),
+                lambda *args: {}, lambda *args: np.zeros((0, 3)), lambda *args: 1j, 3.0,
+                lambda: 0, lambda *args: ([1], [2, 3])):
+        text = str(examine(name, odd))
+        assert "not right yet" in text
+        assert len(text.splitlines()) == 1
+
+
+def test_what_any_exercise_can_see(monkeypatch):
+    monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
+
+    @exercise
+    def squares(rng):
+        x = rng.standard_normal((4, 4))
+        return Case((x,), x * x.sum(axis=0))
+
+    def hint(answer):
+        return examine("squares", answer).hint
+
+    def in_place(x):
+        y = x * x.sum(axis=0)
+        x *= 2
+        return y
+
+    assert examine("squares", lambda x: x * x.sum(axis=0)).status == "passed"
+    assert "sign" in hint(lambda x: -x * x.sum(axis=0))
+    assert "4 times too large" in hint(lambda x: 4 * x * x.sum(axis=0))
+    assert "transpose" in hint(lambda x: (x * x.sum(axis=0)).T)
+    assert "shape (4,)" in hint(lambda x: x.sum(axis=0))
+    assert "in place" in hint(in_place)
+    assert "0 everywhere" in hint(lambda x: 0 * x)
+    assert "not finite" in hint(lambda x: x * np.nan)
+    assert "largest difference" in hint(lambda x: x)
+    assert "ValueError" in hint(lambda x: x @ np.zeros(3))
+    with pytest.raises(ValueError, match="exists twice"):
+        exercise(squares)
+    with pytest.raises(ValueError, match="no exercise 'nothing'"):
+        check("nothing", None)

@@ -1,0 +1,216 @@
+"""Generating and scoring text: with kept keys and values as without."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import fast
+from minifpt import functional as F
+from minifpt.gpt2 import perplexity, sample
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+SHAPE = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, vocab_size=11)
+TOLERANCE = {np.float32: 1e-5, np.float64: 1e-10}
+
+
+def make(randomise, dtype=np.float64, **changes):
+    return randomise(minifpt.GPT2(minifpt.GPT2Config(**SHAPE | changes), dtype=dtype))
+
+
+@pytest.fixture
+def trunk(randomise):
+    return make(randomise)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+# ------------------------------------------------------------------------------- cache
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("cuts", [[12], [1] * 12, [5, 1, 1, 5], [3, 4, 5], [1, 11]])
+def test_in_parts_as_at_once(randomise, dtype, cuts):
+    """Hidden states with a past are those of all tokens at once, however they are cut."""
+    trunk = make(randomise, dtype)
+    x = rng().standard_normal((3, 12, 8)).astype(dtype)
+    with trunk.all_frozen():
+        want, _ = trunk.forward(x)
+        past = [fast.KeyValues(12) for _ in trunk.h]
+        parts = [trunk.forward(part, need_dx=False, past=past)[0]
+                 for part in np.split(x, np.cumsum(cuts)[:-1], axis=1)]
+    got = np.concatenate(parts, axis=1)
+    assert got.dtype == dtype and past[0].n == 12
+    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
+
+
+@pytest.mark.parametrize("T", [1, 2, 5])
+@pytest.mark.parametrize("P", [0, 1, 70])
+def test_attention_after_equals_the_simple_form(P, T):
+    qkv = rng().standard_normal((2, P + T, 24))
+    now, (_, k, v) = qkv[:, P:], F.split_heads(qkv, 4)
+    k, v = k[:, :, :P], v[:, :, :P]
+    want, cache = F.attention(now, 4, past=(k, v))
+    past = fast.KeyValues(P + T)
+    past.extend(k, v)
+    np.testing.assert_allclose(fast.attention_after(now, 4, past), want, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(past.k, cache[1])
+    np.testing.assert_array_equal(past.v, cache[2])
+
+
+def test_too_many_tokens(trunk):
+    past = [fast.KeyValues(12) for _ in trunk.h]
+    with trunk.all_frozen():
+        trunk.forward(np.zeros((1, 12, 8)), need_dx=False, past=past)
+        with pytest.raises(ValueError, match="13 tokens, the trunk has 12 positions"):
+            trunk.forward(np.zeros((1, 1, 8)), need_dx=False, past=past)
+
+
+# ---------------------------------------------------------------------------- generate
+
+
+def uncached(trunk, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
+    """As the docstring says, from all logits at each token."""
+    text, generator = np.atleast_2d(ids), rng(seed)
+    start, N = max(0, text.shape[1] - trunk.config.n_positions), trunk.config.n_positions
+    for _ in range(n_tokens):
+        if text.shape[1] - start > N:
+            start = text.shape[1] - max(1, N // 2)
+        logits = trunk.logits(text[:, start:])[:, -1]
+        text = np.concatenate([text, sample(logits, temperature, top_k, generator)[:, None]], 1)
+    return text.reshape(*np.shape(ids)[:-1], -1)
+
+
+@pytest.mark.parametrize("how", [dict(temperature=0), dict(seed=3), dict(temperature=0.5, seed=4),
+                                 dict(temperature=2.0, top_k=3, seed=5)])
+@pytest.mark.parametrize("ids", [[5], [1, 2, 3], [[1, 2], [3, 4], [5, 6]], list(range(11)) * 2])
+@pytest.mark.parametrize("N", [12, 1, 2, 3, 64])
+def test_generate_equals_uncached(randomise, ids, how, N):
+    """Also far beyond the trunk's positions."""
+    trunk = make(randomise, n_positions=N)
+    got = trunk.generate(ids, 30, **how)
+    np.testing.assert_array_equal(got, uncached(trunk, ids, 30, **how))
+    assert got.shape == (*np.shape(ids)[:-1], np.shape(ids)[-1] + 30)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got[..., :np.shape(ids)[-1]], ids)
+
+
+def test_float32_equals_uncached(randomise):
+    trunk = make(randomise, np.float32)
+    for how in (dict(temperature=0), dict(temperature=0.8, seed=1)):
+        np.testing.assert_array_equal(trunk.generate([1, 2], 30, **how),
+                                      uncached(trunk, [1, 2], 30, **how))
+
+
+def test_seed(trunk):
+    a, b = trunk.generate([1], 20, seed=1), trunk.generate(np.array([1]), 20, seed=1)
+    np.testing.assert_array_equal(a, b)
+    assert (a != trunk.generate([1], 20, seed=2)).any()
+    np.testing.assert_array_equal(a, trunk.generate([1], 20, seed=rng(1)))
+
+
+def test_nothing_is_left_behind(trunk):
+    trunk.freeze(minifpt.FreezeMask.fpt())
+    before = [(p.trainable, p.grad) for p in trunk.parameters()]
+    trunk.generate([1], 3)
+    assert before == [(p.trainable, p.grad) for p in trunk.parameters()]
+    np.testing.assert_array_equal(trunk.generate([[4, 2]], 0), [[4, 2]])
+
+
+@pytest.mark.parametrize("args, message", [
+    (([], 3), "at least one"), (([[]], 3), "at least one"), (([[[1]]], 3), "at least one"),
+    ((3, 3), "at least one"), (([1.5], 3), "expected integers"), (("abc", 3), "expected integers"),
+    (([11], 3), "ids run from 11 to 11, the vocabulary from 0 to 10"), (([-1], 3), "from -1"),
+    (([1], -1), "n_tokens is -1"), (([1], 1.5), "n_tokens is 1.5"), (([1], True), "n_tokens is"),
+    (([1], 3, -0.1), "temperature is -0.1"), (([1], 3, math.nan), "temperature is nan"),
+    (([1], 3, math.inf), "temperature is inf"), (([1], 3, 1.0, 0), "top_k is 0")])
+def test_generate_errors(trunk, args, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        trunk.generate(*args)
+
+
+# ------------------------------------------------------------------------------ sample
+
+
+def test_sample_follows_the_probabilities():
+    logits = np.log(np.array([[0.1, 0.0, 0.6, 0.3]]) + 1e-300).repeat(20_000, 0)
+    count = np.bincount(sample(logits, 1.0, None, rng()), minlength=4) / 20_000
+    np.testing.assert_allclose(count, [0.1, 0, 0.6, 0.3], atol=0.015)
+    count = np.bincount(sample(logits, 0.5, None, rng()), minlength=4) / 20_000
+    np.testing.assert_allclose(count, np.array([0.01, 0, 0.36, 0.09]) / 0.46, atol=0.015)
+    count = np.bincount(sample(logits, 1.0, 2, rng()), minlength=4) / 20_000
+    np.testing.assert_allclose(count, [0, 0, 2 / 3, 1 / 3], atol=0.015)
+    assert (sample(logits, 1.0, 1, rng()) == 2).all() and (sample(logits, 0, None, None) == 2).all()
+    np.testing.assert_array_equal(sample(logits, 1.0, 4, rng()), sample(logits, 1.0, 9, rng()))
+
+
+@given(st.integers(0, 99), st.floats(1e-30, 1e30), st.sampled_from([np.float32, np.float64]))
+def test_sample_is_in_range(seed, temperature, dtype):
+    logits = (rng(seed).standard_normal((3, 7)) * 10 ** rng(seed).uniform(-9, 9)).astype(dtype)
+    ids = sample(logits, temperature, None, rng(seed))
+    assert ids.shape == (3,) and ids.min() >= 0 and ids.max() < 7
+
+
+# -------------------------------------------------------------------------- perplexity
+
+
+def by_hand(trunk, ids, stride):
+    """The mean of -log p, one token and one window after the other."""
+    N, last = trunk.config.n_positions, len(ids) - 1
+    total, scored, start = 0.0, 0, 0
+    while scored < last:
+        window = np.array(ids[start:start + N + 1])
+        logits = trunk.logits(window[None, :-1])[0].astype(np.float64)
+        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        for i, token in enumerate(window[1:]):
+            if start + i >= scored:                       # not scored by the window before
+                total -= math.log(p[i, token])
+                scored += 1
+        start += stride
+    assert scored == last
+    return total / last
+
+
+@pytest.mark.parametrize("T", [2, 5, 12, 13, 14, 18, 19, 20, 24, 25, 26, 100])
+@pytest.mark.parametrize("stride", [1, 5, 6, 12])
+def test_perplexity_by_hand(trunk, T, stride, monkeypatch):
+    ids = rng(T).integers(0, 11, T)
+    got = perplexity(trunk, ids, stride)
+    nats = by_hand(trunk, ids, stride)
+    assert got["tokens"] == T - 1
+    assert math.isclose(got["nats_per_token"], nats, rel_tol=1e-12)
+    assert math.isclose(got["perplexity"], math.exp(nats), rel_tol=1e-12)
+    assert math.isclose(got["bits_per_token"], nats / math.log(2), rel_tol=1e-12)
+    if stride == 6:
+        assert perplexity(trunk, ids.tolist()) == got
+
+
+def test_perplexity_within_one_window_is_the_loss(trunk):
+    ids = rng().integers(0, 11, (1, 13))
+    loss, _ = F.cross_entropy(trunk.logits(ids[:, :-1]), ids[:, 1:])
+    assert math.isclose(perplexity(trunk, ids[0])["nats_per_token"], loss, rel_tol=1e-12)
+
+
+def test_perplexity_with_one_position(randomise):
+    trunk, ids = make(randomise, n_positions=1), rng().integers(0, 11, 30)
+    assert math.isclose(perplexity(trunk, ids)["nats_per_token"], by_hand(trunk, ids, 1))
+
+
+def test_perplexity_of_a_trunk_that_is_sure_and_wrong(trunk):
+    for p in trunk.parameters():
+        p.data *= 100
+    assert perplexity(trunk, [1, 2, 3, 4])["perplexity"] > 1e9
+
+
+@pytest.mark.parametrize("args, message", [
+    (([1],), "at least 2"), (([[1, 2]],), r"expected \(T,\)"), (([],), "at least one"),
+    (([1, 99],), "run from 1 to 99"), (([1, 2], 0), "stride is 0"), (([1, 2], 13), "stride is 13")])
+def test_perplexity_errors(trunk, args, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        perplexity(trunk, *args)

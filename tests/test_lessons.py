@@ -1,0 +1,133 @@
+"""The lessons: notebooks agree with their sources, and run from a clean kernel.
+
+The quick tests read files.  ``pytest -m slow tests/test_lessons.py`` runs every notebook and
+needs ``minifpt[lessons]``.
+"""
+
+import importlib.util
+import json
+import re
+import runpy
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+LESSONS = Path(__file__).resolve().parent.parent / "lessons"
+
+
+def load_build():
+    spec = importlib.util.spec_from_file_location("lessons_build", LESSONS / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build = load_build()
+SOURCES = build.sources()
+pytestmark = pytest.mark.skipif(not SOURCES, reason="the lessons are not in this checkout")
+each_lesson = pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)
+
+
+@each_lesson
+def test_the_committed_outputs_come_from_this_code(source):
+    assert build.problems(source) == []
+
+
+@each_lesson
+def test_a_change_of_the_code_is_noticed(source, tmp_path, monkeypatch):
+    notebook = build.notebook_of(source)
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    copy = tmp_path / source.name
+    copy.write_text(source.read_text(encoding="utf-8") + "\nprint()\n", encoding="utf-8")
+    assert "is missing" in build.problems(copy)[0]
+    shutil.copy(notebook, tmp_path)
+    assert "has changed" in build.problems(copy)[0]
+
+    copy.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    assert build.problems(copy) == []
+    nb = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in nb["cells"]:
+        for output in cell.get("outputs", []):
+            if "shows" in output.get("metadata", {}).get("minifpt", {}):
+                output["data"]["text/plain"] = "def an_older_one(): ..."
+    nb["cells"][1]["source"] = ["edited by hand"]
+    (tmp_path / notebook.name).write_text(json.dumps(nb), encoding="utf-8")
+    problems = " ".join(build.problems(copy))
+    assert "edited by hand" in problems and "shows an older" in problems
+
+
+@each_lesson
+def test_a_lesson_has_its_parts(source):
+    text = source.read_text(encoding="utf-8")
+    assert re.match(r"# %% \[markdown\]\n# # \d+\. ", text)
+    assert "After this lesson you can" in text
+    assert "guess = ..." in text and "reveal(" in text
+    assert "picture(" in text and "show(" in text and "$$" in text
+    assert "*Open.*" in text
+
+
+@each_lesson
+def test_a_notebook_is_small_and_its_pictures_are_described(source):
+    path = build.notebook_of(source)
+    assert path.stat().st_size < 300 * 1024
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert output["metadata"]["image/png"]["alt"]
+
+
+def test_the_notebooks_together_are_small():
+    assert sum(build.notebook_of(s).stat().st_size for s in SOURCES) < 2.5 * 1024 ** 2
+
+
+@each_lesson
+def test_the_map_for_teachers_has_the_lesson(source):
+    readme = (LESSONS / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if f"({source.stem}.ipynb)" in line)
+    for name in re.findall(r'^check\("(\w+)"', source.read_text(encoding="utf-8"), re.M):
+        assert f"`{name}`" in row
+
+
+@each_lesson
+def test_the_solutions_run(source, capsys):
+    runpy.run_path(str(LESSONS / "solutions" / source.name), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all("passed" in line for line in lines)
+
+
+def kernels_seconds():
+    """Seconds that child processes which have ended were computing."""
+    try:
+        import resource
+    except ImportError:                                   # not on Windows
+        return float("nan")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.slow
+@each_lesson
+def test_a_notebook_runs_from_a_clean_kernel(source, tmp_path):
+    for package in ("jupytext", "nbclient", "ipykernel"):
+        pytest.importorskip(package)
+    notebook = build.read(source)
+    wall, cpu = time.perf_counter(), kernels_seconds()
+    build.run(notebook, tmp_path)                         # raises where a cell does
+    # Where other programs have the cores, what counts is the time that the kernel had.
+    assert min(time.perf_counter() - wall, kernels_seconds() - cpu) < build.SECONDS
+    outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
+    assert not [o for o in outputs if o.get("name") == "stderr"]
+    assert list(tmp_path.iterdir()) == []                 # a lesson leaves nothing behind
+
+
+@pytest.mark.slow
+@each_lesson
+def test_a_notebook_goes_back_into_its_source(source, tmp_path, monkeypatch):
+    pytest.importorskip("jupytext")
+    copy = tmp_path / source.name
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    shutil.copy(LESSONS / f"{source.stem}.ipynb", tmp_path)
+    build.pull(copy)
+    assert build.cells_digest(build.read(copy)) == build.cells_digest(build.read(source))

@@ -1,0 +1,107 @@
+"""Pictures are written whole, without a display."""
+
+import struct
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import plots, weights
+from minifpt.train import COLUMNS
+
+
+def history(n=4, tests=True, shift=0.0):
+    return minifpt.History(
+        dict(zip(COLUMNS, (100 * (i + 1), 1.0 / (i + 1), 0.5, 0.9 / (i + 1) if tests else None,
+                           0.1 * i + shift if tests else None, 1.0), strict=True))
+        for i in range(n))
+
+
+def png_size(path):
+    """(width, height) of a PNG all of whose parts have the right checksum."""
+    raw = path.read_bytes()
+    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
+    at, kinds = 8, []
+    while at < len(raw):
+        size, kind = struct.unpack(">I4s", raw[at:at + 8])
+        body = raw[at + 8:at + 8 + size]
+        assert struct.unpack(">I", raw[at + 8 + size:at + 12 + size])[0] == zlib.crc32(kind + body)
+        kinds.append(kind)
+        at += 12 + size
+    assert kinds[-1] == b"IEND"
+    return struct.unpack(">II", raw[16:24])
+
+
+@pytest.mark.parametrize("histories", [
+    {"bit-xor": history()}, {"a": history(), "b": history(9)}, {"one row": history(1)},
+    {"no tests": history(tests=False)}], ids=lambda h: next(iter(h)))
+@pytest.mark.filterwarnings("error")
+def test_curves(tmp_path, histories):
+    plots.curves(histories, tmp_path / "new" / "c.png")
+    width, height = png_size(tmp_path / "new" / "c.png")
+    assert width == 2 * 5.2 * 120 and height == 3.6 * 120
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["c.png"]
+
+
+def test_curves_show_the_numbers(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(plots, "save", lambda fig, path: drawn.append(fig))
+    plots.curves({"a": history(3)}, tmp_path / "c.png")
+    loss, accuracy = drawn[0].axes
+    np.testing.assert_allclose(loss.lines[0].get_ydata(), [1, 1 / 2, 1 / 3])
+    np.testing.assert_allclose(loss.lines[1].get_ydata(), [0.9, 0.45, 0.3])
+    np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0, 10, 20], atol=1e-12)
+    assert list(accuracy.lines[0].get_xdata()) == [100, 200, 300]
+    assert loss.get_xlabel() == "step" and accuracy.get_ylabel() == "accuracy (%)"
+
+
+def test_band_is_the_mean_and_the_range():
+    fig, (ax,) = plots.figure()
+    plots.band(ax, [history(3), history(3, shift=0.2)], "test_accuracy", "k", "two")
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [10, 20, 30])
+    low, high = ax.collections[0].get_datalim(ax.transData).intervaly
+    assert low == pytest.approx(0, abs=1e-9) and high == pytest.approx(40)
+
+
+def test_band_of_runs_of_different_lengths_takes_the_steps_of_both():
+    fig, (ax,) = plots.figure()
+    plots.band(ax, [history(2), history(3)], "test_accuracy", "k", "two")
+    assert list(ax.lines[0].get_xdata()) == [100, 200]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [0, 10], atol=1e-12)
+
+
+@pytest.mark.parametrize("columns, rows", [(1, 1), (3, 1), (2, 2)])
+def test_figure_s_axes(columns, rows):
+    fig, axes = plots.figure(columns, rows)
+    assert len(axes) == len(fig.axes) == columns * rows
+
+
+def test_no_window_and_no_state():
+    plots.figure()
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()
+
+
+@pytest.mark.parametrize("where", ["drawing", "renaming"])
+def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch, where):
+    path = tmp_path / "c.png"
+    path.write_bytes(b"old")
+    fig, _ = plots.figure()
+
+    def crash(*args, **kw):
+        if where == "drawing":
+            args[0].write(b"half")
+        raise OSError("disk full")
+    if where == "drawing":
+        monkeypatch.setattr(fig, "savefig", crash)
+    else:
+        monkeypatch.setattr(weights.os, "replace", crash)
+    with pytest.raises(OSError, match="disk full"):
+        plots.save(fig, path)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_every_source_of_weights_has_its_own_colour():
+    assert len(set(plots.COLORS.values())) == len(plots.COLORS)

@@ -1,0 +1,101 @@
+"""Pretraining on text: a weight file that loads and says where it comes from."""
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import pretrain, weights
+from minifpt.tasks import Text
+
+SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """A folder of two short books; the shape is a tiny one."""
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE)
+    for name in "ba":
+        (tmp_path / "books").mkdir(exist_ok=True)
+        (tmp_path / "books" / f"{name}.txt").write_text("the quick brown fox jumps over. " * 50)
+    return tmp_path / "books"
+
+
+def language(text, out, **kw):
+    return pretrain.language([text], out, **{"steps": 6, "batch_size": 4, "seed": 2,
+                                             "progress": False} | kw)
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w", "folder/w"])
+def test_weight_file(text, tmp_path, name):
+    history = language(text, tmp_path / name)
+    path = (tmp_path / name).with_suffix(".npz")
+    config, arrays = weights.load(path)
+    assert {k: config[k] for k in SHAPE} == SHAPE and config["dropout"] == 0.1
+    assert config["source"] == "language" and config["text"] == ["a.txt", "b.txt"]
+    assert config["test_loss"] == round(history[-1]["test_loss"], 4)
+    for part in ("pretrain language", "--steps 6", "--batch-size 4", "--seed 2", "--lr 0.003"):
+        assert part in config["command"]
+    trunk = minifpt.GPT2.from_pretrained(str(path))
+    with np.load(path.with_suffix("") / "checkpoint.npz") as trained:
+        for key, p in trunk.named_parameters():
+            assert arrays[key].dtype == np.float16
+            np.testing.assert_array_equal(p.data, trained[f"trunk.{key}"].astype(np.float16))
+    assert minifpt.History.load(path.with_suffix(".csv")) == history
+    assert {p.name for p in path.parent.iterdir()} - {"books"} == {"w", "w.npz", "w.csv"}
+
+
+def test_the_last_loss_is_that_of_all_held_out_text(text, tmp_path):
+    history = language(text, tmp_path / "w")
+    trunk = minifpt.GPT2.from_pretrained(tmp_path / "w.npz")
+    task = Text([text], tokens=16)
+    x, y = task.test_set()
+    assert history[-1]["test_loss"] == pytest.approx(task.loss(trunk.logits(x), y)[0], rel=1e-3)
+
+
+def test_it_learns(text, tmp_path):
+    history = language(text, tmp_path / "w", steps=251, lr=1e-2)
+    assert history["step"].tolist() == [250, 251]
+    assert history[-1]["test_loss"] < 0.7 * np.log(256)
+
+
+def test_same_seed_same_file(text, tmp_path):
+    files = [(language(text, tmp_path / f"{i}" / "w", seed=seed),
+              weights.load(tmp_path / f"{i}" / "w.npz")[1]) for i, seed in enumerate((2, 2, 3))]
+    for name, _ in minifpt.GPT2(minifpt.GPT2Config(**SHAPE)).named_parameters():
+        np.testing.assert_array_equal(files[0][1][name], files[1][1][name])
+    assert (files[0][1]["wpe.weight"] != files[2][1]["wpe.weight"]).any()
+
+
+def test_resume(text, tmp_path):
+    language(text, tmp_path / "a")
+    with pytest.MonkeyPatch.context() as patch:
+        asked, batch = [], Text.batch
+
+        def stopping(self, rng, size, split="train"):
+            asked.append((size, split))
+            if asked.count((4, "train")) == 4:
+                raise KeyboardInterrupt
+            return batch(self, rng, size, split)
+        patch.setattr(Text, "batch", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            language(text, tmp_path / "b")
+    assert not (tmp_path / "b.npz").exists()
+    with pytest.raises(ValueError, match="already holds a run"):
+        language(text, tmp_path / "b")
+    language(text, tmp_path / "b", resume=True)
+    one, two = (weights.load(tmp_path / f"{n}.npz")[1] for n in "ab")
+    for name in ("wte.weight", "h.0.attn.c_attn.weight"):
+        np.testing.assert_array_equal(one[name], two[name])
+
+
+@pytest.mark.parametrize("source, error, message", [
+    ("none.txt", FileNotFoundError, "no file or folder"),
+    ("empty", FileNotFoundError, "no \\*.txt"),
+    ("short.txt", ValueError, "give more text")])
+def test_missing_or_short_text_writes_nothing(text, tmp_path, source, error, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short.txt").write_text("too short")
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(error, match=message) as raised:
+        language(tmp_path / source, tmp_path / "out" / "w")
+    assert "\n" not in str(raised.value) and set(tmp_path.rglob("*")) == before

@@ -1,0 +1,286 @@
+"""Tokenizers: there and back, by hand, and GPT-2's own."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minifpt import tokenizer
+from minifpt.tokenizer import BPE, Bytes
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+HARD = [
+    "", " ", "  ", "a", " a", "a ", "a  b", "\n", "\n\n\n", " \n \t\t x", "tab\tand\r\nline",
+    "I'll we've it's 'S 'LL don't 're 'd''s '", "x's'll", "100 1000,000 3.14 a1b2",
+    "²½ⅧⅯ ١٢٣ ४५ 一二三 x² H₂O ①", "naïve café cafe\u0301 Ångström ß ſ ŉ İ",
+    "日本語のテキスト 中文,没有空格。 한국어", "עברית العربية ไทย हिन्दी",
+    "👍 👨‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇩🇪 e\u0301\u0323 Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L", "\x00\x01\x1b[0m\x7f\x80\x9f\xad",
+    "\x1c\x1d\x1e\x1f x", "\x85 \xa0a\u1680b\u2003 c\u2028\u2029\u202f\u205f\u3000d\u200b\ufeff",
+    "  \xa0 a", " \u3000", "a\u180eb", "\U0001d400\U0001f600\U00020000\U000e0001\U0010ffff\ufffe",
+    "<|endoftext|>", "a<|endoftext|> b<|endoftext|><|endoftext|>", "<|endoftext|", "<|ENDOFTEXT|>",
+    "def f(x):\n    return x ** 2  # comment\n\n\n", "https://example.org/?a=b&c=%20", "=" * 300,
+    "a" * 1000, " " * 500 + "x", "ACGT" * 300, "\n" * 77 + " ", "_a_b__c", "$5.00—“quoted”…",
+]
+
+
+@pytest.fixture(scope="session")
+def gpt2():
+    """GPT-2's own encoding, from its merges.txt."""
+    folder = Path(os.environ.get("MINIFPT_DATA", "")) / "gpt2-tokenizer"
+    if "MINIFPT_DATA" not in os.environ or not (folder / "merges.txt").is_file():
+        pytest.skip("set MINIFPT_DATA to a folder with gpt2-tokenizer/merges.txt")
+    return BPE.load(folder)
+
+
+# ----------------------------------------------------------------------------- bytes
+
+
+@given(st.text())
+def test_bytes_there_and_back(text):
+    t = Bytes()
+    ids = t.encode(text)
+    assert ids == list(text.encode()) == t.encode(text.encode())
+    assert t.decode(ids) == t.decode(np.array(ids, int)) == text
+
+
+def test_bytes_decode():
+    t = Bytes()
+    assert t.decode([0xE2, 0x82]) == "\ufffd" and t.decode([]) == "" and t.vocab_size == 256
+    for ids in ([256], [-1, 5]):
+        with pytest.raises(ValueError, match="bytes from 0 to 255"):
+            t.decode(ids)
+
+
+# ----------------------------------------------------------------------- a small BPE
+
+
+MERGES = [("l", "o"), ("lo", "w"), ("e", "r"), ("Ġ", "low"), ("a", "a"), ("aa", "aa"),
+          ("Ã", "©")]
+
+
+@pytest.fixture
+def small():
+    return BPE(MERGES)
+
+
+def test_by_hand(small):
+    def symbols(text):
+        return [small.bytes_of[i].decode() for i in small.encode(text)]
+    assert symbols("low lower slow") == ["low", " low", "er", " ", "s", "low"]
+    assert symbols("aaaaaaa") == ["aaaa", "aa", "a"]
+    assert symbols("é") == ["é"]
+    assert small.vocab_size == 256 + len(MERGES) + 1
+    # "!" is the first printed character; a merge's id is 256 and its rank; the end is last.
+    assert small.encode("!low<|endoftext|>") == [0, 257, 263]
+    assert small.decode([0, 257, 263]) == "!low<|endoftext|>"
+    assert small.decode([small.encode("é")[0]] + small.encode("é".encode().decode()[:1])) == "éé"
+
+
+def test_half_a_character(small):
+    first = small.byte_ids["é".encode()[0]]
+    assert small.decode([first]) == "\ufffd" and small.decode([first, 0]) == "\ufffd!"
+
+
+def test_decode_unknown(small):
+    with pytest.raises(ValueError, match="no token 264, the vocabulary has 264"):
+        small.decode([1, 264])
+
+
+@given(st.text(), st.text("alower ' \n1é"))
+def test_there_and_back(text, likely):
+    small = BPE(MERGES)
+    for s in (text, likely, text + likely):
+        ids = small.encode(s)
+        assert small.decode(ids) == s and small.encode(s) == ids
+
+
+@given(st.text("abc", min_size=1, max_size=40), st.lists(st.tuples(
+    st.integers(0, 30), st.integers(0, 30)), max_size=12))
+def test_merging_is_one_pair_after_the_other(word, pairs):
+    """The heap's result is that of looking through the word for the lowest rank each time."""
+    known, merges = ["a", "b", "c"], []
+    for i, j in pairs:
+        a, b = known[i % len(known)], known[j % len(known)]
+        if a + b not in known:
+            merges.append((a, b))
+            known.append(a + b)
+    rank, parts = {pair: i for i, pair in enumerate(merges)}, list(word)
+    while len(parts) > 1:
+        best = min(range(len(parts) - 1),
+                   key=lambda i: rank.get((parts[i], parts[i + 1]), 99))
+        if (parts[best], parts[best + 1]) not in rank:
+            break
+        parts[best:best + 2] = [parts[best] + parts[best + 1]]
+    bpe = BPE(merges)
+    assert [bpe.bytes_of[i].decode() for i in bpe.encode(word)] == parts
+
+
+def test_the_memory_of_words_is_bounded(small):
+    small.known.update((str(i), []) for i in range(100_000))
+    assert small.encode("low") == [257] and list(small.known) == ["low"]
+
+
+# ------------------------------------------------------------------------------ words
+
+
+@given(st.text())
+def test_words_are_the_text(text):
+    assert "".join(tokenizer.split_words(text)) == text
+
+
+@pytest.mark.parametrize("text, words", [
+    ("Hello,  world!", ["Hello", ",", " ", " world", "!"]),
+    ("it's 'S\n\n x", ["it", "'s", " '", "S", "\n\n", " x"]),
+    ("a1 ²½ x\xa0\xa0y", ["a", "1", " ²½", " x", "\xa0", "\xa0", "y"]),
+    ("日本 é!\u0301", ["日本", " é", "!\u0301"]),
+    ("a \x1cb  ", ["a", " \x1c", "b", "  "])])
+def test_words(text, words):
+    assert tokenizer.split_words(text) == words
+
+
+# ------------------------------------------------------------------------------ files
+
+
+def save(folder, merges="#version: 0.2\nl o\nlo w\n", vocab=None, name=""):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}merges.txt").write_text(merges, encoding="utf-8")
+    if vocab is not None:
+        (folder / f"{name}vocab.json").write_text(
+            vocab if isinstance(vocab, str) else json.dumps(vocab), encoding="utf-8")
+    return folder
+
+
+SYMBOLS = [*tokenizer.byte_symbols(), "lo", "low"]
+
+
+def test_load(tmp_path):
+    for path in (save(tmp_path), str(tmp_path), tmp_path / "merges.txt"):
+        assert BPE.load(path).encode("low<|endoftext|>") == [257, 258]
+    save(tmp_path, "l o\r\nlo w\r\n")
+    assert BPE.load(tmp_path).encode("low") == [257]
+    save(tmp_path, "l o\nlo w", name="x.")
+    assert BPE.load(tmp_path / "x.merges.txt").encode("low") == [257]
+
+
+def test_vocab_gives_the_ids(tmp_path):
+    vocab = {s: 2 * i + 5 for i, s in enumerate(reversed(SYMBOLS))} | {"<pad → >": 0}
+    t = BPE.load(save(tmp_path, vocab=vocab))
+    assert t.encode("low") == [5] and t.decode([5, 0]) == "low<pad → >"
+    assert t.vocab_size == max(vocab.values()) + 1
+    ids = t.encode("<|endoftext|>")                       # this vocabulary has no such token
+    assert len(ids) == 13 and t.decode(ids) == "<|endoftext|>"
+
+
+@pytest.mark.parametrize("merges, vocab, message", [
+    ("l o\nlow er\n", None, "line 2 is 'low er'"),
+    ("l o w\n", None, "line 1 is 'l o w'"),
+    ("low\n", None, "line 1"),
+    ("l  o\n", None, "line 1"),
+    ("l o\n", "[]", "each symbol its id"),
+    ("l o\n", {"a": "b"}, "each symbol its id"),
+    ("l o\n", {"a": -1}, "each symbol its id"),
+    ("l o\n", {"a": 1, "b": 1}, "two symbols one id"),
+    ("l o\n", {"a": 1}, "lacks '!'"),
+    ("l o\nlo w\n", {s: i for i, s in enumerate(SYMBOLS[:-1])}, "lacks 'low'"),
+    ("l o\n", "{", "merges.txt: "),
+    ("l o\n", "[" * 99999, "merges.txt: ")])
+def test_load_errors(tmp_path, merges, vocab, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        BPE.load(save(tmp_path, merges, vocab))
+
+
+def test_load_nothing(tmp_path):
+    for path in (tmp_path, tmp_path / "x"):
+        with pytest.raises(FileNotFoundError, match="merges.txt is needed"):
+            BPE.load(path)
+
+
+def test_find(tmp_path):
+    path = tmp_path / "gpt2.npz"
+    assert isinstance(tokenizer.find(path, 256), Bytes)
+    with pytest.raises(FileNotFoundError, match="put GPT-2's merges.txt there"):
+        tokenizer.find(path, 300)
+    save(tmp_path)
+    assert tokenizer.find(path, 300).vocab_size == 259
+    assert tokenizer.find(tmp_path, 300).vocab_size == 259
+    save(tmp_path, "l o\n", name="gpt2.")
+    assert tokenizer.find(path, 258).vocab_size == 258
+    with pytest.raises(ValueError, match="has 258 tokens, the weights .* have 257"):
+        tokenizer.find(path, 257)
+
+
+# ----------------------------------------------------------------------------- GPT-2
+
+
+def test_gpt2_by_known_ids(gpt2):
+    """From OpenAI's own encoder, as it is often quoted."""
+    assert gpt2.vocab_size == 50257
+    assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
+    assert gpt2.encode("<|endoftext|>") == [50256] and gpt2.decode([50256]) == "<|endoftext|>"
+    assert gpt2.decode([220, 198]) == " \n"
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_gpt2_there_and_back(gpt2, text):
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+# ---------------------------------------------------------------------------- oracle
+
+
+@pytest.fixture(scope="module")
+def reference(gpt2):
+    """Transformers' tokenizer, with a vocabulary counted by its own table of bytes."""
+    pytest.importorskip("transformers")
+    from transformers import GPT2Tokenizer
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+    path = Path(os.environ["MINIFPT_DATA"]) / "gpt2-tokenizer" / "merges.txt"
+    merges = [tuple(line.split()) for line in
+              path.read_text(encoding="utf-8").split("\n")[1:] if line]
+    symbols = [*bytes_to_unicode().values(), *(a + b for a, b in merges), "<|endoftext|>"]
+    return GPT2Tokenizer(vocab={s: i for i, s in enumerate(symbols)}, merges=merges)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("text", HARD)
+def test_equals_transformers(gpt2, reference, text):
+    assert gpt2.encode(text) == reference.encode(text)
+    assert gpt2.decode(gpt2.encode(text)) == text
+
+
+@pytest.mark.oracle
+def test_equals_transformers_on_any_text(gpt2, reference):
+    @given(st.one_of(st.text(max_size=60), st.text("aAsSlL've 1²\n\t \xa0\u3000é日👍\u200d!",
+                                                   max_size=60)))
+    def check(text):
+        assert gpt2.encode(text) == reference.encode(text)
+    check()
+
+
+@pytest.mark.oracle
+def test_characters_are_of_the_kinds_of_the_reference(gpt2):
+    """Every character that both know, by the expression that GPT-2 uses itself."""
+    import sys
+    import unicodedata
+    regex = pytest.importorskip("regex")
+    pattern = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+"
+                            r"|\s+(?!\S)|\s+")
+    known = [c for c in map(chr, range(sys.maxunicode + 1))
+             if unicodedata.category(c) not in ("Cn", "Cs")]
+    for form in ("{}", " a{}b", "1{}2", "  {}!", "'{}s"):
+        text = "\n\n".join(map(form.format, known))
+        assert tokenizer.split_words(text) == pattern.findall(text)
+
+
+@pytest.mark.oracle
+def test_a_book_equals_transformers(gpt2, reference):
+    books = sorted((Path(os.environ["MINIFPT_DATA"]) / "books").glob("*.txt"))
+    if not books:
+        pytest.skip("no books in MINIFPT_DATA")
+    text = books[0].read_text(encoding="utf-8")[:300_000]
+    assert gpt2.encode(text) == reference.encode(text)

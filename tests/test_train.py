@@ -1,0 +1,670 @@
+"""Training: it learns, writes what it should, and goes on to the same bits after a stop."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import optim, tasks, weights
+from minifpt import train as train_function
+from minifpt.layers import Layer
+from minifpt.tasks import BitMemory, BitXOR
+from minifpt.train import COLUMNS, Run
+
+training = sys.modules["minifpt.train"]                   # minifpt.train is the function
+FILES = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
+
+
+def trunk(dropout=0.1, dtype=np.float32, seed=0):
+    config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=16, vocab_size=11,
+                                dropout=dropout)
+    return minifpt.GPT2(config, seed=seed, dtype=dtype)
+
+
+def build(task, freeze="fpt", seed=0, **kw):
+    model = minifpt.FPT(trunk(seed=seed, **kw), task.input_dim, task.output_dim,
+                        task.output_tokens, seed=seed)
+    model.freeze(minifpt.FreezeMask.parse(freeze))
+    return model
+
+
+def go(out=None, model=None, task=None, **kw):
+    """A short run; returns the model and its history."""
+    task = task or BitXOR(n=2)
+    model = model or build(task)
+    options = {"steps": 24, "eval_every": 5, "test_examples": 8, "checkpoint_every": 7} | kw
+    return model, train_function(model, task, out=out, progress=False, **options)
+
+
+def data(model):
+    return {n: p.data.copy() for n, p in model.named_parameters()}
+
+
+def checkpoint(folder):
+    """A checkpoint's arrays, and its state but the seconds."""
+    with np.load(folder / "checkpoint.npz", allow_pickle=False) as file:
+        arrays = dict(file)
+    state = json.loads(str(arrays.pop("state")))
+    state.pop("seconds")
+    for row in state["history"]:
+        row.pop("seconds")
+    return arrays, state
+
+
+def same_checkpoint(a, b):
+    (arrays, state), (others, other) = checkpoint(a), checkpoint(b)
+    assert arrays.keys() == others.keys() and state == other
+    for name, array in arrays.items():
+        assert array.dtype == others[name].dtype
+        np.testing.assert_array_equal(array, others[name], name)
+
+
+def rows(history):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def one_line(error):
+    return str(error.value) and "\n" not in str(error.value)
+
+
+class Stop(Exception):
+    """Stands for whatever ends a run in the middle."""
+
+
+def stop_at(task, step):
+    """Have the task raise when the training batch of that step is asked for."""
+    batch, asked = task.batch, []
+
+    def stopping(rng, size, split="train"):
+        if rng is not None and split == "train" and size > 1:
+            asked.append(size)
+            if len(asked) == step:
+                raise Stop
+        return batch(rng, size, split)
+    task.batch = stopping
+    return task
+
+
+# ------------------------------------------------------------------- what a run does
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_bit_xor_is_learnt(n):
+    task = BitXOR(n=n)
+    model = build(task, "full", dropout=0.0)
+    _, history = go(model=model, task=task, steps=400, batch_size=32, lr=1e-2, eval_every=10,
+                    test_examples=64)
+    assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.1
+    assert history["test_accuracy"][-1] > 0.95
+
+
+def test_frozen_trunk_learns():
+    task = BitXOR(n=1)
+    _, history = go(model=build(task, dropout=0.0), task=task, steps=400, batch_size=32, lr=1e-2,
+                    eval_every=10, test_examples=64)
+    assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.35
+
+
+def test_files_and_history(tmp_path):
+    out = tmp_path / "a" / "run"
+    _, history = go(out, lr=2e-3, batch_size=3, seed=5, config={"model": "tiny"})
+    assert sorted(p.name for p in out.iterdir()) == FILES
+    text = (out / "metrics.csv").read_text().splitlines()
+    assert text[0] == ",".join(COLUMNS) == \
+        "step,train_loss,train_accuracy,test_loss,test_accuracy,seconds"
+    assert [int(line.split(",")[0]) for line in text[1:]] == [5, 10, 15, 20, 24]
+    assert minifpt.History.load(out / "metrics.csv") == history
+    settings = json.loads((out / "config.json").read_text())
+    want = {"task": "bit-xor", "options": {"n": 2}, "steps": 24, "batch_size": 3, "lr": 2e-3,
+            "seed": 5, "schedule": "constant", "model": "tiny"}
+    assert {k: settings[k] for k in want} == want
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    arrays, state = checkpoint(out)
+    assert state["step"] == state["t"] == 24 and all(a.dtype == np.float32
+                                                     for a in arrays.values())
+
+
+def test_history_columns():
+    history = go()[1]
+    for column in COLUMNS:
+        assert history[column].shape == (5,) and np.isfinite(history[column]).all()
+    assert history[0]["step"] == 5 and set(history[0]) == set(COLUMNS)
+    assert (np.diff(history["seconds"]) >= 0).all()
+
+
+def test_history_saves_what_was_not_measured_as_empty(tmp_path):
+    history = minifpt.History([dict.fromkeys(COLUMNS) | {"step": 3, "train_loss": 0.1}])
+    history.save(tmp_path / "m.csv")
+    assert (tmp_path / "m.csv").read_text().splitlines()[1] == "3,0.1,,,,"
+    assert minifpt.History.load(tmp_path / "m.csv") == history
+    assert np.isnan(history["test_loss"]).all()
+
+
+def test_train_loss_is_the_mean_since_the_last_row(monkeypatch):
+    losses, step = [], training.step
+
+    def recorded(*args, **kw):
+        losses.append(step(*args, **kw))
+        return losses[-1]
+    monkeypatch.setattr(training, "step", recorded)
+    history = go()[1]
+    for row, (i, j) in zip(history, [(0, 5), (5, 10), (10, 15), (15, 20), (20, 24)], strict=True):
+        want = np.mean(losses[i:j], axis=0)
+        np.testing.assert_allclose([row["train_loss"], row["train_accuracy"]], want)
+
+
+def test_a_step_by_hand():
+    """Two steps equal forward, backward, clipping and Adam called one by one."""
+    task = BitXOR(n=2)
+    trained, _ = go(steps=2, lr=3e-3, seed=4)
+    model, rng = build(task), np.random.default_rng([4, 0])
+    parameters = [p for p in model.parameters() if p.trainable]
+    adam = optim.Adam(parameters, lr=3e-3)
+    for _ in range(2):
+        x, y = task.batch(rng, 4)
+        logits, cache = model.forward(x, True, rng)
+        model.zero_grad()
+        model.backward(task.loss(logits, y)[1], cache)
+        assert optim.clip_grad_norm(parameters, 1.0) > 0
+        adam.step()
+    np.testing.assert_equal(data(trained), data(model))
+
+
+def test_evaluate_is_the_mean_over_all_examples():
+    task = BitXOR(n=2)
+    model = build(task)
+    x, y = task.batch(np.random.default_rng(3), 150, "test")      # two batches and a part
+    got = training.evaluate(model, task, np.random.default_rng(3), 150)
+    single = [(task.loss(model.predict(x[i:i + 1]), y[i:i + 1])[0],
+               task.accuracy(model.predict(x[i:i + 1]), y[i:i + 1])) for i in range(150)]
+    np.testing.assert_allclose(got, np.mean(single, axis=0), rtol=1e-5)
+    assert training.evaluate(model, task, None, 0, (x, y)) == got
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Small(BitXOR):
+    """Bit XOR with a test set of its own."""
+
+    def test_set(self):
+        return self.batch(np.random.default_rng(99), 70, "test")
+
+
+def test_the_last_row_is_tested_on_the_whole_test_set():
+    task = Small(n=2)
+    model, history = go(task=task)
+    x, y = task.test_set()
+    logits = np.concatenate([model.predict(x[:64]), model.predict(x[64:])])
+    assert history[-1]["test_accuracy"] == pytest.approx(task.accuracy(logits, y), abs=1e-12)
+    assert history[-1]["test_loss"] == pytest.approx(task.loss(logits, y)[0], rel=1e-5)
+    assert (8 * 2 * history["test_accuracy"][:-1] % 1 == 0).all()         # 8 examples of 2 bits
+
+
+@pytest.mark.parametrize("freeze", ["fpt", "full", "output_only", "input", "attn,mlp,h.1.ln_1.*",
+                                    "input,pos,ln,attn,output", "*.bias"])
+def test_frozen_parameters_do_not_change(freeze):
+    model = build(BitXOR(n=2), freeze)
+    before = data(model)
+    token = model.trunk.wte.weight.data.copy()
+    go(model=model, lr=1e-2, weight_decay=0.1)
+    for name, p in model.named_parameters():
+        changed = (p.data != before[name]).any()
+        assert changed == p.trainable, name
+    np.testing.assert_array_equal(model.trunk.wte.weight.data, token)
+
+
+def test_weights_of_unused_positions_do_not_change():
+    model = build(BitXOR(n=2))
+    before = data(model)["trunk.wpe.weight"]
+    go(model=model)
+    changed = (model.trunk.wpe.weight.data != before).any(axis=1)
+    assert changed[:4].all() and not changed[4:].any()
+
+
+def test_same_seed_same_bits_another_seed_differs():
+    (a, first), (b, second), (c, third) = go(seed=1), go(seed=1), go(seed=2)
+    np.testing.assert_equal(data(a), data(b))
+    assert rows(first) == rows(second) != rows(third)
+    assert (data(a)["output.weight"] != data(c)["output.weight"]).any()
+
+
+def test_testing_and_checkpoints_do_not_disturb_training(tmp_path):
+    np.testing.assert_equal(data(go()[0]), data(go(tmp_path / "a", eval_every=2,
+                                                   checkpoint_every=3, test_examples=70)[0]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_stays(dtype, monkeypatch):
+    kept = []
+    monkeypatch.setattr(training, "Adam",
+                        lambda *a, **k: kept.append(optim.Adam(*a, **k)) or kept[0])
+    model = build(BitXOR(n=2), dtype=dtype)
+    go(model=model, weight_decay=0.1, schedule="cosine", warmup=3)
+    adam = kept[0]
+    arrays = [*(p.data for p in model.parameters()), *(p.grad for p in adam.parameters),
+              *adam.m, *adam.v]
+    assert {a.dtype for a in arrays} == {np.dtype(dtype)}
+
+
+def test_learning_rates(monkeypatch):
+    def rates(**kw):
+        seen = []
+
+        class Recorded(optim.Adam):
+            def step(self):
+                seen.append(self.lr)
+                super().step()
+        monkeypatch.setattr(training, "Adam", Recorded)
+        go(lr=0.5, steps=6, **kw)
+        return seen
+    assert rates() == [0.5] * 6
+    np.testing.assert_allclose(rates(warmup=4), [0.125, 0.25, 0.375, 0.5, 0.5, 0.5])
+    np.testing.assert_allclose(rates(schedule="cosine", warmup=2),
+                               [0.5 * optim.cosine(i, 6, 2) for i in range(6)])
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"steps": 0}, "must be positive"), ({"batch_size": 0}, "must be positive"),
+    ({"lr": 0.0}, "must be positive"), ({"lr": float("nan")}, "must be positive"),
+    ({"lr": float("inf")}, "must be positive"), ({"eval_every": 0}, "must be positive"),
+    ({"test_examples": 0}, "must be positive"), ({"checkpoint_every": -1}, "must be positive"),
+    ({"seed": -1}, "seed is -1"), ({"schedule": "linear"}, "schedule is 'linear'")])
+def test_bad_arguments_write_nothing(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message) as error:
+        go(tmp_path / "run", **options)
+    assert one_line(error) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task, model, message", [
+    (BitXOR(n=2), build(BitXOR(n=2), "*"), "every parameter is frozen"),
+    (BitXOR(n=9), build(BitXOR(n=9)), "18 tokens, the trunk has 16 positions"),
+    (BitMemory(1, 4, 2), build(BitXOR(n=2)), r"expected \(B, T, 1\)"),
+    (BitXOR(n=3), build(BitXOR(n=2)), "logits")])
+def test_a_task_that_does_not_fit_writes_nothing(tmp_path, task, model, message):
+    with pytest.raises(ValueError, match=message) as error:
+        go(tmp_path / "run", model=model, task=task)
+    assert one_line(error) and not list(tmp_path.iterdir())
+
+
+def test_missing_training_data_writes_nothing(tmp_path):
+    task = BitXOR(n=2)
+    draw = task.draw
+    task.draw = lambda rng, size, split: draw(rng, size, {"test": split}[split])
+    with pytest.raises(KeyError):
+        go(tmp_path / "run", task=task)
+    assert not list(tmp_path.iterdir())
+
+
+# ----------------------------------------------------------------- stopping, going on
+
+
+@pytest.mark.parametrize("kw", [{}, {"schedule": "cosine", "warmup": 4, "weight_decay": 0.1},
+                                {"warmup": 12}], ids=["constant", "cosine", "warm-up"])
+@pytest.mark.parametrize("step", [8, 16, 23])
+def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
+    undisturbed, history = go(tmp_path / "a", **kw)
+    with pytest.raises(Stop):
+        go(tmp_path / "b", task=stop_at(BitXOR(n=2), step), **kw)
+    assert checkpoint(tmp_path / "b")[1]["step"] == 7 * ((step - 1) // 7)
+    resumed, continued = go(tmp_path / "b", resume=True, **kw)
+    np.testing.assert_equal(data(resumed), data(undisturbed))
+    assert rows(continued) == rows(history)
+    assert rows(minifpt.History.load(tmp_path / "b" / "metrics.csv")) == rows(history)
+    same_checkpoint(tmp_path / "a", tmp_path / "b")
+    assert {**contents(tmp_path / "a"), "checkpoint.npz": 0, "metrics.csv": 0}.keys() == \
+        contents(tmp_path / "b").keys()
+
+
+def test_resume_before_the_first_checkpoint(tmp_path):
+    go(tmp_path / "a")
+    with pytest.raises(Stop):
+        go(tmp_path / "b", task=stop_at(BitXOR(n=2), 6))
+    assert not (tmp_path / "b" / "checkpoint.npz").exists()
+    go(tmp_path / "b", resume=True)
+    same_checkpoint(tmp_path / "a", tmp_path / "b")
+
+
+def test_resume_of_a_finished_run_changes_nothing(tmp_path):
+    _, history = go(tmp_path / "a")
+    before = contents(tmp_path / "a")
+    model, again = go(tmp_path / "a", resume=True)
+    after = contents(tmp_path / "a")
+    assert again == history and before.pop("curves.png") and after.pop("curves.png")
+    assert before == after
+    np.testing.assert_array_equal(checkpoint(tmp_path / "a")[0]["output.weight"],
+                                  model.output.weight.data)
+
+
+def test_resume_may_ask_for_more_steps(tmp_path):
+    longer = go(tmp_path / "a", steps=31)[0]
+    go(tmp_path / "b")
+    model, history = go(tmp_path / "b", steps=31, resume=True)
+    np.testing.assert_equal(data(model), data(longer))
+    assert history[-1]["step"] == 31
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["steps"] == 31
+    with pytest.raises(ValueError, match="steps = 31, not 24"):
+        go(tmp_path / "b", resume=True)
+
+
+def refuse(out, error, message, **kw):
+    before = contents(out)
+    with pytest.raises(error, match=message) as raised:
+        go(out, **kw)
+    assert one_line(raised) and contents(out) == before
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The folder of a run that was stopped after step 14."""
+    with pytest.raises(Stop):
+        go(tmp_path / "run", task=stop_at(BitXOR(n=2), 18))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kw, message", [
+    ({"lr": 2e-3}, "lr = 0.001, not 0.002"), ({"seed": 1}, "seed = 0, not 1"),
+    ({"batch_size": 5}, "batch_size"), ({"steps": 20}, "steps = 24, not 20"),
+    ({"eval_every": 4}, "eval_every"), ({"clip": 2.0}, "clip"), ({"warmup": 3}, "warmup"),
+    ({"weight_decay": 0.1}, "weight_decay"), ({"schedule": "cosine"}, "schedule"),
+    ({"test_examples": 9}, "test_examples"), ({"config": {"model": "b"}}, "model = None, not b")])
+def test_resume_with_other_settings_is_refused(stopped, kw, message):
+    refuse(stopped, ValueError, message, resume=True, **kw)
+
+
+def test_resume_of_another_task_is_refused(stopped):
+    task = BitXOR(n=3)
+    refuse(stopped, ValueError, "options", model=build(task), task=task, resume=True)
+
+
+@pytest.mark.parametrize("model, message", [
+    (lambda t: build(t, seed=1), "other frozen weights"),
+    (lambda t: build(t, "attn"), "other frozen weights"),
+    (lambda t: build(t, "full"), "other frozen weights"),
+    (lambda t: build(t, dtype=np.float64), "other frozen weights")])
+def test_resume_over_other_frozen_weights_is_refused(stopped, model, message):
+    refuse(stopped, ValueError, message, model=model(BitXOR(n=2)), resume=True)
+
+
+@pytest.mark.parametrize("kw, message", [
+    ({"dtype": np.float64}, "float32, the model wants .*float64")])
+def test_resume_in_another_dtype_is_refused(tmp_path, kw, message):
+    task = BitXOR(n=2)
+    go(tmp_path / "run", model=build(task, "full"))
+    refuse(tmp_path / "run", ValueError, message, model=build(task, "full", **kw), resume=True)
+
+
+def rewrite(path, change):
+    with np.load(path) as file:
+        arrays = dict(file)
+    change(arrays)
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda a: a.pop("state"), "not a checkpoint, or damaged"),
+    (lambda a: a.update(state=np.array("{")), "not a checkpoint, or damaged"),
+    (lambda a: a.update(state=np.array("[]")), "not a checkpoint, or damaged"),
+    (lambda a: a.update(state=np.array("{}")), "not a checkpoint, or damaged"),
+    (lambda a: a.pop("output.weight"), "'output.weight' has no array"),
+    (lambda a: a.update({"output.bias": np.zeros(3, np.float32)}), r"'output.bias' has shape \(3"),
+    (lambda a: a.update({"m/output.bias": np.zeros(3, np.float32)}), "'m/output.bias' has shape"),
+    (lambda a: a.update({"v/input.bias": a["v/input.bias"].astype(float)}), "dtype float64")])
+def test_a_checkpoint_that_does_not_fit_is_refused(stopped, change, message):
+    rewrite(stopped / "checkpoint.npz", change)
+    model = build(BitXOR(n=2))
+    before = data(model)
+    refuse(stopped, ValueError, message, model=model, resume=True)
+    np.testing.assert_equal(data(model), before)          # nothing was loaded in part
+
+
+@pytest.mark.parametrize("damage", [
+    lambda raw: raw[:len(raw) // 2], lambda raw: raw[:-30], lambda raw: b"", lambda raw: b"\x80",
+    lambda raw: raw[:300] + bytes(200) + raw[500:], lambda raw: b"PK\x03\x04" + raw[:100]])
+def test_a_damaged_checkpoint_is_refused(stopped, damage):
+    path = stopped / "checkpoint.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    refuse(stopped, ValueError, "checkpoint.npz: not a checkpoint, or damaged", resume=True)
+
+
+def test_an_array_instead_of_a_checkpoint_is_refused(stopped):
+    with open(stopped / "checkpoint.npz", "wb") as f:
+        np.save(f, np.zeros(3))
+    refuse(stopped, ValueError, "not a checkpoint, or damaged", resume=True)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3", '{"steps": null}'])
+def test_damaged_settings_are_refused(stopped, text):
+    (stopped / "config.json").write_text(text)
+    refuse(stopped, ValueError, "config.json", resume=True)
+
+
+def test_a_folder_that_holds_a_run_is_refused(stopped):
+    refuse(stopped, ValueError, "already holds a run")
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run to resume"):
+        go(tmp_path / "none", resume=True)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="resume needs out"):
+        go(resume=True)
+
+
+# ----------------------------------------------------------------------- divergence
+
+
+def no_forward_left(layer):
+    assert "forward" not in vars(layer)
+    for _, child in layer.children():
+        if isinstance(child, Layer):
+            no_forward_left(child)
+
+
+def poison(task, model, step, name, value):
+    """Put ``value`` into a parameter just before that step."""
+    batch, asked = task.batch, []
+
+    def poisoned(rng, size, split="train"):
+        if split == "train" and size > 1:
+            asked.append(size)
+            if len(asked) == step:
+                dict(model.named_parameters())[name].data.flat[1] = value
+        return batch(rng, size, split)
+    task.batch = poisoned
+    return task
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["input.weight", "trunk.wpe.weight", "trunk.h.0.ln_1.weight",
+                                  "trunk.h.1.attn.c_attn.weight", "trunk.ln_f.bias",
+                                  "output.bias"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_value_that_is_not_finite_stops_the_run(tmp_path, name, value):
+    task = BitXOR(n=2)
+    model = build(task)
+    with pytest.raises(minifpt.Diverged, match=rf"^step 17: the .* first in {name}; ") as error:
+        go(tmp_path / "run", model=model, task=poison(task, model, 17, name, value))
+    assert one_line(error) and isinstance(error.value, ValueError)
+    no_forward_left(model)
+    with pytest.raises(Stop):                             # the checkpoint is that of step 14
+        go(tmp_path / "good", task=stop_at(BitXOR(n=2), 17))
+    same_checkpoint(tmp_path / "run", tmp_path / "good")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_first_layer_is_named_where_parameters_are_finite():
+    task = BitXOR(n=2)
+    for name in ("trunk.h.1.mlp.c_fc", "trunk.h.0.attn.c_attn", "output"):
+        model = build(task, dropout=0.0)
+        p = dict(model.named_parameters())[f"{name}.weight"]
+        p.data[:] = 3e38                                  # finite, its product is not
+        x, _ = task.batch(np.random.default_rng(0), 4)
+        assert training.first_nonfinite(model, x) == name
+        no_forward_left(model)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_gradient_that_is_not_finite_is_named(tmp_path):
+    task, loss = BitXOR(n=2), BitXOR.loss
+    task.loss = lambda logits, y: (loss(task, logits, y)[0],
+                                   np.full_like(logits, np.inf if len(y) > 1 else 0))
+    with pytest.raises(minifpt.Diverged, match="step 1: the gradient is not finite, first in "
+                                               "the gradient of output.bias"):
+        go(task=task)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("steps", [1, 24])
+def test_a_huge_learning_rate(tmp_path, steps):
+    """Even where a checkpoint or the end comes first: nothing that is broken is kept."""
+    with pytest.raises(minifpt.Diverged, match="^step [12]: the .*loss is not finite, first in "):
+        go(tmp_path / "run", lr=1e38, steps=steps, checkpoint_every=1, eval_every=24)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["config.json"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_broken_weights_at_the_start_write_nothing(tmp_path):
+    model = build(BitXOR(n=2))
+    model.trunk.h[0].mlp.c_fc.weight.data[0, 0] = np.nan
+    with pytest.raises(minifpt.Diverged, match="first in trunk.h.0.mlp.c_fc.weight"):
+        go(tmp_path / "run", model=model)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_diverged_can_go_on(tmp_path):
+    """From its last good checkpoint, for instance after a look at it."""
+    task = BitXOR(n=2)
+    model = build(task)
+    with pytest.raises(minifpt.Diverged):
+        go(tmp_path / "run", model=model, task=poison(task, model, 17, "output.bias", np.nan))
+    go(tmp_path / "run", model=model, resume=True)        # the same, broken model
+    go(tmp_path / "good")
+    same_checkpoint(tmp_path / "run", tmp_path / "good")
+
+
+# ------------------------------------------------------- real processes, real signals
+
+
+@pytest.fixture(scope="module")
+def weight_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "tiny.npz"
+    trunk().save(path)
+    return path
+
+
+STEPS = 500
+
+
+def command(weight_file, out, checkpoint_every, *more):
+    return [sys.executable, "-m", "minifpt", "train", "bit-xor", "--n", "2", "--model",
+            str(weight_file), "--steps", str(STEPS), "--batch-size", "8",
+            "--out", str(out), "--checkpoint-every", str(checkpoint_every), *more]
+
+
+def wait_for(process, path):
+    for _ in range(60_000):
+        if path.exists():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    raise AssertionError(f"{path} was not written")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(weight_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    subprocess.run(command(weight_file, out, 50), check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("first, seed", [("checkpoint.npz", 0), ("checkpoint.npz", 1),
+                                         ("config.json", 2)])
+def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, first, seed):
+    """Killed at a random moment after that file appears."""
+    out = tmp_path / "run"
+    every = 7 if first == "checkpoint.npz" else 10 * STEPS
+    with subprocess.Popen(command(weight_file, out, every), stderr=subprocess.PIPE) as process:
+        wait_for(process, out / first)
+        if first == "checkpoint.npz":
+            time.sleep(random.Random(seed).uniform(0, 0.1))
+        process.kill()
+    assert process.returncode == -signal.SIGKILL, "ended before it was killed"
+    assert (out / "checkpoint.npz").exists() == (first == "checkpoint.npz")
+    done = subprocess.run(command(weight_file, out, 50, "--resume"), capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    same_checkpoint(out, undisturbed)
+    histories = [minifpt.History.load(f / "metrics.csv") for f in (out, undisturbed)]
+    assert rows(histories[0]) == rows(histories[1])
+
+
+def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
+    out = tmp_path / "run"
+    with subprocess.Popen(command(weight_file, out, 7), stderr=subprocess.PIPE,
+                          text=True) as process:
+        wait_for(process, out / "checkpoint.npz")
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+    assert process.returncode == 130, errors
+    step = checkpoint(out)[1]["step"]
+    bar, _, message = errors.rstrip("\n").rpartition("\n")
+    assert message == f"minifpt: stopped at step {step}, go on from {out}"
+    assert "Traceback" not in bar
+    subprocess.run(command(weight_file, out, 50, "--resume"), check=True, capture_output=True)
+    same_checkpoint(out, undisturbed)
+
+
+def test_interrupt_in_process(tmp_path):
+    """The step is finished, the checkpoint written, the old handler put back."""
+    task, before = BitXOR(n=2), signal.getsignal(signal.SIGINT)
+    batch, asked = task.batch, []
+
+    def interrupting(rng, size, split="train"):
+        if split == "train" and size > 1:
+            asked.append(size)
+            if len(asked) == 10:
+                signal.raise_signal(signal.SIGINT)
+        return batch(rng, size, split)
+    task.batch = interrupting
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 10"):
+        go(tmp_path / "b", task=task)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert checkpoint(tmp_path / "b")[1]["step"] == 10
+    go(tmp_path / "b", resume=True)
+    go(tmp_path / "a")
+    same_checkpoint(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_crash_while_a_file_is_written_leaves_the_old_one(stopped, monkeypatch):
+    before = contents(stopped)
+    monkeypatch.setattr(weights.os, "replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
+    run = Run(build(BitXOR(n=2)), optim.Adam([p for p in build(BitXOR(n=2)).parameters()
+                                              if p.trainable]), np.random.default_rng(0))
+    with pytest.raises(OSError, match="full"):
+        run.save(stopped / "checkpoint.npz")
+    assert contents(stopped) == before
+
+
+def test_a_run_can_be_copied_and_resumed_elsewhere(stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path / "copy")
+    go(stopped, resume=True)
+    go(tmp_path / "copy", resume=True)
+    same_checkpoint(stopped, tmp_path / "copy")
+
+
+def test_all_tasks_train(tmp_path):
+    for name, options in (("bit-xor", {"n": 3}), ("bit-memory", {"bits": 4, "patch": 2})):
+        task = tasks.get(name, **({"strings": 2} if "bits" in options else {}), **options)
+        _, history = go(task=task, model=build(task), steps=3)
+        assert history[-1]["step"] == 3
