@@ -7,13 +7,15 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.tasks", "minifpt.pretrained"],
+    packages=["minifpt", "minifpt.exercises", "minifpt.tasks", "minifpt.pretrained"],
     # The shipped weights lie beside the package in a checkout and inside it when installed.
     package_dir={"minifpt.pretrained": "weights"},
     package_data={"minifpt.pretrained": ["*.npz"]},
     install_requires=["numpy>=2.0", "scipy", "matplotlib", "tqdm"],
     extras_require={
         "data": ["pooch"],
+        "gpt2": ["huggingface_hub"],
+        "lessons": ["jupyterlab", "ipykernel"],
         "test": ["pytest", "hypothesis"],
     },
     entry_points={"console_scripts": ["minifpt=minifpt.cli:main"]},

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, experiments, fast, pretrain, tasks, weights
+from . import __version__, experiments, fast, pretrain, tasks, tokenizer, weights
 from . import functional as F
 from .fpt import FPT
 from .freeze import FreezeMask
-from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel, perplexity
 from .gradcheck import gradcheck, gradcheck_layer
+from .huggingface import HUB
 
 MODEL = "minigpt-language"
 
@@ -115,6 +116,26 @@ def parser():
     sub.add_argument("--lr", type=float, default=argparse.SUPPRESS)
     sub.add_argument("--seed", type=seed, default=0)
     sub.add_argument("--resume", action="store_true")
+
+    sub = command(convert, "Convert a GPT-2 that Transformers saved, or one from the hub.")
+    sub.add_argument("source", metavar="NAME|PATH",
+                     help=f"{', '.join(HUB)}, another hub id OWNER/NAME, or a folder or file")
+    sub.add_argument("--dtype", choices=["float16", "float32"], default="float16")
+    sub.add_argument("--out", type=Path, help="weight file (default: in the user's cache folder)")
+    sub.add_argument("--dropout", type=float, help="instead of the source's")
+
+    sub = command(generate, "Continue a text.")
+    sub.add_argument("prompt", nargs="?", default="It was ", help="default: 'It was '")
+    sub.add_argument("--model", default=MODEL, metavar="NAME|PATH")
+    sub.add_argument("--tokens", type=int, default=200, help="how many more (default: 200)")
+    sub.add_argument("--temperature", type=float, default=0.8, help="default: 0.8; 0 is greedy")
+    sub.add_argument("--top-k", type=int, help="draw among the k likeliest only")
+    sub.add_argument("--seed", type=seed, default=0)
+
+    sub = command(perplexity_command, "Measure how well a language model predicts a text.")
+    sub.add_argument("file", type=Path, metavar="FILE", help="a text file, UTF-8")
+    sub.add_argument("--model", default=MODEL, metavar="NAME|PATH")
+    sub.add_argument("--stride", type=int, help="tokens between windows (default: half a window)")
 
     command(info, "Show versions, BLAS, threads, and where weights and data are looked for.")
     return top
@@ -242,6 +263,33 @@ def pretrain_command(args):
     history = pretrain.language(args.text, out, seed=args.seed, resume=args.resume,
                                 **given(args, "steps", "batch_size", "lr"))
     print(f"{out}: {history[-1]['test_loss']:.3f} nats a byte on held-out text")
+
+
+def convert(args):
+    print(weights.convert(args.source, args.out, args.dtype, dropout=args.dropout))
+
+
+def load_with_tokenizer(model):
+    """A trunk and the tokenizer that belongs to it."""
+    trunk = GPT2.from_pretrained(model)
+    return trunk, tokenizer.find(weights.find(model), trunk.config.vocab_size)
+
+
+def generate(args):
+    trunk, words = load_with_tokenizer(args.model)
+    ids = trunk.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
+                         args.seed)
+    print(words.decode(ids))
+
+
+def perplexity_command(args):
+    trunk, words = load_with_tokenizer(args.model)
+    score = perplexity(trunk, words.encode(args.file.read_text(encoding="utf-8")), args.stride,
+                       progress=True)
+    unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
+    print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
+          f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
+          f"{score['tokens']:,} {unit}s scored")
 
 
 def info(args):

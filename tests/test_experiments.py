@@ -8,7 +8,7 @@ from test_data import write_mnist
 from test_plots import png_size
 
 import minifpt
-from minifpt import experiments, tasks
+from minifpt import experiments, plots, tasks
 from minifpt.train import COLUMNS
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
@@ -39,6 +39,12 @@ def runs(monkeypatch):
         return train(model, task, **kw)
     monkeypatch.setattr(experiments, "train", recorded)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Runs draw no curves, which take longer than they do."""
+    monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
 
 
 def grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw):

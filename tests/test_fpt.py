@@ -269,7 +269,7 @@ def test_build_errors(sizes):
 
 def counted(shape, n_layer):
     """The counts of a model of a named shape for CIFAR's 64 tokens, with so many layers."""
-    config = minifpt.GPT2Config(**SHAPES[shape] | {"n_layer": n_layer}, vocab_size=1)
+    config = minifpt.GPT2Config(**SHAPES[shape] | {"n_layer": n_layer, "vocab_size": 1})
     model = minifpt.FPT(minifpt.GPT2(config, seed=None), 16, 10)
     model.freeze(minifpt.FreezeMask.fpt())
     return model.counts(tokens=64)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import optim, tasks, weights
+from minifpt import optim, plots, tasks, weights
 from minifpt import train as train_function
 from minifpt.layers import Layer
 from minifpt.tasks import BitMemory, BitXOR
@@ -20,6 +20,13 @@ from minifpt.train import COLUMNS, Run
 
 training = sys.modules["minifpt.train"]                   # minifpt.train is the function
 FILES = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """Runs draw no curves, which take longer than they do, but in the test of that."""
+    if "files" not in request.node.name:
+        monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
 
 
 def trunk(dropout=0.1, dtype=np.float32, seed=0):

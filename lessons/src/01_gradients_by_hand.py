@@ -58,13 +58,14 @@ guess = ...                                               # a whole number
 w_moved = w.copy()
 w_moved[0, 1] += 0.01
 y_moved, _ = F.linear(x, w_moved, b)
-rate = (y_moved - y) / 0.01                               # how y moves for each unit of w[0, 1]
+rate = (y_moved - y) / 0.01                               # y's move for a unit of w[0, 1]
 reveal(guess, int((rate != 0).sum()), f"of {y.size}")
 
 fig, axes = figure(2, width=3, height=2.6)
 matrix(axes[0], rate, "rate of y along w[0, 1]", "o", "n", limit=3)
 matrix(axes[1], x, "x", "i", "n", limit=3)
-axes[1].plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 3.5, 3.5, -0.5], color.ink, clip_on=False)
+axes[1].plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 3.5, 3.5, -0.5], color.ink,
+             clip_on=False)
 picture(fig)
 
 # %% [markdown]
@@ -271,7 +272,7 @@ picture(fig)
 
 # %%
 h = 1e-2
-third = 2 * (slope(2 * h) - slope(h)) / h ** 2            # L''', from what two steps differ by
+third = 2 * (slope(2 * h) - slope(h)) / h ** 2            # L''', from two steps
 for name, (_, dtype, central) in kinds.items():
     if central:
         eps = float(np.finfo(dtype).eps)
@@ -292,7 +293,7 @@ for name, (_, dtype, central) in kinds.items():
 print(f"{'':22}{'right gradient':>16}{'0.1 % too large':>18}")
 for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
     measured = slope(h, dtype)
-    right, wrong = (abs(measured - g) / abs(dw[0, 1]) for g in (dw[0, 1], 1.001 * dw[0, 1]))
+    right, wrong = (abs(measured / dw[0, 1] - factor) for factor in (1, 1.001))
     print(f"{dtype.__name__}, step {h:<8.0e}{right:>16.1e}{wrong:>18.1e}")
 
 # %% [markdown]

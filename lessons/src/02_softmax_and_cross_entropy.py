@@ -51,15 +51,15 @@ axes[1].set(title="probabilities p = softmax(z)", ylabel="probability", ylim=(0,
 picture(fig)
 
 # %% [markdown]
-# Now we add 100 to every logit. What happens to the largest probability? Say `"grows"`,
-# `"shrinks"` or `"stays"`.
+# Now we add 100 to every logit. What happens to the largest probability? Say `"stays"` or
+# `"changes"`.
 
 # %%
 guess = ...
 
 # %%
 moved = naive_softmax(z + 100)
-reveal(guess, "stays" if np.allclose(moved, p) else "grows" if moved.max() > p.max() else "shrinks")
+reveal(guess, "stays" if np.allclose(moved, p) else "changes")
 print("before:", p.round(4))
 print("after: ", moved.round(4))
 
@@ -97,7 +97,7 @@ show(F.softmax, F.log_sum_exp)
 
 # %%
 shifts = np.arange(-200, 201, 4)
-rows = (z + shifts[:, None]).astype(np.float32)           # (shifts, V): one row for each shift
+rows = (z + shifts[:, None]).astype(np.float32)           # (shifts, V)
 with np.errstate(all="ignore"):
     naive_p = naive_softmax(rows)[:, 2]
     naive_lse = np.log(np.exp(rows).sum(axis=-1))
@@ -106,7 +106,8 @@ stable_p, stable_lse = F.softmax(rows)[0][:, 2], F.log_sum_exp(rows)[0][:, 0]
 fig, axes = figure(2, width=3.9, height=2.8)
 for ax, naive, stable in ((axes[0], naive_p, stable_p), (axes[1], naive_lse, stable_lse)):
     fine = np.isfinite(naive)
-    ax.plot(shifts, stable, color=color.teal, linewidth=5, alpha=0.5, label="maximum taken away")
+    ax.plot(shifts, stable, color=color.teal, linewidth=5, alpha=0.5,
+            label="maximum taken away")
     ax.plot(shifts, np.where(fine, naive, np.nan), color=color.ink, label="as written")
     ax.plot(shifts[~fine], stable[~fine], "x", color=color.ochre, markersize=4,
             label="as written: nan or inf")
@@ -130,15 +131,13 @@ def one_maximum(z):
     return e / e.sum(axis=-1, keepdims=True)
 
 
-for name, data in {"ordinary rows": rng.standard_normal((3, 5)),
-                   "rows of different size": rng.standard_normal((3, 5)) + [[0], [500], [1000]],
-                   }.items():
-    data = data.astype(np.float32)
-    for function in (lambda z: F.softmax(z)[0], one_maximum):
-        with np.errstate(all="ignore"):
-            sums = function(data).sum(axis=-1)
-        label = "one_maximum" if function is one_maximum else "F.softmax"
-        print(f"{name:24}{label:14} the rows sum to {sums.round(4)}")
+ordinary = rng.standard_normal((3, 5)).astype(np.float32)
+different = ordinary + np.array([[0], [500], [1000]], np.float32)
+with np.errstate(all="ignore"):
+    for name, data in ("ordinary rows", ordinary), ("rows of different size", different):
+        print(f"{name}, each sums to")
+        print("    F.softmax  ", F.softmax(data)[0].sum(axis=-1).round(4))
+        print("    one_maximum", one_maximum(data).sum(axis=-1).round(4))
 
 # %% [markdown]
 # ## The loss, and its gradient
@@ -154,18 +153,19 @@ for name, data in {"ordinary rows": rng.standard_normal((3, 5)),
 
 # %%
 margins = np.arange(0, 151, 2)
-rows = np.stack([np.zeros(len(margins)), margins], axis=1).astype(np.float32)   # target 0
+rows = np.stack([0 * margins, margins], axis=1).astype(np.float32)   # the target is 0
 with np.errstate(divide="ignore"):
     two_steps = -np.log(F.softmax(rows)[0][:, 0])
 merged = np.array([F.cross_entropy(row[None], np.array([0]))[0] for row in rows])
 lost = margins[np.isinf(two_steps)][0]
 
 fig, (ax,) = figure(width=5.5, height=2.7)
-ax.plot(margins, merged, color=color.teal, linewidth=5, alpha=0.5, label="log-sum-exp minus logit")
+ax.plot(margins, merged, color=color.teal, linewidth=5, alpha=0.5,
+        label="log-sum-exp minus logit")
 ax.plot(margins, np.where(np.isfinite(two_steps), two_steps, np.nan), color=color.ink,
         label="-log(softmax)")
-ax.axvline(lost, color=color.ochre, linestyle="--", label="-log(softmax) is infinite from here")
-ax.set(xlabel="margin", ylabel="loss (nats)", title="In two steps, a bad mistake is infinitely bad")
+ax.axvline(lost, color=color.ochre, linestyle="--", label="-log(softmax) infinite from here")
+ax.set(xlabel="margin", ylabel="loss (nats)", title="In two steps a bad mistake is infinitely bad")
 ax.legend(fontsize=8)
 picture(fig)
 print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in float32")
@@ -282,7 +282,7 @@ for ax, values, title in zip(axes, (jacobian, np.diag(p), -np.outer(p, p)),
     matrix(ax, values, title, "logit", columns=words, rows=words, limit=0.6, signed=True)
 axes[0].set_ylabel("probability")
 picture(fig)
-print("columns sum to", np.abs(jacobian.sum(axis=0)).max().round(9), "at most")
+print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %% [markdown]
 # The first matrix is the sum of the other two. A logit lifts its own probability (red) and
@@ -363,14 +363,18 @@ check("log_softmax_backward", log_softmax_backward)
 
 
 # %% [markdown]
-# **5.** *Open.* In float16 a number below about $6 \cdot 10^{-8}$ is 0, and one above 65504 is
-# infinite. The gradient of a mean over many tokens is full of small numbers. Training in
-# float16 therefore multiplies the loss by a **scale**, so that the gradient is cast when it is
-# large, and divides afterwards. Choose one for a given gradient: no entry may overflow, and at
-# most 1 % of those that are not 0 may become 0. Then plot the lost share against the scale. Is
+# **5.** *Open.* float16 has a short range: the next cell prints its ends. Below it a number
+# becomes 0, above it infinite. The gradient of a mean over many tokens is full of small numbers.
+# Training in float16 therefore multiplies the loss by a **scale**, so that the gradient is large
+# when it is cast, and divides afterwards. Choose a scale for a given gradient: no entry may
+# overflow, and at most 1 % of them may become 0. Then plot the lost share against the scale. Is
 # there always a scale that works? Make a gradient for which there is none.
 
 # %%
+half = np.finfo(np.float16)
+print(f"float16 reaches from {half.smallest_subnormal:.1g} to {half.max:.0f}")
+
+
 def loss_scale(gradient):
     """gradient (N, V), float64 -> a power of two to multiply it by before it is float16"""
     return ...

@@ -60,7 +60,7 @@ for ax, layer_norm in zip(axes, (False, True), strict=True):
     for size, ink in ((2.0, color.ochre), (1.0, color.ink), (0.5, color.teal)):
         ax.semilogy(deviations(layer_norm, size), "o-", color=ink, markersize=3,
                     label=f"weights x {size}")
-    ax.set(xlabel="blocks", title=f"{'With' if layer_norm else 'Without'} layer norm before f")
+    ax.set(xlabel="blocks", title="with layer norm" if layer_norm else "without layer norm")
 axes[0].set_ylabel("standard deviation of x")
 axes[0].legend(loc="upper left")
 picture(fig)
@@ -101,13 +101,13 @@ for ax, values, title in zip(axes, (x, centred, scaled, scaled * w + b),
                              strict=True):
     matrix(ax, values, title, "channel", limit=6, digits=1)
 picture(fig)
-print("means of x̂:", np.abs(scaled.mean(axis=-1)).round(9), " deviations:", scaled.std(axis=-1))
+print("means of x̂:     ", np.abs(scaled.mean(axis=-1)).round(9))
+print("deviations of x̂:", scaled.std(axis=-1))
 
 # %% [markdown]
 # Channel 1 has scale 0: whatever comes in, 0 goes out, and the next layer is deaf to it.
 # Channel 2 has an offset of 3, which is there for every token. Here is the library's code. The
-# part that you may not expect keeps rows with values above $10^{19}$ finite, whose square is
-# too large for float32.
+# part that you may not expect is for rows so large that their squares overflow float32.
 
 # %%
 show(F.layer_norm, F._standardise)
@@ -151,15 +151,16 @@ picture(fig)
 
 # %%
 xhat = standardise(row)
-directions = {"one channel": np.eye(C)[3] * np.sqrt(C), "all the same": np.ones(C), "along x̂": xhat}
+names = ["one channel", "all the same", "along x̂"]
+moves = np.stack([np.eye(C)[3] * np.sqrt(C), np.ones(C), xhat])      # three of equal length
+outputs = moves @ jacobian.T
+
 fig, axes = figure(2, width=4.2, height=2.2)
-matrix(axes[0], np.stack(list(directions.values())), "three moves of the input", "channel",
-       rows=list(directions), limit=3, digits=1)
-matrix(axes[1], np.stack([jacobian @ d for d in directions.values()]), "what the output does",
-       "channel", rows=["", "", ""], limit=3, digits=1)
+matrix(axes[0], moves, "three moves of the input", "channel", rows=names, limit=3, digits=1)
+matrix(axes[1], outputs, "what the output does", "channel", rows=[""] * 3, limit=3, digits=1)
 picture(fig)
-for name, d in directions.items():
-    print(f"{name:14} output moves by {np.linalg.norm(jacobian @ d):.1e}")
+for name, output in zip(names, outputs, strict=True):
+    print(f"output moves by {np.linalg.norm(output):.1e}   {name}")
 
 # %% [markdown]
 # Two directions vanish. A shift of the row is taken out by the mean. A stretch of the row (a
@@ -258,8 +259,8 @@ for ax, common, title in ((axes[0], 0, "dy is random"),
                           (axes[1], 1, "dy leans along 1 and x̂")):
     for missing, style in (("no mean term", "o-"), ("no x̂ term", "s--"),
                            ("sum for mean", "^-")):
-        ax.loglog(channels, [error(C, missing, common) for C in channels], style, markersize=4,
-                  label=missing)
+        errors = [error(C, missing, common) for C in channels]
+        ax.loglog(channels, errors, style, markersize=4, label=missing)
     ax.set(xlabel="channels", title=title, xticks=channels[::2] + [768],
            xticklabels=channels[::2] + [768])
     ax.minorticks_off()
@@ -309,8 +310,9 @@ def train_scale(target, steps=100, lr=0.1, h=1e-4):
         return -np.log(attention_map(scale)[-1, target])  # cross-entropy, as in lesson 2
 
     for _ in range(steps):
-        gradient = [(loss(scale + h * e) - loss(scale - h * e)) / (2 * h) for e in np.eye(C)]
-        scale = scale - lr * np.array(gradient)
+        gradient = np.array([(loss(scale + h * e) - loss(scale - h * e)) / (2 * h)
+                             for e in np.eye(C)])
+        scale = scale - lr * gradient
     return scale
 
 
@@ -333,11 +335,12 @@ fig, axes = figure(4, 2, width=2.35, height=2.2)
 for k, (scale, title) in enumerate(zip(
         [np.ones(C), *scales],
         ["before", *(f"trained: look at token {t}" for t in targets)], strict=True)):
-    matrix(axes[k], attention_map(scale), title, "is looked at", "token looks" if k == 0 else "",
-           limit=1, digits=None)
+    matrix(axes[k], attention_map(scale), title, "is looked at", limit=1, digits=None)
     axes[4 + k].bar(range(C), scale, color=color.trained if k else color.frozen)
     axes[4 + k].axhline(1, color=color.ink, linewidth=0.8, linestyle=":")
-    axes[4 + k].set(xlabel="channel", ylim=(-1.8, 3.2), ylabel="scale" if k == 0 else "")
+    axes[4 + k].set(xlabel="channel", ylim=(-1.8, 3.2))
+axes[0].set_ylabel("token looks")
+axes[4].set_ylabel("scale")
 picture(fig)
 
 # %% [markdown]
@@ -375,7 +378,7 @@ check("offset_gradient", offset_gradient)
 
 # %%
 def sees_the_future(op, x):
-    """op: (T, C) -> (T, C), x (T, C) -> True if some output row depends on a later input row"""
+    """op: (T, C) -> (T, C), x (T, C) -> True if an output row depends on a later input row"""
     return ...
 
 
