@@ -7,10 +7,12 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.exercises", "minifpt.tasks", "minifpt.pretrained"],
-    # The shipped weights lie beside the package in a checkout and inside it when installed.
-    package_dir={"minifpt.pretrained": "weights"},
-    package_data={"minifpt.pretrained": ["*.npz"]},
+    packages=["minifpt", "minifpt.exercises", "minifpt.tasks", "minifpt.pretrained",
+              "minifpt.notebooks"],
+    # Weights and lessons lie beside the package in a checkout and inside it when installed.
+    package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
+    package_data={"minifpt.pretrained": ["*.npz"],
+                  "minifpt.notebooks": ["*.ipynb", "solutions/*.py"]},
     install_requires=["numpy>=2.0", "scipy", "matplotlib", "tqdm"],
     extras_require={
         "data": ["pooch"],

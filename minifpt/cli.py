@@ -1,9 +1,11 @@
 """The command line: ``minifpt COMMAND --help`` says what each takes."""
 
 import argparse
+import importlib.util
 import inspect
 import os
 import platform
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +19,7 @@ from .freeze import FreezeMask
 from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel, perplexity
 from .gradcheck import gradcheck, gradcheck_layer
 from .huggingface import HUB
+from .lesson import unpack
 
 MODEL = "minigpt-language"
 
@@ -79,12 +82,15 @@ def parser():
     sub.add_argument("--steps", type=int, help="default: the task's")
     sub.add_argument("--batch-size", type=int, help="default: the task's")
     sub.add_argument("--lr", type=float, help="learning rate (default: the task's)")
+    sub.add_argument("--schedule", choices=["constant", "cosine"],
+                     help="of the learning rate (default: the task's)")
     sub.add_argument("--dropout", type=float, help="default: the task's")
-    sub.add_argument("--seed", type=seed, default=0)
+    sub.add_argument("--seed", type=seed, default=0, help="default: 0")
     sub.add_argument("--out", type=Path, help="the run's folder (default: a new runs/TASK)")
     sub.add_argument("--resume", action="store_true",
                      help="go on from the checkpoint in --out, or in the task's newest run")
-    sub.add_argument("--checkpoint-every", type=int, default=500, metavar="STEPS")
+    sub.add_argument("--checkpoint-every", type=int, default=500, metavar="STEPS",
+                     help="default: 500")
 
     sub = command(compare, "Train several trunks on several tasks, with several seeds; "
                            "write table.md and curves.png.")
@@ -94,6 +100,7 @@ def parser():
     sub.add_argument("--steps", type=int, help="default: each task's")
     sub.add_argument("--batch-size", type=int, help="default: each task's")
     sub.add_argument("--lr", type=float, help="default: each task's")
+    sub.add_argument("--schedule", choices=["constant", "cosine"], help="default: each task's")
     sub.add_argument("--dropout", type=float, help="default: each task's")
     sub.add_argument("--data", metavar="FOLDER")
     sub.add_argument("--out", type=Path, default=Path("runs/compare"))
@@ -136,6 +143,11 @@ def parser():
     sub.add_argument("file", type=Path, metavar="FILE", help="a text file, UTF-8")
     sub.add_argument("--model", default=MODEL, metavar="NAME|PATH")
     sub.add_argument("--stride", type=int, help="tokens between windows (default: half a window)")
+
+    sub = command(lessons_command, "Copy the lessons into a folder and open the first.")
+    sub.add_argument("folder", nargs="?", type=Path, default=Path("minifpt-lessons"),
+                     metavar="FOLDER", help="default: minifpt-lessons")
+    sub.add_argument("--no-open", action="store_true", help="copy them, do not start JupyterLab")
 
     command(info, "Show versions, BLAS, threads, and where weights and data are looked for.")
     return top
@@ -187,7 +199,7 @@ def newest_folder(task):
 def train(args):
     task = make_task(args)
     out = args.out or (newest_folder if args.resume else new_folder)(args.task)
-    options = task.defaults | given(args, "steps", "batch_size", "lr", "dropout")
+    options = task.defaults | given(args, "steps", "batch_size", "lr", "schedule", "dropout")
     model, history = experiments.run(
         task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
         checkpoint_every=args.checkpoint_every, **options)
@@ -204,7 +216,7 @@ def train(args):
 def compare(args):
     print(experiments.compare(
         args.out, args.tasks, args.models, range(args.seeds), data=args.data,
-        options=given(args, "steps", "batch_size", "lr", "dropout")))
+        options=given(args, "steps", "batch_size", "lr", "schedule", "dropout")))
     print(f"{args.out}: table.md curves.png")
 
 
@@ -213,8 +225,9 @@ def summary(args):
     model = FPT(experiments.make_trunk(args.model), task.input_dim, task.output_dim,
                 task.output_tokens)
     model.freeze(FreezeMask.parse(args.freeze))
-    print(f"{args.model} on {task.name}: {task.tokens} tokens of {task.input_dim} numbers in, "
-          f"{task.output_tokens} of {task.output_dim} out\n{model.summary(task.tokens)}")
+    print(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
+          f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
+          f"{model.summary(task.tokens)}")
 
 
 def gradcheck_command(args):
@@ -290,6 +303,17 @@ def perplexity_command(args):
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
           f"{score['tokens']:,} {unit}s scored")
+
+
+def lessons_command(args):
+    written = unpack(args.folder)
+    print(f"{args.folder}: {len(written)} files copied; what was there already stays as it was")
+    if args.no_open:
+        return 0
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise FileNotFoundError("JupyterLab is not installed: pip install 'minifpt[lessons]'")
+    first = min(args.folder.glob("*.ipynb"))
+    return subprocess.call([sys.executable, "-m", "jupyterlab", first.name], cwd=args.folder)
 
 
 def info(args):

@@ -9,7 +9,7 @@ its loops).  Results do not depend on the number of cores.
 import ctypes
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 
@@ -48,9 +48,12 @@ def shared(work, pieces, small=False):
         for piece in pieces[i::n]:
             work(piece)
     futures = [_pool(os.getpid()).submit(share, i) for i in range(1, n)]
-    share(0)
+    try:
+        share(0)
+    finally:
+        wait(futures)
     for future in futures:
-        future.result()
+        future.result()                                   # raises what a worker raised
 
 
 @cache
@@ -69,7 +72,10 @@ def _blas_threads():
 
 def blas_kernels():
     """Which kernels OpenBLAS chose for this processor (``SkylakeX``), as far as it tells."""
-    lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    try:
+        lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
+    except (OSError, AttributeError):
+        return "kernels unknown"
     for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename",
                  "openblas_get_corename64_", "openblas_get_corename"):
         if hasattr(lib, name):
@@ -173,8 +179,9 @@ def attention(qkv, n_head, p=0.0, rng=None):
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     drop = round(p * 65536)
-    if drop and rng is None:
-        raise ValueError(f"attention: dropout is {p} and rng is None: pass rng=...")
+    if not 0 <= drop < 65536 or (drop and rng is None):
+        raise ValueError(f"attention: dropout is {p} and rng is {rng}: expected 0 <= p < 1, and "
+                         "rng=np.random.default_rng(seed) with p above 0")
     y = np.empty((B, T, H * D), qkv.dtype)
     lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)

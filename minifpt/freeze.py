@@ -61,6 +61,9 @@ class FreezeMask:
         """From text: a preset (``fpt``, ``full``, ``output_only``), or a list of groups
         and patterns to freeze: ``"attn,mlp"``, ``"attn,mlp,h.3.ln_1.*"``."""
         items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items:
+            raise ValueError("freeze: empty, expected a preset (full freezes nothing), groups or "
+                             "patterns")
         presets = {"fpt": cls.fpt, "full": cls.full, "output_only": cls.output_only}
         if len(items) == 1 and items[0].replace("-", "_") in presets:
             return presets[items[0].replace("-", "_")]()

@@ -7,13 +7,16 @@ Outside a notebook they do nothing that can be seen, apart from :func:`reveal`, 
 import base64
 import inspect
 import io
+import json
 import numbers
 import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from .plots import COLORS, FROZEN, TRAINED
+from .weights import HERE, write_beside
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
@@ -139,3 +142,30 @@ def _display(data, metadata):
         return
     if get_ipython() is not None:
         display(data, metadata=metadata, raw=True)
+
+
+def unpack(folder):
+    """Copy the lessons into ``folder``, without their outputs, and their solutions.
+
+    A file that is there already is left alone: it may hold the reader's work.  Returns the
+    paths of the files that were written.
+    """
+    sources = [path for path in (HERE / "notebooks", HERE.parent / "lessons")
+               if any(path.glob("*.ipynb"))]
+    if not sources:
+        raise FileNotFoundError("the lessons were not installed with this package")
+    written, folder = [], Path(folder)
+    for path in sorted([*sources[0].glob("*.ipynb"), *sources[0].glob("solutions/*.py")]):
+        target = folder / path.relative_to(sources[0])
+        if target.exists():
+            continue
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":                       # the outputs would spoil the guesses
+            notebook = json.loads(text)
+            for cell in notebook["cells"]:
+                if cell["cell_type"] == "code":
+                    cell["outputs"], cell["execution_count"] = [], None
+            text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        write_beside(target, lambda f, text=text: f.write(text), "w")
+        written.append(target)
+    return written

@@ -14,7 +14,10 @@ class Task:
     split)``, which :meth:`batch` checks the arguments for.
     """
 
-    defaults = {"steps": 2000, "batch_size": 4, "lr": 1e-3}       # for the command line
+    # What a run takes unless told otherwise.  The paper's are batch 4, a constant 1e-3 and
+    # dropout 0.1; a trunk six times narrower than GPT-2 learns with larger steps, and with
+    # less to spare for dropout.
+    defaults = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0}
 
     def batch(self, rng, size, split="train"):
         """``size`` examples drawn from ``rng``, a ``np.random.Generator``.

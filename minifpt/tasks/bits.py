@@ -39,7 +39,8 @@ class BitMemory(Task):
 
     name = "bit-memory"
     classes = 2
-    defaults = {"steps": 4000, "batch_size": 4, "lr": 1e-3}
+    defaults = {"steps": 4000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
+                "schedule": "cosine", "warmup": 100}
 
     def __init__(self, strings=5, bits=100, patch=20):
         self.strings = whole(self.name, "strings", strings)

@@ -16,7 +16,8 @@ class MNIST(Task):
 
     name = "mnist"
     output_dim, output_tokens, classes = 10, 1, 10
-    defaults = {"steps": 3000, "batch_size": 4, "lr": 1e-3}
+    defaults = {"steps": 5000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
+                "schedule": "cosine", "warmup": 100}
 
     def __init__(self, patch=4, size=28, data=None):
         if size not in (28, 32):
