@@ -64,9 +64,10 @@ def parser():
         return sub
 
     def model_options(sub):
-        sub.add_argument("--model", default=MODEL, metavar="NAME|PATH|random[:SHAPE]",
-                         help=f"the trunk: weights by name or path, or random weights in the "
-                              f"shipped shape or one of {', '.join(SHAPES)} (default: {MODEL})")
+        sub.add_argument("--model", default=MODEL, metavar="MODEL",
+                         help=f"the trunk: weights by name or path; random, or random:SHAPE, one "
+                              f"of {', '.join(SHAPES)}; or statistics:NAME, random with the mean "
+                              f"and spread of each array of those weights (default: {MODEL})")
         sub.add_argument("--freeze", default="fpt", metavar="MASK",
                          help="fpt, full, output_only, or groups and patterns: "
                               "'attn,mlp,h.3.ln_1.*' (default: fpt)")
@@ -114,13 +115,15 @@ def parser():
     sub.add_argument("--seed", type=seed, default=0)
 
     sub = command(pretrain_command, "Make pretrained weights.")
-    sub.add_argument("source", choices=["language"], metavar="SOURCE", help="language")
-    sub.add_argument("--text", nargs="+", required=True, metavar="FILE|FOLDER",
-                     help="text files, or folders of *.txt")
+    sub.add_argument("source", choices=list(pretrain.SOURCES), metavar="SOURCE",
+                     help=", ".join(f"{k} ({v})" for k, v in pretrain.SOURCES.items()))
+    sub.add_argument("--text", nargs="+", metavar="FILE|FOLDER",
+                     help="text files, or folders of *.txt, for language")
+    sub.add_argument("--data", metavar="FOLDER", help="where MNIST's files are, for images")
     sub.add_argument("--out", type=Path, help="weight file (default: minigpt-SOURCE.npz)")
-    sub.add_argument("--steps", type=int, default=argparse.SUPPRESS)
-    sub.add_argument("--batch-size", type=int, default=argparse.SUPPRESS)
-    sub.add_argument("--lr", type=float, default=argparse.SUPPRESS)
+    sub.add_argument("--steps", type=int, help="default: the source's")
+    sub.add_argument("--batch-size", type=int, help="default: the source's")
+    sub.add_argument("--lr", type=float, help="default: the source's")
     sub.add_argument("--seed", type=seed, default=0)
     sub.add_argument("--resume", action="store_true")
 
@@ -273,9 +276,10 @@ def gradcheck_command(args):
 
 def pretrain_command(args):
     out = args.out or Path(f"minigpt-{args.source}.npz")
-    history = pretrain.language(args.text, out, seed=args.seed, resume=args.resume,
-                                **given(args, "steps", "batch_size", "lr"))
-    print(f"{out}: {history[-1]['test_loss']:.3f} nats a byte on held-out text")
+    last = pretrain.pretrain(args.source, out, text=args.text, data=args.data, seed=args.seed,
+                             resume=args.resume, **given(args, "steps", "batch_size", "lr"))[-1]
+    print(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % right on "
+          f"what was held out, {pretrain.SOURCES[args.source]}")
 
 
 def convert(args):

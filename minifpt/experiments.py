@@ -12,7 +12,7 @@ import numpy as np
 from . import plots, tasks
 from .fpt import FPT
 from .freeze import FreezeMask
-from .gpt2 import GPT2, SHAPES, GPT2Config
+from .gpt2 import GPT2, SHAPES, GPT2Config, standard_normal
 from .train import History, train
 from .weights import write_beside
 
@@ -20,15 +20,25 @@ LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST"}
 
 
 def make_trunk(model, seed=0, dropout=None, dtype=np.float32):
-    """A trunk from what ``--model`` takes: a name or path of weights, ``random`` (the shape
-    of the shipped weights, drawn from ``seed``), or ``random:SHAPE`` (``random:gpt2``)."""
-    kind, _, shape = model.partition(":")
+    """A trunk from what ``--model`` takes.
+
+    A name or path of weights; ``random``, the shape of the shipped weights drawn from
+    ``seed``; ``random:SHAPE`` (``random:gpt2``); or ``statistics:NAME``, random too, but each
+    array with the mean and the standard deviation of the pretrained one.
+    """
+    kind, _, rest = model.partition(":")
+    if kind == "statistics":
+        trunk = GPT2.from_pretrained(rest, dtype=dtype, dropout=dropout)
+        for name, p in trunk.named_parameters():
+            mean, std = float(p.data.mean()), float(p.data.std())
+            p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
+        return trunk
     if kind != "random":
         return GPT2.from_pretrained(model, dtype=dtype, dropout=dropout)
-    if (shape or "minigpt") not in SHAPES:
-        raise ValueError(f"--model {model}: no shape '{shape}', expected one of "
+    if (rest or "minigpt") not in SHAPES:
+        raise ValueError(f"--model {model}: no shape '{rest}', expected one of "
                          f"{', '.join(SHAPES)}")
-    config = GPT2Config(**SHAPES[shape or "minigpt"], dropout=0.1 if dropout is None else dropout)
+    config = GPT2Config(**SHAPES[rest or "minigpt"], dropout=0.1 if dropout is None else dropout)
     return GPT2(config, seed=seed, dtype=dtype)
 
 
@@ -103,7 +113,11 @@ def table(results):
 
 
 def label(model):
-    """What a model is called in tables and pictures: ``minigpt-language`` is language."""
+    """What a model is called in tables and pictures: ``minigpt-language`` is language,
+    ``statistics:minigpt-language`` statistics."""
+    kind, _, rest = model.partition(":")
+    if kind in ("random", "statistics"):
+        return f"random ({rest})" if kind == "random" and rest else kind
     return Path(model).stem.removeprefix("minigpt-")
 
 
@@ -112,8 +126,8 @@ def picture(results, path):
     fig, axes = plots.figure(len(results))
     for ax, (task, models) in zip(axes, results.items(), strict=True):
         for model, runs in models.items():
-            kind = label(model).partition(":")[0]
-            plots.band(ax, runs, "test_accuracy", plots.COLORS.get(kind), label(model))
+            color = plots.COLORS.get(label(model).partition(" ")[0])
+            plots.band(ax, runs, "test_accuracy", color, label(model))
         floor = {"bit-xor": 50, "bit-memory": 75, "mnist": 10}.get(task, 0)
         ax.axhline(floor, color="0.5", linewidth=0.8, linestyle=":", label="guessing")
         ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")

@@ -69,8 +69,7 @@ class GPT2(Layer):
             for name, p in self.named_parameters():
                 if p.data.ndim == 2:
                     std = 0.02 / math.sqrt(2 * c.n_layer) if "c_proj" in name else 0.02
-                    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-                    p.data[:] = rng.standard_normal(p.data.shape, np.float32)
+                    p.data[:] = standard_normal(p.data.shape, seed, name)
                     p.data *= std
 
     @classmethod
@@ -191,6 +190,12 @@ class GPT2(Layer):
                 logits = y[:, -1] @ self.wte.weight.data.T                    # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng)
         return text.reshape(*ids.shape[:-1], -1)
+
+
+def standard_normal(shape, seed, name):
+    """Normal numbers, float32, from a generator of their own for each seed and name."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return rng.standard_normal(shape, np.float32)
 
 
 def token_ids(ids, config):

@@ -2,35 +2,57 @@
 
 from pathlib import Path
 
+from . import tasks
+from .fpt import FPT
 from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
-from .tasks import Text
 from .train import train
 
 SHAPE = SHAPES["minigpt"]                                 # one for every source
+SOURCES = {"language": "the next byte of a text", "bits": "bit memory",
+           "images": "handwritten digits, MNIST"}
+DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
+            "bits": {"steps": 6000, "batch_size": 16, "lr": 1e-3},
+            "images": {"steps": 4000, "batch_size": 16, "lr": 1e-3}}
 
 
-def language(text, out, *, steps=4500, batch_size=16, lr=3e-3, seed=0, resume=False,
-             progress=True):
-    """Train a byte-level language model on text files and save it as ``OUT.npz``.
+def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progress=True,
+             **options):
+    """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
 
-    text   files, or folders of ``*.txt``; 5 % of each is held out.
-    out    path of the weight file; the run's folder stands beside it, without ``.npz``.
+    source   ``language``: a byte-level language model on ``text``, files or folders of
+             ``*.txt``, of which 5 % are held out.  ``bits`` and ``images``: an FPT with
+             nothing frozen, on bit memory or MNIST (its files in ``data``), of which the trunk
+             is kept; the attention is causal, unlike that of the paper's image transformer.
+    out      path of the weight file; the run's folder stands beside it, without ``.npz``.
+    options  ``steps``, ``batch_size`` and ``lr`` in place of the source's ``DEFAULTS``.
 
-    AdamW with cosine decay to a tenth, 200 steps of warm-up, weight decay 0.1, no dropout
-    (the text is seen about once).  Returns the run's history.
+    AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
+    Returns the run's history; ``OUT.csv`` is a copy of it.
     """
-    out = Path(out).with_suffix(".npz")
-    task = Text(text, tokens=SHAPE["n_positions"])
+    if source not in SOURCES:
+        raise ValueError(f"no source '{source}': expected one of {', '.join(SOURCES)}")
+    if (source == "language") != bool(text):
+        raise ValueError("pretrain: language needs text, files or folders of *.txt, and no other "
+                         "source takes it")
+    out, options = Path(out).with_suffix(".npz"), DEFAULTS[source] | options
     # Dropout 0 here; the file says 0.1, what the paper fine-tunes with.
     trunk = GPT2(GPT2Config(**SHAPE, dropout=0.0), seed=seed)
-    history = train(LanguageModel(trunk), task, steps, batch_size, lr, seed, out.with_suffix(""),
-                    resume=resume, schedule="cosine", warmup=200, weight_decay=0.1,
-                    eval_every=250, test_examples=128, checkpoint_every=250, progress=progress)
+    if source == "language":
+        task = tasks.Text(text, tokens=SHAPE["n_positions"])
+        model = LanguageModel(trunk)
+        provenance = {"text": sorted(Path(file).name for file in task.files)}
+    else:
+        task = tasks.BitMemory() if source == "bits" else tasks.MNIST(data=data)
+        model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
+        provenance = {"task": task.name}
+    history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
+                    schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
+                    test_examples=128, checkpoint_every=250, progress=progress, **options)
     trunk.config.dropout = 0.1
-    last = history[-1]
-    trunk.save(out, source="language", text=sorted(Path(f).name for f in task.files),
-               command=f"minifpt pretrain language --steps {steps} --batch-size {batch_size} "
-                       f"--lr {lr} --seed {seed}",
-               test_loss=round(last["test_loss"], 4), seconds=round(last["seconds"]))
+    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
+    trunk.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
+               test_loss=round(history[-1]["test_loss"], 4),
+               test_accuracy=round(history[-1]["test_accuracy"], 4),
+               seconds=round(history[-1]["seconds"]), **provenance)
     history.save(out.with_suffix(".csv"))
     return history

@@ -81,7 +81,7 @@ def test_train_makes_a_new_folder_each_time(folder, capsys):
         assert names(folder / path) == RUN
     config = json.loads((folder / "runs/bit-xor/config.json").read_text())
     want = {"task": "bit-xor", "options": {"n": 2}, "model": "random", "freeze": "attn,mlp",
-            "steps": 3, "batch_size": 2, "lr": 1e-3, "seed": 0, "dropout": 0.1}
+            "steps": 3, "batch_size": 2, "lr": 3e-3, "seed": 0, "dropout": 0.0}
     assert {k: config[k] for k in want} == want
 
 
@@ -190,7 +190,7 @@ def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
     ("compare bit-xor --models random --seeds -2", "at least one"),
     ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
     ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
-    ("pretrain", "required: SOURCE"), ("pretrain language", "--text"),
+    ("pretrain", "required: SOURCE"), ("pretrain language", "needs text"),
     ("pretrain nonsense --text x", "choose from"), ("pretrain language --text none", "none"),
     ("pretrain language --text .", "no *.txt"), ("gradcheck --seed x", "--seed"),
     ("info nonsense", "nonsense")])
@@ -203,7 +203,7 @@ def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
     capsys.readouterr()
     before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
     fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
-    fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.001, not 1.0")
+    fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.003, not 1.0")
     fails(capsys, folder, TRAIN, "--out", "a/config.json", part="config.json")
     assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
 
@@ -275,7 +275,7 @@ def test_compare(folder, capsys, weight_file):
 def test_summary(capsys, folder, task, tokens):
     assert main(f"summary {task} --model random") == 0    # mnist's needs no data
     out = capsys.readouterr().out
-    assert out.startswith(f"random on {task}: {tokens} tokens of ")
+    assert out.startswith(f"random on {task}: in {tokens} x ")
     assert "attn    self-attention" in out and "frozen" in out
     assert out.endswith(" % of the parameters are trained\n") and not names(folder)
 
@@ -338,7 +338,7 @@ def test_pretrain(folder, capsys):
     line = "pretrain language --text book.txt --steps 3 --batch-size 2 --seed 4"
     assert main(line) == 0
     out = capsys.readouterr().out
-    assert out.startswith("minigpt-language.npz: ") and "nats a byte on held-out text" in out
+    assert out.startswith("minigpt-language.npz: ") and "the next byte of a text" in out
     assert names(folder) == ["book.txt", "minigpt-language", "minigpt-language.csv",
                              "minigpt-language.npz"]
     with np.load("minigpt-language.npz") as file:

@@ -161,7 +161,7 @@ def test_longer_runs_go_on(tiny, tmp_path, runs):
 
 def test_other_settings_are_not_answered_from_old_runs(tiny, tmp_path):
     grid(tmp_path / "g")
-    with pytest.raises(ValueError, match="lr = 0.001, not 0.01"):
+    with pytest.raises(ValueError, match="lr = 0.003, not 0.01"):
         grid(tmp_path / "g", options=SMALL | {"lr": 1e-2})
 
 

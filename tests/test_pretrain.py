@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from test_data import write_mnist
 
 import minifpt
 from minifpt import pretrain, weights
@@ -21,8 +22,8 @@ def text(tmp_path, monkeypatch):
 
 
 def language(text, out, **kw):
-    return pretrain.language([text], out, **{"steps": 6, "batch_size": 4, "seed": 2,
-                                             "progress": False} | kw)
+    options = {"steps": 6, "batch_size": 4, "seed": 2, "progress": False} | kw
+    return pretrain.pretrain("language", out, text=[text], **options)
 
 
 @pytest.mark.parametrize("name", ["w.npz", "w", "folder/w"])
@@ -99,3 +100,28 @@ def test_missing_or_short_text_writes_nothing(text, tmp_path, source, error, mes
     with pytest.raises(error, match=message) as raised:
         language(tmp_path / source, tmp_path / "out" / "w")
     assert "\n" not in str(raised.value) and set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("source", ["bits", "images"])
+def test_sources_trained_as_an_fpt(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
+    write_mnist(tmp_path / "data")
+    kw = {"data": tmp_path / "data"} if source == "images" else {}
+    history = pretrain.pretrain(source, tmp_path / "w", steps=3, batch_size=2, progress=False, **kw)
+    config, _ = weights.load(tmp_path / "w.npz")
+    assert config["source"] == source and f"minifpt pretrain {source}" in config["command"]
+    assert config["test_accuracy"] == round(history[-1]["test_accuracy"], 4)
+    made = minifpt.GPT2.from_pretrained(str(tmp_path / "w.npz"))
+    start = minifpt.GPT2(made.config, seed=0)
+    moved = {n: np.abs(p.data - q.data).max() for (n, p), q in
+             zip(made.named_parameters(), start.parameters(), strict=True)}
+    assert moved["h.0.mlp.c_fc.weight"] > 1e-5 and moved["h.1.attn.c_attn.weight"] > 1e-5
+
+
+@pytest.mark.parametrize("source, kw, message", [
+    ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
+    ("bits", {"text": ["x"]}, "needs text")])
+def test_bad_sources(source, kw, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        pretrain.pretrain(source, tmp_path / "w", **kw)
+    assert not list(tmp_path.iterdir())

@@ -10,11 +10,11 @@ import inspect
 
 from .base import Task
 from .bits import BitMemory, BitXOR
-from .images import MNIST
+from .images import MNIST, Digits
 from .text import Text
 
-TASKS = {task.name: task for task in (BitMemory, BitXOR, MNIST, Text)}
-__all__ = ["MNIST", "BitMemory", "BitXOR", "Task", "Text", "get", "names"]
+TASKS = {task.name: task for task in (BitMemory, BitXOR, Digits, MNIST, Text)}
+__all__ = ["MNIST", "BitMemory", "BitXOR", "Digits", "Task", "Text", "get", "names"]
 
 
 def names():

@@ -1,5 +1,8 @@
 """Images, cut into patches, a patch a token."""
 
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 
 from .. import data as files
@@ -51,6 +54,98 @@ class MNIST(Task):
         border = (self.size - 28) // 2
         x = np.pad(x, ((0, 0), (border, border), (border, border)))
         return patches(x, self.patch), labels.astype(np.int64)[:, None]
+
+
+# The fonts that Matplotlib ships.  The test's are of families that the training never sees:
+# STIX (as Times) in four styles, and Computer Modern without serifs.
+FONTS = {
+    "train": ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
+              "DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
+              "DejaVuSansMono-BoldOblique", "DejaVuSerif", "DejaVuSerif-Bold",
+              "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic", "cmr10", "cmb10", "cmti10", "cmtt10"],
+    "test": ["STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta", "cmss10"],
+}
+GLYPH, HEIGHT = 56, 40                                    # pixels of a glyph's square; of its ink
+
+
+class Digits(Task):
+    """Which printed digit is it?  The last token says.  Needs no files: the digits are drawn
+    from the fonts that Matplotlib ships, then turned, stretched, shifted and blurred.
+
+    x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  The test split
+    has other families of fonts than the training split, see ``FONTS``.
+    """
+
+    name = "digits"
+    output_dim, output_tokens, classes = 10, 1, 10
+    defaults = {"steps": 1000, "batch_size": 16, "lr": 4e-3}
+
+    def __init__(self, patch=4, size=28):
+        self.patch, self.size = whole(self.name, "patch", patch), whole(self.name, "size", size, 8)
+        if self.size % self.patch:
+            raise ValueError(f"{self.name}: size must be divisible by patch, "
+                             f"got size={size} and patch={patch}")
+        self.input_dim, self.tokens = self.patch ** 2, (self.size // self.patch) ** 2
+        self.options = {"patch": self.patch, "size": self.size}
+
+    def images(self, rng, size, split):
+        """Images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""
+        shapes = glyphs(split)                            # (fonts, 10, GLYPH, GLYPH)
+        font, digit = rng.integers(0, len(shapes), size), rng.integers(0, 10, size)
+        return distort(shapes[font, digit], rng, self.size), digit
+
+    def draw(self, rng, size, split):
+        images, digit = self.images(rng, size, split)
+        return patches(images, self.patch), digit[:, None]
+
+    def test_set(self):
+        """``(x, y)`` of 1,000 test images, always the same."""
+        return self.draw(np.random.default_rng(0xD161), 1000, "test")
+
+
+def distort(shapes, rng, size):
+    """shapes (B, G, G) -> (B, size, size), each turned by up to 20 degrees, stretched, shifted
+    and blurred, by numbers drawn from ``rng``."""
+    from scipy.ndimage import affine_transform, gaussian_filter
+    B, G, _ = shapes.shape
+    angle = np.radians(rng.uniform(-20, 20, B))
+    scale = rng.uniform(0.75, 1.1, (B, 2))                # of height and width
+    middle = (size - 1) / 2 + size * rng.uniform(-0.08, 0.08, (B, 2))
+    blur = size / 28 * rng.uniform(0.2, 0.9, B)           # deviation in pixels
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    back = G / size * turn.transpose(2, 0, 1) / scale[..., None]  # from a pixel to the glyph
+    start = (G - 1) / 2 - (back @ middle[..., None])[..., 0]
+    images = np.empty((B, size, size), np.float32)
+    for i in range(B):
+        affine_transform(shapes[i], back[i], start[i], output=images[i],
+                         output_shape=(size, size), order=1)
+        gaussian_filter(images[i], blur[i], output=images[i], mode="constant", truncate=3)
+    return images
+
+
+@cache
+def glyphs(split):
+    """The digits of a split's fonts, float32 (fonts, 10, GLYPH, GLYPH) in 0 ... 1: all of one
+    height, each in the middle of its square.  Drawn once."""
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    shapes = np.zeros((len(FONTS[split]), 10, GLYPH, GLYPH), np.float32)
+    for squares, name in zip(shapes, FONTS[split], strict=True):
+        font = FT2Font(str(folder / f"{name}.ttf"))
+        for digit, square in enumerate(squares):
+            points = HEIGHT                               # then of the size that gives HEIGHT
+            for _ in range(2):
+                font.set_size(points, 72)
+                font.set_text(str(digit))
+                font.draw_glyphs_to_bitmap(antialiased=True)
+                ink = np.array(font.get_image())
+                ink = ink[ink.any(axis=1)][:, ink.any(axis=0)]
+                points *= HEIGHT / len(ink)
+            top, left = (GLYPH - ink.shape[0]) // 2, (GLYPH - ink.shape[1]) // 2
+            square[top:top + ink.shape[0], left:left + ink.shape[1]] = ink / 255
+    shapes.flags.writeable = False
+    return shapes
 
 
 def patches(images, p):

@@ -1,0 +1,163 @@
+"""Lesson 4, self-attention."""
+
+import numpy as np
+from scipy.special import softmax
+
+from . import Case, exercise
+
+
+@exercise
+def answer_to_no_question(rng):
+    T = int(rng.integers(4, 8))
+    v = rng.standard_normal((T, 3))
+    n = np.arange(1, T + 1)[:, None]
+    so_far = np.cumsum(v, axis=0)
+    return Case((v,), so_far / n, {
+        "the mask is missing: a token averages over those that it may see, not over all":
+            lambda y: np.shape(y) == v.shape and np.allclose(y, v.mean(axis=0)),
+        "the sums are right, but the shares of a row must sum to 1": so_far,
+        "the mask is the other way round: each token sees itself and what came before":
+            np.cumsum(v[::-1], axis=0)[::-1] / n[::-1],
+        "a token may see itself too": lambda y: np.allclose(y[1:], (so_far / n)[:-1]),
+        "divided by T: how many tokens does token t share its look among?": so_far / T,
+        "each token looks at itself alone: does a query of 0 score it higher than the others?":
+            v,
+        "scores of 0 are no shares of 0: what is the softmax of a row of zeros?": 0 * v,
+        "everybody looks at the first token: does a query of 0 score it higher than the others?":
+            lambda y: np.allclose(y, v[0]),
+        "one row of y for each token": lambda y: np.shape(y) == (3,),
+    })
+
+
+def window(q, k, v, w, scale=None, low=0, high=0, flip=False, axis=-1, fill=-np.inf,
+           late=False):
+    """Windowed attention with one thing wrong: token t sees ``t - w + 1 - low ... t + high``."""
+    S = q @ k.T * (q.shape[1] ** -0.5 if scale is None else scale)
+    back = np.arange(len(q))[:, None] - np.arange(len(k))
+    back = -back if flip else back
+    seen = (back >= -high) & (back <= w - 1 + low)
+    if late:
+        return (softmax(S, axis=axis) * seen) @ v
+    return softmax(np.where(seen, S, fill), axis=axis) @ v
+
+
+@exercise
+def windowed_attention(rng):
+    T = int(rng.integers(6, 9))
+    q, k, v = (2 * rng.standard_normal((T, n)) for n in (3, 3, 5))
+    for w, about in ((3, ""), (T + 2, "Here the window is longer than the text: then it is plain "
+                                      "causal attention."),
+                     (1, "With w = 1 each token sees itself alone, and y is v.")):
+        with np.errstate(all="ignore"):
+            mistakes = {
+                "the factor is missing: the scores are divided by the square root of D":
+                    window(q, k, v, w, scale=1),
+                "the scores are divided by D: it is its square root":
+                    window(q, k, v, w, scale=1 / 3),
+                "the square root is of another axis than D, the channels of a query":
+                    lambda y, w=w: any(np.allclose(y, window(q, k, v, w, scale=n ** -0.5))
+                                       for n in (T, 5)),
+                "the causal mask is missing: a token sees those after it":
+                    window(q, k, v, w, high=T),
+                "the window looks to both sides: a token sees those after it":
+                    window(q, k, v, w, high=w - 1),
+                "the window is missing: a token sees all those before it":
+                    window(q, k, v, w, low=T),
+                "the window is one token too long: w counts the token itself":
+                    window(q, k, v, w, low=1),
+                "the window is one token too short: w counts the token itself":
+                    lambda y, w=w: w > 1 and np.allclose(y[1:], window(q, k, v, w, low=-1)[1:]),
+                "the mask is the other way round: a token sees itself and those after it":
+                    window(q, k, v, w, flip=True),
+                "the wrong axis: the shares of each query, a row, sum to 1":
+                    lambda y, w=w: np.allclose(y, window(q, k, v, w, axis=0)),
+                "a mask after the softmax: the shares that are left no longer sum to 1":
+                    window(q, k, v, w, late=True),
+                "a masked score of 0 still gets a share: which score has the share 0?":
+                    window(q, k, v, w, fill=0),
+            }
+            yield Case((q, k, v, w), window(q, k, v, w), mistakes, about=about)
+
+
+@exercise
+def ruler(rng):
+    T = int(rng.integers(6, 10))
+    for T, back in ((T, 1), (T + 3, int(rng.integers(2, 5)))):
+        places = np.arange(T)
+
+        def scores(out, T=T):
+            W_q, W_k = (np.asarray(W, float) for W in out)
+            if W_q.ndim != 2 or W_q.shape != W_k.shape or len(W_q) != T:
+                raise ValueError
+            return W_q @ W_k.T / np.sqrt(W_q.shape[1])    # x is the identity
+
+        def shares(out, T=T, scores=scores):
+            return softmax(scores(out) + np.triu(np.full((T, T), -np.inf), 1), axis=-1)
+
+        def right(out, back=back, places=places, shares=shares):
+            return (shares(out)[places[back:], places[:-back]] >= 0.99).all()
+
+        def looks(out, away, rows, shares=shares, places=places):
+            return (shares(out).argmax(axis=-1)[rows] == places[rows] - away).all()
+
+        def later(out, back=back, scores=scores, places=places):
+            return (scores(out).argmax(axis=-1)[:-back] == places[back:]).all()
+
+        def shape(out, scores=scores):
+            try:
+                return len(out) != 2 or not np.isfinite(scores(out)).all()
+            except (TypeError, ValueError):
+                return True
+
+        rest = slice(back, None)
+        yield Case((T, back), right, {
+            "two arrays of one shape (T, D), with finite numbers": shape,
+            "the right place wins, but with less than 99 %: how far apart must two scores be, "
+            "after the division by the square root of D?":
+                lambda out, b=back, rest=rest, looks=looks: looks(out, b, rest),
+            "the scores point to a later token, which the mask hides: which of the two weights is "
+            "shifted, and which way?": later,
+            "each token looks at itself: one of the two weights must be shifted":
+                lambda out, rest=rest, looks=looks: looks(out, 0, rest),
+            "it measures a distance of 1, whatever back is":
+                lambda out, b=back, rest=rest, looks=looks: b != 1 and looks(out, 1, rest),
+            "the distance is off by one":
+                lambda out, b=back, looks=looks: any(
+                    looks(out, near, slice(b + 1, None)) for near in (b - 1, b + 1)),
+        }, about=f"Asked for T = {T} and back = {back}: some token does not look where it should. "
+                 "Which row of W_q meets which row of W_k?")
+
+
+@exercise
+def goes_by_place(rng):
+    texts, blocks, H, T = 4, 3, 4, 12
+    mask = np.triu(np.full((T, T), -np.inf), 1)
+    heads = [(b, h) for b in range(blocks) for h in range(H) if b != h and (h, b) != (2, 1)]
+    for winner in rng.permutation(heads)[:2]:
+        winner = tuple(map(int, winner))
+        swapped = winner[::-1]
+        others = [n for n in heads if n not in (winner, swapped)]
+        even, content, latest = (tuple(map(int, n)) for n in rng.permutation(others)[:3])
+        S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
+        S[:, *winner] += 4.5 * np.eye(T, k=-int(rng.integers(1, 4)))
+        S[:, *even] = 0
+        places = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
+        S[:, *content] += 9 * np.eye(T)[places]
+        S[:, *latest] *= 0.1
+        S[:, *latest] -= 0.15 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        maps = softmax(S + mask, axis=-1)
+
+        def chosen(head):
+            return lambda out: tuple(out) == head
+
+        yield Case((maps,), chosen(winner), {
+            "that head looks everywhere equally: it is the same in every text because it picks "
+            "nothing": chosen(even),
+            "that head's look fades with distance, the same in every text, but it picks no place":
+                chosen(latest),
+            "that head is the sharpest, but it picks another place in each text: how do the texts "
+            "enter your measure?": chosen(content),
+            "block and head are exchanged": chosen(swapped),
+            "return (block, head): one number is an index into all heads; np.unravel_index":
+                lambda out: np.ndim(out) == 0,
+        }, about="Another head picks one place with a larger share, and does so in every text.")
