@@ -293,6 +293,8 @@ def load_with_tokenizer(model):
 
 
 def generate(args):
+    if not args.prompt:
+        raise ValueError("generate: the prompt is empty, expected some text to go on from")
     trunk, words = load_with_tokenizer(args.model)
     ids = trunk.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
                          args.seed)

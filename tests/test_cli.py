@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from minifpt import cli, experiments, functional, layers, pretrain, tasks
 from minifpt.gradcheck import GradcheckReport
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-COMMANDS = ["train", "compare", "summary", "gradcheck", "pretrain", "info"]
+COMMANDS = ["train", "compare", "summary", "gradcheck", "pretrain", "convert", "generate",
+            "perplexity", "lessons", "info"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +42,9 @@ def weight_file(tmp_path):
 
 
 def main(line, *more):
-    """The exit status of ``minifpt LINE MORE...``."""
+    """The exit status of ``minifpt LINE MORE...``; a list is taken word by word."""
     try:
-        return cli.main([*line.split(), *map(str, more)])
+        return cli.main([*(line.split() if isinstance(line, str) else line), *map(str, more)])
     except SystemExit as e:
         return e.code
 
@@ -351,6 +353,80 @@ def test_pretrain(folder, capsys):
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert main(line + " --resume") == 0
     assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
+
+
+# ------------------------------------------- convert, generate, perplexity, the lessons
+
+
+GOLDEN = Path(__file__).parent / "golden" / "plain"
+
+
+def test_convert(folder, capsys, tmp_path):
+    assert main("convert", GOLDEN, "--dtype", "float32", "--out", "here.npz") == 0
+    assert capsys.readouterr().out == "here.npz\n"
+    made = minifpt.GPT2.from_pretrained("here.npz")
+    source = minifpt.GPT2.from_pretrained(GOLDEN)
+    for p, q in zip(made.parameters(), source.parameters(), strict=True):
+        np.testing.assert_array_equal(p.data, q.data)
+    assert main("convert", GOLDEN) == 0                   # into the user's cache, by name
+    assert capsys.readouterr().out.startswith(str(tmp_path / "cache"))
+    assert main("summary --model plain") == 0
+
+
+def test_generate(folder, capsys, weight_file):
+    texts = []
+    for more in ("--seed 1", "--seed 1", "--seed 2", "--temperature 0", "--top-k 1"):
+        assert main(f"generate Call --tokens 20 {more}", "--model", weight_file) == 0
+        texts.append(capsys.readouterr().out)
+    assert all(text.startswith("Call") for text in texts)
+    assert texts[0] == texts[1] != texts[2] and texts[3] == texts[4]
+
+
+def test_generate_reads_like_english(folder, capsys):
+    """The weights that ship: most words of a sample are words of the novels."""
+    assert main(["generate", "She said that she would not ", "--tokens", "300",
+                 "--temperature", "0.5"]) == 0
+    words = capsys.readouterr().out.split()
+    common = {"the", "a", "and", "to", "of", "in", "that", "he", "she", "it", "was", "his", "her",
+              "with", "had", "not", "i", "you", "at", "for", "as", "be", "would", "said"}
+    assert sum(word.strip(",.").lower() in common for word in words) > len(words) / 4
+
+
+def test_perplexity(folder, capsys, weight_file):
+    (folder / "text").write_text("Call me Ishmael. " * 20)
+    assert main("perplexity text", "--model", weight_file) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("text: perplexity ") and "339 bytes scored" in out
+    assert main("perplexity text") == 0                   # a trained one predicts better
+    better = capsys.readouterr().out
+    assert float(better.split()[2]) < float(out.split()[2]) / 4
+
+
+@pytest.mark.parametrize("line, part", [
+    ("convert nowhere", "neither a path"), ("generate Call --temperature -1", "temperature"),
+    ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
+    ("perplexity nowhere", "nowhere"), ("generate Call --model nope", "no weights 'nope'")])
+def test_bad_input_to_the_language_model(folder, capsys, line, part):
+    fails(capsys, folder, line, part=part)
+
+
+def test_generate_from_nothing(folder, capsys):
+    assert cli.main(["generate", ""]) == 2
+    assert "empty" in capsys.readouterr().err
+
+
+def test_lessons_are_copied_and_never_over_the_reader_s_work(folder, capsys):
+    assert main("lessons here --no-open") == 0
+    notebooks = sorted((folder / "here").glob("*.ipynb"))
+    assert len(notebooks) >= 3 and (folder / "here" / "solutions").is_dir()
+    for path in notebooks:                                # no output gives an answer away
+        cells = json.loads(path.read_text())["cells"]
+        assert not any(cell.get("outputs") for cell in cells)
+    notebooks[0].write_text("mine")
+    notebooks[1].unlink()
+    assert main("lessons here --no-open") == 0
+    assert notebooks[0].read_text() == "mine" and notebooks[1].exists()
+    assert "1 files" in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -81,8 +81,8 @@ def windowed_attention(rng):
 
 @exercise
 def ruler(rng):
-    T = int(rng.integers(6, 10))
-    for T, back in ((T, 1), (T + 3, int(rng.integers(2, 5)))):
+    short = int(rng.integers(6, 10))
+    for T, back in ((short, 1), (short + 3, int(rng.integers(2, 5)))):
         places = np.arange(T)
 
         def scores(out, T=T):

@@ -57,9 +57,7 @@ def block_backward(rng):
         "the inner residual is forgotten: what arrives also runs past the feed-forward part":
             m_backward(dy) + a_backward(m_backward(dy)),
         "attention is given what arrived at the block: on the way back the feed-forward part comes "
-        "first, and attention gets du": lambda d: np.allclose(d, du + a_backward(dy)),
-        "the two parts stand side by side: in GPT-2 the second reads what the first has written":
-            dy + m_backward(dy) + a_backward(dy),
+        "first, and attention gets du": du + a_backward(dy),
         "the order of the way back is the other way round: last in, first out":
             (dy + a_backward(dy)) + m_backward(dy + a_backward(dy)),
         "only the feed-forward part is gone back through": du,

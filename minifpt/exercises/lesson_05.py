@@ -1,0 +1,155 @@
+"""Lesson 5, backward through attention."""
+
+import numpy as np
+from scipy.special import softmax
+
+from . import Case, exercise
+
+
+def causal_map(rng, *shape, size=1.5):
+    """A random attention map (..., T, T)."""
+    mask = np.triu(np.full(shape[-2:], -np.inf), 1)
+    return softmax(size * rng.standard_normal(shape) + mask, axis=-1)
+
+
+def softmax_backward(dA, A):
+    return A * (dA - (dA * A).sum(axis=-1, keepdims=True))
+
+
+@exercise
+def value_gradient(rng):
+    T = int(rng.integers(6, 9))
+    n = T - 2
+    A, dy = causal_map(rng, T, T)[-n:], rng.standard_normal((n, 3))
+    looked = np.zeros_like(A)
+    looked[np.arange(n), A.argmax(axis=1)] = 1
+    return Case((dy, A), A.T @ dy, {
+        "a mean for a sum: each token that looked adds its whole share": A.T @ dy / n,
+        "the shares are missing: a token that looked with a share of 0.1 adds a tenth of its dy":
+            lambda dv: np.allclose(dv, (A > 0).T @ dy) or np.allclose(dv, dy.sum(axis=0)),
+        "the shares of a column need not sum to 1: a value that many look at gets more":
+            A.T / A.T.sum(axis=1, keepdims=True) @ dy,
+        "only the most looked at token gets something: every share counts": looked.T @ dy,
+        "one gradient for each of the T values, not for each of the n that asked":
+            lambda dv: np.shape(dv) == dy.shape,
+    })
+
+
+@exercise
+def multi_query_backward(rng):
+    H, T, D = (int(n) for n in rng.permutation([2, 5, 3]))
+    q, dy = rng.standard_normal((2, H, T, D))
+    k, v = rng.standard_normal((2, T, D))
+    mask = np.triu(np.full((T, T), -np.inf), 1)
+    A = softmax(q @ k.T / np.sqrt(D) + mask, axis=-1)
+    dA = dy @ v.T
+    dS = softmax_backward(dA, A)
+    scale = D ** -0.5
+    dq = scale * dS @ k
+    keys, values = scale * dS.swapaxes(-1, -2) @ q, A.swapaxes(-1, -2) @ dy
+    bare = A * dA
+
+    def part(i, wrong):
+        return lambda out: np.shape(out[i]) == wrong.shape and np.allclose(out[i], wrong)
+
+    def either(wrong_k, wrong_v):
+        return lambda out: part(1, wrong_k)(out) or part(2, wrong_v)(out)
+
+    return Case((dy, q, k, v, A), (dq, keys.sum(axis=0), values.sum(axis=0)), {
+        "one set of keys and values, so one gradient for them: what do the paths through the heads "
+        "do?": lambda out: np.shape(out[1]) == keys.shape or np.shape(out[2]) == keys.shape,
+        "a mean for a sum over the heads: each head is a path, and rates add up":
+            either(keys.mean(axis=0), values.mean(axis=0)),
+        "only one head's share: all heads read the same keys and values":
+            either(keys[0], values[0]),
+        "only one head's share: all heads read the same keys and values, also the first":
+            either(keys[-1], values[-1]),
+        "the average is missing in dS: a row of A sums to 1, whatever moves":
+            part(0, scale * bare @ k),
+        "dS is not dA: the way back leads through the softmax": part(0, scale * dA @ k),
+        "the factor is missing on the way back: S was divided by the square root of D":
+            part(0, dS @ k),
+        "dk: each key collects from the queries that looked at it: a column of dS, not a row":
+            part(1, scale * (dS @ q).sum(axis=0)),
+        "dk: the factor is missing on the way back": part(1, keys.sum(axis=0) / scale),
+        "dv: each value collects from the tokens that looked at it: a column of A, not a row":
+            part(2, (A @ dy).sum(axis=0)),
+        "dv: what is handed over are the shares A, not the scores": part(
+            2, (dS.swapaxes(-1, -2) @ dy).sum(axis=0)),
+    })
+
+
+@exercise
+def distance_gradient(rng):
+    H, T = (int(n) for n in rng.permutation([3, 6]))
+    A, dA = causal_map(rng, H, T, T), rng.standard_normal((H, T, T))
+    dS = softmax_backward(dA, A)
+
+    def along(M, reduce=np.sum):
+        return np.array([reduce(np.diagonal(M, -d, axis1=1, axis2=2)) for d in range(T)])
+
+    per_head = np.stack([along(M[None]) for M in dS])
+    return Case((dA, A), along(dS), {
+        "b is shared by all heads: one number for each distance":
+            lambda db: np.shape(db) in (per_head.shape, per_head.T.shape),
+        "a mean over the heads: each head is a path, and rates add up": along(dS) / H,
+        "a mean for a sum: b_0 has T paths in each head, b_1 has T - 1": along(dS, np.mean),
+        "dA is not dS: b is added to the scores, before the softmax": along(dA),
+        "dA is not dS: the way back leads through the softmax, with its average": along(A * dA),
+        "the distances run the other way: b_0 is a token and itself, the diagonal":
+            along(dS)[::-1],
+        "a distance is a diagonal; you sum over rows or columns":
+            lambda db: any(np.allclose(db, dS.sum(axis=axes)) for axes in ((0, 1), (0, 2))),
+        "above the diagonal: t - s is the distance back, and the later tokens are masked":
+            lambda db: np.allclose(db, [np.trace(M) for M in [dS.sum(axis=0)]] + [0] * (T - 1)),
+        "only one head: b is shared by all of them":
+            lambda db: np.allclose(db, per_head[0]) or np.allclose(db, per_head[-1]),
+    })
+
+
+@exercise
+def worth_computing(rng):
+    for T in rng.permutation([24, 28]):
+        T = int(T)
+        n = T * T // 16
+        size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
+        A = causal_map(rng, T, T, size=size)
+        gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))     # mean of dS^2
+
+        def top(measure, n=n):
+            chosen = np.zeros(measure.size, bool)
+            chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
+            return chosen.reshape(measure.shape)
+
+        best = gain[top(gain)].sum()
+
+        def chosen(out, T=T):
+            out = np.asarray(out)
+            if out.shape != (T, T) or not np.isin(out, (0, 1)).all():
+                raise ValueError("not a mask")
+            return out.astype(bool)
+
+        def right(out, n=n, gain=gain, best=best, chosen=chosen):
+            return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.97 * best
+
+        def no_mask(out, chosen=chosen):
+            try:
+                chosen(out)
+            except (TypeError, ValueError):
+                return True
+            return False
+
+        def overlap(other, n=n, chosen=chosen):
+            return lambda out: (chosen(out) & other).sum() > 0.97 * n
+
+        yield Case((A, n), right, {
+            "return an array (T, T) of True and False": no_mask,
+            "choose exactly n entries, in the whole array":
+                lambda out, n=n, chosen=chosen: chosen(out).sum() != n,
+            "entries above the diagonal: what is dS there?":
+                lambda out, chosen=chosen: np.triu(chosen(out), 1).any(),
+            "the largest shares: in a row that is sure, what is dS for the token that gets it all?":
+                overlap(top(A)),
+            "as many from each row: do all rows have as much to give?":
+                lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
+        }, about="Some other entries hold more of dS: look at A times the bracket, for a random dA.")

@@ -1,0 +1,200 @@
+"""Lesson 7, freeze masks."""
+
+import numpy as np
+
+from ..freeze import FreezeMask
+from ..gpt2 import GPT2Config
+from ..huggingface import parameter_shapes
+from . import Case, exercise
+
+
+def _trained(rng):
+    """Layers from the bottom: some frozen, a trained one, some frozen, and a mixture."""
+    while True:
+        low, gap, top = (int(n) for n in rng.integers(1, 5, 3))
+        trained = [False] * low + [True] + [False] * gap + [bool(b) for b in rng.integers(0, 2, top)]
+        n, own = len(trained), sum(trained)
+        # Counts that a mistake would confuse must differ.
+        known = [n + own + n - 1 - low, 3 * n, n + 2 * own, n + own + n - low, n + own,
+                 2 * n + own, own + n - 1 - low, 2 * n - 1 + own]
+        if len(set(known)) == len(known):
+            return trained
+
+
+@exercise
+def way_back(rng):
+    def case(trained):
+        n = len(trained)
+        low = trained.index(True) if any(trained) else n
+        runs = np.arange(n) >= low
+        dx = np.arange(n) > low
+        own = np.array(trained)
+        high = n - 1 - trained[::-1].index(True) if any(trained) else -1
+
+        def first(wrong):
+            return lambda out: np.array_equal(np.asarray(out[0], bool), wrong)
+
+        def second(wrong):
+            return lambda out: np.array_equal(np.asarray(out[1], bool), wrong)
+
+        return Case((trained,), (runs, dx), {
+            "return a boolean for each layer, twice":
+                lambda out: np.shape(out[0]) != (n,) or np.shape(out[1]) != (n,),
+            "runs: a frozen layer above a trained one must run, too: the gradient has to get past "
+            "it": first(own),
+            "runs: all of them run, but below the lowest trained layer nobody wants a gradient":
+                lambda out: np.all(out[0]) and not runs.all(),
+            "runs: the wrong end: the gradient comes from the top and ends at the lowest trained "
+            "layer": first(np.arange(n) <= high),
+            "runs: it is the lowest trained layer that counts, not the highest":
+                first(np.arange(n) >= high),
+            "runs: the lowest trained layer itself must run: it makes its own gradients":
+                first(dx),
+            "makes_dx: the lowest trained layer makes none: who below it would read it?":
+                second(runs),
+            "makes_dx: a dx is for what is below, whether or not the layer itself is trained":
+                lambda out: any(second(w)(out) for w in (own, ~own & runs, own & dx)),
+        }, about="" if any(trained) else "Nothing is trained here, so nothing runs.")
+
+    yield case(_trained(rng))
+    yield case(_trained(rng))
+    yield case([True, *(False for _ in range(int(rng.integers(2, 5))))])
+    yield case([False] * int(rng.integers(2, 5)))
+
+
+@exercise
+def products_of_a_step(rng):
+    for trained in (_trained(rng), _trained(rng)):
+        n, own, low = len(trained), sum(trained), trained.index(True)
+        dx = n - 1 - low
+        yield Case((trained,), n + dx + own, {
+            "that is a full step, three for each layer": 3 * n,
+            "the products dx of the frozen layers are missing: those above a trained one hand the "
+            "gradient down": n + 2 * own,
+            "one dx too many: the lowest trained layer has nobody below who wants it":
+                n + own + n - low,
+            "no dx at all: how would the gradient come down to the lowest trained layer?": n + own,
+            "a dx for every layer: below the lowest trained one there is none":
+                lambda p: p in (2 * n + own, 2 * n - 1 + own),
+            "the forward pass is missing: one product for each layer, frozen or not": own + dx,
+        }, rtol=1e-12)
+    n = int(rng.integers(3, 9))
+    yield Case(([False] * n,), n, rtol=1e-12,
+               about="Nothing is trained here: only the forward pass is left.")
+
+
+@exercise
+def freeze_below(rng):
+    k = int(rng.integers(2, 9))
+    config = vars(GPT2Config())
+    names = [f"trunk.{name}" for name, _ in parameter_shapes(config) if name != "wte.weight"]
+    names += ["input.weight", "input.bias", "output.weight", "output.bias"]
+
+    def frozen(blocks):
+        return {n for n in names if ".attn." in n or ".mlp." in n or n.startswith("input")
+                or "wpe" in n or any(f".h.{i}." in n for i in range(blocks))}
+
+    def of(text):
+        mask = FreezeMask.parse(text)
+        return {n for n in names if mask.frozen(n)}
+
+    def refused(text):
+        try:
+            return of(text) is None
+        except ValueError:
+            return isinstance(text, str)
+
+    def norms(text, i):
+        """Whether block i's layer norms, or one of them, are frozen."""
+        return any(f".h.{i}.ln" in n for n in of(text))
+
+    return Case((k,), lambda text: of(text) == frozen(k), {
+        "return one text, as in the lesson's list of masks": lambda t: not isinstance(t, str),
+        "FreezeMask.parse refuses this text: groups and patterns with commas between them": refused,
+        "the input layer or the positions are still trained, and they lie below block 0: all of "
+        "the model runs back": lambda t: not {"input.weight", "input.bias",
+                                              "trunk.wpe.weight"} <= of(t),
+        "attention and feed-forward are frozen in the lowest blocks alone":
+            lambda t: "trunk.h.11.mlp.c_fc.weight" not in of(t)
+            or "trunk.h.11.attn.c_attn.weight" not in of(t),
+        "a pattern reaches too far: blocks 10 and 11 begin with a 1 as well, so mind the dot":
+            lambda t: norms(t, 1) and norms(t, 10) and norms(t, 11) and not norms(t, k),
+        "every layer norm is frozen: those from block k on are to be trained":
+            lambda t: norms(t, 11) and norms(t, k),
+        "one block too many: block k itself is trained":
+            lambda t: norms(t, k) and not norms(t, k + 1),
+        "block k - 1 is still trained: the k lowest blocks are 0 to k - 1":
+            lambda t: norms(t, 0) and not norms(t, k - 1),
+        "block 0 is still trained, and with it everything runs back": lambda t: not norms(t, 0),
+        "the last layer norm or the output layer is frozen": lambda t: bool(
+            {"trunk.ln_f.weight", "trunk.ln_f.bias", "output.weight", "output.bias"} & of(t)),
+    }, about=f"Compare FreezeMask.parse(your text).frozen(name) with what you want, for k = {k}.")
+
+
+@exercise
+def clipped_step(rng):
+    P, C = int(rng.integers(5, 8)), 4
+    lr = float(rng.uniform(0.1, 0.3))
+    trained = np.zeros(P, bool)
+    trained[rng.choice(P, 3, replace=False)] = True
+    data, gradients = rng.standard_normal((2, P, C))
+    gradients[~trained] *= 3
+    own = np.linalg.norm(gradients[trained])
+    for max_norm, about in ((0.5 * own, ""), (1.2 * own, "Here the norm of what is trained is below "
+                                                         "max_norm: nothing is scaled.")):
+        def new(factor, where=trained, max_norm=max_norm):
+            return data - lr * np.asarray(factor) * gradients * where[:, None]
+
+        everything = np.linalg.norm(gradients)
+        each = np.linalg.norm(gradients, axis=1, keepdims=True)
+        yield Case((data, gradients, trained, lr, max_norm), new(min(1, max_norm / own)), {
+            "the frozen rows are moved, too":
+                lambda out: np.shape(out) == data.shape and not np.allclose(
+                    np.asarray(out)[~trained], data[~trained]),
+            "the norm counts the frozen rows: what is trained then takes smaller steps than it "
+            "should": new(min(1, max_norm / everything)),
+            "small gradients are scaled up: clipping only makes them smaller": new(max_norm / own),
+            "nothing is clipped": new(1),
+            "each row is clipped by itself: the norm is of all trained rows together":
+                new(np.minimum(1, max_norm / each)),
+            "each number is clipped by itself: that changes the direction":
+                data - lr * np.clip(gradients, -max_norm, max_norm) * trained[:, None],
+            "the norms of the rows are added: add the squares, then take the root":
+                new(min(1, max_norm / each[trained].sum())),
+            "the root is missing in the norm": new(min(1, max_norm / own ** 2)),
+            "the step goes uphill": 2 * data - new(min(1, max_norm / own)),
+            "that is the gradient, scaled; take the step": lambda out: np.shape(out) == data.shape
+            and np.allclose(np.asarray(out)[~trained], 0),
+        }, about=about)
+
+
+@exercise
+def spend(rng):
+    C, L = 8 * int(rng.integers(2, 5)), int(rng.integers(2, 5))
+    config = vars(GPT2Config(n_layer=L, n_embd=C, n_head=1, n_positions=20, vocab_size=5))
+    sizes = {"input.weight": 3 * C, "input.bias": C}
+    sizes |= {f"trunk.{name}": int(np.prod(shape)) for name, shape in parameter_shapes(config)
+              if name != "wte.weight"}
+    sizes |= {"output.weight": 4 * C, "output.bias": 4}
+    output = 4 * C + 4
+    for budget in (output, output + C * int(rng.integers(3, 8)), output + 40 * C):
+        def total(names):
+            return sum(sizes[n] for n in names)
+
+        def right(names, budget=budget):
+            return (not isinstance(names, str) and len(set(names)) == len(names)
+                    and {"output.weight", "output.bias"} <= set(names) <= set(sizes)
+                    and budget / 2 <= total(names) <= budget)
+
+        yield Case((sizes, budget), right, {
+            "return a list of names, not one text": lambda names: isinstance(names, str),
+            "a name is there twice": lambda names: len(set(names)) < len(names),
+            "one of these is no parameter's name: take them from the dictionary":
+                lambda names: not set(names) <= set(sizes),
+            "the output layer is not all there, weight and bias: it starts at random":
+                lambda names: not {"output.weight", "output.bias"} <= set(names),
+            "that is more than the budget: add up the sizes":
+                lambda names, budget=budget: total(names) > budget,
+            "less than half of the budget is used": lambda names, budget=budget:
+                total(names) < budget / 2,
+        }, about="Return a list of names from the dictionary.")
