@@ -578,7 +578,7 @@ print("maps", maps.shape, "-> yours:", goes_by_place(maps))
 # %%
 once = np.random.default_rng(0).integers(ord("a"), ord("z") + 1, (1, 40))
 A = run(np.concatenate([once, once], axis=1))[1]          # random letters, twice
-copied = A.diagonal(-39, axis1=2, axis2=3)[..., 1:].mean(axis=-1) 
+copied = A.diagonal(-39, axis1=2, axis2=3)[..., 1:].mean(axis=-1)
 even = np.mean([1 / (t + 1) for t in range(40, 80)])
 print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "
       f"an even look {even:.3f}")

@@ -92,7 +92,7 @@ picture(fig)
 # |---|---|---|
 # | $y = A\,v$ | $dA = dy\,v^\top$ | a product: $A$ stands where $x$ stood |
 # | | $dv = A^\top dy$ | and $v$ where $w$ stood |
-# | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts}\big(dA_{ts} - \sum_r dA_{tr} A_{tr}\big)$ | lesson 2, row by row |
+# | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r dA_{tr} A_{tr})$ | lesson 2 |
 # | $S = q\,k^\top / \sqrt D$ | $dq = dS\,k / \sqrt D$ | a product, and a factor |
 # | | $dk = dS^\top q / \sqrt D$ | $k$ went in transposed |
 #
@@ -129,7 +129,7 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # the forward pass; that is why there is a cache.
 
 # %%
-CELL, ROW = 0.019, 0.27                                   # sizes, as shares of the picture
+CELL, ROW = 0.019, 0.27                                   # shares of the picture
 
 
 def node(ax, x, y, name, value, gradient):
@@ -145,7 +145,8 @@ def node(ax, x, y, name, value, gradient):
 def arrows(ax, start, end, forward, back, lift=0.0, drop=0.0):
     """There and back between two points."""
     start, end, below = np.array(start), np.array(end), np.array([0, -0.055])
-    for a, b, ink in ((start, end, color.ink), (end + below, start + below, color.teal)):
+    for a, b, ink in ((start, end, color.ink),
+                      (end + below, start + below, color.teal)):
         ax.annotate("", b, a, arrowprops={"arrowstyle": "-|>", "color": ink, "lw": 1.5})
     middle = (start + end) / 2
     ax.text(*middle + [0, 0.02 + lift], forward, ha="center", va="bottom", size=9)
@@ -191,8 +192,8 @@ def relative_error(gradient, numerical):
 
 
 numerical = numerical_gradients()
-for name, gradient, numbers in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical, strict=True):
-    print(f"{name}: relative error {relative_error(gradient, numbers):.1e}")
+for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical, strict=True):
+    print(f"{name}: relative error {relative_error(gradient, part):.1e}")
 
 # %% [markdown]
 # The library does the same for all heads and sequences at once. `split_heads` gives views of
@@ -222,9 +223,11 @@ for length in (1, 63, 64, 65, 150):
     print(f"T = {length:3}: y differs by {np.abs(y_simple - y_fast).max():.0e}, "
           f"dqkv by {np.abs(d_simple - d_fast).max():.0e}")
 lse = cache_fast[2]                                       # (B, H, T, 1)
-S = cache[0] @ cache[1].swapaxes(-1, -2) / math.sqrt(4) + F.causal_mask(150, 150, qkv.dtype)
-print(f"A is {cache[3].size} numbers; kept instead: {lse.size}, and from them A comes back "
-      f"to {np.abs(np.exp(S - lse) - cache[3]).max():.0e}")
+q_all, k_all, _, A_all, _ = cache                         # (B, H, T, D), A (B, H, T, T)
+S_all = q_all @ k_all.swapaxes(-1, -2) / math.sqrt(4)
+S_all += F.causal_mask(150, 150, S_all.dtype)
+print(f"A has {A_all.size} numbers; kept instead: {lse.size}. A comes back from them, "
+      f"to {np.abs(np.exp(S_all - lse) - A_all).max():.0e}")
 
 # %% [markdown]
 # What it keeps is the log-sum-exp of each row of scores (lesson 2), one number for each query:
@@ -293,8 +296,9 @@ errors = np.array([[check_backward(mistake, **sizes).max_relative_error
 reveal(guess, int((errors[1:, 0] > 1e-6).sum()))
 
 fig, (ax,) = figure(width=6.2, height=3.2)
-matrix(ax, np.clip(-np.log10(errors), 0, None), "Digits that agree: 6 or more, and it passes",
-       limit=14, digits=0, columns=list(data), rows=["as it is", *mistakes[1:]])
+digits = np.clip(-np.log10(errors), 0, None)
+matrix(ax, digits, "Digits that agree: 6 or more, and it passes", limit=14, digits=0,
+       columns=list(data), rows=["as it is", *mistakes[1:]])
 picture(fig)
 
 # %% [markdown]
@@ -359,11 +363,12 @@ axes[0].semilogx(query_sizes, length_S / length_S[0], color=color.teal, label="d
 axes[0].set(title="Random head: sharper and sharper", xlabel="size of the queries",
             ylabel="length, relative to the first", ylim=(0, None))
 axes[0].legend()
-axes[1].plot(heads[1:, 0].ravel(), heads[1:, 1].ravel(), "o", color=color.grey, markersize=4,
-             label="other blocks")
+axes[1].plot(heads[1:, 0].ravel(), heads[1:, 1].ravel(), "o", color=color.grey,
+             markersize=4, label="other blocks")
 axes[1].plot(heads[0, 0], heads[0, 1], "o", color=color.language, label="block 0")
 for h, (a, b) in enumerate(heads[0].T):
-    axes[1].annotate(f"head {h}", (a, b), (5, 4), textcoords="offset points", fontsize=8)
+    axes[1].annotate(f"head {h}", (a, b), (5, 4), textcoords="offset points",
+                     fontsize=8)
 axes[1].set(title="The trunk's 24 heads", xlabel="largest share of a row, on average",
             ylabel="length of dS for a random dA", xlim=(0, 1.05), ylim=(0, 0.36))
 axes[1].legend(loc="lower left", fontsize=8)
@@ -414,8 +419,8 @@ check("multi_query_backward", multi_query_backward)
 
 # %% [markdown]
 # **3.** Instead of position embeddings, some models add a learned number for each *distance* to
-# the scores: $S_{ts} = q_t \cdot k_s / \sqrt D + b_{t-s}$, with $b$ `(T,)` shared by all heads. What
-# is $db$? How many paths does $b_0$ have?
+# the scores: $S_{ts} = q_t \cdot k_s / \sqrt D + b_{t-s}$, with $b$ `(T,)` shared by all heads.
+# What is $db$? How many paths does $b_0$ have?
 
 # %%
 def distance_gradient(dA, A):
@@ -442,7 +447,7 @@ def worth_computing(A, n):
 check("worth_computing", worth_computing)
 
 # %%
-A_trunk = F.attention(qkv, 4)[1][3][0]                    # the last block's maps (H, T, T)
+A_trunk = F.attention(qkv, 4)[1][3][0]                    # the last block's (H, T, T)
 dS = F.softmax_backward(rng.standard_normal((200, *A_trunk.shape)), A_trunk)
 squares = (dS ** 2).mean(axis=0)                          # (H, T, T)
 for h, (A, square) in enumerate(zip(A_trunk, squares, strict=True)):

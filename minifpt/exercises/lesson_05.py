@@ -152,4 +152,4 @@ def worth_computing(rng):
                 overlap(top(A)),
             "as many from each row: do all rows have as much to give?":
                 lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
-        }, about="Some other entries hold more of dS: look at A times the bracket, for a random dA.")
+        }, about="Some other entries hold more of dS: look at A times its bracket.")
