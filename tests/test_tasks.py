@@ -9,7 +9,8 @@ from test_data import write_mnist
 
 from minifpt import tasks
 
-TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "mnist": {}, "text": {"tokens": 16}}
+TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size": 8}, "mnist": {},
+         "text": {"tokens": 16}}
 
 
 @pytest.fixture
@@ -63,7 +64,8 @@ def test_options_build_the_task_again(make, name):
     again = tasks.get(task.name, **options)
     assert again.options == task.options
     np.testing.assert_array_equal(again.batch(rng(), 2)[0], task.batch(rng(), 2)[0])
-    assert {"steps", "batch_size", "lr"} == set(task.defaults)
+    needed = {"steps", "batch_size", "lr", "dropout"}
+    assert needed <= set(task.defaults) <= needed | {"schedule", "warmup"}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -114,8 +116,8 @@ def test_bad_arguments_of_batch_and_loss(make, name):
 
 
 def test_get_says_what_there_is():
-    assert tasks.names() == ["bit-memory", "bit-xor", "mnist", "text"]
-    with pytest.raises(ValueError, match="no task 'bitxor'.*bit-memory, bit-xor, mnist, text"):
+    assert tasks.names() == ["bit-memory", "bit-xor", "digits", "mnist", "text"]
+    with pytest.raises(ValueError, match="no task 'bitxor'.*bit-memory, bit-xor, digits, mnist, "):
         tasks.get("bitxor")
     with pytest.raises(ValueError, match="no option 'm': its options are strings, bits, patch"):
         tasks.get("bit-memory", m=1)
@@ -128,6 +130,8 @@ def test_get_says_what_there_is():
     ("bit-xor", {"n": "5"}, "n must be a whole number, at least 1, got '5'"),
     ("bit-memory", {"strings": -1}, "strings must be"),
     ("bit-memory", {"bits": 100, "patch": 30}, "divisible by patch, got bits=100 and patch=30"),
+    ("digits", {"size": 7}, "size must be a whole number, at least 8, got 7"),
+    ("digits", {"size": 28, "patch": 8}, "divisible by patch, got size=28 and patch=8"),
     ("mnist", {"size": 30}, "size must be 28 or 32, got 30"),
     ("mnist", {"patch": 5}, "divisible by patch, got size=28 and patch=5"),
     ("text", {"files": []}, "files is empty"),
@@ -235,6 +239,73 @@ def test_mnist_reads_nothing_before_the_first_batch(tmp_path):
     assert (task.tokens, task.input_dim) == (49, 16)
     with pytest.raises(FileNotFoundError, match="nowhere does not hold"):
         task.batch(rng(), 1)
+
+
+def whole_images(x, size, patch):
+    """(B, T, patch^2) -> (B, size, size), patch by patch."""
+    n, whole = size // patch, np.zeros((len(x), size, size), x.dtype)
+    for t in range(n * n):
+        i, j = t // n * patch, t % n * patch
+        whole[:, i:i + patch, j:j + patch] = x[:, t].reshape(-1, patch, patch)
+    return whole
+
+
+@pytest.mark.parametrize("size, patch", [(28, 4), (28, 7), (16, 4), (12, 1)])
+def test_digits_are_the_images_in_patches(size, patch):
+    task = tasks.get("digits", size=size, patch=patch)
+    x, y = task.batch(rng(), 20)
+    images, labels = task.images(rng(), 20, "train")
+    assert images.shape == (20, size, size) and images.dtype == np.float32
+    np.testing.assert_array_equal(whole_images(x, size, patch), images)
+    np.testing.assert_array_equal(y, labels[:, None])
+    assert images.min() >= 0 and 0.7 < images.max() <= 1
+    # No digit runs out of its picture: what lies on the border is little.
+    border = images.sum(axis=(1, 2)) - images[:, 1:-1, 1:-1].sum(axis=(1, 2))
+    assert (border < 0.1 * images.sum(axis=(1, 2))).all()
+
+
+def test_digits_glyphs_are_digits_of_one_height():
+    from minifpt.tasks.images import FONTS, GLYPH, HEIGHT, glyphs
+    for split, fonts in FONTS.items():
+        shapes = glyphs(split)
+        assert shapes.shape == (len(fonts), 10, GLYPH, GLYPH) and shapes is glyphs(split)
+        assert shapes.min() == 0 and shapes.max() == 1 and not shapes.flags.writeable
+        ink = shapes.any(axis=3).sum(axis=2)              # rows with ink
+        assert (abs(ink - HEIGHT) <= 2).all()
+        for digit in range(10):                           # most like its own kind's mean
+            others = np.stack([shapes[:, d].mean(axis=0) for d in range(10)])
+            distance = ((shapes[:, digit, None] - others) ** 2).sum(axis=(2, 3))
+            assert (distance.argmin(axis=1) == digit).mean() > 0.7
+
+
+def test_digits_test_split_has_other_fonts():
+    from minifpt.tasks.images import FONTS, glyphs
+    families = {split: {name.split("-")[0][:5] for name in names} for split, names in FONTS.items()}
+    assert not families["train"] & families["test"]
+    train, test = (glyphs(split).reshape(-1, 10, 56 * 56) for split in ("train", "test"))
+    for digit in range(10):                               # no test glyph is a training glyph
+        distance = ((test[:, None, digit] - train[None, :, digit]) ** 2).sum(axis=-1)
+        assert distance.min() > 0.02 * (train[:, digit] ** 2).sum(axis=-1).mean()
+
+
+def test_digits_test_set_is_fixed_and_fair():
+    task = tasks.get("digits", size=8)
+    x, y = task.test_set()
+    assert x.shape == (1000, 4, 16) and y.shape == (1000, 1)
+    np.testing.assert_array_equal(x, task.test_set()[0])
+    assert np.bincount(y[:, 0], minlength=10).min() > 60
+    assert len(np.unique(x, axis=0)) == 1000
+
+
+def test_digits_are_all_different():
+    images, labels = tasks.get("digits").images(rng(), 200, "train")
+    assert len(np.unique(images, axis=0)) == 200
+    assert set(labels) == set(range(10))
+    middle = np.arange(28) - 13.5
+    mass = images / images.sum(axis=(1, 2), keepdims=True)
+    places = np.stack([(mass.sum(axis=2) * middle).sum(axis=1),
+                       (mass.sum(axis=1) * middle).sum(axis=1)])
+    assert (places.std(axis=1) > 0.8).all()               # shifted, in both directions
 
 
 # ------------------------------------------------------------------------------- text
