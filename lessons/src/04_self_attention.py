@@ -168,7 +168,8 @@ axes[1].set_ylabel("length of dS")
 picture(fig)
 
 # %% [markdown]
-# Without the factor a row of a wide model is nearly all on one token from the first step on,
+# A little sharper passes a little more, see $D = 4$. Then it falls. Without the factor a row of a
+# wide model is nearly all on one token from the first step on,
 # chosen by chance. That would be no harm if training could change it. But a softmax that is
 # nearly 1 and 0 passes little back: in lesson 2, $dz_j = p_j\,(dp_j - \sum_i p_i\,dp_i)$, and
 # where $p_j$ is 1 the bracket is 0. Divided by $\sqrt D$, the scores have deviation 1 at any width:
@@ -476,7 +477,8 @@ picture(fig)
 # in every average. A missing mask is a cheat only for a model that is *trained* without it.
 #
 # And $\sqrt D$? Without it the trained trunk's maps are too sharp, but the order of the scores is
-# the same. Its great harm is the one above, in training.
+# the same. What its absence does to training, the gradient above suggests; we did not train one
+# to see. (And a page is a small sample: trust the order of the bars, not their second digits.)
 #
 # ## A trap
 #
@@ -504,8 +506,8 @@ for name, ids in (("with", lines), ("without", flat)):
 # %% [markdown]
 # The three rulers are missed on both pages. Head 1, the broad one, is the odd one. On the right
 # the trunk is *better* without it, by a lot. A wrong weight? A bug? It is the page. The novels
-# break their lines about every 70 bytes, so the trunk has never seen a line that does not end.
-# Put the breaks back, and the head does some good.
+# break their lines about every 70 bytes, and a line that does not end is new to the trunk. Nothing
+# but the breaks differs between the two pages; put them back, and the head does a little good.
 #
 # We do not know what head 1 computes. The measurement says that it has to do with line breaks,
 # and no more. Keep the rule: before you explain what a model does, give it what it was trained on.

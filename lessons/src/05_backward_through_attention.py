@@ -192,7 +192,8 @@ def relative_error(gradient, numerical):
 
 
 numerical = numerical_gradients()
-for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical, strict=True):
+for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical,
+                                strict=True):
     print(f"{name}: relative error {relative_error(gradient, part):.1e}")
 
 # %% [markdown]

@@ -8,7 +8,7 @@
 #
 # - say for any mask which layers run on the way back, and which of their gradients are made;
 # - predict a step's products and the bytes it must remember, and hold both against a count;
-# - name three ways to freeze a weight that do not hold it still.
+# - say why a gradient of zero does not hold a weight still.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb) and [6](06_gpt2_whole.ipynb). It takes about an
 # hour.
@@ -72,7 +72,9 @@ print(f"our trunk:  {sum(t for _, t in here):,} of {sum(n for n, _ in here):,}")
 # only those that the task uses are counted here; the others never get a gradient.)
 #
 # A mask is made from flags, from a preset, or from text: groups, and patterns on names with the
-# wild cards of a shell. Here are five, drawn over the layers of the model.
+# wild cards of a shell. (`minifpt summary bit-memory --freeze "attn,mlp,h.0.*"` tries one on the
+# command line.) Here are five, drawn over the layers of the model, the lowest at the bottom. The
+# six of a block are `ln_1`, `c_attn`, `c_proj`, `ln_2`, `c_fc`, `c_proj`.
 
 # %%
 masks = {
@@ -101,10 +103,10 @@ def draw(ax, inks, title):
     ax.tick_params(length=0, labelsize=8)
     ax.set_xticks(range(len(masks)), masks)
     blocks = [j for j, layer in enumerate(LAYERS) if layer.endswith("ln_1")]
-    ax.set_yticks([0, 1, *(j + 2.5 for j in blocks), len(LAYERS) - 2, len(LAYERS) - 1],
-                  ["input", "positions", *(f"block {i}" for i in range(len(blocks))),
-                   "ln_f", "output"])
-    for j in blocks:
+    ax.set_yticks([0.5, *(j + 2.5 for j in blocks), len(LAYERS) - 1.5],
+                  ["input, positions", *(f"block {i}" for i in range(len(blocks))),
+                   "ln_f, output"])
+    for j in [*blocks, len(LAYERS) - 2]:
         ax.axhline(j - 0.5, color=color.ink, linewidth=0.5)
     ax.set(title=title, xlim=(-0.5, len(masks) - 0.5), ylim=(-0.7, len(LAYERS) - 0.3))
 
@@ -208,7 +210,7 @@ for title, text in masks.items():
     print(f"{' '.join(title.split()):26}", {n.removesuffix("_backward"): c
                                             for n, c in calls.items()})
 fig, (ax,) = figure(width=6, height=4.6)
-draw(ax, inks, "The way back: pink makes its own gradients, grey hands one down, white never runs")
+draw(ax, inks, "The way back: pink makes its own gradients, grey hands on, white never runs")
 picture(fig)
 
 # %% [markdown]
@@ -261,70 +263,97 @@ for title, t, r in zip(masks, total, ratio[1], strict=True):
     print(f"{' '.join(title.split()):26} products {t / total[0]:.2f} of full, time {r:.2f}")
 
 # %% [markdown]
-# The dots show the middle half of the rounds. Time follows products, not exactly: attention, GELU
-# and layer norm are not in the bars, they too run back or not, and they weigh more in a trunk as
-# narrow as ours. What freezing saves in time is at most two thirds, when next to nothing runs
-# back, and about one third for FPT, however few its parameters.
+# (A dot is the middle of the rounds, its line their middle half.) Time follows products, not
+# exactly: attention, GELU and layer norm are not in the bars. They run back or not, too, and they
+# weigh more in a trunk as narrow as ours.
+#
+# By products, freezing saves two thirds at the very most, and under FPT's mask one third, however
+# few parameters it trains.
 #
 # ## Stopping too early
 #
-# It is tempting to say: this layer is frozen, so its backward need not run. We break one layer in
-# that way, the frozen `c_attn` of block 2. The model still runs, and the loss falls, because what
-# is above still learns. Under FPT's mask, of the trained arrays (scales, offsets, positions, input,
-# output), what per cent still gets a gradient?
+# Here is a mask under which the whole trunk is frozen; only the input layer and the output layer
+# are trained, four arrays. It is tempting to say: the trunk is frozen, so run it without keeping
+# anything. (In other libraries that is a `no_grad` around it.) We build this mistake into the
+# model. Of the four trained arrays, how many get a gradient?
 
 # %%
 guess = ...
 
-# %%
-model.freeze(minifpt.FreezeMask.fpt())
-step()
-right = {name: p.grad.copy() for name, p in model.named_parameters() if p.trainable}
 
-layer = trunk.h[2].attn.c_attn
-layer.forward = lambda a, need_dx=True: Linear.forward(layer, a, need_dx=False)   # the bug
-step()
-missing = [name for name, p in model.named_parameters() if p.trainable and p.grad is None]
-del layer.forward                                         # whole again
-reveal(guess, 100 - 100 * len(missing) / len(right), "%")
-print("without a gradient:", ", ".join(missing))
+# %%
+@contextmanager
+def nothing_kept(trunk):
+    """The bug: a frozen trunk runs as if nobody below it wanted a gradient."""
+    def forward(e, train=False, rng=None, need_dx=True):
+        return minifpt.GPT2.forward(trunk, e, train, rng, need_dx=False)
+    trunk.forward = forward                               # on this trunk, over the class's
+    try:
+        yield
+    finally:
+        del trunk.forward
+
+
+before = {name: p.data.copy() for name, p in model.named_parameters()}
+
+
+def start_again():
+    for name, p in model.named_parameters():
+        p.data[...] = before[name]
+
+
+model.freeze(minifpt.FreezeMask.parse("pos,ln,attn,mlp"))
+with nothing_kept(trunk):
+    step()
+    gradients = {name: p.grad is not None for name, p in model.named_parameters() if p.trainable}
+    history = minifpt.train(model, task, steps=40, batch_size=8, lr=1e-2, eval_every=10,
+                            test_examples=8, progress=False)
+reveal(guess, sum(gradients.values()), "of 4")
+print("gets a gradient:", gradients)
+print("loss, each ten steps:", history["train_loss"].round(3))
+start_again()
 
 # %% [markdown]
-# Nothing raised an error. An optimizer passes over parameters that have no gradient, and these
-# stay at their start. Two checks see it: after a step every trained parameter has a gradient; and
-# `gradcheck_layer`, which asks the loss itself. Here on a model that is small enough, in float64,
-# with its parameters off their starting values:
+# Nothing raised an error, and the loss falls, because the output layer learns. The optimizer
+# passes over parameters that have no gradient; the input layer stays at its random start. Two
+# checks see it: after a step every trained parameter has a gradient; and `gradcheck_layer`, which
+# asks the loss itself. Here on a model that is small enough, in float64:
 
 # %%
 rng = np.random.default_rng(0)
-small = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(3, 2, 8, 6, 7, dropout=0.0), dtype=np.float64),
-                    3, 2, 2)
-for p in small.parameters():
+shape = minifpt.GPT2Config(n_layer=3, n_head=2, n_embd=8, n_positions=6, vocab_size=7, dropout=0.0)
+small = minifpt.FPT(minifpt.GPT2(shape, dtype=np.float64), input_dim=3, output_dim=2)
+for p in small.parameters():                              # off the starting values
     p.data += 0.3 * rng.standard_normal(p.data.shape)
 some = rng.standard_normal((2, 5, 3))
-for text in ("full", "fpt", "input,pos,attn,mlp,h.0.*", "output_only"):
+
+
+def report(text):
     small.freeze(minifpt.FreezeMask.parse(text))
-    report = minifpt.gradcheck_layer(small, some)
-    print(f"{text:26} {len(report.errors):3} gradients, largest error "
-          f"{report.max_relative_error:.0e}")
-small.freeze(minifpt.FreezeMask.fpt())
-layer = small.trunk.h[1].attn.c_attn
-layer.forward = lambda a, need_dx=True: Linear.forward(layer, a, need_dx=False)
-report = minifpt.gradcheck_layer(small, some)
-del layer.forward
-print(f"{'fpt, stopping too early':26} {sum(e > 1e-6 for e in report.errors.values()):3} wrong, "
-      f"worst {report.worst[0]}: {report.worst[2]:.3g}, it should be {report.worst[3]:.3g}")
+    found = minifpt.gradcheck_layer(small, some)
+    wrong = [name for name, error in found.errors.items() if not error < 1e-6]
+    print(f"{text:26}{len(found.errors):3} arrays, largest error "
+          f"{found.max_relative_error:.0e}, wrong: {', '.join(wrong) or 'none'}")
+
+
+for text in ("full", "fpt", "input,pos,attn,mlp,h.0.*", "pos,ln,attn,mlp"):
+    report(text)
+with nothing_kept(small.trunk):
+    report("pos,ln,attn,mlp")
 
 # %% [markdown]
-# And what remains of the gradients under a mask are the numbers that the full step gives, to the
-# bit:
+# And the gradients that a mask leaves over are those of the full step, to the bit:
 
 # %%
 model.freeze(minifpt.FreezeMask.full())
 step()
 full = {name: p.grad for name, p in model.named_parameters()}
-print("the same bits:", all((full[name] == right[name]).all() for name in right), "in",
-      len(right), "arrays")
+for text in ("fpt", "pos,ln,attn,mlp", "input,pos,ln_f.*,h.[0-4].*"):
+    model.freeze(minifpt.FreezeMask.parse(text))
+    step()
+    same = [bool((p.grad == full[name]).all()) for name, p in model.named_parameters()
+            if p.trainable]
+    print(f"{text:28}{len(same):3} gradients, the same bits in {sum(same)}")
 
 # %% [markdown]
 # ## What need not be remembered
@@ -447,14 +476,6 @@ picture(fig)
 # "Frozen" is a promise about every bit. We train for some steps and compare.
 
 # %%
-before = {name: p.data.copy() for name, p in model.named_parameters()}
-
-
-def start_again():
-    for name, p in model.named_parameters():
-        p.data[...] = before[name]
-
-
 def moved():
     """Of attention and feed-forward: how many arrays changed, and how far all together."""
     steps = [p.data - before[name] for name, p in model.named_parameters()
@@ -502,42 +523,41 @@ train_with_zeroed_gradients(1, weight_decay=0.1)
 reveal(guess, moved()[0], "of 48")
 
 steps = 16
-distances = {
-    "gradients 0, weight decay": train_with_zeroed_gradients(steps, weight_decay=0.1),
-    "gradients 0 from step 5 on": train_with_zeroed_gradients(steps, from_step=4),
-}
+ways = {"gradients 0, weight decay": train_with_zeroed_gradients(steps, weight_decay=0.1),
+        "gradients 0 after step 4": train_with_zeroed_gradients(steps, from_step=4)}
+
 start_again()
 model.freeze(minifpt.FreezeMask.fpt())
 optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], lr=1e-3,
                                weight_decay=0.1)
-distances["not trainable"] = []
+not_trainable = []
 for _ in range(steps):
     step()
     optimizer.step()
-    distances["not trainable"].append(moved()[1])
-
-fig, (ax,) = figure(width=6.2, height=2.8)
-for (name, values), ink, style in zip(distances.items(),
-                                      (color.ochre, color.ochre, color.frozen),
-                                      ("-", "--", "-"), strict=True):
-    ax.plot(range(1, steps + 1), values, style, color=ink, label=name)
-ax.axvline(5, color=color.ink, linewidth=0.8, linestyle=":")
-ax.set(xlabel="step", ylabel="distance moved", title="A gradient of zero does not hold a weight")
-ax.legend(fontsize=8)
-picture(fig)
-print("not trainable, distance after the last step:", distances["not trainable"][-1])
+    not_trainable.append(moved()[1])
 start_again()
 
+fig, axes = figure(2, width=4.1, height=2.7)
+for ax, (name, distance) in zip(axes, ways.items(), strict=True):
+    ax.plot(range(1, steps + 1), distance, "o-", color=color.ochre, markersize=3, label=name)
+    ax.plot(range(1, steps + 1), not_trainable, "o-", color=color.frozen, markersize=3,
+            label="not trainable")
+    ax.set(xlabel="step", title=f"Frozen weights: {name}")
+    ax.legend(loc="center right" if name.endswith("4") else "upper left", fontsize=8)
+axes[0].set_ylabel("distance moved")
+axes[1].axvline(4, color=color.ink, linewidth=0.8, linestyle=":")
+picture(fig)
+print("not trainable, distance after the last step:", not_trainable[-1])
+
 # %% [markdown]
-# Weight decay needs no gradient. And Adam's moments remember: a weight that was trained up to
-# step 4 goes on by itself for a while. (Offsets are not decayed here, so the first way moved the
-# matrices alone.) A third way to go wrong is in the exercises: the clipping of gradients. In the
-# library a frozen parameter has no gradient, `None`, and the optimizer never hears of it.
+# Weight decay needs no gradient. And Adam's moments remember: what was trained up to step 4 (the
+# dotted line) goes on by itself, and as far again. (Offsets are not decayed here, so the first way
+# moved the matrices alone.) One more way to go wrong is in the exercises: clipping. In the library
+# a frozen parameter has no gradient, `None`, and the optimizer never hears of it.
 #
-# So, the question at the top. FPT trains a few per cent, and a step costs about two thirds of a
-# full one. It saves memory, a good part of the cache and nearly all that the optimizer keeps. What
-# it does not save is the way back: that ends at the lowest trained layer, and FPT trains the
-# lowest there is.
+# So, the question at the top. FPT trains a few per cent, and its step still makes two of three
+# products. It saves a good part of the cache and nearly all that the optimizer keeps. It does not
+# save the way back: that ends at the lowest trained layer, and FPT trains the lowest there is.
 #
 # ## Exercises
 #

@@ -9,10 +9,11 @@ from . import Case, exercise
 
 
 def _trained(rng):
-    """Layers from the bottom: some frozen, a trained one, some frozen, and a mixture."""
+    """Layers from the bottom: frozen, trained, frozen, a mixture, trained, frozen."""
     while True:
         low, gap, top = (int(n) for n in rng.integers(1, 5, 3))
-        trained = [False] * low + [True] + [False] * gap + [bool(b) for b in rng.integers(0, 2, top)]
+        trained = [False] * low + [True] + [False] * gap
+        trained += [bool(b) for b in rng.integers(0, 2, top)] + [True, False]
         n, own = len(trained), sum(trained)
         # Counts that a mistake would confuse must differ.
         known = [n + own + n - 1 - low, 3 * n, n + 2 * own, n + own + n - low, n + own,
@@ -31,11 +32,15 @@ def way_back(rng):
         own = np.array(trained)
         high = n - 1 - trained[::-1].index(True) if any(trained) else -1
 
+        def is_wrong(value, right, wrong):
+            value = np.asarray(value, bool)
+            return not np.array_equal(value, right) and np.array_equal(value, wrong)
+
         def first(wrong):
-            return lambda out: np.array_equal(np.asarray(out[0], bool), wrong)
+            return lambda out: is_wrong(out[0], runs, wrong)
 
         def second(wrong):
-            return lambda out: np.array_equal(np.asarray(out[1], bool), wrong)
+            return lambda out: is_wrong(out[1], dx, wrong)
 
         return Case((trained,), (runs, dx), {
             "return a boolean for each layer, twice":
@@ -43,7 +48,7 @@ def way_back(rng):
             "runs: a frozen layer above a trained one must run, too: the gradient has to get past "
             "it": first(own),
             "runs: all of them run, but below the lowest trained layer nobody wants a gradient":
-                lambda out: np.all(out[0]) and not runs.all(),
+                first(np.ones(n, bool)),
             "runs: the wrong end: the gradient comes from the top and ends at the lowest trained "
             "layer": first(np.arange(n) <= high),
             "runs: it is the lowest trained layer that counts, not the highest":
@@ -75,7 +80,7 @@ def products_of_a_step(rng):
                 n + own + n - low,
             "no dx at all: how would the gradient come down to the lowest trained layer?": n + own,
             "a dx for every layer: below the lowest trained one there is none":
-                lambda p: p in (2 * n + own, 2 * n - 1 + own),
+                lambda p, n=n, own=own: p in (2 * n + own, 2 * n - 1 + own),
             "the forward pass is missing: one product for each layer, frozen or not": own + dx,
         }, rtol=1e-12)
     n = int(rng.integers(3, 9))
@@ -140,8 +145,8 @@ def clipped_step(rng):
     data, gradients = rng.standard_normal((2, P, C))
     gradients[~trained] *= 3
     own = np.linalg.norm(gradients[trained])
-    for max_norm, about in ((0.5 * own, ""), (1.2 * own, "Here the norm of what is trained is below "
-                                                         "max_norm: nothing is scaled.")):
+    below = "Here the norm of what is trained is below max_norm: nothing is scaled."
+    for max_norm, about in ((0.5 * own, ""), (1.2 * own, below)):
         def new(factor, where=trained, max_norm=max_norm):
             return data - lr * np.asarray(factor) * gradients * where[:, None]
 
