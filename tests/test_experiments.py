@@ -199,7 +199,8 @@ def test_table():
 
 @pytest.mark.parametrize("model, label", [
     ("minigpt-language", "language"), ("some/where/minigpt-bits.npz", "bits"),
-    ("random", "random"), ("random:gpt2", "random:gpt2")])
+    ("random", "random"), ("random:gpt2", "random (gpt2)"),
+    ("statistics:minigpt-language", "statistics")])
 def test_label(model, label):
     assert experiments.label(model) == label
 

@@ -64,9 +64,16 @@ def test_patterns_with_or_without_the_prefix(pattern):
     assert not mask.frozen("trunk.h.0.ln_1.weight")
 
 
-@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT", "fpt,full"])
+@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT"])
 def test_parse_errors(text):
     with pytest.raises(ValueError, match="^freeze: '[^\n]* is neither a preset [^\n]*$"):
+        FreezeMask.parse(text)
+
+
+@pytest.mark.parametrize("text, part", [("fpt,full", "a preset stands alone"), ("", "empty"),
+                                        ("fpt,h.1.ln_1.*", "a preset stands alone")])
+def test_presets_stand_alone_and_no_mask_is_empty(text, part):
+    with pytest.raises(ValueError, match=f"^freeze: {part}[^\n]*$"):
         FreezeMask.parse(text)
 
 

@@ -55,7 +55,7 @@ if it had all the night before it."""
 trunk = minifpt.GPT2.from_pretrained("minigpt-language")
 words = Bytes()
 ids = np.array(words.encode(text))
-B, T = 2, trunk.config.n_positions                        # two rows, as long as it can see
+B, T = 2, trunk.config.n_positions                        # rows as long as it can see
 x, y = ids[:B * T].reshape(B, T), ids[1:B * T + 1].reshape(B, T)
 print(trunk.config)
 about, _ = minifpt.weights.load(minifpt.weights.find("minigpt-language"))
@@ -128,12 +128,13 @@ def sign(byte):
 
 
 window = slice(72, 98)
-probabilities = np.stack([F.softmax(read(s))[0][0] for s in stages])     # (stages, T, V)
+probabilities = np.stack([F.softmax(read(s))[0][0] for s in stages])    # (stage, T, V)
 right = np.take_along_axis(probabilities, y[None, 0, :, None], -1)[..., 0]
 
 fig, (ax,) = figure(width=8.6, height=4.5)
-matrix(ax, right[:, window], "Read early: the likeliest next byte after each part", limit=1,
-       digits=None, columns=[sign(b) for b in y[0, window]], rows=["tables", *NAMES])
+matrix(ax, right[:, window], "Read early: the likeliest next byte after each part",
+       limit=1, digits=None, columns=[sign(b) for b in y[0, window]],
+       rows=["tables", *NAMES])
 for (i, t), byte in np.ndenumerate(probabilities.argmax(-1)[:, window]):
     ax.text(t, i, sign(byte), ha="center", va="center", fontsize=8,
             color="white" if right[:, window][i, t] > 0.6 else color.ink)
@@ -162,7 +163,8 @@ reveal(guess, int((cut < whole + 0.1).sum()), "of 12")
 
 fig, (ax,) = figure(width=8, height=3.1)
 places = np.arange(len(NAMES))
-ax.bar(places - 0.2, cut, 0.4, color=color.teal, label="the part is cut: s stays as it is")
+ax.bar(places - 0.2, cut, 0.4, color=color.teal,
+       label="the part is cut: s stays as it is")
 ax.bar(places + 0.2, overwritten, 0.4, color=color.ochre,
        label="forgotten residual: its result in place of s")
 ax.axhline(whole, color=color.ink, linestyle="--", label="whole")
@@ -218,7 +220,7 @@ class InnerForgotten(Block):
 
 
 def checked(kind):
-    """A gradient check of a small block: names of what is wrong, and the largest error."""
+    """Check a small block: the names of wrong gradients, and the largest error."""
     rng = np.random.default_rng(0)
     block = kind(8, 2, dtype=np.float64)
     for p in block.parameters():
@@ -230,7 +232,7 @@ def checked(kind):
 reveal(guess, len(checked(OuterForgotten)[0]), "of 13")
 for kind in (Block, OuterForgotten, InnerForgotten):
     wrong, error = checked(kind)
-    print(f"{kind.__name__:15} error {error:.0e}  wrong: {', '.join(wrong) or 'nothing'}")
+    print(f"{kind.__name__:15} error {error:.0e}, wrong:", ", ".join(wrong) or "none")
 
 # %% [markdown]
 # A block can hand a wrong gradient down and have all of its own right. It would train; the blocks
@@ -257,7 +259,7 @@ guess = ...
 # %%
 def with_bend(bend):
     """The loss with another bend in all blocks; then everything is as before."""
-    original = fast.gelu                                  # what the layers call, see below
+    original = fast.gelu                                  # what the layers call
     fast.gelu = lambda u, keep=True: (bend(u), None)
     try:
         return nats(trunk.logits(x))
@@ -279,8 +281,8 @@ for (name, bend), ink, style in zip(bends.items(),
 axes[0].set(title="The bend", xlabel="in", ylabel="out", ylim=(-1, 3))
 axes[0].legend(fontsize=8)
 axes[1].plot(u, F.gelu_backward(np.ones_like(u), u), color=color.ink, label="GELU")
-axes[1].plot(u, 0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3))), color=color.ochre,
-             linestyle="--", label="(1 + tanh u) / 2 alone")
+axes[1].plot(u, 0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3))), "--",
+             color=color.ochre, label="(1 + tanh u) / 2 alone")
 axes[1].set(title="Its slope", xlabel="in")
 axes[1].legend(fontsize=8)
 picture(fig)
@@ -311,7 +313,8 @@ some = np.random.default_rng(0).standard_normal((4, 8))
 for name, backward in (("F.gelu_backward", F.gelu_backward),
                        ("first term alone", half_a_product_rule)):
     report = minifpt.gradcheck(F.gelu, backward, (some,))
-    print(f"{name:18} error {report.max_relative_error:.0e}  {'pass' if report else 'FAIL'}")
+    print(f"{name:18} error {report.max_relative_error:.0e}",
+          "pass" if report else "FAIL")
 
 # %% [markdown]
 # (`F.gelu` is the mathematics. The layers call `fast.gelu`, which finds the slope in the same
@@ -329,7 +332,8 @@ fig, (ax,) = figure(width=8.6, height=4.3)
 
 
 def draw(at, row, wide, high, label="", trained=False):
-    ax.broken_barh([(at, wide)], (row, high), color=color.trained if trained else color.frozen)
+    ax.broken_barh([(at, wide)], (row, high),
+                   color=color.trained if trained else color.frozen)
     ax.text(at + wide / 2, row + high / 2, label, ha="center", va="center", fontsize=8,
             color="white" if trained else color.ink)
 
@@ -341,7 +345,8 @@ for i, block in enumerate(trunk.h):
     for name, p in block.named_parameters():
         if p.data.ndim == 2:
             wide = p.data.size / C
-            draw(at, row, wide, C, name.removesuffix(".weight") if wide > C else "c_proj")
+            label = name.removesuffix(".weight") if wide > C else "c_proj"
+            draw(at, row, wide, C, label)
             at += wide + 12
     for k in range(4):                                    # two norms, scale and offset
         draw(at + 8, row + 36 * k, C, 10, trained=True)
@@ -351,7 +356,7 @@ for k in range(2):                                        # ln_f
 ax.text(at, row + 1.55 * C, "ln_f", ha="right", va="center", fontsize=8)
 ax.text(at + 8 + C / 2, 1.2 * C, "ln_1, ln_2", ha="center", fontsize=8)
 ax.set(xlim=(-70, at + C + 20), ylim=(row + 1.8 * C, -10), aspect="equal",
-       title="The shipped trunk, to scale (the lines of the layer norms are drawn too thick)")
+       title="The shipped trunk, to scale (layer norms are drawn too thick)")
 ax.axis("off")
 picture(fig)
 
@@ -389,8 +394,8 @@ for name, groups in counts.items():
         share = 100 * groups[group] / total
         ax.barh(name, share, left=left, color=ink, edgecolor="white", linewidth=0.5)
         if share > 8:
-            ax.text(left + share / 2, name, f"{group} {share:.0f} %", ha="center", va="center",
-                    fontsize=8, color="white")
+            ax.text(left + share / 2, name, f"{group} {share:.0f} %", ha="center",
+                    va="center", fontsize=8, color="white")
         left += share
     ax.text(101, name, f"{total / 1e6:,.1f} M", va="center", fontsize=9)
 ax.invert_yaxis()
@@ -427,7 +432,8 @@ def save_like_transformers(arrays, config, folder):
 
 
 arrays = {name: p.data for name, p in trunk.named_parameters()}
-config = {"model_type": "gpt2", "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+config = {"model_type": "gpt2", "activation_function": "gelu_new",
+          "layer_norm_epsilon": 1e-5,
           "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
           **{key: getattr(trunk.config, key) for key in
              ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}}
@@ -448,7 +454,8 @@ with tempfile.TemporaryDirectory() as folder:
     converted = minifpt.GPT2.from_pretrained(path)
     for name, other in (("the folder itself", again), ("converted", converted)):
         same = all((p.data == arrays[n]).all() for n, p in other.named_parameters())
-        print(f"{name:18} every number the same: {same}, {nats(other.logits(x)):.4f} nats")
+        print(f"{name:18} every number the same: {same},",
+              f"{nats(other.logits(x)):.4f} nats")
 
     wrong = {**arrays, "h.0.attn.c_attn.weight": arrays["h.0.attn.c_attn.weight"].T}
     save_like_transformers(wrong, config, folder)
@@ -536,15 +543,17 @@ reveal(guess, found["attn.c_proj transposed"][0], "nats")
 
 fig, (ax,) = figure(width=7.2, height=3)
 values = [value for value, *_ in found.values()]
-bars = ax.barh(list(found), values, color=[color.teal] + [color.ochre] * (len(found) - 1))
+bars = ax.barh(list(found), values, color=[color.teal] + [color.ochre] * len(mistakes))
 ax.bar_label(bars, fmt="%.3f", fontsize=8, padding=3)
 ax.axvline(np.log(256), color=color.ink, linewidth=0.8, linestyle=":")
-ax.text(np.log(256) - 0.06, len(found) - 1, "knows nothing", fontsize=8, ha="right", va="center")
+ax.text(np.log(256) - 0.06, 7, "knows nothing", fontsize=8, ha="right", va="center")
 ax.invert_yaxis()
-ax.set(xlabel="nats a byte", title="Seven mistakes that load without a word", xlim=(0, 6.3))
+ax.set(xlabel="nats a byte", xlim=(0, 6.3),
+       title="Seven mistakes that load without a word")
 picture(fig)
 exact = minifpt.GPT2.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
-print(f"largest change of a score: rounding alone {np.abs(trunk.logits(x) - exact).max():.1e}, "
+rounding = np.abs(trunk.logits(x) - exact).max()
+print(f"largest change of a score: rounding alone {rounding:.1e}, "
       f"blocks exchanged {found['blocks 2 and 3 exchanged'][1]:.1e}, "
       f"epsilon {found['epsilon 1e-12 for 1e-5'][1]:.1e}")
 
@@ -569,14 +578,14 @@ prompt = "The old man opened the door and "
 
 
 def write(model, temperature, tokens=160):
-    ids = model.generate(words.encode(prompt), tokens, temperature=temperature, top_k=40, seed=2)
+    ids = model.generate(words.encode(prompt), tokens, temperature, top_k=40, seed=2)
     return words.decode(ids).replace("\n", " ")
 
 
 for temperature in (0, 0.5, 0.8, 1.2):
     print(f"temperature {temperature}:\n  {write(trunk, temperature)}")
-print(f"\nattn.c_proj transposed, 0.8:\n  {write(found['attn.c_proj transposed'][2], 0.8)}")
-print(f"\nblocks 2 and 3 exchanged, 0.8:\n  {write(found['blocks 2 and 3 exchanged'][2], 0.8)}")
+for name in ("attn.c_proj transposed", "blocks 2 and 3 exchanged"):
+    print(f"\n{name}, 0.8:\n  {write(found[name][2], 0.8)}")
 
 # %% [markdown]
 # Words, the rhythm of a sentence, no sense: it is about a hundredth of the smallest GPT-2. At

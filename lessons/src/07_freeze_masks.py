@@ -42,7 +42,7 @@ trunk = minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0)
 model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
 x, y = task.batch(np.random.default_rng(0), 8)            # x (B, T, 20)
 
-model.freeze(minifpt.FreezeMask.fpt())                    # the paper's: attention, feed-forward
+model.freeze(minifpt.FreezeMask.fpt())                    # the paper's
 print(model.summary())
 
 # %% [markdown]
@@ -80,17 +80,23 @@ print(f"our trunk:  {sum(t for _, t in here):,} of {sum(n for n, _ in here):,}")
 masks = {
     "full": "full",
     "fpt": "fpt",
-    "128 scales\nat the bottom": "input,pos,attn,mlp,ln_f.*,h.[1-5].*,h.0.ln_2.*,h.0.ln_1.bias",
+    "128 scales\nat the bottom":
+        "input,pos,attn,mlp,ln_f.*,h.[1-5].*,h.0.ln_2.*,h.0.ln_1.bias",
     "top block": "input,pos,ln_f.*,h.[0-4].*",
     "output\nonly": "output_only",
 }
-LAYERS = list(dict.fromkeys(name.rsplit(".", 1)[0].removeprefix("trunk.")
-                            for name, _ in model.named_parameters()))    # from the bottom up
+
+
+def layer_of(name):
+    """A parameter's layer: trunk.h.0.ln_1.weight belongs to h.0.ln_1"""
+    return name.rsplit(".", 1)[0].removeprefix("trunk.")
 
 
 def trained_layers():
-    return {name.rsplit(".", 1)[0].removeprefix("trunk.")
-            for name, p in model.named_parameters() if p.trainable}
+    return {layer_of(name) for name, p in model.named_parameters() if p.trainable}
+
+
+LAYERS = list(dict.fromkeys(layer_of(name) for name, _ in model.named_parameters()))
 
 
 def draw(ax, inks, title):
@@ -148,8 +154,8 @@ def step():
 
 
 def time_in_turn(texts, rounds=9):
-    """Each mask's times in seconds: (masks, rounds).  In turn, so that what else the computer
-    does meets all of them."""
+    """Each mask's times in seconds, (masks, rounds).  In turn, so that what else the
+    computer does meets all of them."""
     seconds = np.zeros((len(texts), rounds + 1))
     for r in range(rounds + 1):
         for i, text in enumerate(texts):
@@ -170,17 +176,16 @@ reveal(guess, float(np.median(seconds[2] / seconds[3])), "times as long")
 # %%
 @contextmanager
 def watched():
-    """Within: {layer: what its backward gave}, and how often each operation ran back."""
-    layer_of = {id(p.data): name.rsplit(".", 1)[0].removeprefix("trunk.")
-                for name, p in model.named_parameters()}
+    """Within: {layer: what its backward gave}, and how often each operation ran."""
+    layer_with = {id(p.data): layer_of(name) for name, p in model.named_parameters()}
     gave, calls, originals = {}, Counter(), []
 
-    def spy(name, op):
+    def spy(module, name, op):
         def watching(dy, cache, *need):
             out = op(dy, cache, *need)
             calls[name] += 1
-            if name in ("linear_backward", "layer_norm_backward"):      # the weight is in cache
-                gave[layer_of[id(cache[-1])]] = [
+            if module is F:                               # its cache ends with w
+                gave[layer_with[id(cache[-1])]] = [
                     what for what, a in zip(("dx", "dw", "db"), out, strict=True)
                     if a is not None]
             return out
@@ -191,7 +196,7 @@ def watched():
             if name in ("linear_backward", "layer_norm_backward") or (
                     module is fast and name.endswith("_backward")):
                 originals.append((module, name, op))
-                setattr(module, name, spy(name, op))
+                setattr(module, name, spy(module, name, op))
     try:
         yield gave, calls
     finally:
@@ -210,7 +215,7 @@ for title, text in masks.items():
     print(f"{' '.join(title.split()):26}", {n.removesuffix("_backward"): c
                                             for n, c in calls.items()})
 fig, (ax,) = figure(width=6, height=4.6)
-draw(ax, inks, "The way back: pink makes its own gradients, grey hands on, white never runs")
+draw(ax, inks, "The way back: pink makes its own, grey hands on, white never runs")
 picture(fig)
 
 # %% [markdown]
@@ -237,30 +242,34 @@ show(Linear)
 
 # %%
 rows = {layer: x.shape[0] * x.shape[1] for layer in LAYERS}
-rows["output"] = x.shape[0] * task.output_tokens          # it reads the last tokens only
-weight = {name.rsplit(".", 1)[0].removeprefix("trunk."): p.data.size
-          for name, p in model.named_parameters() if p.data.ndim == 2 and "wpe" not in name}
-forward = sum(rows[layer] * size for layer, size in weight.items())
-products = {what: np.array([sum(rows[layer] * size for layer, size in weight.items()
-                                if what in gave.get(layer, ())) for gave in gaves.values()])
-            / forward for what in ("dx", "dw")}
+rows["output"] = x.shape[0] * task.output_tokens          # the last tokens only
+product = {layer_of(name): rows[layer_of(name)] * p.data.size      # N I O
+           for name, p in model.named_parameters()
+           if p.data.ndim == 2 and "wpe" not in name}
+products = {what: np.array([sum(size for layer, size in product.items()
+                                if what in gave.get(layer, ()))
+                            for gave in gaves.values()]) / sum(product.values())
+            for what in ("dx", "dw")}
 total = 1 + products["dx"] + products["dw"]
 
 fig, (ax,) = figure(width=7, height=3.1)
 places = np.arange(len(masks))
 ax.bar(places, np.ones(len(masks)), 0.5, color=color.grey, label="y")
 ax.bar(places, products["dx"], 0.5, bottom=1, color=color.teal, label="dx")
-ax.bar(places, products["dw"], 0.5, bottom=1 + products["dx"], color=color.trained, label="dw")
+ax.bar(places, products["dw"], 0.5, bottom=1 + products["dx"], color=color.trained,
+       label="dw")
 ratio = np.quantile(seconds / seconds[0], [0.25, 0.5, 0.75], axis=1)
-ax.errorbar(places + 0.33, total[0] * ratio[1], total[0] * np.abs(ratio[[0, 2]] - ratio[1]),
-            fmt="o", color=color.ink, markersize=4, label="time, full = its products")
+ax.errorbar(places + 0.33, total[0] * ratio[1],
+            total[0] * np.abs(ratio[[0, 2]] - ratio[1]), fmt="o",
+            color=color.ink, markersize=4, label="time, full = its products")
 ax.set_xticks(places, masks)
-ax.set(ylabel="forward passes", title="Products of the linear layers, counted; time, measured",
-       ylim=(0, 3.4))
+ax.set(ylabel="forward passes", ylim=(0, 3.4),
+       title="Products of the linear layers, counted; time, measured")
 ax.legend(ncols=4, loc="upper right", fontsize=8)
 picture(fig)
 for title, t, r in zip(masks, total, ratio[1], strict=True):
-    print(f"{' '.join(title.split()):26} products {t / total[0]:.2f} of full, time {r:.2f}")
+    print(f"{' '.join(title.split()):26} products {t / total[0]:.2f} of full,",
+          f"time {r:.2f}")
 
 # %% [markdown]
 # (A dot is the middle of the rounds, its line their middle half.) Time follows products, not
@@ -287,7 +296,7 @@ def nothing_kept(trunk):
     """The bug: a frozen trunk runs as if nobody below it wanted a gradient."""
     def forward(e, train=False, rng=None, need_dx=True):
         return minifpt.GPT2.forward(trunk, e, train, rng, need_dx=False)
-    trunk.forward = forward                               # on this trunk, over the class's
+    trunk.forward = forward                               # over the class's
     try:
         yield
     finally:
@@ -305,7 +314,8 @@ def start_again():
 model.freeze(minifpt.FreezeMask.parse("pos,ln,attn,mlp"))
 with nothing_kept(trunk):
     step()
-    gradients = {name: p.grad is not None for name, p in model.named_parameters() if p.trainable}
+    gradients = {name: p.grad is not None for name, p in model.named_parameters()
+                 if p.trainable}
     history = minifpt.train(model, task, steps=40, batch_size=8, lr=1e-2, eval_every=10,
                             test_examples=8, progress=False)
 reveal(guess, sum(gradients.values()), "of 4")
@@ -321,25 +331,26 @@ start_again()
 
 # %%
 rng = np.random.default_rng(0)
-shape = minifpt.GPT2Config(n_layer=3, n_head=2, n_embd=8, n_positions=6, vocab_size=7, dropout=0.0)
+shape = minifpt.GPT2Config(n_layer=3, n_head=2, n_embd=8, n_positions=6, vocab_size=7,
+                           dropout=0.0)
 small = minifpt.FPT(minifpt.GPT2(shape, dtype=np.float64), input_dim=3, output_dim=2)
 for p in small.parameters():                              # off the starting values
     p.data += 0.3 * rng.standard_normal(p.data.shape)
 some = rng.standard_normal((2, 5, 3))
 
 
-def report(text):
+def report(text, note=""):
     small.freeze(minifpt.FreezeMask.parse(text))
     found = minifpt.gradcheck_layer(small, some)
     wrong = [name for name, error in found.errors.items() if not error < 1e-6]
-    print(f"{text:26}{len(found.errors):3} arrays, largest error "
+    print(f"{text + note:31}{len(found.errors):3} arrays, largest error "
           f"{found.max_relative_error:.0e}, wrong: {', '.join(wrong) or 'none'}")
 
 
 for text in ("full", "fpt", "input,pos,attn,mlp,h.0.*", "pos,ln,attn,mlp"):
     report(text)
 with nothing_kept(small.trunk):
-    report("pos,ln,attn,mlp")
+    report("pos,ln,attn,mlp", ", the bug")
 
 # %% [markdown]
 # And the gradients that a mask leaves over are those of the full step, to the bit:
@@ -432,7 +443,7 @@ B, T, C, H = *x.shape[:2], trunk.config.n_embd, trunk.config.n_head
 r = 2 * B * T + B * H * T
 print(f"a number has {model.trunk.dtype.itemsize} bytes")
 for title, units in (("full", 16), ("fpt", 9)):
-    block = caches[title][3][2][3]                        # of the model, its trunk, block 3
+    block = caches[title][3][2][3]                        # model, trunk, block 3
     print(f"{title:5} a block, predicted {4 * (units * B * T * C + r):9,}, "
           f"walked {bytes_in(block):9,}")
 
@@ -456,15 +467,16 @@ fig, (ax,) = figure(width=6.2, height=3)
 frozen_blocks = np.arange(len(texts))
 ax.plot(frozen_blocks, np.array(ran) / ran[0], "s-", color=color.grey, markersize=4,
         label="layers that run back")
-ax.plot(frozen_blocks, np.array(memory) / memory[0], "o-", color=color.teal, markersize=4,
-        label="bytes of the cache")
+ax.plot(frozen_blocks, np.array(memory) / memory[0], "o-", color=color.teal,
+        markersize=4, label="bytes of the cache")
 low, middle, high = np.quantile(below / below[0], [0.25, 0.5, 0.75], axis=1)
-ax.plot(frozen_blocks, middle, "o-", color=color.ink, markersize=4, label="time of a step")
+ax.plot(frozen_blocks, middle, "o-", color=color.ink, markersize=4,
+        label="time of a step")
 ax.fill_between(frozen_blocks, low, high, color=color.ink, alpha=0.15, linewidth=0)
 ax.axhline(1 / 3, color=color.ink, linewidth=0.8, linestyle=":")
 ax.text(0, 1 / 3 + 0.02, "the forward pass: one product of three", fontsize=8)
-ax.set(xlabel="blocks frozen, from the bottom", ylabel="of the full step", ylim=(0, 1.15),
-       title="The way back ends at the lowest trained layer")
+ax.set(xlabel="blocks frozen, from the bottom", ylabel="of the full step",
+       ylim=(0, 1.15), title="The way back ends at the lowest trained layer")
 ax.legend(fontsize=8)
 picture(fig)
 
@@ -477,15 +489,17 @@ picture(fig)
 
 # %%
 def moved():
-    """Of attention and feed-forward: how many arrays changed, and how far all together."""
+    """Of attention and feed-forward: how many arrays changed, and how far in all."""
     steps = [p.data - before[name] for name, p in model.named_parameters()
              if group_of(name) in ("attn", "mlp")]
-    return sum(bool(s.any()) for s in steps), float(np.sqrt(sum((s ** 2).sum() for s in steps)))
+    distance = np.sqrt(sum((s ** 2).sum() for s in steps))
+    return sum(bool(s.any()) for s in steps), float(distance)
 
 
 model.freeze(minifpt.FreezeMask.fpt())
 minifpt.train(model, task, steps=20, batch_size=4, test_examples=64, progress=False)
-same = {name: bool((p.data == before[name]).all()) for name, p in model.named_parameters()}
+same = {name: bool((p.data == before[name]).all())
+        for name, p in model.named_parameters()}
 frozen = [same[name] for name, p in model.named_parameters() if not p.trainable]
 print(f"frozen arrays: {len(frozen)}, the same bits in {sum(frozen)}")
 print("trained arrays with the same bits:",
@@ -504,10 +518,10 @@ guess = ...
 
 # %%
 def train_with_zeroed_gradients(steps, weight_decay=0.0, from_step=0):
-    """Freezes by setting gradients to 0; how far the frozen arrays are after each step."""
+    """Freezes by gradients of 0; how far the frozen arrays are after each step."""
     start_again()
     model.freeze(minifpt.FreezeMask.full())
-    optimizer = minifpt.optim.Adam(model.parameters(), lr=1e-3, weight_decay=weight_decay)
+    optimizer = minifpt.optim.Adam(model.parameters(), 1e-3, weight_decay=weight_decay)
     distance = []
     for i in range(steps):
         step()
@@ -523,7 +537,8 @@ train_with_zeroed_gradients(1, weight_decay=0.1)
 reveal(guess, moved()[0], "of 48")
 
 steps = 16
-ways = {"gradients 0, weight decay": train_with_zeroed_gradients(steps, weight_decay=0.1),
+ways = {"gradients 0, weight decay":
+            train_with_zeroed_gradients(steps, weight_decay=0.1),
         "gradients 0 after step 4": train_with_zeroed_gradients(steps, from_step=4)}
 
 start_again()
@@ -539,7 +554,8 @@ start_again()
 
 fig, axes = figure(2, width=4.1, height=2.7)
 for ax, (name, distance) in zip(axes, ways.items(), strict=True):
-    ax.plot(range(1, steps + 1), distance, "o-", color=color.ochre, markersize=3, label=name)
+    ax.plot(range(1, steps + 1), distance, "o-", color=color.ochre, markersize=3,
+            label=name)
     ax.plot(range(1, steps + 1), not_trainable, "o-", color=color.frozen, markersize=3,
             label="not trainable")
     ax.set(xlabel="step", title=f"Frozen weights: {name}")
@@ -568,7 +584,7 @@ print("not trainable, distance after the last step:", not_trainable[-1])
 
 # %%
 def way_back(trained):
-    """a list of n booleans, from the bottom -> runs, makes_dx: two lists of n booleans"""
+    """n booleans, from the bottom -> runs, makes_dx: two lists of n booleans"""
     runs = ...
     makes_dx = ...
     return runs, makes_dx
@@ -607,12 +623,12 @@ check("freeze_below", freeze_below)
 # %% [markdown]
 # **4.** Gradients are **clipped**: if the norm of all of them together, the root of the sum of
 # their squares, is above `max_norm`, they are scaled down to it. Then a step of gradient descent,
-# `data - lr * gradient`. Somebody computed the gradients of frozen rows as well. Write the step
-# that does not let them count.
+# `data - lr * gradient`. Here a parameter is a row of $C$ numbers, and somebody computed the
+# gradients of frozen rows as well. Write the step in which they do not count.
 
 # %%
 def clipped_step(data, gradients, trained, lr, max_norm):
-    """data, gradients (P, C), a row a parameter; trained (P,) booleans -> new data (P, C)"""
+    """data and gradients (P, C), trained (P,) booleans -> new data (P, C)"""
     return ...
 
 
@@ -628,7 +644,7 @@ check("clipped_step", clipped_step)
 
 # %%
 def spend(sizes, budget):
-    """{parameter's name: how many numbers}, a budget -> the names of what is trained, a list"""
+    """{parameter's name: how many numbers}, a budget -> a list of names to train"""
     return ...
 
 
@@ -639,11 +655,11 @@ RUN = False
 if RUN:
     xor = minifpt.tasks.get("bit-xor")
     for budget in (1000, 4000, 40000):
-        fresh = minifpt.FPT(minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0),
-                            xor.input_dim, xor.output_dim, xor.output_tokens, seed=0)
-        chosen = spend({name: p.data.size for name, p in fresh.named_parameters()}, budget)
-        fresh.freeze(minifpt.FreezeMask(patterns=tuple(
-            name for name, _ in fresh.named_parameters() if name not in chosen)))
+        fresh = minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0)
+        fresh = minifpt.FPT(fresh, xor.input_dim, xor.output_dim, xor.output_tokens)
+        sizes = {name: p.data.size for name, p in fresh.named_parameters()}
+        chosen = spend(sizes, budget)
+        fresh.freeze(minifpt.FreezeMask(patterns=tuple(set(sizes) - set(chosen))))
         history = minifpt.train(fresh, xor, steps=500, batch_size=16, lr=3e-3)
         print(budget, f"{100 * history[-1]['test_accuracy']:.1f} %",
               f"{1000 * history[-1]['seconds'] / 500:.1f} ms a step")

@@ -105,14 +105,14 @@ class Digits(Task):
 
 
 def distort(shapes, rng, size):
-    """shapes (B, G, G) -> (B, size, size), each turned by up to 20 degrees, stretched, shifted
+    """shapes (B, G, G) -> (B, size, size), each turned by up to 15 degrees, stretched, shifted
     and blurred, by numbers drawn from ``rng``."""
     from scipy.ndimage import affine_transform, gaussian_filter
     B, G, _ = shapes.shape
-    angle = np.radians(rng.uniform(-20, 20, B))
-    scale = rng.uniform(0.75, 1.1, (B, 2))                # of height and width
-    middle = (size - 1) / 2 + size * rng.uniform(-0.08, 0.08, (B, 2))
-    blur = size / 28 * rng.uniform(0.2, 0.9, B)           # deviation in pixels
+    angle = np.radians(rng.uniform(-15, 15, B))
+    scale = rng.uniform(0.8, 1.1, (B, 2))                # of height and width
+    middle = (size - 1) / 2 + size * rng.uniform(-0.06, 0.06, (B, 2))
+    blur = size / 28 * rng.uniform(0.2, 0.7, B)           # deviation in pixels
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     back = G / size * turn.transpose(2, 0, 1) / scale[..., None]  # from a pixel to the glyph
     start = (G - 1) / 2 - (back @ middle[..., None])[..., 0]
