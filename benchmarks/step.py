@@ -170,6 +170,11 @@ def main():
               f"{against_pytorch[-1]:.2f} | {against_products[-1]:.2f} |", flush=True)
     print(f"\ngeometric mean: {statistics.geometric_mean(against_pytorch):.2f} times PyTorch's "
           f"speed, {statistics.geometric_mean(against_products):.2f} times the products' time")
+    masks = ["full", "fpt", "output_only"]
+    table = alternate([ours(config, 4, 64, mask) for mask in masks], args.rounds)
+    print("what freezing saves, minifpt, 4x64: " + ", ".join(
+        f"{mask} {1e3 * statistics.median(column):.0f} ms"
+        for mask, column in zip(masks, zip(*table, strict=True), strict=True)))
     if os.environ.get("OPENBLAS_CORETYPE"):
         print("\nWithout OPENBLAS_CORETYPE:\n", flush=True)
         env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}

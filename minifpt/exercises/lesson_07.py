@@ -146,7 +146,7 @@ def clipped_step(rng):
     gradients[~trained] *= 3
     own = np.linalg.norm(gradients[trained])
     below = "Here the norm of what is trained is below max_norm: nothing is scaled."
-    for max_norm, about in ((0.5 * own, ""), (1.2 * own, below)):
+    for max_norm, about in ((0.2 * own, ""), (1.2 * own, below)):
         def new(factor, where=trained, max_norm=max_norm):
             return data - lr * np.asarray(factor) * gradients * where[:, None]
 

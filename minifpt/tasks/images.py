@@ -110,7 +110,7 @@ def distort(shapes, rng, size):
     from scipy.ndimage import affine_transform, gaussian_filter
     B, G, _ = shapes.shape
     angle = np.radians(rng.uniform(-15, 15, B))
-    scale = rng.uniform(0.8, 1.1, (B, 2))                # of height and width
+    scale = rng.uniform(0.8, 1.1, (B, 2))                 # of height and width
     middle = (size - 1) / 2 + size * rng.uniform(-0.06, 0.06, (B, 2))
     blur = size / 28 * rng.uniform(0.2, 0.7, B)           # deviation in pixels
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
