@@ -78,7 +78,7 @@ class Digits(Task):
 
     name = "digits"
     output_dim, output_tokens, classes = 10, 1, 10
-    defaults = {"steps": 1000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
+    defaults = {"steps": 800, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
                 "schedule": "cosine", "warmup": 50}
 
     def __init__(self, patch=4, size=28):
