@@ -1,0 +1,151 @@
+"""Lesson 8, bit XOR and bit memory from inside."""
+
+import math
+
+import numpy as np
+
+from . import Case, exercise
+
+
+@exercise
+def vote_level(rng):
+    strings = int(rng.choice([5, 7, 9, 11]))
+    masked = float(rng.choice([0.2, 0.3, 0.6, 0.7, 0.8])) + float(rng.uniform(-0.04, 0.04))
+
+    def at_least(k, n):
+        return sum(math.comb(n, i) for i in range(k, n + 1)) / 2 ** n
+
+    def level(agree, masked=masked):
+        return (1 - masked) + masked * agree
+
+    others = strings - 1
+    agree = at_least(others // 2, others)
+    return Case((strings, masked), level(agree), {
+        "that is the score on the masked bits alone; the visible ones are right for sure": agree,
+        "the visible and the masked bits are exchanged: with probability 1 - masked a bit is "
+        "copied": level(agree, 1 - masked),
+        "that is guessing; the vote knows a little, because the asked string has one itself":
+            level(0.5),
+        "the asked string votes too: with its own vote, half of the others are enough":
+            level(at_least(others // 2 + 1, others)),
+        "the others do not have to agree all of them, half of them are enough":
+            level(at_least(others, others)),
+        "one other string that agrees is not a majority": level(at_least(1, others)),
+        "the asked string's own vote is for sure, only the others are drawn: count among "
+        "strings - 1": lambda out: any(math.isclose(out, level(at_least(k, strings)))
+                                       for k in (strings // 2, others // 2 - 1) if k >= 0),
+        "half of the bits are masked in the lesson; here it is the share that you are given":
+            0.5 + 0.5 * agree,
+        "a share from 0 to 1 is asked for": 100 * level(agree),
+    }, about="A visible bit is right; a masked one is right if the asked string is in the "
+             "majority.")
+
+
+@exercise
+def copy_share(rng):
+    B, H, P, strings = (int(n) for n in (*rng.permutation([5, 6, 7])[:2], *rng.permutation(
+        [2, 3, 4])[:2]))
+    T = (strings + 1) * P
+    A = np.tril(rng.uniform(0.1, 1, (B, H, T, T)) ** 3)
+    which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]
+    which = rng.permutation(which)
+    n, p = np.arange(B)[:, None], np.arange(P)
+    A[n, :, strings * P + p, which[:, None] * P + p] += rng.uniform(0.5, 3, H)
+    A /= A.sum(axis=-1, keepdims=True)
+
+    def on(rows, columns):                                # (B, P, H) at each pair of tokens
+        return A[n, :, rows, columns]
+
+    asked, twin = strings * P + p, which[:, None] * P + p
+    answer = on(asked, twin).mean(axis=(0, 1))
+    whole = np.stack([A[i, :, strings * P:, k * P:(k + 1) * P].sum(axis=-1).mean(axis=-1)
+                      for i, k in enumerate(which)])      # (B, H)
+    five = A[:, :, strings * P:, :strings * P].sum(axis=-1).transpose(0, 2, 1)     # (B, P, H)
+    return Case((A, which, strings), answer, {
+        "that is the attention on the whole right string; only its token p counts for asked "
+        "token p": whole.mean(axis=0),
+        "a sum over the asked tokens for a mean": answer * P,
+        "a sum over the examples for a mean": answer * B,
+        "rows and columns of A are exchanged: the asked token looks, so it is the row":
+            lambda out: not np.any(out) or np.allclose(out, on(twin, asked).mean(axis=(0, 1))),
+        "it is not divided by the attention on the strings here: of all that the token gives":
+            (on(asked, twin) / five).mean(axis=(0, 1)),
+        "token p must be the same in both strings: a mean over all pairs is not asked for":
+            whole.mean(axis=0) / P,
+        "each example has its own right string": lambda out: any(
+            np.allclose(out, on(asked, k * P + p + 0 * n).mean(axis=(0, 1)))
+            for k in range(strings)),
+        "which is the number of a string; its tokens begin at which times P":
+            on(asked, which[:, None] + p).mean(axis=(0, 1)),
+        "only one of the asked tokens is looked at": lambda out: any(
+            np.allclose(out, on(asked, twin)[:, i].mean(axis=0)) for i in range(P)),
+        "the mean over the heads is taken too: one number for each head is asked for":
+            lambda out: np.ndim(out) == 0 or np.shape(out) in ((B,), (P,), (B, P)),
+        "the examples are still there: take their mean": lambda out: np.shape(out)[:1] == (B,),
+    })
+
+
+@exercise
+def say_the_mean(rng):
+    B, T, n_head, D = (int(n) for n in rng.permutation([2, 3, 4, 5]))
+    y = rng.standard_normal((B, T, n_head * D)) + rng.uniform(-2, 2, n_head * D)
+    head = int(rng.integers(1, n_head))
+    mine = slice(head * D, (head + 1) * D)
+
+    def put(value, where=mine):
+        out = y.copy()
+        out[..., where] = value
+        return out
+
+    means = y[..., mine].mean(axis=(0, 1))
+    return Case((y, head, n_head), put(means), {
+        "the head is mute, 0 everywhere; it shall say its mean": put(0.0),
+        "each channel has its own mean; you take one over all the head's channels":
+            put(y[..., mine].mean()),
+        "a mean over the channels of each token still depends on the example":
+            put(y[..., mine].mean(axis=-1, keepdims=True)),
+        "a mean over the examples alone: over the tokens too": put(y[..., mine].mean(axis=0)),
+        "a mean over the tokens alone: it must be the same for all examples":
+            put(y[..., mine].mean(axis=1, keepdims=True)),
+        "the head's channels stand side by side, C / n_head of them": lambda out: any(
+            np.allclose(out, put(y[..., where].mean(axis=(0, 1)), where))
+            for where in (slice(head, None, n_head), slice(head, head + 1),
+                          slice(head * n_head, head * n_head + n_head))),
+        "all the other heads say their mean now; it is this one that shall": lambda out: (
+            np.allclose(out[..., mine], y[..., mine])),
+        "all heads say their mean; only this one shall": np.broadcast_to(
+            y.mean(axis=(0, 1)), y.shape),
+        "only the head's channels are returned; the others stay beside them as they are":
+            lambda out: np.shape(out)[-1:] == (D,),
+    })
+
+
+@exercise
+def gap(rng):
+    n, m = (int(k) for k in rng.permutation([3, 4, 5])[:2])
+
+    def case(a, b, about=""):
+        better, worse = (a, b) if a.mean() > b.mean() else (b, a)
+        answer = float(better.min() - worse.max())
+        return Case((a, b), answer, {
+            "that is the difference of the means; it says nothing of the spread": lambda out: any(
+                math.isclose(out, s * (better.mean() - worse.mean())) for s in (1, -1)),
+            "the best run of the better kind is no test: take its worst": lambda out: any(
+                math.isclose(out, w) for w in (better.max() - worse.min(),
+                                               better.max() - worse.max())),
+            "compare with the best run of the other kind, not with its worst": lambda out: (
+                math.isclose(out, better.min() - worse.min())),
+            "which kind has the higher mean? It may be the second one": lambda out: (
+                math.isclose(out, worse.min() - better.max())),
+            "where the runs overlap it is below 0: keep the sign": lambda out: (
+                out >= 0 > answer),
+            "a true or false; a number says more: how far": lambda out: isinstance(
+                out, (bool, np.bool_)),
+        }, about=about)
+
+    high, low = rng.uniform(0.9, 0.98, n), rng.uniform(0.7, 0.8, m)
+    yield case(high, low, "The first kind is far better.")
+    yield case(low, high, "The second kind is far better.")
+    a, b = rng.uniform(0.82, 0.90, n), rng.uniform(0.80, 0.86, m)
+    a[0], b[0] = 0.81, 0.89
+    yield case(a, b, "Two kinds that overlap.")
