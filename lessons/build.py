@@ -112,8 +112,10 @@ def run(notebook, folder, seconds=5 * SECONDS):
 
 def is_progress(output):
     """Whether an output is nothing but a progress bar, which is of no use afterwards."""
-    return output.get("name") == "stderr" and not re.sub(
-        r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\dit \[[^\r\n]*", "", output["text"]).strip()
+    if output.get("name") != "stderr":
+        return False
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output["text"])  # a bar below a bar moves up
+    return not re.sub(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\dit \[[^\r\n]*", "", text).strip()
 
 
 def tidy(output):

@@ -1,0 +1,180 @@
+"""Lesson 9, pictures as tokens."""
+
+import numpy as np
+
+from . import Case, exercise
+
+
+@exercise
+def pixel_of(rng):
+    drawn = 0
+    while drawn < 3:
+        p, columns = (int(n) for n in rng.choice(np.arange(4, 8), 2, replace=False))
+        W = columns * p
+        r, c = (int(n) for n in rng.choice(np.arange(1, 4), 2, replace=False))
+        a, b = (int(n) for n in rng.choice(np.arange(1, p), 2, replace=False))
+        t, j = r * columns + c, a * p + b
+        answer = (r * p + a, c * p + b)
+        mistakes = {
+            "row and column are exchanged": answer[::-1],
+            "that is the plain reshape: strips of the picture, not squares":
+                divmod(t * p * p + j, W),
+            "that is where the patch begins; which of its pixels is j?": (r * p, c * p),
+            "that is the place within the patch; where does the patch begin?": (a, b),
+            "within a patch the pixels are counted row by row": (r * p + b, c * p + a),
+            "the patches are counted row by row, too": (c * p + a, r * p + b),
+            "W is in pixels: how many patches stand in a row?":
+                (t // W * p + a, t % W * p + b),
+            "t counts the patches in a row, W / p of them, not p": (t // p * p + a, t % p * p + b),
+            "that is the patch's row and column; each patch is p pixels high and wide": (r, c),
+            "where does patch row r begin? Each patch is p pixels high": (r + a, c + b),
+        }
+        if len({answer, *mistakes.values()}) > len(mistakes):          # all of them differ
+            drawn += 1
+            yield Case((t, j, p, W), answer, mistakes)
+
+
+def cut(images, p, order=(0, 1, 3, 2, 4, 5)):
+    """(B, H, W, c) -> tokens; the axes are image, patch row, pixel row, patch column, pixel
+    column, colour, and are put in this order."""
+    B, H, W, c = images.shape
+    x = images.reshape(B, H // p, p, W // p, p, c).transpose(order)
+    return x.reshape(B, (H // p) * (W // p), p * p * c)
+
+
+@exercise
+def colour_patches(rng):
+    B, p = int(rng.integers(2, 4)), int(rng.integers(2, 4))
+    rows, columns = (int(n) for n in rng.choice([2, 3, 4], 2, replace=False))
+    images = rng.uniform(0, 1, (B, rows * p, columns * p, 3))
+    T = rows * columns
+    answer = cut(images, p)
+    return Case((images, p), answer, {
+        "that is the plain reshape: strips of the picture, not squares; a transpose is missing":
+            images.reshape(B, T, -1),
+        "a pixel's three colours stand side by side; yours are three pictures, one after the "
+        "other": cut(images, p, (0, 1, 3, 5, 2, 4)),
+        "the patches are counted row by row; yours run down the columns":
+            cut(images, p, (0, 3, 1, 2, 4, 5)),
+        "within a patch the pixels are counted row by row; yours run down its columns":
+            cut(images, p, (0, 1, 3, 4, 2, 5)),
+        "the picture is turned: rows and columns are exchanged, of patches and of pixels":
+            cut(images, p, (0, 3, 1, 4, 2, 5)),
+        "one colour is left, or their mean; a token has all three": lambda out: (
+            np.shape(out) == (B, T, p * p)),
+        "each colour has become tokens of its own; a token is a place, with all its colours":
+            lambda out: np.shape(out) in ((B, 3 * T, p * p), (B, T, 3, p * p)),
+        "a patch is one row of numbers: p * p * 3 of them": lambda out: (
+            np.ndim(out) > 3 and np.size(out) == images.size),
+    })
+
+
+def fold(dy, p, s, H, W, stride=None, grid="C", pixels="C", join="sum"):
+    """The backward of overlapping patches, with one thing wrong."""
+    rows, columns = (H - p) // s + 1, (W - p) // s + 1
+    stride = stride or s
+    total, count = np.zeros((len(dy), H, W)), np.zeros((H, W))
+    for t in range(rows * columns):
+        r, c = divmod(t, columns) if grid == "C" else divmod(t, rows)[::-1]
+        r, c = r * stride, c * stride
+        d = dy[:, t].reshape(-1, p, p)
+        d = (d if pixels == "C" else d.swapaxes(1, 2))[:, :max(H - r, 0), :max(W - c, 0)]
+        here = np.s_[:, r:r + d.shape[1], c:c + d.shape[2]]
+        if join == "last":
+            total[here] = d
+        elif join == "first":
+            total[here] += np.where(count[here[1:]] == 0, d, 0)
+        else:
+            total[here] += d
+        count[here[1:]] += 1
+    return total / np.maximum(count, 1) if join == "mean" else total
+
+
+@exercise
+def overlapping_backward(rng):
+    B = int(rng.integers(2, 4))
+    for p, s, edge, about in (
+            (3, 2, 0, "Each patch begins s pixels after the one before."),
+            (4, int(rng.integers(1, 3)), 0, "Here a pixel lies in up to (p / s)^2 patches."),
+            (3, 3, 0, "Here s = p, and nothing overlaps: then it is the plain backward."),
+            (4, 3, 2, "Here the last pixels of a row lie in no patch: their gradient is 0.")):
+        rows, columns = (int(n) for n in rng.choice([2, 3, 4], 2, replace=False))
+        H, W = (rows - 1) * s + p + edge, (columns - 1) * s + p + edge
+        dy = rng.standard_normal((B, rows * columns, p * p))
+        args = (dy, p, s, H, W)
+        overlap = s < p
+        mistakes = {
+            "where patches overlap, one overwrites the other: a pixel that moves several tokens "
+            "has a share in the loss through each": lambda out, a=args: any(
+                np.allclose(out, fold(*a, join=j)) for j in ("last", "first")),
+            "that is a mean over the patches of a pixel: its moves add up in the loss":
+                fold(*args, join="mean"),
+        } if overlap else {}
+        mistakes |= {
+            "the patches begin s pixels apart, not p": lambda out, a=args: a[1] != a[2] and (
+                np.allclose(out, fold(*a, stride=a[1]))),
+            "the patches are counted row by row; yours run down the columns":
+                fold(*args, grid="F"),
+            "within a patch the pixels are counted row by row; yours run down its columns":
+                fold(*args, pixels="F"),
+            "every image has a gradient of its own: the images are not summed or averaged":
+                lambda out, a=args: np.shape(out) in ((a[3], a[4]), (1, a[3], a[4])),
+            "that is how many patches a pixel lies in; which gradients come from them?":
+                fold(np.ones_like(dy), *args[1:]),
+        }
+        yield Case(args, fold(*args), mistakes, about=about)
+
+
+@exercise
+def neighbour_score(rng):
+    rows, columns = (int(n) for n in rng.choice([3, 4, 5], 2, replace=False))
+    T = rows * columns
+    s = rng.uniform(-0.4, 0.4, (T, T))
+    s = (s + s.T) / 2
+    t = np.arange(T)
+    np.fill_diagonal(s, 1)
+
+    def near(columns=columns, rows=rows):
+        """(T, T): steps down and steps aside between two places of the grid."""
+        r, c = np.divmod(t, columns)
+        return np.abs(r[:, None] - r), np.abs(c[:, None] - c)
+
+    down, aside = near()
+    side, above, apart = (down == 0) & (aside == 1), (down == 1) & (aside == 0), down + aside > 0
+    pair = side | above
+    s[side] += rng.uniform(0.3, 0.5)
+    s[above] += rng.uniform(0.1, 0.2)
+    s[down + aside == 2] -= 0.2
+
+    def score(near, rest=None):
+        return s[near].mean() - s[apart & ~near if rest is None else rest].mean()
+
+    def around(steps, n):
+        return np.minimum(steps, n - steps)
+
+    down_w, aside_w = near(columns=rows)
+    line = np.abs(t[:, None] - t) == 1
+    return Case((s, rows, columns), score(pair), {
+        "only those side by side are counted; one above the other are neighbours, too":
+            score(side),
+        "only those one above the other are counted; side by side are neighbours, too":
+            score(above),
+        "these are neighbours in the sequence; on the grid, is the end of a row beside the "
+        "start of the next?": lambda out: any(np.isclose(out, score(m)) for m in (
+            line, line | above)),
+        "corner to corner is not beside": lambda out: any(np.isclose(out, score(m)) for m in (
+            pair | ((down == 1) & (aside == 1)),)),
+        "the grid has an edge: the left end of a row is not beside its right end":
+            score(around(down, rows) + around(aside, columns) == 1),
+        "a place with itself is no pair": score(pair, ~pair),
+        "the others are the pairs that are not neighbours; yours has all pairs":
+            lambda out: any(np.isclose(out, score(pair, m)) for m in (apart, apart | ~apart)),
+        "a place with itself is no neighbour": score(pair | ~apart),
+        "without the other pairs we do not know whether it is much: subtract their mean":
+            s[pair].mean(),
+        "a sum for a mean: there are fewer neighbours than other pairs": lambda out: any(
+            np.isclose(out, f * (s[pair].sum() - s[apart & ~pair].sum())) for f in (0.5, 1)),
+        "rows and columns are exchanged: how many places stand in a row?":
+            score(down_w + aside_w == 1),
+        "the other way round: neighbours minus others": -score(pair),
+    })
