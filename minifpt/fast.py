@@ -1,15 +1,14 @@
-"""Fast forms of three operations of ``functional``, equal to them up to rounding.
+"""Fast forms of operations of ``functional``, equal to them up to rounding.
 
-The simple forms walk over whole arrays many times and leave one core idle: NumPy's own
-loops run on one.  Here the work is cut into pieces small enough to stay in a core's cache,
-and each core takes its share of the pieces (NumPy releases the interpreter's lock inside
-its loops).  Results do not depend on the number of cores.
+The simple forms walk over whole arrays many times.  Here the passes are fewer, and the work
+is cut into pieces small enough to stay in the core's cache.  One core does it all: threads
+of our own gained nothing, because between two products OpenBLAS's wait by spinning.
 """
 
 import ctypes
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 
@@ -18,8 +17,8 @@ import numpy as np
 from . import functional as F
 
 TILE = 64                                                 # queries of one attention tile
-CHUNK = 32768                                             # elements of one elementwise piece
-SMALL = 16384                                             # below this a second core only costs
+TILES = 65536                                             # scores in one piece, one tile of them
+PIECE = 131072                                            # numbers in an elementwise piece
 
 
 @cache
@@ -31,29 +30,15 @@ def cores():
     return min(available, int(limit)) if limit.isdigit() and int(limit) else available
 
 
-@cache
-def _pool(pid):
-    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt")
+def shared(work, pieces):
+    """Call ``work(piece)`` for each of a list, spread over the cores; waits for all.
 
-
-def shared(work, pieces, small=False):
-    """Call ``work(piece)`` for each of a list, spread over the cores; waits for all."""
-    n = 1 if small else min(cores(), len(pieces))
-    if n <= 1:
-        for piece in pieces:
-            work(piece)
-        return
-
-    def share(i):
-        for piece in pieces[i::n]:
-            work(piece)
-    futures = [_pool(os.getpid()).submit(share, i) for i in range(1, n)]
-    try:
-        share(0)
-    finally:
-        wait(futures)
-    for future in futures:
-        future.result()                                   # raises what a worker raised
+    For loading and drawing weights, not within a step: there OpenBLAS's own threads, which
+    wait for the next product by spinning, leave another thread nothing to gain.
+    """
+    with ThreadPoolExecutor(cores()) as pool:
+        for _ in pool.map(work, pieces):                  # raises what a worker raised
+            pass
 
 
 @cache
@@ -87,8 +72,8 @@ def blas_kernels():
 
 @contextmanager
 def single_threaded_blas():
-    """Within, each matrix product runs on the core that asks for it: products asked for by
-    two threads at once would else wait for each other.  Nothing changes without OpenBLAS."""
+    """Within, each matrix product runs on the core that asks for it: to share one of
+    attention's small products costs more than it gains.  Nothing changes without OpenBLAS."""
     blas = _blas_threads()
     if blas is None:
         yield
@@ -119,6 +104,67 @@ def keep_memory():
 keep_memory()
 
 
+# ------------------------------------------------------------------------ layer norm
+
+
+def layer_norm(x, w, b, eps=1e-5):
+    """As :func:`functional.layer_norm`, in fewer passes, some rows at a time."""
+    C = x.shape[-1]
+    if x.shape[-1:] != w.shape:
+        return F.layer_norm(x, w, b, eps)                 # which says what is wrong
+    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
+    rows, ones = (x.reshape(-1, C), xhat.reshape(-1, C), rstd.reshape(-1, 1)), np.ones(C, x.dtype)
+    yr = y.reshape(-1, C)
+    for piece in _even(len(yr), C, PIECE):
+        xs, h, r = (a[piece] for a in rows)
+        with np.errstate(all="ignore"):                   # of overflow the simple form takes care
+            mean = np.vecdot(xs, ones)                    # a product sums faster than .mean()
+            mean /= C
+            np.subtract(xs, mean[:, None], out=h)
+            var = np.vecdot(h, h)
+            var /= C
+            var += eps
+            np.sqrt(var, out=var)
+            np.divide(1.0, var[:, None], out=r)
+            h *= r
+        np.multiply(h, w, out=yr[piece])
+        yr[piece] += b
+    if rstd.size and not (0.0 < rstd.min() and rstd.max() < np.inf):
+        return F.layer_norm(x, w, b, eps)
+    return y, (xhat, rstd, w)
+
+
+def layer_norm_backward(dy, cache, need=(True, True, True)):
+    """As :func:`functional.layer_norm_backward`, over the same rows at a time."""
+    xhat, rstd, w = cache
+    C = dy.shape[-1]
+    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
+    dyr, hr, rr = dy.reshape(-1, C), xhat.reshape(-1, C), rstd.reshape(-1, 1)
+    pieces = _even(len(dyr), C, PIECE)
+    sums = np.empty((2, len(pieces), C), dy.dtype)        # dw and db, piece by piece
+    for n, piece in enumerate(pieces):
+        d, h = dyr[piece], hr[piece]
+        ones = np.ones(len(d), dy.dtype)
+        dh = d * h
+        if need[1]:
+            np.matmul(ones, dh, out=sums[0, n])
+        if need[2]:
+            np.matmul(ones, d, out=sums[1, n])
+        if need[0]:
+            out = dx.reshape(-1, C)[piece]
+            along, mean = dh @ w, d @ w                   # C times mean(g xhat) and mean(g)
+            along /= -C
+            mean /= C
+            np.multiply(d, w, out=dh)                     # g
+            np.multiply(h, along[:, None], out=out)
+            out += dh
+            out -= mean[:, None]
+            out *= rr[piece]
+    dw, db = (sums[i].sum(axis=0) if need[1 + i] else None for i in range(2))
+    return dx, dw, db
+
+
 # ------------------------------------------------------------------------------ GELU
 
 
@@ -128,35 +174,28 @@ def gelu(x, keep=True):
     Forward and backward share their most expensive part, the tanh; the derivative is as
     large as the x that it replaces.  With ``keep=False`` the cache is None.
     """
-    y = np.empty_like(x)
-    d = np.empty_like(x) if keep else None
+    y = np.empty(x.shape, x.dtype)
+    d = np.empty(x.shape, x.dtype) if keep else None
     flat_x, flat_y = x.reshape(-1), y.reshape(-1)
     flat_d = d.reshape(-1) if keep else None
-
-    def work(start):
-        s = slice(start, start + CHUNK)
-        xs, t = flat_x[s], flat_y[s]
+    for s in _even(x.size, 1, PIECE):
+        xs, ys = flat_x[s], flat_y[s]
         u = xs * xs
-        np.multiply(u, F.GELU_A * F.GELU_B, out=t)
+        t = u * (F.GELU_A * F.GELU_B)
         t += F.GELU_A
         t *= xs
         np.tanh(t, out=t)
-        if keep:                                          # (1+t)/2 + x/2 (1-t^2) du/dx
+        t *= 0.5
+        t += 0.5                                          # s = (1 + tanh) / 2
+        np.multiply(xs, t, out=ys)
+        if keep:                                          # s + x s (1 - s) 2 du/dx
             ds = flat_d[s]
-            u *= 1.5 * F.GELU_A * F.GELU_B
-            u += 0.5 * F.GELU_A
-            u *= xs
-            np.multiply(t, t, out=ds)
-            np.subtract(1.0, ds, out=ds)
+            np.subtract(1.0, t, out=ds)
+            ds *= ys
+            u *= 6.0 * F.GELU_A * F.GELU_B
+            u += 2.0 * F.GELU_A
             ds *= u
-            t *= 0.5
-            t += 0.5
             ds += t
-        else:
-            t *= 0.5
-            t += 0.5
-        t *= xs
-    shared(work, list(range(0, x.size, CHUNK)), x.size < SMALL)
     return y, d
 
 
@@ -168,13 +207,15 @@ def gelu_backward(dy, cache):
 # ------------------------------------------------------- causal multi-head attention
 
 
+@single_threaded_blas()
 def attention(qkv, n_head, p=0.0, rng=None):
     """As :func:`functional.attention`, tile by tile: some queries, and only the keys that
     they may see, so that close to half of the scores are never computed.
 
-    No probability is kept: the cache holds each query's log-sum-exp, from which the
-    backward pass finds them again (Dao et al. 2022, arXiv 2205.14135), and the dropout
-    masks, one byte an entry.
+    With more than one tile no probability is kept: the cache holds each query's
+    log-sum-exp, from which the backward pass finds them again (Dao et al. 2022, arXiv
+    2205.14135).  One tile is kept as it is, exponentials and the sum of each row.  Dropout
+    masks take one byte an entry.
     """
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
@@ -183,60 +224,64 @@ def attention(qkv, n_head, p=0.0, rng=None):
         raise ValueError(f"attention: dropout is {p} and rng is {rng}: expected 0 <= p < 1, and "
                          "rng=np.random.default_rng(seed) with p above 0")
     y = np.empty((B, T, H * D), qkv.dtype)
-    lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     pieces, tiles = _pieces(B, H, T), _tiles(T)
+    single = len(tiles) == 1
+    norm = np.empty((B, H, T, 1), qkv.dtype)              # sums of rows, or log-sum-exps
+    exps = np.empty((B, H, T, T), qkv.dtype) if single else None
     kept = _dropout_masks(B, H, tiles, drop, rng) if drop else None
-    masks = {i: F.causal_mask(i, i, qkv.dtype) for i in {j - i for i, j in tiles}}
-
-    def work(piece):
+    ones = np.ones((T, 1), qkv.dtype)
+    for piece in pieces:
         qs, kt = _scaled(q[piece]), _transposed(k[piece])
         for n, (i, j) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, masks)
-            top = s.max(axis=-1, keepdims=True)
-            s -= top
-            np.exp(s, out=s)
-            total = s.sum(axis=-1, keepdims=True)
-            np.add(top, np.log(total), out=lse[*piece, i:j])
+            s = np.matmul(qs[..., i:j, :], kt[..., :j], out=exps[piece] if single else None)
+            shift = _exponentials(s, i)
+            total = s @ ones[:j]                          # a product sums faster than .sum()
+            norm[*piece, i:j] = total if single else np.log(total) + shift
             if drop:
-                s *= kept[n][piece]
+                s = s * kept[n][piece]
                 total *= (65536 - drop) / 65536
             np.divide(s @ v[*piece, :j], total, out=heads[*piece, i:j])
-
-    with single_threaded_blas():
-        shared(work, pieces, B * H * T * T < SMALL)
-    return y, (qkv, n_head, lse, kept, drop)
+    return y, (qkv, n_head, exps, norm, kept, drop)
 
 
+@single_threaded_blas()
 def attention_backward(dy, cache):
-    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
-    qkv, n_head, lse, kept, drop = cache
+    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``.
+
+    With exponentials E and sums r in place of A = E / r, dy / r in place of dy does it.
+    """
+    qkv, n_head, exps, norm, kept, drop = cache
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
     pieces, tiles = _pieces(B, H, T), _tiles(T)
-    masks = {i: F.causal_mask(i, i, qkv.dtype) for i in {j - i for i, j in tiles}}
     scale = 1.0 / math.sqrt(D)
-
-    def work(piece):
+    for piece in pieces:
         qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
         dkp = dvp = None
         for n, (i, j) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j, masks)
-            a -= lse[*piece, i:j]
-            np.exp(a, out=a)
-            dyt = dy[*piece, i:j]
+            if exps is not None:
+                a, total = exps[piece], norm[piece]
+                dyt = dy[piece] / total
+            else:
+                a = qs[..., i:j, :] @ kt[..., :j]
+                a[..., i:] += _mask(j - i, a.dtype)
+                a -= norm[*piece, i:j]
+                np.exp(a, out=a)
+                total, dyt = None, dy[*piece, i:j]
             if drop:
                 dyt = dyt * (65536 / (65536 - drop))
             da = dyt @ vt[..., :j]
             if drop:
                 da *= kept[n][piece]
-            da -= np.vecdot(da, a)[..., None]
+            mean = np.vecdot(da, a)[..., None]
+            da -= mean if total is None else np.divide(mean, total, out=mean)
             da *= a                                       # dS
             if drop:
-                a *= kept[n][piece]
+                a = a * kept[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
             np.multiply(da @ k[*piece, :j], scale, out=dq[*piece, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
@@ -247,9 +292,6 @@ def attention_backward(dy, cache):
                 dvp[..., :j, :] += dvt
         dk[piece] = dkp
         dv[piece] = dvp
-
-    with single_threaded_blas():
-        shared(work, pieces, B * H * T * T < SMALL)
     return dqkv
 
 
@@ -290,11 +332,17 @@ def attention_after(qkv, n_head, past):
 
 
 def _pieces(B, H, T):
-    """(batch slice, head slice) pieces whose scores, one tile of them, fit in the cache."""
+    """(batch slice, head slice) pieces: the scores of one tile of them fit in the cache."""
     tile = min(T, TILE) * T
-    h = max(1, min(H, 2 * CHUNK // tile))
-    b = max(1, min(B, 2 * CHUNK // (tile * H)))
-    return [(slice(i, i + b), slice(j, j + h)) for i in range(0, B, b) for j in range(0, H, h)]
+    if H * tile > TILES:                                  # some heads of one batch entry
+        return [(slice(b, b + 1), heads) for b in range(B) for heads in _even(H, tile, TILES)]
+    return [(entries, slice(0, H)) for entries in _even(B, H * tile, TILES)]
+
+
+def _even(n, size, most):
+    """Slices of n items of ``size`` numbers, as many items in each, ``most`` numbers or less."""
+    each = max(1, -(-n // max(1, -(-n * size // most))))
+    return [slice(i, min(i + each, n)) for i in range(0, n, each)]
 
 
 def _tiles(T):
@@ -312,11 +360,29 @@ def _transposed(k):
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-def _scores(qs, kt, i, j, masks):
-    """Masked scores of the queries i ... j-1 with the keys 0 ... j-1."""
-    s = qs[..., i:j, :] @ kt[..., :j]
-    s[..., i:] += masks[j - i]
-    return s
+@cache
+def _mask(n, dtype):
+    """The causal mask of a tile's own keys, (n, n)."""
+    mask = F.causal_mask(n, n, dtype)
+    mask.flags.writeable = False
+    return mask
+
+
+def _exponentials(s, i):
+    """Over the scores of the queries i and on: ``exp(s - shift)``, 0 where a query may not
+    look.  Returns the shift, a number or (..., 1).
+
+    To find the largest of each row takes longer than the exponentials.  Where all scores
+    are small it is not needed, because neither an exponential nor a sum can overflow or vanish.
+    """
+    small = -20.0 < s.min() and s.max() < 20.0
+    s[..., i:] += _mask(s.shape[-2], s.dtype)
+    shift = 0.0
+    if not small:
+        shift = s.max(axis=-1, keepdims=True)
+        s -= shift
+    np.exp(s, out=s)
+    return shift
 
 
 def _dropout_masks(B, H, tiles, drop, rng):

@@ -64,21 +64,19 @@ class FPT(Layer):
         else:
             e, c_in = self.input.forward(x.astype(self.trunk.dtype, copy=False), need_dx=False)
         e, mask = F.dropout(e, self.trunk.config.dropout if train else 0.0, rng)
-        y, c_trunk = self.trunk.forward(e, train, rng, need_dx=c_in is not None)
-        T = y.shape[1]
-        logits, c_out = self.output.forward(y[:, -self.output_tokens:], c_trunk is not None)
+        y, c_trunk = self.trunk.forward(e, train, rng, need_dx=c_in is not None,
+                                        last=self.output_tokens)
+        logits, c_out = self.output.forward(y, c_trunk is not None)
         if c_out is None:
             return logits, None
-        return logits, (c_in, ids, None if c_in is None else mask, c_trunk, c_out, T)
+        return logits, (c_in, ids, None if c_in is None else mask, c_trunk, c_out)
 
     def backward(self, dlogits, cache):
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        c_in, ids, mask, c_trunk, c_out, T = cache
-        dlast = self.output.backward(dlogits, c_out)
+        c_in, ids, mask, c_trunk, c_out = cache
+        dy = self.output.backward(dlogits, c_out)
         if c_trunk is None:
             return
-        dy = np.zeros((len(dlast), T, dlast.shape[2]), dlast.dtype)
-        dy[:, -self.output_tokens:] = dlast               # nothing else was read
         de = self.trunk.backward(dy, c_trunk)
         if c_in is None:
             return

@@ -1,17 +1,19 @@
 """GPT-2: its shape, the trunk (embeddings in, hidden states out), the language model."""
 
 import math
+import threading
 import zlib
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from . import functional as F
 from . import weights
-from .fast import KeyValues
-from .layers import Block, Embedding, Layer, LayerNorm
+from .fast import KeyValues, shared
+from .huggingface import as_array, fill
+from .layers import Block, Embedding, Layer, LayerNorm, Parameter
 
 
 @dataclass
@@ -49,28 +51,79 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
           "minigpt": dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)}
 
 
+def config_of(config, path):
+    """The :class:`GPT2Config` of a weight file's config, a dict with more in it."""
+    known = {f.name for f in fields(GPT2Config)}
+    try:
+        return GPT2Config(**{k: v for k, v in config.items() if k in known})
+    except TypeError as e:
+        raise ValueError(f"{path}: bad config: {e}") from None
+
+
+_making = threading.Lock()
+
+
+class Later(Parameter):
+    """A parameter that takes no memory until its ``.data`` is first asked for, by what
+    ``make()`` returns; setting ``.data`` does away with that."""
+
+    __slots__ = ("array", "make")
+
+    def __init__(self, make):
+        super().__init__(None)
+        self.make = make
+
+    @property
+    def data(self):
+        """The array."""
+        if self.array is None:
+            with _making:                                 # two threads may ask at once
+                if self.array is None:
+                    self.array = self.make()
+                    self.make = None                      # and the file that it may hold
+        return self.array
+
+    @data.setter
+    def data(self, array):
+        self.array, self.make = array, None
+
+    def __getstate__(self):                               # no copy of it waits for a file
+        return None, {"array": self.data, "make": None, "grad": self.grad,
+                      "trainable": self.trainable}
+
+
 class GPT2(Layer):
     """The trunk: adds positions to embeddings, runs the blocks and the last layer norm.
 
     Initialised as GPT-2 is: normal with deviation 0.02, the projections that write into
     the residual stream divided by ``sqrt(2 n_layer)``, offsets 0, scales 1.  Each
     parameter draws from a generator of its own, seeded by ``seed`` and its name.
+
+    The token embedding, which an FPT does not use and which is a third of GPT-2 base, is
+    drawn, or read from its file, when it is first used.
     """
 
     def __init__(self, config=None, seed=0, dtype=np.float32):
         c = self.config = config or GPT2Config()
         self.dtype = np.dtype(dtype)
-        self.wte = Embedding(c.vocab_size, c.n_embd, dtype)
+        self.wte = Embedding(0, c.n_embd, dtype)
         self.wpe = Embedding(c.n_positions, c.n_embd, dtype)
         self.h = [Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype)
                   for _ in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
-        if seed is not None:
-            for name, p in self.named_parameters():
-                if p.data.ndim == 2:
-                    std = 0.02 / math.sqrt(2 * c.n_layer) if "c_proj" in name else 0.02
-                    p.data[:] = standard_normal(p.data.shape, seed, name)
-                    p.data *= std
+        tokens = c.vocab_size, c.n_embd
+        if seed is None:
+            self.wte.weight = Later(lambda: np.zeros(tokens, dtype))
+            return
+        # Not with self, which would keep the trunk in a circle after its last use.
+        self.wte.weight = Later(lambda: _initial("wte.weight", tokens, seed, 0.02, dtype))
+
+        def draw(piece):
+            name, p = piece
+            std = 0.02 / math.sqrt(2 * c.n_layer) if "c_proj" in name else 0.02
+            p.data = _initial(name, p.data.shape, seed, std, dtype)
+        shared(draw, [(name, p) for name, p in self.named_parameters()
+                      if not isinstance(p, Later) and p.data.ndim == 2])
 
     @classmethod
     def from_pretrained(cls, name, dtype=np.float32, dropout=None):
@@ -84,22 +137,30 @@ class GPT2(Layer):
         """
         path = weights.find(name)
         config, arrays = weights.load(path, dropout)
-        known = {f.name for f in fields(GPT2Config)}
         with closing(arrays):
-            try:
-                shape = GPT2Config(**{k: v for k, v in config.items() if k in known})
-            except TypeError as e:
-                raise ValueError(f"{path}: bad config: {e}") from None
+            shape = config_of(config, path)
             trunk = cls(shape, seed=None, dtype=dtype)
+
+            def read(piece):
+                tensor, y = piece
+                if y is None:
+                    tensor.hold()
+                else:
+                    fill(y, tensor.blocks())
+            pieces = []
             for key, p in trunk.named_parameters():
-                data = arrays[key]
-                if data.shape != p.data.shape:
-                    raise ValueError(f"{path}: '{key}' has shape {data.shape}, "
-                                     f"the model wants {p.data.shape}")
-                if data.dtype.kind != "f":
-                    raise ValueError(f"{path}: '{key}' has dtype {data.dtype}, expected float16 "
-                                     "or float32")
-                p.data[...] = data
+                tensor, later = arrays.tensor(key), isinstance(p, Later)
+                want = (shape.vocab_size, shape.n_embd) if later else p.data.shape
+                if tensor.shape != want:
+                    raise ValueError(f"{path}: '{key}' has shape {tensor.shape}, "
+                                     f"the model wants {want}")
+                if later:
+                    p.make = partial(as_array, tensor, dtype)
+                pieces.append((tensor, None if later else p.data))
+                if isinstance(tensor, weights.Held):
+                    read(pieces.pop())                    # so that there is one at a time
+            pieces.sort(key=lambda piece: -math.prod(piece[0].shape))    # fair shares
+            shared(read, pieces)
         return trunk
 
     def save(self, path, dtype=np.float16, **provenance):
@@ -107,11 +168,12 @@ class GPT2(Layer):
         weights.save(path, asdict(self.config) | provenance,
                      ((name, p.data) for name, p in self.named_parameters()), dtype)
 
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
 
-        ``past``, a ``fast.KeyValues`` for each block, holds the tokens before these and takes
-        these in: for inference, with :meth:`all_frozen`.
+        With ``last``, (B, last, C): the last block computes those tokens only, as keys and
+        values all of them.  ``past``, a ``fast.KeyValues`` for each block, holds the tokens
+        before these and takes these in: for inference, with :meth:`all_frozen`.
         """
         c = self.config
         if x.ndim != 3 or x.shape[2] != c.n_embd:
@@ -126,7 +188,8 @@ class GPT2(Layer):
         runs_back = any(need)
         caches = []
         for block, its_past in zip(self.h, past or [None] * len(self.h), strict=True):
-            x, cache = block.forward(x, train, rng, runs_back, its_past)
+            x, cache = block.forward(x, train, rng, runs_back, its_past,
+                                     last if block is self.h[-1] else None)
             runs_back = cache is not None
             caches.append(cache)
         y, c_ln_f = self.ln_f.forward(x, runs_back)
@@ -135,7 +198,7 @@ class GPT2(Layer):
         return y, (mask if any(need) else None, need, caches, c_ln_f)
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
+        """dy as forward's y -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
         mask, need, caches, c_ln_f = cache
         dx = self.ln_f.backward(dy, c_ln_f)
         for block, cache in zip(reversed(self.h), reversed(caches), strict=True):
@@ -192,6 +255,12 @@ class GPT2(Layer):
         return text.reshape(*ids.shape[:-1], -1)
 
 
+def _initial(name, shape, seed, std, dtype):
+    w = standard_normal(shape, seed, name).astype(dtype, copy=False)
+    w *= std
+    return w
+
+
 def standard_normal(shape, seed, name):
     """Normal numbers, float32, from a generator of their own for each seed and name."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -238,6 +307,7 @@ def perplexity(trunk, ids, stride=None, progress=False):
     ``-log p``), ``perplexity`` (its exponential) and ``bits_per_token``, which for a byte
     model is bits per byte.  Raises ``ValueError`` for bad arguments.
     """
+    from tqdm import tqdm
     ids = token_ids(ids, trunk.config)
     N, last = trunk.config.n_positions, len(ids) - 1      # the last token is no input
     stride = max(1, N // 2) if stride is None else stride
@@ -289,10 +359,10 @@ class LanguageModel(Layer):
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the table gets a gradient from both of its uses."""
         c_wte, c_trunk, y, w = cache
-        need = c_trunk is not None, c_wte is not None, False
-        dy, dw, _ = F.linear_backward(dlogits, (y, w), need)
-        if c_wte is not None:
-            self.trunk.wte.weight.add_grad(dw.T)
+        dy, _, _ = F.linear_backward(dlogits, (y, w), (c_trunk is not None, False, False))
+        if c_wte is not None:                             # dw.T, as the table lies in memory
+            C, V = w.shape
+            self.trunk.wte.weight.add_grad(dlogits.reshape(-1, V).T @ y.reshape(-1, C))
         if c_trunk is not None:
             dx = self.trunk.backward(dy, c_trunk)
             if c_wte is not None:

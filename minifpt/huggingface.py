@@ -10,7 +10,11 @@ import math
 import os
 import re
 import textwrap
+import weakref
+import zlib
+from collections import deque
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +31,7 @@ HUB = {
 FILES = ("model.safetensors", "model.safetensors.index.json",
          "pytorch_model.bin", "pytorch_model.bin.index.json")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-BLOCK = 1 << 20                                           # numbers that are read at once
+BLOCK = 1 << 17                                           # numbers that are read at once
 
 
 def is_checkpoint(path):
@@ -154,40 +158,86 @@ class Checkpoint:
     def __getitem__(self, name):
         """One tensor as an array: float16, float32 or float64 as it is stored, bfloat16 as
         float32, whose first half it is."""
+        return as_array(self.tensor(name))
+
+    def tensor(self, name):
+        """One tensor, not read yet: its ``.shape`` and its ``.blocks()``."""
         if name not in self.tensors:
             raise ValueError(f"{self.path}: holds no tensor '{name}'")
-        tensor = self.tensors[name]
-        y, start = None, 0
-        for block in tensor.blocks():
-            if y is None:
-                y = np.empty(math.prod(tensor.shape), block.dtype)
-            y[start:start + block.size] = block
-            start += block.size
-        return y.reshape(tensor.shape)
+        return self.tensors[name]
+
+
+def as_array(tensor, dtype=None):
+    """All of a tensor, as ``dtype`` or as its blocks are."""
+    blocks = tensor.blocks()
+    first = next(blocks)
+    return fill(np.empty(tensor.shape, dtype or first.dtype), chain([first], blocks))
+
+
+def fill(y, blocks):
+    """Write a tensor's blocks, one after the other, into the contiguous array ``y``."""
+    flat, start = y.reshape(-1), 0
+    for block in blocks:
+        flat[start:start + block.size] = block
+        start += block.size
+    return y
 
 
 class StoredTensor:
-    """A tensor in a safetensors file, from byte ``start``: ``.shape``, and its numbers."""
+    """A tensor in a file, from byte ``start``: ``.shape``, and its numbers as they lie there.
 
-    def __init__(self, path, name, dtype, shape, start):
+    ``crc`` is the CRC-32 of its bytes and of ``before``, the bytes that count before them;
+    ``None`` where the file has none.
+    """
+
+    def __init__(self, path, name, dtype, shape, start, crc=None, before=b""):
         self.path, self.name, self.dtype, self.shape, self.start = path, name, dtype, shape, start
+        self.crc, self.before = crc, before
+        self.fd = self.stamp = None
+
+    def hold(self):
+        """Keep the file open, so that the numbers can be read when its name is gone or is
+        another file's; raises now what the file can tell of damage."""
+        self.fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, self.fd)
+        self.stamp = self._stamp()
+        if self.crc is None:
+            self._check_dtype()
+        else:
+            deque(self.blocks(), 0)
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""
-        if self.dtype not in DTYPES:
-            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
-                             f"expected one of {', '.join(DTYPES)}")
-        left = math.prod(self.shape)
-        with open(self.path, "rb") as f:
+        self._check_dtype()
+        left, crc = math.prod(self.shape), zlib.crc32(self.before)
+        with open(self.path if self.fd is None else self.fd, "rb", closefd=self.fd is None) as f:
+            if self.fd is not None and self._stamp() != self.stamp:
+                raise ValueError(f"{self.path}: was written to since '{self.name}' was found in "
+                                 "it: load it again")
             f.seek(self.start)
             while left:
                 block = np.fromfile(f, DTYPES[self.dtype], min(left, BLOCK))
                 if block.size == 0:
                     raise ValueError(f"{self.path}: ends within '{self.name}'")
                 left -= block.size
+                if self.crc is not None:
+                    crc = zlib.crc32(block, crc)
                 if self.dtype == "BF16":
                     block = (block.astype(np.uint32) << 16).view(np.float32)
                 yield block
+        if self.crc not in (None, crc):
+            raise ValueError(f"{self.path}: array '{self.name}' is damaged (its CRC-32 is "
+                             f"{crc:08x}, the file says {self.crc:08x})")
+
+    def _check_dtype(self):
+        if self.dtype not in DTYPES:
+            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
+                             f"expected one of {', '.join(DTYPES)}")
+
+    def _stamp(self):
+        """How long the file is and when it was last written to."""
+        stat = os.fstat(self.fd)
+        return stat.st_size, stat.st_mtime_ns
 
 
 class TorchTensor:
@@ -195,6 +245,9 @@ class TorchTensor:
 
     def __init__(self, tensor):
         self.tensor, self.shape = tensor.detach(), tuple(tensor.shape)
+
+    def hold(self):
+        """Nothing to do: PyTorch keeps it."""
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""

@@ -27,9 +27,12 @@ class Parameter:
         self.trainable = True
 
     def add_grad(self, grad):
-        """Add one backward pass's gradient; ``None`` adds nothing."""
-        if grad is not None:
-            self.grad = grad if self.grad is None else self.grad + grad
+        """Add one backward pass's gradient, an array that is ours from now on; ``None`` adds
+        nothing."""
+        if self.grad is None:
+            self.grad = grad
+        elif grad is not None:
+            self.grad += grad
 
 
 class Layer:
@@ -117,14 +120,14 @@ class LayerNorm(Layer):
 
     def forward(self, x, need_dx=True):
         """x (..., C) -> y (..., C)."""
-        y, cache = F.layer_norm(x, self.weight.data, self.bias.data, self.eps)
+        y, cache = fast.layer_norm(x, self.weight.data, self.bias.data, self.eps)
         need = need_dx, self.weight.trainable, self.bias.trainable
         return y, (cache, need) if any(need) else None
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C) or None."""
         cache, need = cache
-        dx, dw, db = F.layer_norm_backward(dy, cache, need)
+        dx, dw, db = fast.layer_norm_backward(dy, cache, need)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -143,7 +146,10 @@ class Embedding(Layer):
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
-        self.weight.add_grad(F.embedding_backward(dy, cache))
+        if self.weight.grad is None:
+            self.weight.add_grad(F.embedding_backward(dy, cache))
+        else:                                             # the rows that were used, not the table
+            np.add.at(self.weight.grad, cache[0], dy)
 
 
 class Attention(Layer):
@@ -158,27 +164,29 @@ class Attention(Layer):
         self.n_head = n_head
         self.dropout = dropout
 
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
-        """x (B, T, C) -> y (B, T, C).  ``past``, a ``fast.KeyValues``, holds the tokens before
-        these and takes these in; there is no way back through it."""
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+        """x (B, T, C) -> y (B, T, C), or of the ``last`` tokens only.  ``past``, a
+        ``fast.KeyValues``, holds the tokens before these and takes these in; there is no way
+        back through it."""
         p = self.dropout if train else 0.0
         qkv, c_in = self.c_attn.forward(x, need_dx)
         if past is None:
             a, c_heads = fast.attention(qkv, self.n_head, p, rng)
         else:
             a, c_heads = fast.attention_after(qkv, self.n_head, past), None
-        y, c_out = self.c_proj.forward(a, c_in is not None)
+        y, c_out = self.c_proj.forward(last_tokens(a, last), c_in is not None)
         y, mask = F.dropout(y, p, rng)
         if c_out is None:
             return y, None
-        return y, (c_in, None if c_in is None else c_heads, c_out, mask)
+        return y, (c_in, None if c_in is None else c_heads, c_out, mask, x.shape[1])
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C) or None."""
-        c_in, c_heads, c_out, mask = cache
+        c_in, c_heads, c_out, mask, T = cache
         da = self.c_proj.backward(F.dropout_backward(dy, mask), c_out)
         if c_in is None:
             return None
+        da = last_tokens_backward(da, T)
         return self.c_attn.backward(fast.attention_backward(da, c_heads), c_in)
 
 
@@ -219,21 +227,25 @@ class Block(Layer):
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
         self.mlp = MLP(n_embd, dropout, dtype)
 
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None):
-        """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`."""
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+        """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`.
+
+        With ``last``, y (B, last, C): all tokens serve as keys and values, and nothing more
+        is computed for those that nobody reads.
+        """
         # Each part must run back if it, or anything before it, has something to learn.
         a, c_ln_1 = self.ln_1.forward(x, need_dx)
-        a, c_attn = self.attn.forward(a, train, rng, c_ln_1 is not None, past)
-        x = x + a
-        m, c_ln_2 = self.ln_2.forward(x, c_attn is not None)
+        a, c_attn = self.attn.forward(a, train, rng, c_ln_1 is not None, past, last)
+        a += last_tokens(x, last)
+        m, c_ln_2 = self.ln_2.forward(a, c_attn is not None)
         m, c_mlp = self.mlp.forward(m, train, rng, c_ln_2 is not None)
-        y = x + m
+        m += a
         if c_mlp is None:
-            return y, None
-        return y, (c_ln_1, c_attn, c_ln_2, c_mlp, need_dx)
+            return m, None
+        return m, (c_ln_1, c_attn, c_ln_2, c_mlp, need_dx)
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C) or None."""
         c_ln_1, c_attn, c_ln_2, c_mlp, need_dx = cache
         dm = self.mlp.backward(dy, c_mlp)
         if c_ln_2 is None:
@@ -248,5 +260,19 @@ class Block(Layer):
         da = self.ln_1.backward(da, c_ln_1)
         if not need_dx:
             return None
-        da += dx
+        da[:, -dx.shape[1]:] += dx
         return da
+
+
+def last_tokens(x, n=None):
+    """x (B, T, C) -> (B, n, C), the last n tokens; ``None`` is all of them."""
+    return x if n in (None, x.shape[1]) else np.ascontiguousarray(x[:, -n:])
+
+
+def last_tokens_backward(dy, T):
+    """dy (B, n, C) -> dx (B, T, C): nothing for the tokens that were not read."""
+    if dy.shape[1] == T:
+        return dy
+    dx = np.zeros((len(dy), T, dy.shape[2]), dy.dtype)
+    dx[:, -dy.shape[1]:] = dy
+    return dx

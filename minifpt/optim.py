@@ -4,6 +4,12 @@ import math
 
 import numpy as np
 
+from .fast import shared
+
+SMALL = 1 << 15                                           # numbers of a parameter; see below
+BLOCK = 1 << 18                                           # numbers updated at once
+MANY = 8                                                  # blocks that are worth two cores
+
 
 class Adam:
     """Adam (Kingma, Ba 2014, arXiv 1412.6980), with decoupled weight decay when asked
@@ -26,28 +32,67 @@ class Adam:
     def step(self):
         """Update every parameter that has a gradient, in place."""
         self.t += 1
-        b1, b2 = self.betas
-        size = self.lr / (1 - b1 ** self.t)
-        root = 1 / math.sqrt(1 - b2 ** self.t)
-        for i, p in enumerate(self.parameters):
-            if p.grad is None:
-                continue
+        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
+        for i in reached:
             if self.m[i] is None:
-                self.m[i] = np.zeros_like(p.data)
-                self.v[i] = np.zeros_like(p.data)
-            g, m, v = p.grad, self.m[i], self.v[i]
-            m *= b1
-            m += (1 - b1) * g
-            v *= b2
-            v += (1 - b2) * g * g
-            if self.weight_decay and p.data.ndim > 1:
-                p.data *= 1 - self.lr * self.weight_decay
-            update = np.sqrt(v)
-            update *= root
-            update += self.eps
-            np.divide(m, update, out=update)
-            update *= size
-            p.data -= update
+                self.m[i] = np.zeros_like(self.parameters[i].data)
+                self.v[i] = np.zeros_like(self.parameters[i].data)
+        small = {i for i in reached if self.parameters[i].data.size < SMALL
+                 and not (self.weight_decay and self.parameters[i].data.ndim > 1)}
+        self._update_joined(sorted(small))
+        pieces = []
+        for i in reached:
+            if i not in small:
+                p = self.parameters[i]
+                arrays = p.data, p.grad, self.m[i], self.v[i]
+                keep = 1 - self.lr * self.weight_decay * (p.data.ndim > 1)
+                if not all(a.flags.c_contiguous for a in arrays):
+                    pieces.append((arrays, keep))
+                    continue
+                flat = [a.reshape(-1) for a in arrays]
+                pieces += [([a[n:n + BLOCK] for a in flat], keep)
+                           for n in range(0, p.data.size, BLOCK)]
+        if len(pieces) < MANY:
+            for piece in pieces:
+                self._update(*piece)
+        else:
+            shared(lambda piece: self._update(*piece), pieces)
+
+    def _update_joined(self, small):
+        """Update small parameters as one flat array: a call of NumPy's takes longer than the
+        work on a few hundred numbers, and there would be a dozen calls for each."""
+        if not small:
+            return
+        parameters = [self.parameters[i] for i in small]
+        x, g, m, v = (np.concatenate([a.reshape(-1) for a in arrays]) for arrays in (
+            [p.data for p in parameters], [p.grad for p in parameters],
+            [self.m[i] for i in small], [self.v[i] for i in small]))
+        self._update((x, g, m, v))
+        start = 0
+        for i, p in zip(small, parameters, strict=True):
+            here, shape = slice(start, start + p.data.size), p.data.shape
+            p.data[...] = x[here].reshape(shape)
+            self.m[i], self.v[i] = m[here].reshape(shape), v[here].reshape(shape)
+            start += p.data.size
+
+    def _update(self, arrays, keep=1.0):
+        """The formula, in place, on arrays short enough to stay in a core's cache."""
+        x, g, m, v = arrays
+        b1, b2 = self.betas
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        update = (1 - b2) * g
+        update *= g
+        v += update
+        if keep != 1.0:
+            x *= keep
+        np.sqrt(v, out=update)
+        update *= 1 / math.sqrt(1 - b2 ** self.t)
+        update += self.eps
+        np.divide(m, update, out=update)
+        update *= self.lr / (1 - b1 ** self.t)
+        x -= update
 
 
 def clip_grad_norm(parameters, max_norm):

@@ -12,7 +12,7 @@ SOURCES = {"language": "the next byte of a text", "bits": "bit memory",
            "images": "handwritten digits, MNIST"}
 DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
-            "images": {"steps": 2500, "batch_size": 16, "lr": 1e-3}}
+            "images": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
 
 
 def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progress=True,

@@ -18,15 +18,15 @@ dtypes = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])
 
 
 @contextmanager
-def on(cores):
-    """Within, pieces are spread over so many threads even where one would do."""
+def pieces_of(size):
+    """Within, no piece has more than so many numbers, where it can be helped."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "cores", lambda: cores)
-        patch.setattr(fast, "SMALL", 0)
+        patch.setattr(fast, "PIECE", size)
+        patch.setattr(fast, "TILES", size)
         yield
 
 
-both = pytest.mark.parametrize("cores", [1, 2])
+both = pytest.mark.parametrize("size", [5000, 1 << 30])
 
 
 def normal(shape, dtype, seed=0):
@@ -36,19 +36,58 @@ def normal(shape, dtype, seed=0):
 def close(got, want, tolerance):
     """To ``tolerance`` of the largest entry: what a sum of many terms can promise."""
     assert got.dtype == want.dtype and got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * max(1.0, np.abs(want).max()))
+    np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1.0))
+
+
+# ------------------------------------------------------------------------ layer norm
+
+
+@both
+@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (3, fast.PIECE // 2), (700, 401), (0, 4)]),
+       dtypes, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
+def test_layer_norm(size, shape, kind, spread, mean):
+    dtype, tolerance = kind
+    x = normal(shape, dtype) * dtype(spread) + dtype(mean)
+    w, b, dy = (normal(s, dtype, i) for i, s in ((1, shape[-1:]), (2, shape[-1:]), (3, shape)))
+    with pieces_of(size):
+        y, cache = fast.layer_norm(x, w, b)
+        grads = fast.layer_norm_backward(dy, cache)
+        some = fast.layer_norm_backward(dy, cache, (False, False, True))
+    want, simple = F.layer_norm(x, w, b)
+    # Where the mean is large against the spread, rounding of the mean is what is left.
+    loss = 1 + abs(mean) / spread
+    close(y, want, 10 * loss * tolerance)
+    for got, right in zip(grads, F.layer_norm_backward(dy, simple), strict=True):
+        close(got, right, 100 * loss * max(1.0, 1 / spread) * tolerance)
+    assert some[0] is None and some[1] is None
+    np.testing.assert_array_equal(some[2], grads[2])
+
+
+@pytest.mark.parametrize("big", [1e19, 1e25, 3e38])
+def test_layer_norm_of_what_overflows(big):
+    x = normal((4, 8), np.float32)
+    x[1] = np.linspace(-1, 1, 8) * big
+    w, b = np.ones(8, np.float32), np.zeros(8, np.float32)
+    y, cache = fast.layer_norm(x, w, b)
+    close(y, F.layer_norm(x, w, b)[0], 1e-5)
+    assert all(np.isfinite(g).all() for g in fast.layer_norm_backward(np.ones_like(y), cache))
+
+
+def test_layer_norm_refuses_other_channels():
+    with pytest.raises(ValueError, match="x has 3 channels"):
+        fast.layer_norm(np.ones((2, 3)), np.ones(4), np.ones(4))
 
 
 # ------------------------------------------------------------------------------ GELU
 
 
 @both
-@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.CHUNK - 1,), (fast.CHUNK + 1,),
-                        (3, fast.CHUNK)]), dtypes, st.floats(0.1, 20))
-def test_gelu(cores, shape, kind, size):
+@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.PIECE - 1,), (fast.PIECE + 1,),
+                        (3, fast.PIECE)]), dtypes, st.floats(0.1, 20))
+def test_gelu(size, shape, kind, factor):
     dtype, tolerance = kind
-    x, dy = normal(shape, dtype) * dtype(size), normal(shape, dtype, 1)
-    with on(cores):
+    x, dy = normal(shape, dtype) * dtype(factor), normal(shape, dtype, 1)
+    with pieces_of(size):
         y, cache = fast.gelu(x)
         dx = fast.gelu_backward(dy.copy(), cache)
         alone, none = fast.gelu(x, keep=False)
@@ -70,10 +109,10 @@ def test_gelu_backward_is_written_over_dy():
 @both
 @settings(max_examples=40)
 @given(shapes, dtypes)
-def test_attention(cores, shape, kind):
+def test_attention(size, shape, kind):
     (B, T, H, D), (dtype, tolerance) = shape, kind
     qkv, dy = normal((B, T, 3 * H * D), dtype), normal((B, T, H * D), dtype, 1)
-    with on(cores):
+    with pieces_of(size):
         y, cache = fast.attention(qkv, H)
         dqkv = fast.attention_backward(dy, cache)
     want, simple = F.attention(qkv, H)
@@ -93,11 +132,11 @@ def whole_mask(kept, tiles, shape, drop, dtype):
 @both
 @settings(max_examples=40)
 @given(shapes, dtypes, st.floats(0.05, 0.9))
-def test_attention_with_dropout(cores, shape, kind, p):
+def test_attention_with_dropout(size, shape, kind, p):
     """With the masks that the fast form drew, the simple form's products give the same."""
     (B, T, H, D), (dtype, tolerance) = shape, kind
     qkv, dy = normal((B, T, 3 * H * D), dtype), normal((B, T, H * D), dtype, 1)
-    with on(cores):
+    with pieces_of(size):
         y, cache = fast.attention(qkv, H, p, np.random.default_rng(2))
         dqkv = fast.attention_backward(dy, cache)
     kept, drop = cache[-2:]
@@ -149,21 +188,28 @@ def test_one_bit_of_the_future_in_a_tile_s_own_keys():
     assert not y[:100].any() and (y[100:] > 0).all()
 
 
-@pytest.mark.parametrize("shape", [(3, 130, 4, 8), (8, 64, 3, 16), (1, 200, 1, 4)])
-@pytest.mark.parametrize("p", [0.0, 0.2])
-def test_bits_do_not_depend_on_the_cores(shape, p):
-    B, T, H, D = shape
-    qkv = normal((B, T, 3 * H * D), np.float32)
-    dy = normal((B, T, H * D), np.float32, 1)
+@pytest.mark.parametrize("size", [1.0, 6.0, 1e4])
+@pytest.mark.parametrize("T", [5, 64, 70])
+def test_scores_of_any_size(size, T):
+    """Small ones need no shift, large ones do; both in one array, query by query."""
+    qkv = normal((2, T, 24), np.float64)
+    qkv[1] *= size
+    dy = normal((2, T, 8), np.float64, 1)
+    y, cache = fast.attention(qkv, 2)
+    want, simple = F.attention(qkv, 2)
+    close(y, want, 1e-11)
+    close(fast.attention_backward(dy, cache), F.attention_backward(dy, simple), 1e-11)
 
-    def bits(n):
-        with on(n):
-            y, cache = fast.attention(qkv, H, p, np.random.default_rng(3))
-            return y, fast.attention_backward(dy, cache), *fast.gelu(qkv)
-    one = bits(1)
-    for n in (2, 3):
-        for a, b in zip(one, bits(n), strict=True):
-            np.testing.assert_array_equal(a, b)
+
+def test_exponentials_are_shifted_only_where_they_must_be():
+    scores = normal((3, 9, 9), np.float32)
+    assert fast._exponentials(scores.copy(), 0) == 0.0
+    for big in (-100 * np.eye(9, dtype=np.float32), 25.0):
+        s = scores + big
+        shift = fast._exponentials(s, 0)
+        assert shift.shape == (3, 9, 1) and np.isfinite(s).all()
+        np.testing.assert_array_equal(s.max(axis=-1), 1.0)
+        assert not np.triu(s, 1).any()
 
 
 def test_large_scores_stay_finite():
@@ -176,6 +222,14 @@ def test_large_scores_stay_finite():
 # ------------------------------------------------------------------- threads and BLAS
 
 
+@contextmanager
+def on(cores):
+    """Within, this machine has so many cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "cores", lambda: cores)
+        yield
+
+
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("pieces", [0, 1, 2, 7])
 def test_shared_does_every_piece_once(n, pieces):
@@ -185,16 +239,18 @@ def test_shared_does_every_piece_once(n, pieces):
     assert sorted(done) == list(range(pieces))
 
 
-def test_shared_uses_another_thread():
-    seen = {}
+def test_shared_uses_other_threads():
+    together, seen = threading.Barrier(2, timeout=20), []
+
+    def work(i):
+        together.wait()                                   # passed by two at once, or never
+        seen.append(threading.get_ident())
     with on(2):
-        fast.shared(lambda i: seen.setdefault(i, threading.get_ident()), [0, 1])
-        fast.shared(lambda i: seen.setdefault(i, threading.get_ident()), [2, 3], small=True)
-    assert seen[0] == threading.get_ident() != seen[1]
-    assert seen[2] == seen[3] == threading.get_ident()
+        fast.shared(work, [0, 1])
+    assert len(set(seen)) == 2
 
 
-@both
+@pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("bad", range(4))
 def test_a_worker_s_exception_comes_out(cores, bad):
     def work(i):

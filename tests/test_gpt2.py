@@ -1,5 +1,16 @@
 """The trunk and the language model: names, gradients under every mask, what is not computed."""
 
+import copy
+import gc
+import pickle
+import shutil
+import subprocess
+import sys
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.special
@@ -322,3 +333,201 @@ def test_load_checks_the_dropout_it_is_given(tmp_path):
     minifpt.GPT2(config()).save(tmp_path / "t.npz")
     with pytest.raises(ValueError, match="dropout is 1.5"):
         minifpt.GPT2.from_pretrained(tmp_path / "t.npz", dropout=1.5)
+
+
+# ------------------------------------------- the token embedding, read when it is used
+
+
+GOLDEN = Path(__file__).parent / "golden" / "plain"
+MANY = dict(n_layer=1, vocab_size=300_000, n_positions=8)  # 7.2 MB of token embedding
+
+
+def memory(work):
+    """Megabytes of arrays that ``work()`` leaves behind, and its peak."""
+    tracemalloc.start()
+    try:
+        kept = work()
+        now, peak = tracemalloc.get_traced_memory()
+        del kept
+        return now / 1e6, peak / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def fpt_step(trunk):
+    """A whole step of an FPT over this trunk."""
+    model = minifpt.FPT(trunk, 3, 2)
+    model.freeze(minifpt.FreezeMask.fpt())
+    y, cache = model.forward(np.ones((2, 4, 3), np.float32), True, rng())
+    model.backward(np.ones_like(y), cache)
+    model.summary()
+    return model
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_an_fpt_s_token_embedding_takes_no_memory(tmp_path, dtype):
+    minifpt.GPT2(config(**MANY), seed=1).save(tmp_path / "t.npz", dtype)
+    for make in (lambda: minifpt.GPT2(config(**MANY), seed=1),
+                 lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz")):
+        now, peak = memory(lambda make=make: fpt_step(make()))
+        assert now < 0.3 and peak < 3                     # blocks of 1 MB are read and checked
+        trunk = make()
+        assert memory(lambda trunk=trunk: trunk.wte.weight.data)[0] > 7
+
+
+@pytest.mark.parametrize("use", [
+    lambda t: t.logits([[1, 2]]), lambda t: t.generate([1, 2], 3),
+    lambda t: minifpt.LanguageModel(t).forward(np.array([[1]]))[0],
+    lambda t: dict(t.named_parameters())["wte.weight"].data, copy.deepcopy,
+    lambda t: pickle.loads(pickle.dumps(t))])
+def test_the_token_embedding_is_there_when_it_is_used(tmp_path, use):
+    made = minifpt.GPT2(config(), seed=5)
+    made.save(tmp_path / "t.npz", np.float32)
+    want = 0.02 * minifpt.gpt2.standard_normal((9, 6), 5, "wte.weight")
+    trunk = minifpt.GPT2.from_pretrained(tmp_path / "t.npz")
+    used = [use(trunk), use(minifpt.GPT2(config(), seed=5))]
+    np.testing.assert_allclose(trunk.wte.weight.data, want, rtol=1e-6)
+    np.testing.assert_array_equal(made.wte.weight.data, trunk.wte.weight.data)
+    if isinstance(used[0], np.ndarray):
+        np.testing.assert_array_equal(*used)
+    else:
+        np.testing.assert_array_equal(used[0].wte.weight.data, used[1].wte.weight.data)
+
+
+def test_the_token_embedding_can_be_set_and_trained():
+    trunk = minifpt.GPT2(config(), seed=5)
+    trunk.wte.weight.data = np.zeros((9, 6), np.float32)
+    assert not trunk.wte.weight.data.any()
+    trunk = minifpt.GPT2(config(), seed=5)
+    trunk.wte.weight.data -= trunk.wte.weight.data
+    assert not trunk.wte.weight.data.any()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "folder removed"])
+def test_the_token_embedding_outlives_its_file(tmp_path, how):
+    path = tmp_path / "t.npz"
+    if how == "folder removed":
+        path = tmp_path / "t"
+        shutil.copytree(GOLDEN, path)
+    else:
+        minifpt.GPT2.from_pretrained(GOLDEN).save(path, np.float32)
+    trunk = minifpt.GPT2.from_pretrained(path, np.float64)
+    if how == "replaced":
+        minifpt.GPT2(trunk.config, seed=9).save(path)
+    elif how == "removed":
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+    want = minifpt.GPT2.from_pretrained(GOLDEN).wte.weight.data
+    assert trunk.wte.weight.data.dtype == np.float64 != want.dtype
+    np.testing.assert_array_equal(trunk.wte.weight.data, want)
+
+
+def test_a_trunk_is_saved_over_its_own_file(tmp_path):
+    minifpt.GPT2(config(), seed=5).save(tmp_path / "t.npz")
+    trunk = minifpt.GPT2.from_pretrained(tmp_path / "t.npz")
+    before = (tmp_path / "t.npz").read_bytes()
+    trunk.save(tmp_path / "t.npz")
+    assert (tmp_path / "t.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["npz", "folder"])
+def test_a_file_that_was_written_to_is_refused(tmp_path, kind):
+    """In place, as safetensors does it, so that what is kept open is another's numbers."""
+    path = tmp_path / "t.npz" if kind == "npz" else tmp_path / "t"
+    if kind == "npz":
+        minifpt.GPT2(config()).save(path)
+    else:
+        shutil.copytree(GOLDEN, path)
+    trunk = minifpt.GPT2.from_pretrained(path)
+    with open(path if kind == "npz" else path / "model.safetensors", "r+b") as f:
+        f.seek(-1, 2)
+        f.write(b"!?")
+    for _ in range(2):                                    # also when asked again
+        with pytest.raises(ValueError, match="^[^\n]*was written to since[^\n]*$"):
+            trunk.logits([[1]])
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"wte__weight": np.ones((8, 6))}, r"'wte.weight' has shape \(8, 6\), the model wants"),
+    ({"wte__weight": None}, "holds no array 'wte.weight'"),
+    ({"wte__weight": np.ones((9, 6), int)}, "'wte.weight' has dtype int64"),
+    ({"wte__weight": np.array([None])}, "'wte.weight' is damaged")])
+def test_a_wrong_token_embedding_is_an_error_at_once(tmp_path, changes, message):
+    save_wrong(tmp_path / "t.npz", **changes)
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        minifpt.GPT2.from_pretrained(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.weight", "ln_f.bias"])
+def test_a_changed_number_is_an_error_at_once(tmp_path, name):
+    trunk = minifpt.GPT2(config(), seed=5)
+    trunk.ln_f.bias.data += 3
+    trunk.save(tmp_path / "t.npz", np.float32)
+    raw = (tmp_path / "t.npz").read_bytes()
+    at = raw.index(dict(trunk.named_parameters())[name].data.tobytes())
+    (tmp_path / "t.npz").write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
+    with pytest.raises(ValueError, match=f"^[^\n]*'{name}' is damaged[^\n]*$"):
+        minifpt.GPT2.from_pretrained(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("write", [np.savez_compressed, np.savez])
+@pytest.mark.parametrize("change", [np.asfortranarray, lambda a: a.astype(">f4"),
+                                    lambda a: a.astype(np.float64)])
+def test_files_that_others_wrote(tmp_path, write, change):
+    """Compressed, column by column, the other byte order, float64."""
+    trunk = minifpt.GPT2(config(), seed=5)
+    trunk.save(tmp_path / "t.npz", np.float32)
+    with np.load(tmp_path / "t.npz") as f:
+        arrays = {k: f[k] if k == "config" else change(f[k]) for k in f}
+    write(tmp_path / "t.npz", **arrays)
+    again = minifpt.GPT2.from_pretrained(tmp_path / "t.npz")
+    for (name, p), q in zip(trunk.named_parameters(), again.parameters(), strict=True):
+        assert q.data.dtype == np.float32 and q.data.dtype.isnative
+        np.testing.assert_array_equal(q.data, p.data, name)
+
+
+@pytest.mark.parametrize("write", ["float16", "float32", np.savez_compressed])
+def test_loading_keeps_no_second_copy(tmp_path, write):
+    """float16 goes block by block into float32; what is compressed array by array."""
+    wide = config(n_embd=192, n_layer=8)                  # 14 MB
+    minifpt.GPT2(wide).save(tmp_path / "t.npz", np.float32 if callable(write) else write)
+    if callable(write):
+        with np.load(tmp_path / "t.npz") as f:
+            write(tmp_path / "t.npz", **f)
+    now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
+    assert 14 < now < 15 and peak < now + 4
+
+
+@pytest.mark.parametrize("make", [lambda path: minifpt.GPT2(config()),
+                                  lambda path: minifpt.GPT2.from_pretrained(path)])
+def test_a_trunk_is_gone_after_its_last_use(tmp_path, make):
+    """It is in no circle of references, which would stay until the collector comes by."""
+    minifpt.GPT2(config()).save(tmp_path / "t.npz")
+    trunk = make(tmp_path / "t.npz")
+    gone = weakref.ref(trunk)
+    gc.disable()
+    try:
+        del trunk
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_two_threads_may_ask_for_the_token_embedding_at_once(tmp_path):
+    shutil.copytree(GOLDEN, tmp_path / "t")
+    want = minifpt.GPT2.from_pretrained(GOLDEN).wte.weight.data
+    for _ in range(20):
+        trunk = minifpt.GPT2.from_pretrained(tmp_path / "t")
+        with ThreadPoolExecutor(4) as pool:
+            tables = list(pool.map(lambda i, t=trunk: t.wte.weight.data, range(4)))
+        assert all(table is tables[0] for table in tables)
+        np.testing.assert_array_equal(tables[0], want)
+
+
+def test_importing_loads_nothing_heavy():
+    code = "import sys, minifpt; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "minifpt" in done.stdout.split()
+    assert not {"matplotlib", "scipy", "torch", "transformers", "pooch", "huggingface_hub",
+                "IPython", "PIL"} & set(done.stdout.split())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from minifpt import optim
 from minifpt.layers import Parameter
 from minifpt.optim import Adam, clip_grad_norm, cosine
 
@@ -38,6 +39,26 @@ def test_adam_is_its_formula(decay):
                 e[:] = x - step - lr * (decay if p.data.ndim > 1 else 0) * x, m, v
         for p, entries in zip(ps, state, strict=True):
             np.testing.assert_allclose(p.data.reshape(-1), [e[0] for e in entries], rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_small_and_large_parameters_alike(monkeypatch, decay):
+    """Joined, cut into blocks on several cores, or not contiguous: the same numbers."""
+    def run(small, block, many, order="C"):
+        for name, value in (("SMALL", small), ("BLOCK", block), ("MANY", many)):
+            monkeypatch.setattr(optim, name, value)
+        ps = [Parameter(np.array(p.data, order=order)) for p in parameters()]
+        adam = Adam(ps, 0.02, weight_decay=decay)
+        for t in range(4):
+            give_gradients(ps, t)
+            if t == 1:
+                ps[1].grad = None                         # the joined ones are others for once
+            adam.step()
+        return [a for p, m, v in zip(ps, adam.m, adam.v, strict=True) for a in (p.data, m, v)]
+    want = run(0, 1 << 20, 1 << 20)
+    for how in ((100, 1 << 20, 1 << 20), (5, 3, 1 << 20), (0, 3, 1), (0, 3, 1, "F")):
+        for a, b in zip(run(*how), want, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_first_step_is_the_learning_rate():
