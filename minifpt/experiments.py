@@ -5,6 +5,7 @@ an unfinished one resumes from its checkpoint.
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,11 @@ def make_trunk(model, seed=0, dropout=None, dtype=np.float32):
 
     A name or path of weights; ``random``, the shape of the shipped weights drawn from
     ``seed``; ``random:SHAPE`` (``random:gpt2``); or ``statistics:NAME``, random too, but each
-    array with the mean and the standard deviation of the pretrained one.
+    array with the mean and the standard deviation of the pretrained one.  ``A+MASK=B`` is the
+    trunk A with those parameters of B that a freeze mask names (``random+attn,h.0.*=NAME``).
     """
+    if "+" in model and not Path(model).exists():
+        return mixed_trunk(model, seed, dropout, dtype)
     kind, _, rest = model.partition(":")
     if kind == "statistics":
         trunk = GPT2.from_pretrained(rest, dtype=dtype, dropout=dropout)
@@ -44,6 +48,24 @@ def make_trunk(model, seed=0, dropout=None, dtype=np.float32):
                          f"{', '.join(SHAPES)}")
     config = GPT2Config(**SHAPES[rest or "minigpt"], dropout=0.1 if dropout is None else dropout)
     return GPT2(config, seed=seed, dtype=dtype)
+
+
+def mixed_trunk(model, seed, dropout, dtype):
+    """The trunk ``A+MASK=B``; A may be such a trunk itself."""
+    model, _, part = model.rpartition("+")
+    mask, equals, other = part.partition("=")
+    if not (mask and equals and other):
+        raise ValueError(f"--model: '+{part}', expected +MASK=MODEL, as in +attn=random")
+    mask = FreezeMask.parse(mask)
+    trunk, other = (make_trunk(name, seed, dropout, dtype) for name in (model, other))
+    theirs = dict(other.named_parameters())
+    for name, p in trunk.named_parameters():
+        if mask.frozen(name):
+            if name not in theirs or theirs[name].data.shape != p.data.shape:
+                raise ValueError(f"--model: '+{part}': the trunks have different shapes, "
+                                 f"see {name}")
+            p.data[...] = theirs[name].data
+    return trunk
 
 
 def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, **options):
@@ -79,7 +101,7 @@ def grid(out, task_names, models, seeds, *, data=None, options=None, progress=Tr
         settings = task.defaults | (options or {})
         for model in models:
             for seed in seeds:
-                folder = out / name / Path(model).stem.replace(":", "-") / str(seed)
+                folder = out / name / folder_name(model) / str(seed)
                 history = finished(folder, settings)
                 if history is None:
                     if progress:
@@ -88,6 +110,11 @@ def grid(out, task_names, models, seeds, *, data=None, options=None, progress=Tr
                                      resume=(folder / "config.json").exists(), **settings)
                 results.setdefault(name, {}).setdefault(model, []).append(history)
     return results
+
+
+def folder_name(model):
+    """What the folder of a model's runs is called."""
+    return re.sub(r"[^\w.+=,-]", "-", model if "+" in model else Path(model).stem)
 
 
 def finished(folder, settings):
@@ -119,6 +146,10 @@ def table(results):
 def label(model):
     """What a model is called in tables and pictures: ``minigpt-language`` is language,
     ``statistics:minigpt-language`` statistics."""
+    if "+" in model:
+        model, _, part = model.rpartition("+")
+        mask, _, other = part.partition("=")
+        return f"{label(model)} + {mask} of {label(other)}"
     kind, _, rest = model.partition(":")
     if kind in ("random", "statistics"):
         return f"random ({rest})" if kind == "random" and rest else kind

@@ -73,6 +73,33 @@ def test_make_trunk_of_a_named_shape(monkeypatch):
     assert {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "minigpt"} == set(experiments.SHAPES)
 
 
+def test_make_trunk_with_parts_of_another(tiny, model):
+    ours, theirs = experiments.make_trunk(model), experiments.make_trunk("random", seed=5)
+    mixed = experiments.make_trunk(f"{model}+attn,wpe.*=random", seed=5)
+    for (name, p), a, b in zip(mixed.named_parameters(), ours.parameters(), theirs.parameters(),
+                               strict=True):
+        swapped = ".attn." in name or name == "wpe.weight"
+        np.testing.assert_array_equal(p.data, (b if swapped else a).data, name)
+    twice = experiments.make_trunk(f"random+attn={model}+ln=statistics:{model}", seed=5)
+    np.testing.assert_array_equal(twice.h[0].attn.c_attn.weight.data,
+                                  ours.h[0].attn.c_attn.weight.data)
+    np.testing.assert_array_equal(twice.h[0].mlp.c_fc.weight.data, theirs.h[0].mlp.c_fc.weight.data)
+
+
+def test_parts_of_another_shape(model):
+    with pytest.raises(ValueError, match="different shapes, see h.0.mlp.c_fc.weight"):
+        experiments.make_trunk(f"random+mlp={model}")
+
+
+def test_folder_names_of_mixed_trunks_differ():
+    names = [f"{base}+{mask}={other}" for base in ("a/x.npz", "random")
+             for mask in ("attn", "h.0.*") for other in ("b/x.npz", "statistics:x")]
+    names += ["a/x.npz", "random", "statistics:x"]
+    folders = [experiments.folder_name(name) for name in names]
+    assert len(set(folders)) == len(names) and not set("/:*") & set("".join(folders))
+    assert folders[-3:] == ["x", "random", "statistics-x"]
+
+
 def test_make_trunk_from_a_file(model):
     trunk = experiments.make_trunk(model, dtype=np.float64)
     assert trunk.config.dropout == 0.3 and trunk.dtype == np.float64
@@ -83,7 +110,10 @@ def test_make_trunk_from_a_file(model):
 @pytest.mark.parametrize("name, error, message", [
     ("random:gpt3", ValueError, "no shape 'gpt3', expected one of gpt2, "),
     ("nothing-here", FileNotFoundError, "no weights 'nothing-here'"),
-    ("Random", FileNotFoundError, "no weights 'Random'")])
+    ("Random", FileNotFoundError, "no weights 'Random'"),
+    ("random+attn", ValueError, "--model: '\\+attn', expected \\+MASK=MODEL"),
+    ("random+attn=Random", FileNotFoundError, "no weights 'Random'"),
+    ("random+nothing=random", ValueError, "'nothing' is neither")])
 def test_make_trunk_errors(name, error, message):
     with pytest.raises(error, match=message) as raised:
         experiments.make_trunk(name)
@@ -200,7 +230,9 @@ def test_table():
 @pytest.mark.parametrize("model, label", [
     ("minigpt-language", "language"), ("some/where/minigpt-bits.npz", "bits"),
     ("random", "random"), ("random:gpt2", "random (gpt2)"),
-    ("statistics:minigpt-language", "statistics")])
+    ("statistics:minigpt-language", "statistics"),
+    ("minigpt-language+attn,h.0.*=statistics:minigpt-language",
+     "language + attn,h.0.* of statistics")])
 def test_label(model, label):
     assert experiments.label(model) == label
 
