@@ -210,8 +210,8 @@ print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
 # This is the simple form. The layers run another one, `fast.attention`, which works in tiles of
-# 64 queries, skips most of what is masked in a long text, and keeps no `(T, T)` map. It must be
-# the same function. Is it? Lengths around 64 are where it could go wrong.
+# 64 queries, skips most of what is masked in a long text, and keeps no map of more than one tile.
+# It must be the same function. Is it? Lengths around 64 are where it could go wrong.
 
 # %%
 for length in (1, 63, 64, 65, 150):
@@ -223,7 +223,7 @@ for length in (1, 63, 64, 65, 150):
     d_fast = fast.attention_backward(dy_all, cache_fast)
     print(f"T = {length:3}: y differs by {np.abs(y_simple - y_fast).max():.0e}, "
           f"dqkv by {np.abs(d_simple - d_fast).max():.0e}")
-lse = cache_fast[2]                                       # (B, H, T, 1)
+lse = cache_fast[3]                                       # (B, H, T, 1)
 q_all, k_all, _, A_all, _ = cache                         # (B, H, T, D), A (B, H, T, T)
 S_all = q_all @ k_all.swapaxes(-1, -2) / math.sqrt(4)
 S_all += F.causal_mask(150, 150, S_all.dtype)

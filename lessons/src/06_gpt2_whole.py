@@ -110,7 +110,8 @@ print(f"a model that knows nothing:  {np.log(256):.4f}")
 
 # %% [markdown]
 # (Our text is plainer than the novels.) The library's block does the same, and keeps what the way
-# back will need.
+# back will need. With `last` it leaves out what nobody reads: a Frozen Pretrained Transformer
+# reads its answer off the last tokens alone.
 
 # %%
 show(Block.forward)
@@ -198,7 +199,7 @@ show(Block.backward)
 # %% [markdown]
 # We break it in two places, and check a small block with weights off their starting values. Its
 # own parameters, 12 arrays, and its input $x$: of how many of these 13 gradients will the check
-# say that they are wrong, when the *outer* residual (`da += dx`) is forgotten?
+# say that they are wrong, when the *outer* residual (`da[:, -dx.shape[1]:] += dx`) is forgotten?
 
 # %%
 guess = ...
