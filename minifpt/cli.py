@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, experiments, fast, pretrain, tasks, tokenizer, weights
+from . import __version__, experiments, fast, plan, pretrain, tasks, tokenizer, weights
 from . import functional as F
 from .fpt import FPT
 from .freeze import FreezeMask
@@ -20,6 +20,7 @@ from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel, perplexity
 from .gradcheck import gradcheck, gradcheck_layer
 from .huggingface import HUB
 from .lesson import unpack
+from .train import train as training
 
 MODEL = "minigpt-language"
 
@@ -67,7 +68,8 @@ def parser():
         sub.add_argument("--model", default=MODEL, metavar="MODEL",
                          help=f"the trunk: weights by name or path; random, or random:SHAPE, one "
                               f"of {', '.join(SHAPES)}; or statistics:NAME, random with the mean "
-                              f"and spread of each array of those weights (default: {MODEL})")
+                              f"and spread of each array of those weights; A+MASK=B is A with the "
+                              f"parameters of B that a mask names (default: {MODEL})")
         sub.add_argument("--freeze", default="fpt", metavar="MASK",
                          help="fpt, full, output_only, or groups and patterns: "
                               "'attn,mlp,h.3.ln_1.*' (default: fpt)")
@@ -110,6 +112,13 @@ def parser():
     sub.add_argument("task", choices=names, nargs="?", default="bit-xor", metavar="TASK",
                      help=f"{', '.join(names)} (default: bit-xor)")
     model_options(sub)
+
+    sub = command(plan_command, "Predict a run's time and memory, from a few seconds of it.")
+    sub.add_argument("task", choices=names, metavar="TASK", help=", ".join(names))
+    model_options(sub)
+    sub.add_argument("--steps", type=int, help="default: the task's")
+    sub.add_argument("--batch-size", type=int, help="default: the task's")
+    sub.add_argument("--dropout", type=float, help="default: the task's")
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
     sub.add_argument("--seed", type=seed, default=0)
@@ -231,6 +240,41 @@ def summary(args):
     print(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
           f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
           f"{model.summary(task.tokens)}")
+
+
+def plan_command(args):
+    task = make_task(args)
+    options = task.defaults | given(args, "steps", "batch_size", "dropout")
+    steps, batch = options["steps"], options["batch_size"]
+    if steps < 1:
+        raise ValueError(f"plan: steps is {steps}, expected at least 1")
+    config, mask = plan.shape_of(args.model, options["dropout"]), FreezeMask.parse(args.freeze)
+    made = plan.plan(task, config, mask, batch)
+    every, examples = (inspect.signature(training).parameters[name].default
+                       for name in ("eval_every", "test_examples"))
+    tests = -(-steps // every) * examples
+    rows = {
+        "run": f"{task.name} with {args.model}: {config.n_layer} blocks, {config.n_embd} channels, "
+               f"{batch} x {task.tokens} tokens, frozen: {mask}",
+        "a step": duration(made.step),
+        f"{steps:,} steps": duration(steps * made.step),
+        f"{tests:,} tests": f"{duration(tests * made.test)}, {examples} every {every} steps",
+        "memory": f"{made.peak / 1e6:,.0f} MB at most, {made.weights / 1e6:,.0f} MB of it weights",
+        "measured on": f"{made.measured} of {config.n_layer} blocks, {fast.cores()} threads",
+    }
+    for name, value in rows.items():
+        print(f"{name:18} {value}")
+
+
+def duration(seconds):
+    """Seconds as text in two units at most: ``1.5 ms``, ``2.5 s``, ``3 min 20 s``, ``2 d 5 h``."""
+    if seconds < 60:
+        return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    for size, unit, part, of in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"),
+                                 (60, "min", 1, "s")):
+        if seconds >= size:
+            whole, rest = divmod(round(seconds / part), size // part)
+            return f"{whole} {unit} {rest} {of}"
 
 
 def gradcheck_command(args):

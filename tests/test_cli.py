@@ -13,11 +13,11 @@ from test_data import FILES, write_mnist
 from test_train import checkpoint, same_checkpoint
 
 import minifpt
-from minifpt import cli, experiments, functional, layers, pretrain, tasks
+from minifpt import cli, experiments, functional, layers, plan, pretrain, tasks
 from minifpt.gradcheck import GradcheckReport
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-COMMANDS = ["train", "compare", "summary", "gradcheck", "pretrain", "convert", "generate",
+COMMANDS = ["train", "compare", "summary", "plan", "gradcheck", "pretrain", "convert", "generate",
             "perplexity", "lessons", "info"]
 
 
@@ -285,6 +285,57 @@ def test_summary(capsys, folder, task, tokens):
 def test_summary_follows_the_mask(capsys):
     assert main("summary --model random --freeze full") == 0
     assert "frozen" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(plan, "SECONDS", 0.0)
+
+
+def test_plan(capsys, folder, quick, weight_file):
+    assert main("plan bit-xor --batch-size 6 --steps 250 --freeze attn --model", weight_file) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].endswith(f"bit-xor with {weight_file}: 1 blocks, 8 channels, 6 x 10 tokens, "
+                           "frozen: attn")
+    assert [line[:18].strip() for line in out] == ["run", "a step", "250 steps", "768 tests",
+                                                   "memory", "measured on"]
+    assert "256 every 100 steps" in out[3] and "MB at most" in out[4]
+    assert "1 of 1 blocks" in out[5] and not names(folder)
+
+
+def test_plan_s_defaults(capsys, monkeypatch):
+    asked = []
+
+    def planned(*args):
+        asked.append(args)
+        return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3)
+    monkeypatch.setattr(plan, "plan", planned)
+    assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
+    (task, config, mask, batch), out = asked[0], capsys.readouterr().out.splitlines()
+    assert task.tokens == 16 and (config.n_layer, config.n_embd, config.dropout) == (48, 1600, 0)
+    assert mask == minifpt.FreezeMask.fpt() and batch == tasks.MNIST.defaults["batch_size"]
+    values = [line[19:] for line in out]
+    assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps",
+                           "2,500 MB at most, 2,000 MB of it weights"]
+    assert main("plan bit-xor --dropout 0.1") == 0 and asked[1][1].dropout == 0.1
+
+
+@pytest.mark.parametrize("line, part", [
+    ("plan", "required: TASK"), ("plan text", "choose from"), ("plan bit-xor --model no", "'no'"),
+    ("plan bit-xor --model random:no", "no shape 'no'"), ("plan bit-xor --steps 0", "steps is 0"),
+    ("plan bit-xor --batch-size 0", "batch_size is 0"), ("plan bit-xor --patch 2", "patch"),
+    ("plan bit-xor --freeze no", "'no'"), ("plan bit-xor --dropout 1", "dropout is 1"),
+    ("plan bit-xor --n 33 --model random", "66 tokens, the trunk has 64 positions"),
+    ("plan bit-xor --freeze input,output,pos,ln,attn,mlp", "every parameter is frozen")])
+def test_plan_s_errors(capsys, folder, line, part):
+    fails(capsys, folder, line, part=part)
+
+
+@pytest.mark.parametrize("seconds, text", [
+    (0.00123, "1.2 ms"), (0.9, "900.0 ms"), (59, "59.0 s"), (60, "1 min 0 s"), (200, "3 min 20 s"),
+    (12000, "3 h 20 min"), (190_000, "2 d 5 h")])
+def test_duration(seconds, text):
+    assert cli.duration(seconds) == text
 
 
 def test_gradcheck(capsys):

@@ -1,0 +1,83 @@
+"""How the time of a training step grows with depth, width, batch and tokens.
+
+    python -m benchmarks.growth [--rounds 3] [--out benchmarks/growth.png]
+
+From four blocks of 256 channels, 4 x 64 tokens, frozen as the paper freezes, one size at a
+time is changed; and what ``minifpt plan`` predicts for each.  Measured shape by shape in turn,
+medians over the rounds.  The exponent is the slope of the logarithms of the four largest.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from minifpt import fast, plan, plots
+
+from .plan import Numbers, true_step
+
+BASE = dict(depth=4, width=256, batch=4, tokens=64)
+SWEEPS = {"depth": ([1, 2, 4, 8, 16, 32], "blocks"),
+          "width": ([64, 128, 256, 512, 1024], "channels"),
+          "batch": ([1, 2, 4, 8, 16, 32], "examples in a batch"),
+          "tokens": ([16, 32, 64, 128, 256, 512, 1024], "tokens in an example")}
+
+
+def parts(size, value):
+    """(config, task, batch) of the base with one size changed."""
+    at = BASE | {size: value}
+    return (minifpt.GPT2Config(at["depth"], at["width"] // 64, at["width"], dropout=0.0),
+            Numbers(at["tokens"]), at["batch"])
+
+
+def exponent(x, y):
+    """The slope of log y over log x, of the four last."""
+    return np.polyfit(np.log(x[-4:]), np.log(y[-4:]), 1)
+
+
+def main():
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("--rounds", type=int, default=3)
+    top.add_argument("--out", type=Path, default=Path("benchmarks/growth.png"))
+    args = top.parse_args()
+    from matplotlib.ticker import LogLocator
+    shapes = [(size, value) for size, (values, _) in SWEEPS.items() for value in values]
+    measured = {shape: [] for shape in shapes}
+    planned = {shape: [] for shape in shapes}
+    for _ in range(args.rounds):
+        for shape in shapes:
+            config, task, batch = parts(*shape)
+            measured[shape].append(true_step(config, task, batch, seconds=0.5))
+            made = plan.plan(task, config, minifpt.FreezeMask.fpt(), batch)
+            planned[shape].append(made.step)
+    fig, axes = plots.figure(4, width=3.6)
+    fig.suptitle(f"Time of a training step, from {BASE['depth']} blocks x {BASE['width']} "
+                 f"channels, {BASE['batch']} x {BASE['tokens']} tokens, on {fast.cores()} "
+                 f"core{'s' * (fast.cores() > 1)}")
+    print("| size | value | measured | planned | error |\n|---|---|---|---|---|")
+    for ax, (size, (values, unit)) in zip(axes, SWEEPS.items(), strict=True):
+        x = np.array(values, float)
+        y, guess = (1e3 * np.array([np.median(of[size, v]) for v in values])
+                    for of in (measured, planned))
+        slope, offset = exponent(x, y)
+        ax.loglog(x, np.exp(offset) * x ** slope, color="0.6", linewidth=1,
+                  label=f"exponent {slope:.2f} (the last four)")
+        ax.loglog(x, guess, "o", markerfacecolor="none", markersize=9,
+                  color=plots.COLORS["statistics"], label="minifpt plan")
+        ax.loglog(x, y, "o", markersize=4, color=plots.COLORS["language"], label="measured")
+        ax.set_xticks(values, list(map(str, values)), fontsize=8)
+        ax.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}")
+        ax.minorticks_off()
+        ax.set(title=size.capitalize(), xlabel=unit, ylabel="a step (ms)")
+        ax.legend(frameon=False, loc="upper left", fontsize=8)
+        for row in zip(values, y, guess, strict=True):
+            print(f"| {size} | {row[0]} | {row[1]:.1f} ms | {row[2]:.1f} ms | "
+                  f"{100 * (row[2] / row[1] - 1):+.0f} % |")
+        print(f"| {size} | exponent | {slope:.2f} | {exponent(x, guess)[0]:.2f} | |", flush=True)
+    plots.save(fig, args.out)
+    print(f"\n{args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Importing the package, and loading GPT-2 base against reading its file's bytes.
+
+    python -m benchmarks.load [--model gpt2] [--rounds 5]
+
+The import is timed in new processes, after NumPy's own.  The file is read twice over: as the
+system still holds it in memory, and from the disk, where the system lets us empty its cache
+(as root on Linux).  To read is to read all bytes in pieces of 1 MB; to load is
+``GPT2.from_pretrained``, which checks every byte against the file's CRC-32.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from minifpt.gpt2 import SHAPES
+
+IMPORT = ("import time, numpy; start = time.perf_counter(); import minifpt; "
+          "print(time.perf_counter() - start)")
+
+
+def seconds(work, cold, rounds):
+    """The median of some rounds; with ``cold`` each after emptying the system's cache."""
+    times = []
+    for _ in range(rounds):
+        if cold:
+            os.sync()
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def read(path):
+    """Read all bytes of a file and forget them."""
+    piece = bytearray(1 << 20)
+    with open(path, "rb", buffering=0) as f:
+        while f.readinto(piece):
+            pass
+
+
+def main():
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("--model", default="gpt2", choices=list(SHAPES))
+    top.add_argument("--rounds", type=int, default=5)
+    args = top.parse_args()
+    times = [float(subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True,
+                                  check=True).stdout) for _ in range(args.rounds)]
+    print(f"import minifpt, beyond NumPy's import: {statistics.median(times):.3f} s (median of "
+          f"{args.rounds})\n\n| {args.model}, file | cache | size | reading | loading "
+          "| speed of loading / of reading |\n|---|---|---|---|---|---|")
+    trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[args.model]))
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype in (np.float32, np.float16):
+            path = Path(folder) / f"{dtype.__name__}.npz"
+            trunk.save(path, dtype)
+            size = path.stat().st_size / 1e6
+            for cold in (False, True):
+                try:
+                    a = seconds(lambda path=path: read(path), cold, args.rounds)
+                except OSError:
+                    continue                              # not ours to empty
+                b = seconds(lambda path=path: minifpt.GPT2.from_pretrained(path), cold,
+                            args.rounds)
+                print(f"| {dtype.__name__} | {'empty' if cold else 'full'} | {size:.0f} MB | "
+                      f"{a:.3f} s, {size / a:.0f} MB/s | {b:.3f} s, {size / b:.0f} MB/s | "
+                      f"{a / b:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What ``minifpt plan`` predicts against what whole steps then take, time and memory.
+
+    python -m benchmarks.plan [--rows gpt2:4x10,12x256:16x64] [--rounds 2]
+
+A row is a shape, by name or as layers x channels, and batch x tokens.  Prediction and truth
+take turns, each in a process of its own; the figures are medians over the rounds.  The truth
+is the median step of ``minifpt.train`` on random inputs, and the process's largest resident
+set once it has tested on 64 examples.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import minifpt
+from minifpt import plan, tasks
+from minifpt.gpt2 import SHAPES
+from minifpt.optim import Adam
+from minifpt.train import step as training_step
+
+ROWS = ("6x128:4x10,12x256:16x64,24x256:4x64,8x512:4x120,gpt2:4x10,gpt2:4x64,gpt2:16x64,"
+        "4x768:1x512,gpt2-medium:4x64,gpt2-large:4x10")
+
+
+class Numbers(tasks.Task):
+    """Random numbers in, ten classes out at the last token."""
+
+    name, input_dim, output_dim, output_tokens, classes, options = "numbers", 16, 10, 1, 10, {}
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def draw(self, rng, size, split):
+        return (rng.standard_normal((size, self.tokens, self.input_dim), dtype=np.float32),
+                rng.integers(0, 10, (size, 1)))
+
+
+def shape(text):
+    """A config from a name, or from layers x channels with 64 channels a head."""
+    if text in SHAPES:
+        return minifpt.GPT2Config(**SHAPES[text], dropout=0.0)
+    layers, width = map(int, text.split("x"))
+    return minifpt.GPT2Config(layers, max(1, width // 64), width, dropout=0.0)
+
+
+def parts(row):
+    """(config, task, batch) of a row."""
+    name, size = row.split(":")
+    batch, tokens = map(int, size.split("x"))
+    return shape(name), Numbers(tokens), batch
+
+
+def true_step(config, task, batch, seconds=3.0):
+    """The median seconds of a whole training step, of three at least, after a first one."""
+    model = minifpt.FPT(minifpt.GPT2(config), task.input_dim, task.output_dim)
+    model.freeze(minifpt.FreezeMask.fpt())
+    rng, times = np.random.default_rng(0), []
+    optimizer = Adam([p for p in model.parameters() if p.trainable])
+    model.predict(task.batch(rng, 64)[0])
+    x, y = task.batch(rng, batch)
+    while len(times) < 4 or sum(times) < seconds:
+        start = time.perf_counter()
+        training_step(model, task, optimizer, x, y, 1.0, rng)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def child(what, row):
+    config, task, batch = parts(row)
+    start = time.perf_counter()
+    if what == "truth":
+        step = true_step(config, task, batch)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    else:
+        made = plan.plan(task, config, minifpt.FreezeMask.fpt(), batch)
+        step, peak = made.step, made.peak
+    print(step, peak, time.perf_counter() - start)
+
+
+def ask(what, row):
+    done = subprocess.run([sys.executable, "-m", "benchmarks.plan", "--child", what, row],
+                          capture_output=True, text=True, check=True)
+    return list(map(float, done.stdout.split()))
+
+
+def main():
+    if sys.argv[1:2] == ["--child"]:
+        return child(*sys.argv[2:])
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("--rows", default=ROWS)
+    top.add_argument("--rounds", type=int, default=2)
+    args = top.parse_args()
+    print("| shape, batch x tokens | a step, planned | measured | error | memory, planned "
+          "| measured | error | planning took |\n|---|---|---|---|---|---|---|---|")
+    errors = []
+    for row in args.rows.split(","):
+        both = [(ask("plan", row), ask("truth", row)) for _ in range(args.rounds)]
+        (a, m, took), (b, n, _) = np.median(both, axis=0)
+        errors.append((a / b - 1, m / n - 1))
+        print(f"| {row.replace(':', ', ')} | {1e3 * a:.1f} ms | {1e3 * b:.1f} ms | "
+              f"{100 * (a / b - 1):+.0f} % | {m / 1e6:.0f} MB | {n / 1e6:.0f} MB | "
+              f"{100 * (m / n - 1):+.0f} % | {took:.0f} s |", flush=True)
+    worst = 100 * np.abs(errors).max(axis=0)
+    print(f"\nlargest error: time {worst[0]:.0f} %, memory {worst[1]:.0f} %")
+
+
+if __name__ == "__main__":
+    main()
