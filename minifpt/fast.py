@@ -1,8 +1,9 @@
 """Fast forms of operations of ``functional``, equal to them up to rounding.
 
-The simple forms walk over whole arrays many times.  Here the passes are fewer, and the work
-is cut into pieces small enough to stay in the core's cache.  One core does it all: threads
-of our own gained nothing, because between two products OpenBLAS's wait by spinning.
+The work is cut into pieces small enough to stay in the core's cache, and what the backward
+pass would do again is done once.  One core does it all: threads of our own gained nothing,
+because between two products OpenBLAS's wait by spinning.  Nor did a layer norm in fewer
+passes, nor tiles for a text of one tile: there the simple forms are used.
 """
 
 import ctypes
@@ -104,67 +105,6 @@ def keep_memory():
 keep_memory()
 
 
-# ------------------------------------------------------------------------ layer norm
-
-
-def layer_norm(x, w, b, eps=1e-5):
-    """As :func:`functional.layer_norm`, in fewer passes, some rows at a time."""
-    C = x.shape[-1]
-    if x.shape[-1:] != w.shape:
-        return F.layer_norm(x, w, b, eps)                 # which says what is wrong
-    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    rows, ones = (x.reshape(-1, C), xhat.reshape(-1, C), rstd.reshape(-1, 1)), np.ones(C, x.dtype)
-    yr = y.reshape(-1, C)
-    for piece in _even(len(yr), C, PIECE):
-        xs, h, r = (a[piece] for a in rows)
-        with np.errstate(all="ignore"):                   # of overflow the simple form takes care
-            mean = np.vecdot(xs, ones)                    # a product sums faster than .mean()
-            mean /= C
-            np.subtract(xs, mean[:, None], out=h)
-            var = np.vecdot(h, h)
-            var /= C
-            var += eps
-            np.sqrt(var, out=var)
-            np.divide(1.0, var[:, None], out=r)
-            h *= r
-        np.multiply(h, w, out=yr[piece])
-        yr[piece] += b
-    if rstd.size and not (0.0 < rstd.min() and rstd.max() < np.inf):
-        return F.layer_norm(x, w, b, eps)
-    return y, (xhat, rstd, w)
-
-
-def layer_norm_backward(dy, cache, need=(True, True, True)):
-    """As :func:`functional.layer_norm_backward`, over the same rows at a time."""
-    xhat, rstd, w = cache
-    C = dy.shape[-1]
-    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
-    dyr, hr, rr = dy.reshape(-1, C), xhat.reshape(-1, C), rstd.reshape(-1, 1)
-    pieces = _even(len(dyr), C, PIECE)
-    sums = np.empty((2, len(pieces), C), dy.dtype)        # dw and db, piece by piece
-    for n, piece in enumerate(pieces):
-        d, h = dyr[piece], hr[piece]
-        ones = np.ones(len(d), dy.dtype)
-        dh = d * h
-        if need[1]:
-            np.matmul(ones, dh, out=sums[0, n])
-        if need[2]:
-            np.matmul(ones, d, out=sums[1, n])
-        if need[0]:
-            out = dx.reshape(-1, C)[piece]
-            along, mean = dh @ w, d @ w                   # C times mean(g xhat) and mean(g)
-            along /= -C
-            mean /= C
-            np.multiply(d, w, out=dh)                     # g
-            np.multiply(h, along[:, None], out=out)
-            out += dh
-            out -= mean[:, None]
-            out *= rr[piece]
-    dw, db = (sums[i].sum(axis=0) if need[1 + i] else None for i in range(2))
-    return dx, dw, db
-
-
 # ------------------------------------------------------------------------------ GELU
 
 
@@ -212,76 +152,71 @@ def attention(qkv, n_head, p=0.0, rng=None):
     """As :func:`functional.attention`, tile by tile: some queries, and only the keys that
     they may see, so that close to half of the scores are never computed.
 
-    With more than one tile no probability is kept: the cache holds each query's
-    log-sum-exp, from which the backward pass finds them again (Dao et al. 2022, arXiv
-    2205.14135).  One tile is kept as it is, exponentials and the sum of each row.  Dropout
-    masks take one byte an entry.
+    No probability is kept: the cache holds each query's log-sum-exp, from which the
+    backward pass finds them again (Dao et al. 2022, arXiv 2205.14135), and the dropout
+    masks, one byte an entry.  Where one tile is all, the simple form is as fast, and does it.
     """
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
+    if T <= TILE:
+        y, cache = F.attention(qkv, n_head, p, rng)
+        return y, (cache, None)
     drop = round(p * 65536)
     if not 0 <= drop < 65536 or (drop and rng is None):
         raise ValueError(f"attention: dropout is {p} and rng is {rng}: expected 0 <= p < 1, and "
                          "rng=np.random.default_rng(seed) with p above 0")
     y = np.empty((B, T, H * D), qkv.dtype)
+    lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
-    pieces, tiles = _pieces(B, H, T), _tiles(T)
-    single = len(tiles) == 1
-    norm = np.empty((B, H, T, 1), qkv.dtype)              # sums of rows, or log-sum-exps
-    exps = np.empty((B, H, T, T), qkv.dtype) if single else None
+    tiles = _tiles(T)
     kept = _dropout_masks(B, H, tiles, drop, rng) if drop else None
     ones = np.ones((T, 1), qkv.dtype)
-    for piece in pieces:
+    for piece in _pieces(B, H, T):
         qs, kt = _scaled(q[piece]), _transposed(k[piece])
         for n, (i, j) in enumerate(tiles):
-            s = np.matmul(qs[..., i:j, :], kt[..., :j], out=exps[piece] if single else None)
-            shift = _exponentials(s, i)
+            s = _scores(qs, kt, i, j)
+            top = s.max(axis=-1, keepdims=True)
+            s -= top
+            np.exp(s, out=s)
             total = s @ ones[:j]                          # a product sums faster than .sum()
-            norm[*piece, i:j] = total if single else np.log(total) + shift
+            np.add(top, np.log(total), out=lse[*piece, i:j])
             if drop:
-                s = s * kept[n][piece]
+                s *= kept[n][piece]
                 total *= (65536 - drop) / 65536
             np.divide(s @ v[*piece, :j], total, out=heads[*piece, i:j])
-    return y, (qkv, n_head, exps, norm, kept, drop)
+    return y, (None, (qkv, n_head, lse, kept, drop))
 
 
 @single_threaded_blas()
 def attention_backward(dy, cache):
-    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``.
-
-    With exponentials E and sums r in place of A = E / r, dy / r in place of dy does it.
-    """
-    qkv, n_head, exps, norm, kept, drop = cache
+    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
+    whole, tiled = cache
+    if tiled is None:
+        return F.attention_backward(dy, whole)
+    qkv, n_head, lse, kept, drop = tiled
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
-    pieces, tiles = _pieces(B, H, T), _tiles(T)
-    scale = 1.0 / math.sqrt(D)
-    for piece in pieces:
+    tiles, scale = _tiles(T), 1.0 / math.sqrt(D)
+    for piece in _pieces(B, H, T):
         qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
         dkp = dvp = None
         for n, (i, j) in reversed(list(enumerate(tiles))):
-            if exps is not None:
-                a, total = exps[piece], norm[piece]
-                dyt = dy[piece] / total
-            else:
-                a = qs[..., i:j, :] @ kt[..., :j]
-                a[..., i:] += _mask(j - i, a.dtype)
-                a -= norm[*piece, i:j]
-                np.exp(a, out=a)
-                total, dyt = None, dy[*piece, i:j]
+            a = _scores(qs, kt, i, j)
+            a -= lse[*piece, i:j]
+            np.exp(a, out=a)
+            dyt = dy[*piece, i:j]
             if drop:
                 dyt = dyt * (65536 / (65536 - drop))
             da = dyt @ vt[..., :j]
             if drop:
                 da *= kept[n][piece]
-            mean = np.vecdot(da, a)[..., None]
-            da -= mean if total is None else np.divide(mean, total, out=mean)
+            da -= np.vecdot(da, a)[..., None]
             da *= a                                       # dS
             if drop:
-                a = a * kept[n][piece]
+                a *= kept[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
             np.multiply(da @ k[*piece, :j], scale, out=dq[*piece, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
@@ -368,21 +303,11 @@ def _mask(n, dtype):
     return mask
 
 
-def _exponentials(s, i):
-    """Over the scores of the queries i and on: ``exp(s - shift)``, 0 where a query may not
-    look.  Returns the shift, a number or (..., 1).
-
-    To find the largest of each row takes longer than the exponentials.  Where all scores
-    are small it is not needed, because neither an exponential nor a sum can overflow or vanish.
-    """
-    small = -20.0 < s.min() and s.max() < 20.0
-    s[..., i:] += _mask(s.shape[-2], s.dtype)
-    shift = 0.0
-    if not small:
-        shift = s.max(axis=-1, keepdims=True)
-        s -= shift
-    np.exp(s, out=s)
-    return shift
+def _scores(qs, kt, i, j):
+    """Masked scores of the queries i ... j-1 with the keys 0 ... j-1."""
+    s = qs[..., i:j, :] @ kt[..., :j]
+    s[..., i:] += _mask(j - i, s.dtype)
+    return s
 
 
 def _dropout_masks(B, H, tiles, drop, rng):

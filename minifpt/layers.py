@@ -120,14 +120,14 @@ class LayerNorm(Layer):
 
     def forward(self, x, need_dx=True):
         """x (..., C) -> y (..., C)."""
-        y, cache = fast.layer_norm(x, self.weight.data, self.bias.data, self.eps)
+        y, cache = F.layer_norm(x, self.weight.data, self.bias.data, self.eps)
         need = need_dx, self.weight.trainable, self.bias.trainable
         return y, (cache, need) if any(need) else None
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C) or None."""
         cache, need = cache
-        dx, dw, db = fast.layer_norm_backward(dy, cache, need)
+        dx, dw, db = F.layer_norm_backward(dy, cache, need)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx

@@ -1,0 +1,90 @@
+"""What each fast form brings: a training step without it, in turn with the step as it is.
+
+    python -m benchmarks.gains [--rounds 7]
+
+Three steps, frozen as the paper freezes: the trunk that ships on bit XOR (4 x 10) and on MNIST's
+shape (16 x 49), and GPT-2 base on CIFAR-10's (4 x 64).  A number is how many times as long the
+step takes when that one thing is as in ``functional``, the median over the rounds.
+"""
+
+import argparse
+from contextlib import contextmanager
+
+import minifpt
+from minifpt import fast, layers, optim, tasks
+from minifpt import functional as F
+from minifpt.gpt2 import GPT2, SHAPES
+
+from .step import alternate, ratio
+from .train import Digits, Patches, our_fpt
+
+
+@contextmanager
+def replaced(*swaps):
+    """Within, each (module, name, value) holds."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in swaps]
+    for module, name, value in swaps:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def gelu(x, keep=True):
+    return F.gelu(x)
+
+
+FORWARD, BACKWARD = GPT2.forward, GPT2.backward
+
+
+def forward_all(self, *args, last=None, **kwargs):
+    """The trunk computes all tokens, whoever reads them."""
+    y, cache = FORWARD(self, *args, **kwargs)
+    return layers.last_tokens(y, last), (cache, y.shape[1])
+
+
+def backward_all(self, dy, cache):
+    cache, T = cache
+    return BACKWARD(self, layers.last_tokens_backward(dy, T), cache)
+
+
+WITHOUT = {
+    "attention in tiles": [(fast, "TILE", 1 << 30)],
+    "GELU with its derivative": [(fast, "gelu", gelu), (fast, "gelu_backward", F.gelu_backward)],
+    "last block: only tokens that are read": [(GPT2, "forward", forward_all),
+                                              (GPT2, "backward", backward_all)],
+    "small parameters joined in Adam": [(optim, "SMALL", 0)],
+}
+
+
+def without(step, swaps):
+    """The step with other forms in place of ours."""
+    def run():
+        with replaced(*swaps):
+            step()
+    return run
+
+
+def main():
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("--rounds", type=int, default=7)
+    args = top.parse_args()
+    mini = minifpt.GPT2Config(**SHAPES["minigpt"], dropout=0.0)
+    base = minifpt.GPT2Config(dropout=0.0)
+    columns = {}
+    for name, config, task, batch in (("small trunk, 4 x 10", mini, tasks.get("bit-xor"), 4),
+                                      ("small trunk, 16 x 49", mini, Digits(), 16),
+                                      ("GPT-2 base, 4 x 64", base, Patches(), 4)):
+        step = our_fpt(config, task, batch, "fpt")
+        table = alternate([step, *(without(step, swaps) for swaps in WITHOUT.values()),
+                           our_fpt(config, task, batch, "full")], args.rounds)
+        columns[name] = [ratio(table, i, 0) for i in range(1, len(WITHOUT) + 2)]
+    print(f"| without | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
+    for row in zip([*WITHOUT, "frozen weights (all are trained)"], *columns.values(), strict=True):
+        print(f"| {row[0]} | " + " | ".join(f"{x:.2f}" for x in row[1:]) + " |")
+
+
+if __name__ == "__main__":
+    main()
