@@ -107,7 +107,7 @@ def run(notebook, folder, seconds=5 * SECONDS):
                             record_timing=False).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [tidy(o) for o in cell.outputs if not is_progress(o)]
+            cell.outputs = joined(tidy(o) for o in cell.outputs if not is_progress(o))
 
 
 def is_progress(output):
@@ -116,6 +116,18 @@ def is_progress(output):
         return False
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output["text"])  # a bar below a bar moves up
     return not re.sub(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\dit \[[^\r\n]*", "", text).strip()
+
+
+def joined(outputs):
+    """What was printed without a pause in between as one text: how the kernel cuts it up
+    differs from run to run."""
+    found = []
+    for output in outputs:
+        if found and "name" in output and output["name"] == found[-1].get("name"):
+            found[-1]["text"] += output["text"]
+        else:
+            found.append(output)
+    return found
 
 
 def tidy(output):

@@ -151,8 +151,8 @@ reveal(guess, 100 * language[-1]["test_accuracy"], "%")
 print(f"it took {language[-1]['seconds']:.0f} seconds")
 
 # %% [markdown]
-# The score is the share of bits that are right. Each is the higher of two scores $s_0$, $s_1$,
-# over $B$ fresh examples with 5 bits each:
+# What we count is the share of bits that are right. The model gives two scores for each of the
+# 5 bits $t$ of $B$ fresh examples $n$, $s$ `(B, 5, 2)`, and the bit with the higher one counts:
 #
 # $$ \text{accuracy} = \frac{1}{5B} \sum_{n, t}
 #    \big[\, \text{argmax}_k\, s_{ntk} = y_{nt} \,\big] $$

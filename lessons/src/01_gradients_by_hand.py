@@ -298,9 +298,9 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
 
 # %% [markdown]
 # In float64 the two columns are far apart, and nobody had to search for the step. In float32
-# the short step sees no difference at all between a right gradient and a wrong one. The longer
-# step leaves a gap, but a narrow one, and only because we knew where to look. So we *check* in
-# float64 and *train* in float32, with the same code.
+# the short step's own error hides the difference between a right gradient and a wrong one. The
+# longer step leaves a gap, but a narrow one, and only because we knew where to look. So we *check*
+# in float64 and *train* in float32, with the same code.
 #
 # ## Exercises
 #

@@ -148,7 +148,9 @@ with np.errstate(all="ignore"):
 #
 # $$ L = -\log p_t = \log \sum_j e^{z_j} - z_t $$
 #
-# The second form needs no probabilities: softmax and logarithm have merged. Does that matter?
+# The logarithm is the natural one, and the loss so measured is in **nats** (divided by $\log 2$ it
+# is in bits). The second form needs no probabilities: softmax and logarithm have merged. Does
+# that matter?
 # We let the model be wrong by a **margin**: some word's logit is that much above the target's.
 
 # %%

@@ -345,9 +345,9 @@ picture(fig)
 
 # %% [markdown]
 # Same tokens, same $W$, three different places to look: read the last row of each map. The
-# other rows changed as well; nobody asked them not to. A query and a key are sums over
-# channels. Turn up the channels in which the last token and the chosen one agree, turn down
-# those in which they do not, and the score of this pair wins.
+# other rows changed as well; nobody asked them not to. The head scores a pair of tokens by sums
+# over their channels. Turn up the channels in which the last token and the chosen one agree, turn
+# down those in which they do not, and the score of this pair wins.
 #
 # This is how a Frozen Pretrained Transformer learns: scales, offsets, positions, and the two
 # layers at its ends. Our example is smaller than that in one way that matters. It has a single

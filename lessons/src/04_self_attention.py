@@ -253,9 +253,9 @@ matrix(axes[2], trained[False][2], "map without", "is looked at", limit=1, digit
 picture(fig)
 
 # %% [markdown]
-# It "predicts" the flip by looking at it: each token looks at the next one. What is left of its
-# loss comes from the last token, which has no next one. Now let both models do what a language
-# model is for. They get the flips so far, and say the one that is not there yet.
+# It "predicts" the flip by looking at it: each token looks at the next one. Most of what is left
+# of its loss comes from the last token, which has no next one. Now let both models do what a
+# language model is for. They get the flips so far, and say the one that is not there yet.
 
 # %%
 coins = np.random.default_rng(1).integers(0, 2, (2000, T + 1))
@@ -314,7 +314,7 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
 # (`past` is for writing text, where keys and values of earlier tokens are kept. In training the
-# layers run the same thing tile by tile; lesson 5 comes to that.)
+# layers run the same thing, a long text tile by tile; lesson 5 comes to that.)
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` could also be had
 # with one `reshape`. We compare both with a loop over heads that cannot be misread.
@@ -478,7 +478,7 @@ picture(fig)
 #
 # And $\sqrt D$? Without it the trained trunk's maps are too sharp, but the order of the scores is
 # the same. What its absence does to training, the gradient above suggests; we did not train one
-# to see. (And a page is a small sample: trust the order of the bars, not their second digits.)
+# to see. (And a page is a small sample: trust the large differences, not the second digits.)
 #
 # ## A trap
 #

@@ -209,9 +209,10 @@ qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
-# This is the simple form. The layers run another one, `fast.attention`, which works in tiles of
-# 64 queries, skips most of what is masked in a long text, and keeps no map of more than one tile.
-# It must be the same function. Is it? Lengths around 64 are where it could go wrong.
+# This is the simple form. The layers run `fast.attention`. Up to 64 tokens it is the simple form
+# itself; a longer text it takes in tiles of 64 queries, skips most of what is masked, and keeps no
+# map of more than one tile. It must be the same function. Is it? Lengths around 64 are where it
+# could go wrong.
 
 # %%
 for length in (1, 63, 64, 65, 150):
@@ -223,7 +224,7 @@ for length in (1, 63, 64, 65, 150):
     d_fast = fast.attention_backward(dy_all, cache_fast)
     print(f"T = {length:3}: y differs by {np.abs(y_simple - y_fast).max():.0e}, "
           f"dqkv by {np.abs(d_simple - d_fast).max():.0e}")
-lse = cache_fast[3]                                       # (B, H, T, 1)
+lse = cache_fast[1][2]                                    # (B, H, T, 1)
 q_all, k_all, _, A_all, _ = cache                         # (B, H, T, D), A (B, H, T, T)
 S_all = q_all @ k_all.swapaxes(-1, -2) / math.sqrt(4)
 S_all += F.causal_mask(150, 150, S_all.dtype)
@@ -231,8 +232,8 @@ print(f"A has {A_all.size} numbers; kept instead: {lse.size}. A comes back from 
       f"to {np.abs(np.exp(S_all - lse) - A_all).max():.0e}")
 
 # %% [markdown]
-# What it keeps is the log-sum-exp of each row of scores (lesson 2), one number for each query:
-# $A = e^{S - \text{lse}}$, computed once more on the way back.
+# What it keeps of a longer text is the log-sum-exp of each row of scores (lesson 2), one number
+# for each query: $A = e^{S - \text{lse}}$, computed once more on the way back.
 #
 # ## Broken in three ways
 #
@@ -310,7 +311,7 @@ picture(fig)
 # the last column is light all the way down.
 #
 # In lesson 3 the data had to have what the missing term removes. Here the *shape* had to be rich
-# enough: more than one of everything, and all sizes different.
+# enough: more than one of everything.
 #
 # ## What gets through
 #

@@ -125,7 +125,7 @@ picture(fig)
 # These are the four heads of block 0, the mean over all examples. The pink dots mark where the
 # second diagonal should be. Before training there *are* diagonals, which language left there:
 # heads that look one, two or three places back. After training they are bent and broken, and
-# none lies on the dots from end to end. The paper's two diagonals are honestly not in our model.
+# none lies on the dots from end to end. The paper's two diagonals are not in our model.
 # What is there is a lean: some head gives the right token more than an even look would, in one
 # run much more than in the other.
 #
@@ -169,7 +169,7 @@ for seed, (ax, model) in enumerate(zip(axes, xor_models, strict=True)):
 picture(fig)
 
 # %% [markdown]
-# Nearly all heads can go, one at a time, and little happens. In both runs the first block is
+# Most heads can go, one at a time, and little happens. In both runs the first block is
 # missed most of all blocks, which is a part of what the paper says. But which single head costs
 # most differs from run to run. The trunk is the same; where training found a use for it is not.
 #
@@ -292,7 +292,8 @@ for name, history in histories.items():
             linewidth=2, label=name)
 for name, value in level.items():
     ax.axhline(value, color=color.grey, linestyle=":", linewidth=1)
-    ax.text(710, value, name, ha="left", va="center", fontsize=8, color=color.ink)
+    ax.text(710, value, name, ha="left", fontsize=8, color=color.ink,
+            va="bottom" if name == "find, all at once" else "center")
 ax.set(xlabel="step", ylabel="bits right (%)", ylim=(73, 101), xlim=(0, 705),
        title="bit memory, 5 strings of 40 bits, three frozen trunks")
 ax.legend(loc="center left")

@@ -392,7 +392,7 @@ picture(fig)
 # So nothing is lost but who may look back at whom, and what language had left in the positions.
 #
 # Torn anew, $\pi$ is another one each time, and $\ell_t$ says nothing about the patch. What is left
-# is a bag of scraps. It is worth more than guessing, but most is gone.
+# is a bag of scraps. It is worth more than guessing, but much is gone.
 #
 # If that is right, we can tear a picture up *after* training and mend it without touching the
 # order: give each scrap the position of the place that it came from. We take our first model,
