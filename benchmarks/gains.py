@@ -1,13 +1,15 @@
 """What each fast form brings: a training step without it, in turn with the step as it is.
 
-    python -m benchmarks.gains [--rounds 7]
+    python -m benchmarks.gains [--seconds 3]
 
-Three steps, frozen as the paper freezes: the trunk that ships on bit XOR (4 x 10) and on MNIST's
-shape (16 x 49), and GPT-2 base on CIFAR-10's (4 x 64).  A number is how many times as long the
-step takes when that one thing is as in ``functional``, the median over the rounds.
+Steps frozen as the paper freezes: the trunk that ships on bit XOR (4 x 10) and on MNIST's shape
+(16 x 49), and GPT-2 base on 64 and on 120 tokens.  A number is how many times as long the step
+takes, in the median, when that one thing is as in ``functional``.
 """
 
 import argparse
+import statistics
+import time
 from contextlib import contextmanager
 
 import minifpt
@@ -15,7 +17,6 @@ from minifpt import fast, layers, optim, tasks
 from minifpt import functional as F
 from minifpt.gpt2 import GPT2, SHAPES
 
-from .step import alternate, ratio
 from .train import Digits, Patches, our_fpt
 
 
@@ -69,18 +70,29 @@ def without(step, swaps):
 
 def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    top.add_argument("--rounds", type=int, default=7)
+    top.add_argument("--seconds", type=float, default=3.0, help="of each step and form")
     args = top.parse_args()
     mini = minifpt.GPT2Config(**SHAPES["minigpt"], dropout=0.0)
     base = minifpt.GPT2Config(dropout=0.0)
+    long = Patches()
+    long.tokens = 120
     columns = {}
     for name, config, task, batch in (("small trunk, 4 x 10", mini, tasks.get("bit-xor"), 4),
                                       ("small trunk, 16 x 49", mini, Digits(), 16),
-                                      ("GPT-2 base, 4 x 64", base, Patches(), 4)):
+                                      ("GPT-2 base, 4 x 64", base, Patches(), 4),
+                                      ("GPT-2 base, 4 x 120", base, long, 4)):
         step = our_fpt(config, task, batch, "fpt")
-        table = alternate([step, *(without(step, swaps) for swaps in WITHOUT.values()),
-                           our_fpt(config, task, batch, "full")], args.rounds)
-        columns[name] = [ratio(table, i, 0) for i in range(1, len(WITHOUT) + 2)]
+        steps = [step, *(without(step, swaps) for swaps in WITHOUT.values()),
+                 our_fpt(config, task, batch, "full")]
+        seconds = [[] for _ in steps]
+        while sum(seconds[0]) < args.seconds:             # step by step in turn
+            step()                                        # all but the last have one trunk
+            for run, so_far in zip(steps, seconds, strict=True):
+                start = time.perf_counter()
+                run()
+                so_far.append(time.perf_counter() - start)
+        each = [statistics.median(s[1:]) for s in seconds]
+        columns[name] = [x / each[0] for x in each[1:]]
     print(f"| without | {' | '.join(columns)} |\n|---{'|---' * len(columns)}|")
     for row in zip([*WITHOUT, "frozen weights (all are trained)"], *columns.values(), strict=True):
         print(f"| {row[0]} | " + " | ".join(f"{x:.2f}" for x in row[1:]) + " |")

@@ -106,7 +106,7 @@ class Patches(tasks.Task):
     name, input_dim, tokens, output_dim, output_tokens, classes = "cifar10", 48, 64, 10, 1, 10
 
     def draw(self, rng, size, split):
-        return (rng.standard_normal((size, 64, 48), dtype=np.float32),
+        return (rng.standard_normal((size, self.tokens, 48), dtype=np.float32),
                 rng.integers(0, 10, (size, 1)))
 
 
