@@ -165,7 +165,7 @@ def picture(results, path):
             plots.band(ax, runs, "test_accuracy", color, label(model))
         for text, share in FLOORS.get(task, {}).items():
             ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
-            ax.text(1, share + 0.4, text, fontsize=7, color="0.4", ha="right",
+            ax.text(1, share, text, fontsize=7, color="0.4", ha="right", va="top",
                     transform=ax.get_yaxis_transform())
         ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
         ax.legend(frameon=False)
