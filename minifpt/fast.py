@@ -34,8 +34,9 @@ def cores():
 def shared(work, pieces):
     """Call ``work(piece)`` for each of a list, spread over the cores; waits for all.
 
-    For loading and drawing weights, not within a step: there OpenBLAS's own threads, which
-    wait for the next product by spinning, leave another thread nothing to gain.
+    For weights that are loaded or drawn, and for Adam on many millions of them.  Not between a
+    step's products: there OpenBLAS's own threads, which wait for the next one by spinning, leave
+    another thread nothing to gain.
     """
     with ThreadPoolExecutor(cores()) as pool:
         for _ in pool.map(work, pieces):                  # raises what a worker raised
