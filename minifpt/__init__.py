@@ -1,12 +1,14 @@
-"""minifpt: a GPT-2 in plain NumPy, every gradient by hand, frozen and put to other work."""
+"""minifpt: a GPT-2 in plain NumPy, every gradient written by hand, frozen and retrained."""
 
-from . import functional, optim, tasks
+from . import files, functional, optim, tasks
 from .fpt import FPT
 from .freeze import FreezeMask
 from .gpt2 import GPT2, GPT2Config, LanguageModel
-from .gradcheck import gradcheck, gradcheck_layer
-from .train import Diverged, History, train
+from .gradients import gradcheck, gradcheck_layer
+from .tracing import trace
+from .training import Diverged, History, train
 
 __version__ = "0.1.0"
 __all__ = ["FPT", "GPT2", "Diverged", "FreezeMask", "GPT2Config", "History", "LanguageModel",
-           "functional", "gradcheck", "gradcheck_layer", "optim", "tasks", "train"]
+           "files", "functional", "gradcheck", "gradcheck_layer", "optim", "tasks", "trace",
+           "train"]

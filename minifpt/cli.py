@@ -12,15 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, experiments, fast, plan, pretrain, tasks, tokenizer, weights
+from . import __version__, fast, tasks
 from . import functional as F
+from .files import cache_folder, tokenizer, weights
+from .files.huggingface import HUB
 from .fpt import FPT
 from .freeze import FreezeMask
-from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel, perplexity
-from .gradcheck import gradcheck, gradcheck_layer
-from .huggingface import HUB
+from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from .gradients import gradcheck, gradcheck_layer
+from .lab import compare as experiments
+from .lab import convert as converting
+from .lab import plan, pretrain
+from .lab.trunks import USERS_OWN, TrunkSpec
 from .lesson import unpack
-from .train import train as training
+from .training import train as training
 
 MODEL = "minigpt-language"
 
@@ -34,8 +39,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv=None):
     """Run a command; returns the exit status: 0, 2 for bad input, 130 for Ctrl-C."""
-    args = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
     try:
+        args = parser(argv).parse_args(argv)
         with warnings.catch_warnings():                   # a run that diverges says so itself
             warnings.simplefilter("ignore", RuntimeWarning)
             status = args.run(args) or 0
@@ -52,35 +58,48 @@ def main(argv=None):
         return 130
 
 
-def parser():
-    """The argument parser."""
+def parser(argv=()):
+    """The argument parser.  A task of the user's own that ``argv`` names adds its options."""
     top = Parser(prog="minifpt", description=__doc__)
     top.add_argument("--version", action="version", version=f"minifpt {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(run, text):
         name = run.__name__.removesuffix("_command").replace("_", "-")
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         sub.set_defaults(run=run)
         return sub
 
     def model_options(sub):
         sub.add_argument("--model", default=MODEL, metavar="MODEL",
                          help=f"the trunk: weights by name or path; random, or random:SHAPE, one "
-                              f"of {', '.join(SHAPES)}; or statistics:NAME, random with the mean "
-                              f"and spread of each array of those weights; A+MASK=B is A with the "
-                              f"parameters of B that a mask names (default: {MODEL})")
+                              f"of {', '.join(SHAPES)}; statistics:NAME, random with the mean "
+                              f"and spread of each array of those weights; A+MASK=B, A with the "
+                              f"parameters of B that a mask names; or FILE.py:FUNCTION, which "
+                              f"makes one of your own (default: {MODEL})")
         sub.add_argument("--freeze", default="fpt", metavar="MASK",
                          help="fpt, full, output_only, or groups and patterns: "
                               "'attn,mlp,h.3.ln_1.*' (default: fpt)")
-        for name in sorted({o for t in names for o in options_of(t)} - {"data"}):
-            of = [t for t in names if name in options_of(t)]
-            sub.add_argument(f"--{name}", type=int, help=f"option of {', '.join(of)}")
-        sub.add_argument("--data", metavar="FOLDER", help="where a data set's files are")
-
     names = [name for name in tasks.names() if name != "text"]
+    def task_options(sub):
+        """The tasks and the options of all of them.  One that has the name of an option of the
+        command itself is written --task-NAME."""
+        sub.add_argument("tasks", nargs="*", metavar="TASK",
+                         help=f"{', '.join(names)}, or FILE.py:CLASS, one of your own")
+        sub.add_argument("--task", action="append", default=[], metavar="TASK",
+                         help="the same as TASK")
+        of = {}
+        for name in names + own_tasks(argv):
+            for option in inspect.signature(experiments.task_class(name)).parameters:
+                of.setdefault(option, []).append(name)
+        taken = {flag for action in sub._actions for flag in action.option_strings}
+        for option, by in sorted(of.items()):
+            flag = "--" + option.replace("_", "-")
+            flag = f"--task-{flag[2:]}" if flag in taken else flag
+            sub.add_argument(flag, dest=f"option:{option}", metavar="VALUE",
+                             help=f"option of {', '.join(by)}")
+
     sub = command(train, "Train a frozen pretrained transformer on a task.")
-    sub.add_argument("task", choices=names, metavar="TASK", help=", ".join(names))
     model_options(sub)
     sub.add_argument("--steps", type=int, help="default: the task's")
     sub.add_argument("--batch-size", type=int, help="default: the task's")
@@ -94,10 +113,10 @@ def parser():
                      help="go on from the checkpoint in --out, or in the task's newest run")
     sub.add_argument("--checkpoint-every", type=int, default=500, metavar="STEPS",
                      help="default: 500")
+    task_options(sub)
 
     sub = command(compare, "Train several trunks on several tasks, with several seeds; "
                            "write table.md and curves.png.")
-    sub.add_argument("tasks", choices=names, nargs="+", metavar="TASK", help=", ".join(names))
     sub.add_argument("--models", nargs="+", default=[MODEL, "random"], metavar="MODEL")
     sub.add_argument("--seeds", type=int, default=5, help="how many (default: 5)")
     sub.add_argument("--steps", type=int, help="default: each task's")
@@ -105,20 +124,20 @@ def parser():
     sub.add_argument("--lr", type=float, help="default: each task's")
     sub.add_argument("--schedule", choices=["constant", "cosine"], help="default: each task's")
     sub.add_argument("--dropout", type=float, help="default: each task's")
-    sub.add_argument("--data", metavar="FOLDER")
     sub.add_argument("--out", type=Path, default=Path("runs/compare"))
+    task_options(sub)
 
     sub = command(summary, "Show a model's parameter groups and what is trained.")
-    sub.add_argument("task", choices=names, nargs="?", default="bit-xor", metavar="TASK",
-                     help=f"{', '.join(names)} (default: bit-xor)")
     model_options(sub)
+    task_options(sub)
 
     sub = command(plan_command, "Predict a run's time and memory, from a few seconds of it.")
-    sub.add_argument("task", choices=names, metavar="TASK", help=", ".join(names))
     model_options(sub)
     sub.add_argument("--steps", type=int, help="default: the task's")
     sub.add_argument("--batch-size", type=int, help="default: the task's")
     sub.add_argument("--dropout", type=float, help="default: the task's")
+
+    task_options(sub)
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
     sub.add_argument("--seed", type=seed, default=0)
@@ -172,18 +191,44 @@ def seed(text):
     return int(text)
 
 
-def options_of(task):
-    """The names of a task's options."""
-    return list(inspect.signature(tasks.TASKS[task]).parameters)
+def own_tasks(argv):
+    """The tasks of the user's own that a command line names, ``FILE.py:CLASS``."""
+    found, flag = [], ""
+    for text in argv:
+        if text.startswith("--") and not text.startswith("--task="):
+            flag = text
+        elif flag not in ("--model", "--models", "--out") and USERS_OWN.fullmatch(
+                text.removeprefix("--task=")):
+            found.append(text.removeprefix("--task="))
+    return list(dict.fromkeys(found))
 
 
-def make_task(args):
-    """The task that the arguments ask for; an option of another task is an error."""
-    every = {o for t in tasks.names() for o in options_of(t)}
-    given = {o: getattr(args, o, None) for o in every}
-    if "data" not in options_of(args.task):
-        given["data"] = None                              # --data is harmless where unused
-    return tasks.get(args.task, **{o: v for o, v in given.items() if v is not None})
+def task_names(args, default=None):
+    """The tasks that were named, at least one."""
+    named = [*args.tasks, *args.task] or ([default] if default else [])
+    if not named:
+        raise ValueError(f"no TASK given: expected one of {', '.join(tasks.names())}, or "
+                         "FILE.py:CLASS")
+    return named
+
+
+def task_options_of(args):
+    """{option: text} of the tasks' options that were given."""
+    return {key.partition(":")[2]: text for key, text in vars(args).items()
+            if key.startswith("option:") and text is not None}
+
+
+def make_task(args, default=None):
+    """The one task that the arguments ask for; an option of another task is an error."""
+    named = task_names(args, default)
+    if len(named) > 1:
+        raise ValueError(f"expected one TASK, got {' '.join(named)}")
+    return experiments.make_task(named[0], task_options_of(args))
+
+
+def defaults_of(task):
+    """What a run of this task takes unless told otherwise."""
+    return getattr(task, "defaults", tasks.DEFAULTS)
 
 
 def given(args, *names):
@@ -210,15 +255,15 @@ def newest_folder(task):
 
 def train(args):
     task = make_task(args)
-    out = args.out or (newest_folder if args.resume else new_folder)(args.task)
-    options = task.defaults | given(args, "steps", "batch_size", "lr", "schedule", "dropout")
+    out = args.out or (newest_folder if args.resume else new_folder)(task.name)
+    options = defaults_of(task) | given(args, "steps", "batch_size", "lr", "schedule", "dropout")
     model, history = experiments.run(
         task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
         checkpoint_every=args.checkpoint_every, **options)
     last = history[-1]
     counts = model.counts(task.tokens)
     total, trained = (sum(n) for n in zip(*counts.values(), strict=True))
-    held_out = task.test_set()
+    held_out = task.test_set() if hasattr(task, "test_set") else None
     n = len(held_out[0]) if held_out else "fresh"
     print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
@@ -227,14 +272,15 @@ def train(args):
 
 def compare(args):
     print(experiments.compare(
-        args.out, args.tasks, args.models, range(args.seeds), data=args.data,
+        args.out, task_names(args), args.models, range(args.seeds),
+        task_options=task_options_of(args),
         options=given(args, "steps", "batch_size", "lr", "schedule", "dropout")))
     print(f"{args.out}: table.md curves.png")
 
 
 def summary(args):
-    task = make_task(args)
-    model = FPT(experiments.make_trunk(args.model), task.input_dim, task.output_dim,
+    task = make_task(args, "bit-xor")
+    model = FPT(TrunkSpec.parse(args.model).make(), task.input_dim, task.output_dim,
                 task.output_tokens)
     model.freeze(FreezeMask.parse(args.freeze))
     print(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
@@ -244,23 +290,26 @@ def summary(args):
 
 def plan_command(args):
     task = make_task(args)
-    options = task.defaults | given(args, "steps", "batch_size", "dropout")
+    options = defaults_of(task) | given(args, "steps", "batch_size", "dropout")
     steps, batch = options["steps"], options["batch_size"]
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")
-    config, mask = plan.shape_of(args.model, options["dropout"]), FreezeMask.parse(args.freeze)
-    made = plan.plan(task, config, mask, batch)
+    spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
+    made = plan.plan(task, spec, mask, batch, options["dropout"])
+    config = made.model.trunk.config
+    shape = f"{config.n_layer} blocks, " if made.measured else ""
     every, examples = (inspect.signature(training).parameters[name].default
                        for name in ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
     rows = {
-        "run": f"{task.name} with {args.model}: {config.n_layer} blocks, {config.n_embd} channels, "
+        "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}",
         "a step": duration(made.step),
         f"{steps:,} steps": duration(steps * made.step),
         f"{tests:,} tests": f"{duration(tests * made.test)}, {examples} every {every} steps",
         "memory": f"{made.peak / 1e6:,.0f} MB at most, {made.weights / 1e6:,.0f} MB of it weights",
-        "measured on": f"{made.measured} of {config.n_layer} blocks, {fast.cores()} threads",
+        "measured on": (f"{made.measured} of {config.n_layer} blocks" if made.measured else
+                        "the whole trunk") + f", {fast.cores()} threads",
     }
     for name, value in rows.items():
         print(f"{name:18} {value}")
@@ -287,7 +336,11 @@ def gradcheck_command(args):
         "linear": (F.linear, F.linear_backward, (n((2, 5, 4)), n((4, 6)), n(6))),
         "embedding": (F.embedding, F.embedding_backward, (ids, n((7, 6)))),
         "layer_norm": (F.layer_norm, F.layer_norm_backward, (n((2, 5, 8)), n(8), n(8))),
+        "unembedding": (F.unembedding, F.unembedding_backward, (n((2, 5, 4)), n((7, 4)))),
+        "positions": (F.positions, F.positions_backward, (n((2, 5, 4)), n((6, 4)))),
         "gelu": (F.gelu, F.gelu_backward, (n((2, 5, 8)),)),
+        "gelu_exact": (F.gelu_exact, F.gelu_exact_backward, (n((2, 5, 8)),)),
+        "relu": (F.relu, F.relu_backward, (n((2, 5, 8)),)),
         "softmax": (F.softmax, F.softmax_backward, (n((2, 5, 8)),)),
         "dropout": (lambda x: F.dropout(x, 0.3, dropped()), F.dropout_backward, (n((5, 8)),)),
         "attention": (lambda qkv: F.attention(qkv, 2, 0.3, dropped()), F.attention_backward,
@@ -298,20 +351,24 @@ def gradcheck_command(args):
     }
     reports = {name: gradcheck(*check, seed=args.seed) for name, check in checks.items()}
 
-    def trunk():
-        made = GPT2(GPT2Config(2, 2, 8, 6, 7, dropout=0.2), seed=args.seed, dtype=np.float64)
-        for p in made.parameters():                       # scales and offsets off 1 and 0
+    def off_zero(model):                                  # scales and biases off 1 and 0
+        for p in model.parameters():
             p.data += 0.3 * n(p.data.shape)
-        return made
-    reports["GPT2"] = gradcheck_layer(trunk(), n((2, 5, 8)))
-    reports["LanguageModel"] = gradcheck_layer(LanguageModel(trunk()), ids)
+        return model
+    for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
+        config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
+        trunk = off_zero(GPT2(config, seed=args.seed, dtype=np.float64))
+        reports[f"GPT2, {activation}{', causal' * causal}"] = gradcheck_layer(trunk, n((2, 5, 8)))
+    config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
+    reports["LanguageModel"] = gradcheck_layer(
+        off_zero(LanguageModel(config, args.seed, np.float64)), ids)
     for preset in ("full", "fpt", "output_only"):
-        model = FPT(trunk(), 3, 4, 2, seed=args.seed)
+        model = FPT(off_zero(GPT2(config, args.seed, np.float64)), 3, 4, 2, seed=args.seed)
         model.freeze(FreezeMask.parse(preset))
         reports[f"FPT, {preset}"] = gradcheck_layer(model, n((2, 5, 3)))
-    print(f"{'':18}{'largest relative error':>24}  worst at")
+    print(f"{'':24}{'largest relative error':>24}  worst at")
     for name, report in reports.items():
-        print(f"{name:18}{report.max_relative_error:24.1e}  {report.worst[0]}"
+        print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"
               f"{'' if report else '  FAILED'}")
     failed = sum(not report for report in reports.values())
     print(f"{len(reports) - failed} passed, {failed} failed")
@@ -327,28 +384,28 @@ def pretrain_command(args):
 
 
 def convert(args):
-    print(weights.convert(args.source, args.out, args.dtype, dropout=args.dropout))
+    print(converting.convert(args.source, args.out, args.dtype, dropout=args.dropout))
 
 
 def load_with_tokenizer(model):
-    """A trunk and the tokenizer that belongs to it."""
-    trunk = GPT2.from_pretrained(model)
-    return trunk, tokenizer.find(weights.find(model), trunk.config.vocab_size)
+    """A language model and the tokenizer that belongs to it."""
+    lm = LanguageModel.from_pretrained(model)
+    return lm, tokenizer.find(weights.find(model), lm.config.vocab_size)
 
 
 def generate(args):
     if not args.prompt:
         raise ValueError("generate: the prompt is empty, expected some text to go on from")
-    trunk, words = load_with_tokenizer(args.model)
-    ids = trunk.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
-                         args.seed)
+    lm, words = load_with_tokenizer(args.model)
+    ids = lm.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
+                      args.seed)
     print(words.decode(ids))
 
 
 def perplexity_command(args):
-    trunk, words = load_with_tokenizer(args.model)
-    score = perplexity(trunk, words.encode(args.file.read_text(encoding="utf-8")), args.stride,
-                       progress=True)
+    lm, words = load_with_tokenizer(args.model)
+    score = lm.perplexity(words.encode(args.file.read_text(encoding="utf-8")), args.stride,
+                          progress=True)
     unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
@@ -361,7 +418,7 @@ def lessons_command(args):
     if args.no_open:
         return 0
     if importlib.util.find_spec("jupyterlab") is None:
-        raise FileNotFoundError("JupyterLab is not installed: pip install 'minifpt[lessons]'")
+        raise FileNotFoundError("JupyterLab is not installed: pip install jupyterlab")
     first = min(args.folder.glob("*.ipynb"))
     return subprocess.call([sys.executable, "-m", "jupyterlab", first.name], cwd=args.folder)
 
@@ -378,7 +435,7 @@ def info(args):
         "weights": ", ".join(weights.available()) or "none found",
         "looked for in": ", ".join(map(str, weights.folders())),
         "data": os.environ.get("MINIFPT_DATA", "MINIFPT_DATA is not set") + ", then "
-                + str(weights.cache_folder() / "data"),
+                + str(cache_folder() / "data"),
     }
     for name, value in rows.items():
         print(f"{name:18} {value}")

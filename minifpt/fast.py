@@ -1,17 +1,19 @@
 """Fast forms of operations of ``functional``, equal to them up to rounding.
 
 The work is cut into pieces small enough to stay in the core's cache, and what the backward
-pass would do again is done once.  One core does it all: threads of our own gained nothing,
-because between two products OpenBLAS's wait by spinning.  Nor did a layer norm in fewer
-passes, nor tiles for a text of one tile: there the simple forms are used.
+pass would compute again is computed once.  While a model is traced the simple forms run
+instead, see ``tracing``.  All of it runs on one core: Python threads between the matrix
+products gained nothing, because OpenBLAS's own threads busy-wait for the next product.
 """
 
 import ctypes
 import math
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,190 +30,273 @@ def cores():
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
         os.cpu_count() or 1)
     limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    return min(available, int(limit)) if limit.isdigit() and int(limit) else available
+    return min(available, int(limit)) if limit.isdecimal() and int(limit) else available
 
 
 def shared(work, pieces):
     """Call ``work(piece)`` for each of a list, spread over the cores; waits for all.
 
-    For weights that are loaded or drawn, and for Adam on many millions of them.  Not between a
-    step's products: there OpenBLAS's own threads, which wait for the next one by spinning, leave
-    another thread nothing to gain.
+    For weights that are loaded or drawn, and for Adam on many millions of them.  Between a
+    step's matrix products it would gain nothing.
     """
     with ThreadPoolExecutor(cores()) as pool:
         for _ in pool.map(work, pieces):                  # raises what a worker raised
             pass
 
 
-@cache
-def _blas_threads():
-    """``set_num_threads`` and ``get_num_threads`` of NumPy's own OpenBLAS, or None."""
+# --------------------------------------------------------------- settings of the process
+
+
+class ProcessSetting:
+    """A setting of the whole process: the first ``with`` makes it, the last one to end, in
+    whichever thread, undoes it.  A forked child starts without it.
+
+    ``make`` is a generator function that makes the setting, yields and undoes it.
+    """
+
+    def __init__(self, make):
+        self.make, self.__doc__ = make, make.__doc__
+        self.lock, self.users, self.made = threading.Lock(), 0, None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def __enter__(self):
+        with self.lock:
+            if self.users == 0:
+                self.made = self.make()
+                next(self.made)
+            self.users += 1
+
+    def __exit__(self, *error):
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                next(self.made, None)
+
+    def _forked(self):
+        self.lock = threading.Lock()
+        if self.users:
+            self.users = 0
+            next(self.made, None)
+
+
+def _openblas(name, result=ctypes.c_int):
+    """A function of NumPy's own OpenBLAS, whose names differ by build, or ``None``."""
     try:
         lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     except (OSError, AttributeError):
         return None
-    for name in ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads",
-                 "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
-        if hasattr(lib, name.format("set")):
-            return getattr(lib, name.format("set")), getattr(lib, name.format("get"))
+    for spelling in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}",
+                     f"openblas_{name}64_", f"openblas_{name}"):
+        if hasattr(lib, spelling):
+            function = getattr(lib, spelling)
+            function.restype = result
+            return function
     return None
 
 
 def blas_kernels():
     """Which kernels OpenBLAS chose for this processor (``SkylakeX``), as far as it tells."""
-    try:
-        lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
-    except (OSError, AttributeError):
-        return "kernels unknown"
-    for name in ("scipy_openblas_get_corename64_", "scipy_openblas_get_corename",
-                 "openblas_get_corename64_", "openblas_get_corename"):
-        if hasattr(lib, name):
-            tell = getattr(lib, name)
-            tell.restype = ctypes.c_char_p
-            return f"kernels for {tell().decode()}"
-    return "kernels unknown"
+    tell = _openblas("get_corename", ctypes.c_char_p)
+    return f"kernels for {tell().decode()}" if tell else "kernels unknown"
 
 
-@contextmanager
+_get_threads, _set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
+
+
+@ProcessSetting
 def single_threaded_blas():
-    """Within, each matrix product runs on the core that asks for it: to share one of
-    attention's small products costs more than it gains.  Nothing changes without OpenBLAS."""
-    blas = _blas_threads()
-    if blas is None:
+    """Within, each matrix product runs on the core that asks for it: sharing one of attention's
+    small products costs more than it gains.  Nothing changes without OpenBLAS."""
+    if _get_threads is None or _set_threads is None:
         yield
         return
-    put, get = blas
-    before = get()
-    put(1)
-    try:
-        yield
-    finally:
-        put(before)
+    before = _get_threads()
+    _set_threads(1)
+    yield
+    _set_threads(before)
 
 
-def keep_memory():
-    """Have the C library keep the memory that arrays give back, for the next arrays.
+@ProcessSetting
+def kept_memory():
+    """Within, the C library keeps the memory that arrays give back, for the next arrays.
 
-    By default glibc returns each large array to the system, and the system clears every
-    page of the next one: up to a fifth of a training step.  Does nothing elsewhere.
+    By default glibc returns each large array to the system, and the system clears every page
+    of the next one, which takes up to a fifth of a training step.  At the end glibc's default
+    returns and so does the memory.  Does nothing where there is no glibc.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt, malloc_trim = libc.mallopt, libc.malloc_trim
     except (OSError, AttributeError, TypeError):
+        yield
         return
-    mallopt(-4, 0)                                        # M_MMAP_MAX: no array of its own
+    mallopt(-4, 0)                                        # M_MMAP_MAX: no mapping of its own
     mallopt(-1, 2**31 - 1)                                # M_TRIM_THRESHOLD: nothing goes back
+    yield
+    mallopt(-4, 65536)
+    mallopt(-1, 128 * 1024)
+    malloc_trim(0)
 
 
-keep_memory()
+# ------------------------------------------------------------------------ layer norm
+
+
+def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
+    """As :func:`functional.layer_norm`, in place where it can be: fewer passes over memory."""
+    F.check_layer_norm(x, w, b)
+    with np.errstate(over="ignore", invalid="ignore"):
+        xhat = x - x.mean(axis=-1, keepdims=True)
+        rstd = 1.0 / np.sqrt(np.vecdot(xhat, xhat)[..., None] / x.shape[-1] + eps)
+        xhat *= rstd
+    F.rescue_overflow(x, xhat, rstd)
+    y = xhat * w
+    y += b
+    return y, F.LayerNormCache(xhat, rstd, w, need) if any(need) else None
+
+
+def layer_norm_backward(dy, cache):
+    """As :func:`functional.layer_norm_backward`, in place."""
+    xhat, rstd, w, need = cache
+    dx = None
+    if need[0]:
+        g = dy * w
+        dx = xhat * (np.vecdot(g, xhat)[..., None] / -len(w))
+        dx += g
+        dx -= g.mean(axis=-1, keepdims=True)
+        dx *= rstd
+    _, dw, db = F.layer_norm_backward(dy, cache._replace(need=(False, *need[1:])))
+    return dx, dw, db
 
 
 # ------------------------------------------------------------------------------ GELU
 
 
-def gelu(x, keep=True):
-    """As :func:`functional.gelu`; the cache is the derivative, found in the same pass.
+class GeluCache(NamedTuple):
+    """What :func:`gelu_backward` reads."""
+
+    derivative: np.ndarray                                # dy/dx
+
+
+def gelu(x):
+    """As :func:`functional.gelu`; the cache is the derivative, computed in the same pass.
 
     Forward and backward share their most expensive part, the tanh; the derivative is as
-    large as the x that it replaces.  With ``keep=False`` the cache is None.
+    large as the x that it replaces.
     """
-    y = np.empty(x.shape, x.dtype)
-    d = np.empty(x.shape, x.dtype) if keep else None
-    flat_x, flat_y = x.reshape(-1), y.reshape(-1)
-    flat_d = d.reshape(-1) if keep else None
+    y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
     for s in _even(x.size, 1, PIECE):
-        xs, ys = flat_x[s], flat_y[s]
-        u = xs * xs
+        xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
+        c = np.clip(xs, -F.GELU_FLAT, F.GELU_FLAT)
+        u = c * c
         t = u * (F.GELU_A * F.GELU_B)
         t += F.GELU_A
-        t *= xs
+        t *= c
         np.tanh(t, out=t)
         t *= 0.5
         t += 0.5                                          # s = (1 + tanh) / 2
         np.multiply(xs, t, out=ys)
-        if keep:                                          # s + x s (1 - s) 2 du/dx
-            ds = flat_d[s]
-            np.subtract(1.0, t, out=ds)
-            ds *= ys
-            u *= 6.0 * F.GELU_A * F.GELU_B
-            u += 2.0 * F.GELU_A
-            ds *= u
-            ds += t
-    return y, d
+        np.subtract(1.0, t, out=ds)                       # s + x s (1 - s) 2 du/dx
+        ds *= t
+        ds *= c
+        u *= 6.0 * F.GELU_A * F.GELU_B
+        u += 2.0 * F.GELU_A
+        ds *= u
+        ds += t
+    return y, GeluCache(d)
 
 
 def gelu_backward(dy, cache):
     """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
-    return np.multiply(dy, cache, out=dy)
+    return np.multiply(dy, cache.derivative, out=dy)
 
 
-# ------------------------------------------------------- causal multi-head attention
+# -------------------------------------------------------------- multi-head attention
 
 
-@single_threaded_blas()
-def attention(qkv, n_head, p=0.0, rng=None):
+class TiledAttentionCache(NamedTuple):
+    """What :func:`attention_backward` reads where there are several tiles."""
+
+    qkv: np.ndarray                                       # (B, T, 3C)
+    n_head: int
+    causal: bool
+    log_sum_exp: np.ndarray                               # of each query's scores, (B, H, T, 1)
+    kept: list                                            # what dropout keeps, a mask for each tile
+    drop: int                                             # how many of 65,536 are dropped
+
+
+def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     """As :func:`functional.attention`, tile by tile: some queries, and only the keys that
-    they may see, so that close to half of the scores are never computed.
+    they may see, so that close to half of a causal model's scores are never computed.
 
     No probability is kept: the cache holds each query's log-sum-exp, from which the
-    backward pass finds them again (Dao et al. 2022, arXiv 2205.14135), and the dropout
-    masks, one byte an entry.  Where one tile is all, the simple form is as fast, and does it.
+    backward pass computes them again (Dao et al. 2022, arXiv 2205.14135), and dropout's
+    masks, one byte an entry.  Where one tile is enough the simple form is as fast and runs.
+
+    ``past`` is a :class:`KeyValues`, which takes in the new tokens; it is for inference, the
+    cache is then ``None``.
     """
+    with single_threaded_blas:
+        if past is not None:
+            return _attention_after(qkv, n_head, causal, past), None
+        if qkv.shape[1] <= TILE:
+            return F.attention(qkv, n_head, p, rng, causal)
+        return _tiled_attention(qkv, n_head, F.dropout_bits(p, rng), rng, causal)
+
+
+def _tiled_attention(qkv, n_head, drop, rng, causal):
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
-    if T <= TILE:
-        y, cache = F.attention(qkv, n_head, p, rng)
-        return y, (cache, None)
-    drop = round(p * 65536)
-    if not 0 <= drop < 65536 or (drop and rng is None):
-        raise ValueError(f"attention: dropout is {p} and rng is {rng}: expected 0 <= p < 1, and "
-                         "rng=np.random.default_rng(seed) with p above 0")
     y = np.empty((B, T, H * D), qkv.dtype)
     lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
-    tiles = _tiles(T)
-    kept = _dropout_masks(B, H, tiles, drop, rng) if drop else None
+    tiles = _tiles(T, causal)
+    kept = _dropout_masks(B, H, T, tiles, drop, rng) if drop else None
     ones = np.ones((T, 1), qkv.dtype)
     for piece in _pieces(B, H, T):
         qs, kt = _scaled(q[piece]), _transposed(k[piece])
-        for n, (i, j) in enumerate(tiles):
-            s = _scores(qs, kt, i, j)
+        for n, (i, j, seen) in enumerate(tiles):
+            s = _scores(qs, kt, i, j, seen, causal)
             top = s.max(axis=-1, keepdims=True)
             s -= top
             np.exp(s, out=s)
-            total = s @ ones[:j]                          # a product sums faster than .sum()
+            total = s @ ones[:seen]                       # a product sums faster than .sum()
             np.add(top, np.log(total), out=lse[*piece, i:j])
             if drop:
                 s *= kept[n][piece]
                 total *= (65536 - drop) / 65536
-            np.divide(s @ v[*piece, :j], total, out=heads[*piece, i:j])
-    return y, (None, (qkv, n_head, lse, kept, drop))
+            np.divide(s @ v[*piece, :seen], total, out=heads[*piece, i:j])
+    return y, TiledAttentionCache(qkv, n_head, causal, lse, kept, drop)
 
 
-@single_threaded_blas()
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
-    whole, tiled = cache
-    if tiled is None:
-        return F.attention_backward(dy, whole)
-    qkv, n_head, lse, kept, drop = tiled
+    with single_threaded_blas:
+        if isinstance(cache, F.AttentionCache):
+            return F.attention_backward(dy, cache)
+        return _tiled_attention_backward(dy, cache)
+
+
+def _tiled_attention_backward(dy, cache):
+    qkv, n_head, causal, lse, kept, drop = cache
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
-    tiles, scale = _tiles(T), 1.0 / math.sqrt(D)
+    tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
     for piece in _pieces(B, H, T):
         qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
         dkp = dvp = None
-        for n, (i, j) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j)
+        for n, (i, j, seen) in reversed(list(enumerate(tiles))):
+            a = _scores(qs, kt, i, j, seen, causal)
             a -= lse[*piece, i:j]
             np.exp(a, out=a)
             dyt = dy[*piece, i:j]
             if drop:
                 dyt = dyt * (65536 / (65536 - drop))
-            da = dyt @ vt[..., :j]
+            da = dyt @ vt[..., :seen]
             if drop:
                 da *= kept[n][piece]
             da -= np.vecdot(da, a)[..., None]
@@ -219,13 +304,13 @@ def attention_backward(dy, cache):
             if drop:
                 a *= kept[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
-            np.multiply(da @ k[*piece, :j], scale, out=dq[*piece, i:j])
+            np.multiply(da @ k[*piece, :seen], scale, out=dq[*piece, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
             if dkp is None:                               # the last tile sees every key
                 dkp, dvp = dkt, dvt
             else:
-                dkp[..., :j, :] += dkt
-                dvp[..., :j, :] += dvt
+                dkp[..., :seen, :] += dkt
+                dvp[..., :seen, :] += dvt
         dk[piece] = dkp
         dv[piece] = dvp
     return dqkv
@@ -239,7 +324,7 @@ class KeyValues:
         self.room, self.n = room, 0
 
     def extend(self, k, v):
-        """Take in k and v (B, H, T, D) of the next tokens; all so far, (B, H, n, D) each."""
+        """Take in k and v (B, H, T, D) of the next tokens."""
         B, H, T, D = k.shape
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
@@ -247,22 +332,23 @@ class KeyValues:
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T
-        return self.k[:, :, :self.n], self.v[:, :, :self.n]
+
+    def so_far(self):
+        """``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` before the first."""
+        return None if self.k is None else (self.k[:, :, :self.n], self.v[:, :, :self.n])
 
 
-def attention_after(qkv, n_head, past):
-    """As :func:`functional.attention` with a past and without dropout; returns y only.
-
-    ``past`` is a :class:`KeyValues`, which takes in the new tokens: to join arrays at each
-    token, as the simple form does, would copy all the past each time.
-    """
-    T = qkv.shape[1]
+def _attention_after(qkv, n_head, causal, past):
+    """To join arrays at each token, as the simple form does, would copy all the past each
+    time."""
+    T, first = qkv.shape[1], past.n == 0
     q, k, v = F.split_heads(qkv, n_head)
-    k, v = past.extend(k, v)
-    if past.n == T:                                       # there was no past
-        return attention(qkv, n_head)[0]
+    past.extend(k, v)
+    if first:
+        return attention(qkv, n_head, causal=causal)[0]
+    k, v = past.so_far()
     s = _scaled(q) @ k.swapaxes(-1, -2)                   # (B, H, T, n)
-    if T > 1:                                             # one query may see every key
+    if causal and T > 1:                                  # one query may see every key
         s += F.causal_mask(T, past.n, s.dtype)
     return F.merge_heads(F.softmax(s)[0] @ v)
 
@@ -281,9 +367,10 @@ def _even(n, size, most):
     return [slice(i, min(i + each, n)) for i in range(0, n, each)]
 
 
-def _tiles(T):
-    """(first, end) of each tile of queries; the tile sees the keys before ``end``."""
-    return [(i, min(i + TILE, T)) for i in range(0, T, TILE)]
+def _tiles(T, causal):
+    """(first query, last + 1, number of keys that they see) for each tile."""
+    tiles = [(i, min(i + TILE, T)) for i in range(0, T, TILE)]
+    return [(i, j, j if causal else T) for i, j in tiles]
 
 
 def _scaled(q):
@@ -296,23 +383,16 @@ def _transposed(k):
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-@cache
-def _mask(n, dtype):
-    """The causal mask of a tile's own keys, (n, n)."""
-    mask = F.causal_mask(n, n, dtype)
-    mask.flags.writeable = False
-    return mask
-
-
-def _scores(qs, kt, i, j):
-    """Masked scores of the queries i ... j-1 with the keys 0 ... j-1."""
-    s = qs[..., i:j, :] @ kt[..., :j]
-    s[..., i:] += _mask(j - i, s.dtype)
+def _scores(qs, kt, i, j, seen, causal):
+    """Masked scores of the queries i ... j-1 with the keys 0 ... seen-1."""
+    s = qs[..., i:j, :] @ kt[..., :seen]
+    if causal:                                            # only a tile's own keys need a mask
+        s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
     return s
 
 
-def _dropout_masks(B, H, tiles, drop, rng):
-    """For each tile a boolean (B, H, queries, keys): what dropout keeps."""
-    shapes = [(B, H, j - i, j) for i, j in tiles]
-    return [(np.frombuffer(rng.bytes(2 * math.prod(s)), np.uint16) >= drop).reshape(s)
-            for s in shapes]
+def _dropout_masks(B, H, T, tiles, drop, rng):
+    """For each tile a boolean (B, H, queries, keys): what dropout keeps.  All T x T entries are
+    drawn, those that are never computed too, so that they are the simple form's."""
+    bits = np.frombuffer(rng.bytes(2 * B * H * T * T), np.uint16).reshape(B, H, T, T)
+    return [bits[:, :, i:j, :seen] >= drop for i, j, seen in tiles]

@@ -3,92 +3,130 @@
 After *Pretrained Transformers as Universal Computation Engines* (arXiv 2103.05247).
 """
 
+import inspect
 import math
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
 from . import functional as F
-from .freeze import GROUPS, group_of
+from .freeze import GROUPS
 from .layers import Layer, Linear
+
+
+class Trunk(Protocol):
+    """What a model asks of the trunk between its input layer and its output layer.
+
+    Any object will do that has these; :class:`minifpt.layers.Layer` supplies the last one for
+    the ``Parameter`` attributes of its own.  :class:`minifpt.GPT2` is one.
+
+    ``config.n_embd`` is the number of channels C, ``dtype`` that of all arrays.
+    ``config.dropout``, where there is one, is applied after the input layer as well.
+    """
+
+    config: object
+    dtype: np.dtype
+
+    def forward(self, x, train=False, rng=None):
+        """x (B, T, C) -> (hidden (B, T, C), cache).
+
+        With ``train=True`` dropout is on, drawn from ``rng``.  Two more keywords are passed
+        where the signature names them: ``need_dx=False`` when nothing below the trunk learns,
+        and ``last=n`` when only the last n tokens are read, to return (B, n, C).  The cache may
+        be ``None`` when nothing is to be learned; ``backward`` is then not called.
+        """
+
+    def backward(self, dy, cache):
+        """dy as hidden -> dx (B, T, C); adds into ``.grad`` by ``Parameter.add_grad``."""
+
+    def named_parameters(self):
+        """(name, ``minifpt.layers.Parameter``) of each parameter."""
+
+
+def check_trunk(trunk):
+    """Raise a one-line ``ValueError`` for what is no :class:`Trunk`."""
+    lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
+             if not hasattr(trunk, name)]
+    if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
+        raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
+                         f"it has no {', '.join(lacks) or 'config.n_embd'} "
+                         "(see minifpt.fpt.Trunk)")
+
+
+@lru_cache(maxsize=64)
+def extras(trunk_class):
+    """Which of the two optional keywords a trunk's ``forward`` takes."""
+    takes = inspect.signature(trunk_class.forward).parameters
+    return [name for name in ("need_dx", "last") if name in takes]
 
 
 class FPT(Layer):
     """A trunk between a new input layer and a new output layer.
 
-    trunk           what :class:`minifpt.GPT2` is: ``forward``, ``backward``, ``config``.
+    trunk           a :class:`Trunk`, such as :class:`minifpt.GPT2`.
     input_dim       numbers in a token, or for integer ids the number of symbols.
     output_dim      scores at each token that is read.
     output_tokens   how many of the last tokens are read.
 
-    The input layer starts orthogonal with gain 1.41 and zero offset, the output layer
+    The input layer starts orthogonal with gain 1.41 and zero bias, the output layer
     uniform within ``1 / sqrt(C)``, as in the paper's code.  Everything is trainable until
     :meth:`freeze` is called.
     """
 
     def __init__(self, trunk, input_dim, output_dim, output_tokens=1, seed=0):
+        check_trunk(trunk)
         if min(input_dim, output_dim, output_tokens) < 1:
             raise ValueError("FPT: input_dim, output_dim and output_tokens must be at least 1, "
                              f"got {input_dim}, {output_dim}, {output_tokens}")
         C, dtype = trunk.config.n_embd, trunk.dtype
-        self.input = Linear(input_dim, C, dtype)
+        self.input = Linear(input_dim, C, dtype, "input")
         self.trunk = trunk
-        self.output = Linear(C, output_dim, dtype)
+        self.output = Linear(C, output_dim, dtype, "output")
         self.output_tokens = output_tokens
         rng = np.random.default_rng([seed, 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
 
-    def named_parameters(self, prefix=""):
-        """As every layer's, without the trunk's token embedding, which FPT does not use."""
-        for name, p in super().named_parameters(prefix):
-            if group_of(name.removeprefix(prefix)) != "tok":
-                yield name, p
-
     def forward(self, x, train=False, rng=None):
         """x (B, T, input_dim), or ids (B, T) -> logits (B, output_tokens, output_dim).
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
+        self._check(x)
         ids = np.issubdtype(x.dtype, np.integer)
-        want = "(B, T)" if ids else f"(B, T, {len(self.input.weight.data)})"
-        if x.ndim != 3 - ids or (not ids and x.shape[2] != len(self.input.weight.data)):
-            raise ValueError(f"FPT: x has shape {x.shape}, expected {want}")
-        if x.shape[1] < self.output_tokens:
-            raise ValueError(f"FPT: x has {x.shape[1]} tokens, "
-                             f"{self.output_tokens} of them are to be read")
-        if ids:                                           # a linear layer on one-hot vectors
-            e, c_in = F.embedding(x, self.input.weight.data)
-            e += self.input.bias.data
-            c_in = c_in if self.input.trainable else None
-        else:
-            e, c_in = self.input.forward(x.astype(self.trunk.dtype, copy=False), need_dx=False)
-        e, mask = F.dropout(e, self.trunk.config.dropout if train else 0.0, rng)
-        y, c_trunk = self.trunk.forward(e, train, rng, need_dx=c_in is not None,
-                                        last=self.output_tokens)
-        logits, c_out = self.output.forward(y, c_trunk is not None)
-        if c_out is None:
-            return logits, None
-        return logits, (c_in, ids, None if c_in is None else mask, c_trunk, c_out)
+        p, cache = getattr(self.trunk.config, "dropout", 0.0) if train else 0.0, {}
+        x = x if ids else x.astype(self.trunk.dtype, copy=False)
+        x, cache["input"] = self.input.forward(x, need_dx=False)
+        x, cache["dropout"] = F.dropout(x, p, rng)
+        options = {"need_dx": cache["input"] is not None, "last": self.output_tokens}
+        y, cache["trunk"] = self.trunk.forward(
+            x, train, rng, **{name: options[name] for name in extras(type(self.trunk))})
+        if y.shape[1] != self.output_tokens:
+            y, cache["last"] = F.last_tokens(y, self.output_tokens)
+        logits, cache["output"] = self.output.forward(y, cache["trunk"] is not None)
+        return logits, cache if cache["output"] is not None else None
 
     def backward(self, dlogits, cache):
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        c_in, ids, mask, c_trunk, c_out = cache
-        dy = self.output.backward(dlogits, c_out)
-        if c_trunk is None:
+        dy = self.output.backward(dlogits, cache["output"])
+        if cache["trunk"] is None:
             return
-        de = self.trunk.backward(dy, c_trunk)
-        if c_in is None:
-            return
-        de = F.dropout_backward(de, mask)
-        if not ids:
-            self.input.backward(de, c_in)
-            return
-        weight, bias = self.input.parameters()
-        if weight.trainable:
-            weight.add_grad(F.embedding_backward(de, c_in))
-        if bias.trainable:
-            bias.add_grad(de.sum(axis=(0, 1)))
+        if "last" in cache:
+            dy = F.last_tokens_backward(dy, cache["last"])
+        dx = self.trunk.backward(dy, cache["trunk"])
+        if cache["input"] is not None:
+            self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
+
+    def _check(self, x):
+        ids, input_dim = np.issubdtype(x.dtype, np.integer), len(self.input.weight.data)
+        if x.ndim != 3 - ids or (not ids and x.shape[2] != input_dim):
+            raise ValueError(f"FPT: x has shape {x.shape}, expected "
+                             + ("(B, T)" if ids else f"(B, T, {input_dim})"))
+        if x.shape[1] < self.output_tokens:
+            raise ValueError(f"FPT: x has {x.shape[1]} tokens, "
+                             f"{self.output_tokens} of them are to be read")
 
     def predict(self, x):
         """Logits without dropout and without a cache."""
@@ -99,9 +137,8 @@ class FPT(Layer):
         """``{group: (parameters, trained)}``.  With ``tokens``, only as many positions count
         as an input of that length uses: no gradient ever reaches the others."""
         count = {}
-        for name, p in self.named_parameters():
-            group = group_of(name)
-            size = p.data.size
+        for _, p in self.named_parameters():
+            group, size = p.group, p.data.size
             if group == "pos" and tokens is not None:
                 size = min(tokens, len(p.data)) * p.data.shape[1]
             total, trained = count.get(group, (0, 0))

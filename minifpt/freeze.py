@@ -3,25 +3,15 @@
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
+# The paper's groups.  The layer that owns a parameter says which one it belongs to.
 GROUPS = {
     "input": "the input layer",
     "pos": "positional embeddings",
-    "ln": "layer norms, scale and offset",
-    "attn": "self-attention",
+    "ln": "layer norms, scale and bias",
+    "attn": "self-attention, or whatever mixes tokens",
     "mlp": "feed-forward",
     "output": "the output layer",
-    "tok": "token embedding, unused by FPT",
 }
-
-
-def group_of(name):
-    """The group of a parameter: ``group_of("trunk.h.0.ln_1.weight") == "ln"``."""
-    parts = name.removeprefix("trunk.").split(".")
-    for part in parts:
-        group = {"wte": "tok", "wpe": "pos"}.get(part, part.split("_")[0])
-        if group in GROUPS:
-            return group
-    raise ValueError(f"parameter '{name}' is in none of the groups {', '.join(GROUPS)}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,6 @@ class FreezeMask:
     attn: bool = False
     mlp: bool = False
     output: bool = False
-    tok: bool = False
     patterns: tuple = ()
 
     @classmethod
@@ -54,7 +43,7 @@ class FreezeMask:
     @classmethod
     def output_only(cls):
         """All frozen but the output layer."""
-        return cls(input=True, pos=True, ln=True, attn=True, mlp=True, tok=True)
+        return cls(input=True, pos=True, ln=True, attn=True, mlp=True)
 
     @classmethod
     def parse(cls, text):
@@ -81,18 +70,32 @@ class FreezeMask:
         groups = [f.name for f in fields(self) if f.name in GROUPS and getattr(self, f.name)]
         return ",".join([*groups, *self.patterns]) or "full"
 
-    def frozen(self, name):
-        """Whether this mask freezes the parameter of that name."""
-        short = name.removeprefix("trunk.")
-        return getattr(self, group_of(name)) or any(
-            fnmatchcase(name, p) or fnmatchcase(short, p) for p in self.patterns)
+    def frozen(self, name, group):
+        """Whether this mask freezes the parameter of that name and group."""
+        if group not in GROUPS:
+            raise ValueError(f"parameter '{name}' is in the group '{group}', expected one of "
+                             f"{', '.join(GROUPS)}")
+        return getattr(self, group) or any(matches(name, p) for p in self.patterns)
+
+    def select(self, layer):
+        """``{name: whether it is frozen}`` for every parameter of a layer or model.
+
+        Raises ``ValueError`` for a pattern that matches no parameter.
+        """
+        named = dict(layer.named_parameters())
+        for pattern in self.patterns:
+            if not any(matches(name, pattern) for name in named):
+                raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
+                                 f"names look like '{next(iter(named), '(there are none)')}'")
+        return {name: self.frozen(name, p.group) for name, p in named.items()}
 
     def apply(self, layer):
         """Set ``.trainable`` of every parameter of a layer or model."""
-        names = [name for name, _ in layer.named_parameters()]
-        for pattern in self.patterns:
-            if not any(FreezeMask(patterns=(pattern,)).frozen(name) for name in names):
-                raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
-                                 f"names look like '{names[0]}'")
+        frozen = self.select(layer)
         for name, p in layer.named_parameters():
-            p.trainable = not self.frozen(name)
+            p.trainable = not frozen[name]
+
+
+def matches(name, pattern):
+    """Whether a pattern matches a parameter's name, with or without the ``trunk.`` prefix."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.removeprefix("trunk."), pattern)

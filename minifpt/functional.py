@@ -1,57 +1,71 @@
-"""The mathematics of a GPT-2: each operation and, right under it, its backward.
+"""The mathematics of a GPT-2: each operation, with its backward directly below it.
 
 Every operation is a pair::
 
     y, cache     = op(x, ...)
-    dx, dw, ...  = op_backward(dy, cache, need=(True, ...))
+    dx, dw, ...  = op_backward(dy, cache)
 
-``dy`` is the gradient of one scalar loss with respect to ``y`` and has the shape of
-``y``; ``dx`` is the gradient with respect to ``x`` and has the shape of ``x``.
-``cache`` holds what the backward pass reads, and nothing is stored anywhere else, so an
-operation can run twice before it runs back.  ``need`` says which results are wanted, in
-the order in which they are returned: one that is not wanted is ``None`` and is never
-computed, and what only it would have read may be ``None`` in the cache.
+``dy`` is the gradient of one scalar loss with respect to ``y`` and has the shape of ``y``;
+``dx`` is the gradient with respect to ``x`` and has the shape of ``x``.  The cache is a
+``NamedTuple`` of what the backward pass reads.  Nothing is stored anywhere else, so an
+operation can run twice before it runs back.
+
+Operations with weights take ``need``, which says which gradients will be wanted, in the
+order in which the backward pass returns them.  One that is not wanted is ``None`` and is
+never computed, and what only it would read is not kept.  Where none is wanted the cache
+itself is ``None``.
 
 Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D = C / H``,
-``V`` vocabulary, ``...`` any leading axes.  The dtype of the input is the dtype of all
-that follows: Python's own floats are the only other numbers here, because NumPy lets them
-take the array's dtype, where a NumPy scalar would turn float32 into float64.
+``V`` vocabulary, ``...`` any leading axes.  The dtype of the input is the dtype of all that
+follows: all other numbers here are Python floats, because NumPy lets them take the array's
+dtype, where a NumPy scalar would turn float32 into float64.
 """
 
 import math
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 # ---------------------------------------------------------------------------- linear
 
 
-def linear(x, w, b):
+class LinearCache(NamedTuple):
+    """What :func:`linear_backward` reads."""
+
+    x: np.ndarray                                         # None where dw is not wanted
+    w: np.ndarray
+    need: tuple
+
+
+def linear(x, w, b, need=(True, True, True)):
     """Affine map of the last axis: ``y = x @ w + b``.
 
-    x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as
-    in GPT-2's own checkpoints.
+    x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
+    GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
     """
-    if x.shape[-1] != w.shape[0]:
-        raise ValueError(f"linear: x has {x.shape[-1]} features, w has shape {w.shape}: "
-                         f"expected x of shape (..., {w.shape[0]})")
-    # One product over all rows; matmul on the 3-d array would make one per batch entry.
+    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
+        raise ValueError(f"linear: x has shape {x.shape}, w {w.shape} and b {b.shape}, "
+                         "expected x (..., I), w (I, O), b (O,)")
+    # One product over all rows: matmul on the 3-d array would make one per batch entry.
     y = x.reshape(-1, w.shape[0]) @ w                     # (N, I) @ (I, O) -> (N, O)
     y += b
-    return y.reshape(*x.shape[:-1], w.shape[1]), (x, w)
+    y = y.reshape(*x.shape[:-1], w.shape[1])
+    return y, LinearCache(x if need[1] else None, w, need) if any(need) else None
 
 
-def linear_backward(dy, cache, need=(True, True, True)):
+def linear_backward(dy, cache):
     """``dx = dy @ w.T``, ``dw = x.T @ dy``, ``db = sum of dy over all rows``.
 
     Each row of x meets every row of w once, so its gradient is a product again.
     """
-    x, w = cache
-    dy2 = dy.reshape(-1, dy.shape[-1])                    # (N, O)
+    x, w, need = cache
+    dy2 = dy.reshape(-1, w.shape[1])                      # (N, O)
     dx = dw = db = None
     if need[0]:
         dx = (dy2 @ w.T).reshape(*dy.shape[:-1], w.shape[0])
     if need[1]:
-        dw = x.reshape(-1, x.shape[-1]).T @ dy2           # (I, N) @ (N, O) -> (I, O)
+        dw = x.reshape(-1, w.shape[0]).T @ dy2            # (I, N) @ (N, O) -> (I, O)
     if need[2]:
         db = dy2.sum(axis=0)
     return dx, dw, db
@@ -60,19 +74,28 @@ def linear_backward(dy, cache, need=(True, True, True)):
 # ------------------------------------------------------------------------- embedding
 
 
+class EmbeddingCache(NamedTuple):
+    """What :func:`embedding_backward` reads."""
+
+    ids: np.ndarray
+    shape: tuple                                          # of the table
+
+
 def embedding(ids, w):
     """Row lookup: ``y = w[ids]``, a linear layer on one-hot vectors without the product.
 
     ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C).
     """
+    if not np.issubdtype(ids.dtype, np.integer):          # booleans would act as a mask
+        raise ValueError(f"embedding: ids have dtype {ids.dtype}, expected integers")
     if ids.size and (ids.min() < 0 or ids.max() >= len(w)):
         raise ValueError(f"embedding: ids run from {ids.min()} to {ids.max()}, "
                          f"the table has rows 0 to {len(w) - 1}")
-    return w[ids], (ids, w.shape)
+    return w[ids], EmbeddingCache(ids, w.shape)
 
 
 def embedding_backward(dy, cache):
-    """``dw[v] = sum of dy over the places where ids is v``.  Returns ``dw`` (V, C)."""
+    """``dw[v] = sum of dy over the positions where ids is v``.  Returns ``dw`` (V, C)."""
     ids, shape = cache
     dw = np.zeros(shape, dy.dtype)
     if ids.size:
@@ -83,71 +106,146 @@ def embedding_backward(dy, cache):
     return dw
 
 
+class UnembeddingCache(NamedTuple):
+    """What :func:`unembedding_backward` reads."""
+
+    x: np.ndarray
+    w: np.ndarray
+    need: tuple
+
+
+def unembedding(x, w, need=(True, True)):
+    """A language model's scores, by the table that embeds its tokens: ``y = x @ w.T``.
+
+    x (..., C), w (V, C) -> y (..., V).  Tying the two tables is due to Press and Wolf (2016,
+    arXiv 1608.05859).  ``need`` is for (dx, dw).
+    """
+    y = (x.reshape(-1, w.shape[1]) @ w.T).reshape(*x.shape[:-1], len(w))
+    return y, UnembeddingCache(x if need[1] else None, w, need) if any(need) else None
+
+
+def unembedding_backward(dy, cache):
+    """``dx = dy @ w``, ``dw = dy.T @ x``.  The table's other gradient is the embedding's."""
+    x, w, need = cache
+    V, C = w.shape
+    dx = (dy.reshape(-1, V) @ w).reshape(*dy.shape[:-1], C) if need[0] else None
+    dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
+    return dx, dw
+
+
+class PositionsCache(NamedTuple):
+    """What :func:`positions_backward` reads."""
+
+    tokens: slice
+    shape: tuple                                          # of the table
+    need: tuple
+
+
+def positions(x, w, start=0, need=(True, True)):
+    """Add to each token the vector of its position: ``y[:, t] = x[:, t] + w[start + t]``.
+
+    x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
+    """
+    tokens = slice(start, start + x.shape[1])
+    return x + w[tokens], PositionsCache(tokens, w.shape, need) if any(need) else None
+
+
+def positions_backward(dy, cache):
+    """``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
+    tokens, shape, need = cache
+    dw = None
+    if need[1]:
+        dw = np.zeros(shape, dy.dtype)
+        dw[tokens] = dy.sum(axis=0)
+    return dy if need[0] else None, dw
+
+
 # ------------------------------------------------------------------------ layer norm
 
 
-def layer_norm(x, w, b, eps=1e-5):
+class LayerNormCache(NamedTuple):
+    """What :func:`layer_norm_backward` reads."""
+
+    xhat: np.ndarray                                      # x with mean 0 and deviation 1
+    rstd: np.ndarray                                      # 1 / deviation of x, (..., 1)
+    w: np.ndarray
+    need: tuple
+
+
+def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     """Layer normalisation over the last axis (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
 
-    ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``; mean and
-    (biased) variance are taken over the C channels of each token.
+    ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``; mean and (biased)
+    variance are those of the C channels of each token.
 
-    x (..., C), scale w (C,), offset b (C,) -> y (..., C).  Finite for any finite x.
+    x (..., C), scale w (C,), bias b (C,) -> y (..., C).  Finite for any finite x.  ``need`` is
+    for (dx, dw, db).
     """
-    if x.shape[-1:] != w.shape:
-        raise ValueError(f"layer_norm: x has {x.shape[-1]} channels, w has shape {w.shape}")
+    check_layer_norm(x, w, b)
     with np.errstate(over="ignore", invalid="ignore"):
-        xhat, rstd = _standardise(x, eps)
-        bad = ~(np.isfinite(rstd) & (rstd > 0))
-        if bad.any():
-            # The square of a value above 1e19 overflows float32.  The result does not
-            # depend on the size of such a row, so shrink it first, and eps with it, down
-            # to the variance that rounding makes.
-            s = np.where(bad, np.abs(x).max(axis=-1, keepdims=True), 1.0)
-            tiny = np.finfo(x.dtype).eps ** 2
-            xhat, rstd = _standardise(x / s, np.where(bad, tiny, x.dtype.type(eps)))
-            rstd = rstd / s
-    y = xhat * w
-    y += b
-    return y, (xhat, rstd, w)
+        centred = x - x.mean(axis=-1, keepdims=True)
+        rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
+        xhat = centred * rstd
+    rescue_overflow(x, xhat, rstd)
+    y = xhat * w + b
+    return y, LayerNormCache(xhat, rstd, w, need) if any(need) else None
 
 
-def _standardise(x, eps):
-    """``(x - mean) / sqrt(var + eps)`` along the last axis, and ``1 / sqrt(var + eps)``."""
-    xhat = x - x.mean(axis=-1, keepdims=True)
-    var = np.vecdot(xhat, xhat)[..., None] / x.shape[-1]  # (..., 1)
-    rstd = 1.0 / np.sqrt(var + eps)
-    xhat *= rstd
-    return xhat, rstd
+def layer_norm_backward(dy, cache):
+    """With ``g = dy * w``: ``dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd``,
+    ``dw = sum(dy * xhat)`` and ``db = sum(dy)`` over all tokens.
 
-
-def layer_norm_backward(dy, cache, need=(True, True, True)):
-    """With ``g = dy * w``: ``dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd``.
-
-    The two means are what a shift and a stretch of the row would have done to the loss:
-    layer norm removes both, so neither may pass back.  ``dw = sum(dy * xhat)`` and
-    ``db = sum(dy)`` over all tokens.
+    The two means are the parts of g that would shift or stretch the row.  Layer norm removes
+    both from x, so neither of them passes back.
     """
-    xhat, rstd, w = cache
-    C = dy.shape[-1]
+    xhat, rstd, w, need = cache
     dx = dw = db = None
     if need[0]:
         g = dy * w
-        dx = xhat * (np.vecdot(g, xhat)[..., None] / -C)
-        dx += g
-        dx -= g.mean(axis=-1, keepdims=True)
-        dx *= rstd
+        dx = (g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
     if need[1]:
-        dw = (dy * xhat).reshape(-1, C).sum(axis=0)
+        dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
     if need[2]:
-        db = dy.reshape(-1, C).sum(axis=0)
+        db = dy.reshape(-1, len(w)).sum(axis=0)
     return dx, dw, db
 
 
-# ------------------------------------------------------------------------------ GELU
+def check_layer_norm(x, w, b):
+    """Raise a ``ValueError`` for shapes that do not fit."""
+    if x.shape[-1:] != w.shape or b.shape != w.shape:
+        raise ValueError(f"layer_norm: x has shape {x.shape}, w {w.shape} and b {b.shape}, "
+                         "expected x (..., C), w (C,), b (C,)")
+
+
+def rescue_overflow(x, xhat, rstd):
+    """Mend, in place, the rows whose variance overflowed: float32 holds no square of a value
+    above 1e19.
+
+    Such a row is divided by its largest value first.  Its xhat does not depend on its size,
+    and eps, which would vanish beside it, becomes the variance that rounding makes.
+    """
+    bad = ~(np.isfinite(rstd) & (rstd > 0))[..., 0]
+    if bad.any():
+        size = np.abs(x[bad]).max(axis=-1, keepdims=True)
+        row = x[bad] / size
+        row -= row.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True)
+                            + float(np.finfo(x.dtype).eps) ** 2)
+        xhat[bad], rstd[bad] = row / deviation, 1.0 / deviation / size
+
+
+# ----------------------------------------------------------------------- activations
+
+
+class ActivationCache(NamedTuple):
+    """What the backward pass of an activation reads."""
+
+    x: np.ndarray
+
 
 GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
+GELU_FLAT = 30.0                                          # beyond it tanh(u) is -1 or 1 exactly
 
 
 def gelu(x):
@@ -156,120 +254,148 @@ def gelu(x):
     ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``
     (Hendrycks, Gimpel 2016, arXiv 1606.08415).  x (...) -> y (...).
     """
-    t = _gelu_tanh(x)
-    t += 1.0
-    t *= x
-    t *= 0.5
-    return t, x
-
-
-def _gelu_tanh(x):
-    """``tanh(sqrt(2/pi) * (x + 0.044715 x^3))``."""
-    u = x * x
-    u *= GELU_A * GELU_B
-    u += GELU_A
-    u *= x
-    return np.tanh(u, out=u)
+    c = np.clip(x, -GELU_FLAT, GELU_FLAT)                 # so that the cube stays finite
+    t = np.tanh(GELU_A * (c + GELU_B * c * c * c))
+    return 0.5 * x * (1.0 + t), ActivationCache(x)
 
 
 def gelu_backward(dy, cache):
     """``dx = dy * ((1 + t)/2 + x/2 * (1 - t^2) * du/dx)`` with ``t = tanh(u)`` and
-    ``du/dx = sqrt(2/pi) * (1 + 3 * 0.044715 x^2)``.
+    ``du/dx = sqrt(2/pi) * (1 + 3 * 0.044715 x^2)``."""
+    c = np.clip(cache.x, -GELU_FLAT, GELU_FLAT)
+    t = np.tanh(GELU_A * (c + GELU_B * c * c * c))
+    du = GELU_A * (1.0 + 3.0 * GELU_B * c * c)
+    return dy * (0.5 * (1.0 + t) + 0.5 * c * (1.0 - t * t) * du)
 
-    ``t`` is computed again: that is cheaper than to keep it, it would be as large as x,
-    four times the width of the trunk.
-    """
-    x = cache
-    t = _gelu_tanh(x)
-    dx = x * x
-    dx *= 3.0 * GELU_A * GELU_B
-    dx += GELU_A
-    dx *= x                                               # x du/dx
-    dx *= 1.0 - t * t
-    dx += t
-    dx += 1.0
-    dx *= 0.5
-    dx *= dy
-    return dx
+
+def gelu_exact(x):
+    """Gaussian error linear unit as it is defined: ``y = x * P(x)``, ``P(x) = (1 +
+    erf(x / sqrt(2))) / 2`` the normal distribution function.  x (...) -> y (...)."""
+    from scipy.special import ndtr                        # slow to import, and rarely wanted
+    return x * ndtr(x), ActivationCache(x)
+
+
+def gelu_exact_backward(dy, cache):
+    """``dx = dy * (P(x) + x p(x))``, ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)`` the density."""
+    from scipy.special import ndtr
+    x = cache.x
+    c = np.clip(x, -GELU_FLAT, GELU_FLAT)
+    return dy * (ndtr(x) + c * np.exp(-0.5 * c * c) * (1.0 / math.sqrt(2.0 * math.pi)))
+
+
+def relu(x):
+    """Rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
+    return np.maximum(x, 0.0), ActivationCache(x)
+
+
+def relu_backward(dy, cache):
+    """``dx = dy where x > 0``, and 0 elsewhere."""
+    return dy * (cache.x > 0.0)
 
 
 # --------------------------------------------------------------------------- softmax
 
 
+class SoftmaxCache(NamedTuple):
+    """What :func:`softmax_backward` reads."""
+
+    y: np.ndarray
+
+
 def softmax(x):
     """``y_i = exp(x_i) / sum_j exp(x_j)`` along the last axis.
 
-    The largest x of each row is taken away first, which changes nothing in the quotient
-    and keeps every exponential at or below 1.  x (..., N) -> y (..., N).
+    The largest x of each row is subtracted first, which changes nothing in the quotient and
+    keeps every exponential at or below 1.  x (..., N) -> y (..., N).
     """
     with np.errstate(over="ignore"):                      # -inf is right: exp gives 0
-        y = x - x.max(axis=-1, keepdims=True)
-    np.exp(y, out=y)
-    y /= y.sum(axis=-1, keepdims=True)
-    return y, y
+        e = x - x.max(axis=-1, keepdims=True)
+    np.exp(e, out=e)
+    e /= e.sum(axis=-1, keepdims=True)
+    return e, SoftmaxCache(e)
 
 
 def softmax_backward(dy, cache):
-    """``dx = y * (dy - sum_j dy_j y_j)``: a row's outputs sum to 1, whatever moves."""
-    y = cache
-    dx = dy - np.vecdot(dy, y)[..., None]
-    dx *= y
-    return dx
+    """``dx = y * (dy - sum_j dy_j y_j)``: a row's outputs always sum to 1."""
+    y = cache.y
+    return y * (dy - np.vecdot(dy, y)[..., None])
 
 
 # --------------------------------------------------------------------------- dropout
+
+
+class DropoutCache(NamedTuple):
+    """What :func:`dropout_backward` reads."""
+
+    mask: np.ndarray                                      # None where nothing is dropped
 
 
 def dropout(x, p, rng):
     """Inverted dropout (Srivastava et al. 2014): ``y = x * mask``, ``mask`` 0 or 1/(1-p).
 
     x (...) -> y (...).  Each entry is kept or not by 16 random bits, so p is rounded to a
-    multiple of 2^-16; the scale uses the rounded value and the mean of y is exactly x.
-    With p = 0 nothing is drawn and y is x.
+    multiple of 2^-16; the scale uses the rounded value, so the mean of y is exactly x.  With
+    p = 0 nothing is drawn and y is x.
     """
-    if not 0.0 <= p < 1.0 - 2**-17:
-        raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
-    drop = round(p * 65536)
+    drop = dropout_bits(p, rng)
     if drop == 0:
-        return x, None
-    if rng is None:
-        raise ValueError(f"dropout: p is {p} and rng is None: "
-                         "pass rng=np.random.default_rng(seed)")
+        return x, DropoutCache(None)
     bits = np.frombuffer(rng.bytes(2 * x.size), np.uint16).reshape(x.shape)
     mask = np.multiply(bits >= drop, 65536.0 / (65536 - drop), dtype=x.dtype)
-    return x * mask, mask
+    return x * mask, DropoutCache(mask)
 
 
 def dropout_backward(dy, cache):
     """``dx = dy * mask``: what was dropped gets nothing, what was kept its scale."""
-    return dy if cache is None else dy * cache
+    return dy if cache.mask is None else dy * cache.mask
 
 
-# ------------------------------------------------------- causal multi-head attention
+def dropout_bits(p, rng):
+    """How many of the 65,536 numbers of 16 bits mean that an entry is dropped."""
+    if not 0.0 <= p < 1.0 - 2**-17:
+        raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
+    drop = round(p * 65536)
+    if drop and rng is None:
+        raise ValueError(f"dropout: p is {p} and rng is None: "
+                         "pass rng=np.random.default_rng(seed)")
+    return drop
 
 
-def attention(qkv, n_head, p=0.0, rng=None, past=None):
-    """Causal multi-head self-attention between the two linear layers of a GPT-2 block.
+# -------------------------------------------------------------- multi-head attention
 
-    For each head, ``A = softmax(Q K^T / sqrt(D))`` over the tokens up to each query's own
-    place, ``y = dropout(A) V`` (Vaswani et al. 2017, arXiv 1706.03762, eq. 1).
+
+class AttentionCache(NamedTuple):
+    """What :func:`attention_backward` reads."""
+
+    q: np.ndarray                                         # (B, H, T, D)
+    k: np.ndarray                                         # (B, H, P+T, D)
+    v: np.ndarray                                         # (B, H, P+T, D)
+    probabilities: np.ndarray                             # (B, H, T, P+T), before dropout
+    mask: np.ndarray                                      # dropout's, or None
+
+
+def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
+    """Multi-head self-attention between the two linear layers of a GPT-2 block.
+
+    For each head, ``S = Q K^T / sqrt(D)``, ``A = softmax(S)``, ``y = dropout(A) V`` (Vaswani
+    et al. 2017, arXiv 1706.03762, eq. 1).  When ``causal``, A covers the tokens up to each
+    query's own position; otherwise it covers all of them.
 
     qkv (B, T, 3C): queries, keys and values side by side, each H heads of D channels.
     ``past`` (k, v), each (B, H, P, D), are keys and values of P tokens before these.
-    -> y (B, T, C); the cache is (q, k, v, A, mask): q (B, H, T, D), k and v
-    (B, H, P+T, D), A (B, H, T, P+T) the probabilities before dropout, mask its mask.
+    -> y (B, T, C).
     """
-    q, k, v = split_heads(qkv, n_head)
+    q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
-        k = np.concatenate([past[0], k], axis=2)
-        v = np.concatenate([past[1], v], axis=2)
-    a = q @ k.swapaxes(-1, -2)                            # (B, H, T, P+T)
-    a *= 1.0 / math.sqrt(q.shape[-1])
-    a += causal_mask(*a.shape[-2:], a.dtype)
-    a, _ = softmax(a)
-    kept, mask = dropout(a, p, rng)
+        k, v = (np.concatenate(pair, axis=2) for pair in zip(past, (k, v), strict=True))
+    scores = q @ k.swapaxes(-1, -2)                       # (B, H, T, P+T)
+    scores *= 1.0 / math.sqrt(q.shape[-1])
+    if causal:
+        scores += causal_mask(*scores.shape[-2:], scores.dtype)
+    probabilities, _ = softmax(scores)
+    kept, (mask,) = dropout(probabilities, p, rng)
     y = merge_heads(kept @ v)                             # (B, H, T, D) -> (B, T, C)
-    return y, (q, k, v, a, mask)
+    return y, AttentionCache(q, k, v, probabilities, mask)
 
 
 def attention_backward(dy, cache):
@@ -282,15 +408,15 @@ def attention_backward(dy, cache):
     A masked entry has A = 0, so softmax_backward gives it dS = 0 and no mask is needed.
     Returns ``dqkv`` (B, T, 3C).
     """
-    q, k, v, a, mask = cache
+    q, k, v, probabilities, mask = cache
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)     # (B, H, T, D)
     dqkv = np.empty((B, T, 3 * H * D), dy.dtype)
     dq, dk, dv = split_heads(dqkv, H)                     # views: each product lands in place
-    kept = a if mask is None else a * mask
+    kept = probabilities if mask is None else probabilities * mask
     np.matmul(kept.swapaxes(-1, -2), dy, out=dv)
-    da = dropout_backward(dy @ v.swapaxes(-1, -2), mask)  # (B, H, T, T)
-    ds = softmax_backward(da, a)
+    da = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))      # (B, H, T, T)
+    ds = softmax_backward(da, SoftmaxCache(probabilities))
     ds *= 1.0 / math.sqrt(D)
     np.matmul(ds, k, out=dq)
     np.matmul(ds.swapaxes(-1, -2), q, out=dk)
@@ -312,15 +438,62 @@ def merge_heads(y):
     return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
 
 
+@lru_cache(maxsize=16)
 def causal_mask(n_query, n_key, dtype):
     """(n_query, n_key): 0 where a query may look, -inf on the tokens after its own.
 
-    The queries are the last n_query of the n_key tokens.
+    The queries are the last n_query of the n_key tokens.  The array is shared: read-only.
     """
-    return np.triu(np.full((n_query, n_key), -np.inf, dtype), k=n_key - n_query + 1)
+    mask = np.triu(np.full((n_query, n_key), -np.inf, dtype), k=n_key - n_query + 1)
+    mask.flags.writeable = False
+    return mask
+
+
+# -------------------------------------------------------------------------- residual
+
+
+def residual(x, branch):
+    """The residual connection: ``y = x + branch``, where the branch is a function of x.
+
+    x, branch (..., C) -> y (..., C).  There is nothing to keep: the cache is ``None``.
+    """
+    return x + branch, None
+
+
+def residual_backward(dy, dbranch):
+    """``dx = dy + dbranch``: x went two ways, and the gradients of both add up.
+
+    ``dbranch`` is the gradient that came back through the branch.
+    """
+    return dy + dbranch
+
+
+class LastTokensCache(NamedTuple):
+    """What :func:`last_tokens_backward` reads."""
+
+    T: int
+
+
+def last_tokens(x, n):
+    """The last n tokens, n at least 1: x (B, T, C) -> y (B, n, C)."""
+    return np.ascontiguousarray(x[:, -n:]), LastTokensCache(x.shape[1])
+
+
+def last_tokens_backward(dy, cache):
+    """dy (B, n, C) -> dx (B, T, C): 0 for the tokens that were not read."""
+    B, n, C = dy.shape
+    dx = np.zeros((B, cache.T, C), dy.dtype)
+    dx[:, -n:] = dy
+    return dx
 
 
 # --------------------------------------------------------------------- cross-entropy
+
+
+class LogSumExpCache(NamedTuple):
+    """What :func:`log_sum_exp_backward` reads."""
+
+    e: np.ndarray                                         # exp(x - max(x))
 
 
 def log_sum_exp(x):
@@ -331,13 +504,20 @@ def log_sum_exp(x):
     top = x.max(axis=-1, keepdims=True)
     with np.errstate(over="ignore"):
         e = np.exp(x - top)
-    return top + np.log(e.sum(axis=-1, keepdims=True)), (e,)
+    return top + np.log(e.sum(axis=-1, keepdims=True)), LogSumExpCache(e)
 
 
 def log_sum_exp_backward(dy, cache):
     """``dx = dy * softmax(x)``."""
-    (e,) = cache
+    e = cache.e
     return e * (dy / e.sum(axis=-1, keepdims=True))
+
+
+class CrossEntropyCache(NamedTuple):
+    """What :func:`cross_entropy_backward` reads."""
+
+    log_sum_exp: LogSumExpCache
+    targets: np.ndarray
 
 
 def cross_entropy(logits, targets):
@@ -353,14 +533,13 @@ def cross_entropy(logits, targets):
                          f"{logits.shape[-1] - 1}, at least one")
     lse, cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
-    return (lse - chosen).mean(), (cache, targets)
+    return (lse - chosen).mean(), CrossEntropyCache(cache, targets)
 
 
 def cross_entropy_backward(dy, cache):
     """``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
-    lse_cache, targets = cache
-    dlogits = log_sum_exp_backward(1.0, lse_cache)
-    index = targets[..., None]
+    dlogits = log_sum_exp_backward(1.0, cache.log_sum_exp)          # softmax(logits)
+    index = cache.targets[..., None]
     np.put_along_axis(dlogits, index, np.take_along_axis(dlogits, index, -1) - 1.0, -1)
-    dlogits *= dy / targets.size
+    dlogits *= dy / cache.targets.size
     return dlogits

@@ -1,10 +1,13 @@
-"""Parameters, and the layers of GPT-2: what holds them and calls ``functional``.
+"""Parameters, and the layers of GPT-2: they own the parameters and call ``functional``.
 
 A layer's ``forward(x, ...)`` gives ``(y, cache)`` and its ``backward(dy, cache)`` gives
-``dx`` and adds into the ``.grad`` of its trainable parameters.  With ``need_dx=False``
-nobody below wants ``dx``; a layer of which nothing is wanted (all frozen, no ``dx``)
-returns ``cache = None``, and ``backward`` on that is never called.  So what is frozen
-costs no gradient, and what lies below the lowest trainable parameter costs no memory.
+``dx`` and adds into the ``.grad`` of its trainable parameters.  A layer's cache is a
+dictionary keyed like its attributes; that of a layer with one operation is the operation's.
+
+With ``need_dx=False`` nothing below the layer learns, so nobody wants ``dx``.  A layer of
+which nothing is wanted (no ``dx``, and all its parameters frozen) returns ``cache = None``,
+and its ``backward`` is never called.  So a frozen parameter costs no gradient, and what lies
+below the lowest trainable parameter costs no memory.
 """
 
 from contextlib import contextmanager
@@ -17,22 +20,33 @@ from . import functional as F
 
 class Parameter:
     """An array with its gradient: ``.data``, ``.grad`` (``None`` until a backward pass
-    reaches it) and ``.trainable``."""
+    reaches it), ``.trainable``, and ``.group``, which a freeze mask goes by."""
 
-    __slots__ = ("data", "grad", "trainable")
+    __slots__ = ("data", "grad", "trainable", "group")
 
-    def __init__(self, data):
-        self.data = data
+    def __init__(self, data, group):
+        self.data, self.group = data, group
         self.grad = None
         self.trainable = True
 
     def add_grad(self, grad):
-        """Add one backward pass's gradient, an array that is ours from now on; ``None`` adds
-        nothing."""
+        """Add one backward pass's gradient, and take ownership of the array.  ``None``, or any
+        gradient of a frozen parameter, adds nothing."""
+        if grad is None or not self.trainable:
+            return
         if self.grad is None:
             self.grad = grad
-        elif grad is not None:
+        else:
             self.grad += grad
+
+    def __repr__(self):
+        return f"Parameter({self.describe()})"
+
+    def describe(self):
+        """Shape, dtype, group, trained or frozen, and the size of the gradient, as text."""
+        grad = "none" if self.grad is None else f"{np.linalg.norm(self.grad):.3g}"
+        return (f"{self.data.shape} {self.data.dtype}, {self.group}, "
+                f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
 class Layer:
@@ -40,30 +54,26 @@ class Layer:
     ``h.0.attn.c_attn.weight``."""
 
     def children(self):
-        """(name, Parameter or Layer) in the order of definition; lists are numbered."""
+        """(name, child) in the order of definition, where a child is a ``Parameter`` or
+        whatever has ``named_parameters``; lists are numbered."""
         for name, value in vars(self).items():
-            if isinstance(value, (Parameter, Layer)):
-                yield name, value
-            elif isinstance(value, list):
-                for i, item in enumerate(value):
-                    yield f"{name}.{i}", item
+            for key, item in ([(f"{name}.{i}", item) for i, item in enumerate(value)]
+                              if isinstance(value, list) else [(name, value)]):
+                if isinstance(item, Parameter) or hasattr(item, "named_parameters"):
+                    yield key, item
 
-    def named_parameters(self, prefix=""):
+    def named_parameters(self):
         """(name, Parameter) for every parameter below this layer."""
         for name, child in self.children():
             if isinstance(child, Parameter):
-                yield prefix + name, child
+                yield name, child
             else:
-                yield from child.named_parameters(f"{prefix}{name}.")
+                for inner, p in child.named_parameters():
+                    yield f"{name}.{inner}", p
 
     def parameters(self):
         """All parameters as a list."""
         return [p for _, p in self.named_parameters()]
-
-    @property
-    def trainable(self):
-        """Whether any parameter of this layer is trainable."""
-        return any(p.trainable for p in self.parameters())
 
     def zero_grad(self):
         """Forget all gradients."""
@@ -86,48 +96,56 @@ class Layer:
             for p in trainable:
                 p.trainable = True
 
+    def __repr__(self):
+        rows = [(name, p.describe()) for name, p in self.named_parameters()]
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
+
 
 class Linear(Layer):
-    """``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
+    """``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,); integers in place of x
+    stand for one-hot vectors."""
 
-    def __init__(self, n_in, n_out, dtype=np.float32):
-        self.weight = Parameter(np.zeros((n_in, n_out), dtype))
-        self.bias = Parameter(np.zeros(n_out, dtype))
+    def __init__(self, n_in, n_out, dtype=np.float32, group="mlp"):
+        self.weight = Parameter(np.zeros((n_in, n_out), dtype), group)
+        self.bias = Parameter(np.zeros(n_out, dtype), group)
 
     def forward(self, x, need_dx=True):
-        """x (..., n_in) -> y (..., n_out)."""
-        y, (x, w) = F.linear(x, self.weight.data, self.bias.data)
+        """x (..., n_in), or ids (...) in 0 ... n_in-1 -> y (..., n_out)."""
         need = need_dx, self.weight.trainable, self.bias.trainable
-        # Only the weight's gradient reads x: under a frozen weight x can be forgotten.
-        return y, ((x if need[1] else None, w), need) if any(need) else None
+        if np.issubdtype(x.dtype, np.integer):
+            y, cache = F.embedding(x, self.weight.data)
+            return y + self.bias.data, cache if any(need[1:]) else None
+        return F.linear(x, self.weight.data, self.bias.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in) or None."""
-        cache, need = cache
-        dx, dw, db = F.linear_backward(dy, cache, need)
+        if isinstance(cache, F.EmbeddingCache):
+            self.weight.add_grad(F.embedding_backward(dy, cache) if self.weight.trainable else None)
+            self.bias.add_grad(dy.reshape(-1, dy.shape[-1]).sum(axis=0))
+            return None
+        dx, dw, db = F.linear_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
 
 
 class LayerNorm(Layer):
-    """Layer normalisation of the last axis with scale ``weight`` and offset ``bias``."""
+    """Layer normalisation of the last axis with scale ``weight`` and ``bias``."""
 
-    def __init__(self, n, eps=1e-5, dtype=np.float32):
-        self.weight = Parameter(np.ones(n, dtype))
-        self.bias = Parameter(np.zeros(n, dtype))
+    def __init__(self, n, eps=1e-5, dtype=np.float32, group="ln"):
+        self.weight = Parameter(np.ones(n, dtype), group)
+        self.bias = Parameter(np.zeros(n, dtype), group)
         self.eps = eps
 
     def forward(self, x, need_dx=True):
         """x (..., C) -> y (..., C)."""
-        y, cache = F.layer_norm(x, self.weight.data, self.bias.data, self.eps)
         need = need_dx, self.weight.trainable, self.bias.trainable
-        return y, (cache, need) if any(need) else None
+        return fast.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
 
     def backward(self, dy, cache):
         """dy (..., C) -> dx (..., C) or None."""
-        cache, need = cache
-        dx, dw, db = F.layer_norm_backward(dy, cache, need)
+        dx, dw, db = fast.layer_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -136,8 +154,8 @@ class LayerNorm(Layer):
 class Embedding(Layer):
     """``y = weight[ids]``, weight (n, C)."""
 
-    def __init__(self, n, n_embd, dtype=np.float32):
-        self.weight = Parameter(np.zeros((n, n_embd), dtype))
+    def __init__(self, n, n_embd, dtype=np.float32, group="input"):
+        self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
 
     def forward(self, ids):
         """ids (...) integers -> y (..., C)."""
@@ -146,133 +164,160 @@ class Embedding(Layer):
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
-        if self.weight.grad is None:
-            self.weight.add_grad(F.embedding_backward(dy, cache))
-        else:                                             # the rows that were used, not the table
-            np.add.at(self.weight.grad, cache[0], dy)
+        self.weight.add_grad(F.embedding_backward(dy, cache))
+
+
+class Positions(Layer):
+    """Adds to each token the vector of its position, ``weight`` (n_positions, C)."""
+
+    def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
+        self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
+
+    def forward(self, x, start=0, need_dx=True):
+        """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
+        return F.positions(x, self.weight.data, start, (need_dx, self.weight.trainable))
+
+    def backward(self, dy, cache):
+        """dy (B, T, C) -> dx (B, T, C) or None."""
+        dx, dw = F.positions_backward(dy, cache)
+        self.weight.add_grad(dw)
+        return dx
+
+
+# What ``GPT2Config.activation_function`` may name, after Hugging Face: the operation and its
+# backward.  Add a pair here to use one of your own.
+ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
+               "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
+               "gelu": (F.gelu_exact, F.gelu_exact_backward),
+               "relu": (F.relu, F.relu_backward)}
+
+
+class Activation(Layer):
+    """The nonlinearity of a feed-forward layer, one of ``ACTIVATIONS``."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def forward(self, x, need_dx=True):
+        """x (...) -> y (...)."""
+        y, cache = ACTIVATIONS[self.name][0](x)
+        return y, cache if need_dx else None
+
+    def backward(self, dy, cache):
+        """dy (...) -> dx (...)."""
+        return ACTIVATIONS[self.name][1](dy, cache)
 
 
 class Attention(Layer):
-    """Causal multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
+    """Multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
 
     Dropout on the attention probabilities and on the result, as in GPT-2.
     """
 
-    def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32):
-        self.c_attn = Linear(n_embd, 3 * n_embd, dtype)
-        self.c_proj = Linear(n_embd, n_embd, dtype)
-        self.n_head = n_head
-        self.dropout = dropout
+    def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
+        self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
+        self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
+        self.n_head, self.dropout, self.causal = n_head, dropout, causal
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or of the ``last`` tokens only.  ``past``, a
         ``fast.KeyValues``, holds the tokens before these and takes these in; there is no way
         back through it."""
-        p = self.dropout if train else 0.0
-        qkv, c_in = self.c_attn.forward(x, need_dx)
-        if past is None:
-            a, c_heads = fast.attention(qkv, self.n_head, p, rng)
-        else:
-            a, c_heads = fast.attention_after(qkv, self.n_head, past), None
-        y, c_out = self.c_proj.forward(last_tokens(a, last), c_in is not None)
-        y, mask = F.dropout(y, p, rng)
-        if c_out is None:
-            return y, None
-        return y, (c_in, None if c_in is None else c_heads, c_out, mask, x.shape[1])
+        p, cache = self.dropout if train else 0.0, {}
+        qkv, cache["c_attn"] = self.c_attn.forward(x, need_dx)
+        y, cache["heads"] = fast.attention(qkv, self.n_head, p, rng, self.causal, past)
+        if last is not None:
+            y, cache["last"] = F.last_tokens(y, last)
+        y, cache["c_proj"] = self.c_proj.forward(y, cache["c_attn"] is not None)
+        y, cache["dropout"] = F.dropout(y, p, rng)
+        if cache["c_attn"] is None:
+            cache["heads"] = None                         # nothing runs back this far
+        return y, cache if cache["c_proj"] is not None else None
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C) or None."""
-        c_in, c_heads, c_out, mask, T = cache
-        da = self.c_proj.backward(F.dropout_backward(dy, mask), c_out)
-        if c_in is None:
+        dy = F.dropout_backward(dy, cache["dropout"])
+        dy = self.c_proj.backward(dy, cache["c_proj"])
+        if cache["c_attn"] is None:
             return None
-        da = last_tokens_backward(da, T)
-        return self.c_attn.backward(fast.attention_backward(da, c_heads), c_in)
+        if "last" in cache:
+            dy = F.last_tokens_backward(dy, cache["last"])
+        dqkv = fast.attention_backward(dy, cache["heads"])
+        return self.c_attn.backward(dqkv, cache["c_attn"])
 
 
 class MLP(Layer):
-    """The feed-forward part of a block: ``c_fc`` (C, 4C), GELU, ``c_proj`` (4C, C)."""
+    """The feed-forward part of a block: ``c_fc`` (C, 4C), activation, ``c_proj`` (4C, C)."""
 
-    def __init__(self, n_embd, dropout=0.0, dtype=np.float32):
+    def __init__(self, n_embd, dropout=0.0, dtype=np.float32, activation="gelu_new"):
         self.c_fc = Linear(n_embd, 4 * n_embd, dtype)
+        self.act = Activation(activation)
         self.c_proj = Linear(4 * n_embd, n_embd, dtype)
         self.dropout = dropout
 
     def forward(self, x, train=False, rng=None, need_dx=True):
         """x (B, T, C) -> y (B, T, C)."""
-        u, c_in = self.c_fc.forward(x, need_dx)
-        g, c_gelu = fast.gelu(u, c_in is not None)
-        y, c_out = self.c_proj.forward(g, c_in is not None)
-        y, mask = F.dropout(y, self.dropout if train else 0.0, rng)
-        if c_out is None:
-            return y, None
-        return y, (c_in, c_gelu, c_out, mask)
+        cache = {}
+        x, cache["c_fc"] = self.c_fc.forward(x, need_dx)
+        x, cache["act"] = self.act.forward(x, cache["c_fc"] is not None)
+        y, cache["c_proj"] = self.c_proj.forward(x, cache["c_fc"] is not None)
+        y, cache["dropout"] = F.dropout(y, self.dropout if train else 0.0, rng)
+        return y, cache if cache["c_proj"] is not None else None
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C) or None."""
-        c_in, c_gelu, c_out, mask = cache
-        dg = self.c_proj.backward(F.dropout_backward(dy, mask), c_out)
-        if c_in is None:
+        dy = F.dropout_backward(dy, cache["dropout"])
+        dy = self.c_proj.backward(dy, cache["c_proj"])
+        if cache["c_fc"] is None:
             return None
-        return self.c_fc.backward(fast.gelu_backward(dg, c_gelu), c_in)
+        dy = self.act.backward(dy, cache["act"])
+        return self.c_fc.backward(dy, cache["c_fc"])
 
 
 class Block(Layer):
     """One block of GPT-2, layer norm before each part:
     ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
 
-    def __init__(self, n_embd, n_head, dropout=0.0, eps=1e-5, dtype=np.float32):
+    def __init__(self, n_embd, n_head, dropout=0.0, eps=1e-5, dtype=np.float32, causal=True,
+                 activation="gelu_new"):
         self.ln_1 = LayerNorm(n_embd, eps, dtype)
-        self.attn = Attention(n_embd, n_head, dropout, dtype)
+        self.attn = Attention(n_embd, n_head, dropout, dtype, causal)
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
-        self.mlp = MLP(n_embd, dropout, dtype)
+        self.mlp = MLP(n_embd, dropout, dtype, activation)
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`.
 
-        With ``last``, y (B, last, C): all tokens serve as keys and values, and nothing more
-        is computed for those that nobody reads.
+        With ``last``, y (B, last, C): outputs are computed for those tokens only; all tokens
+        supply keys and values.
         """
-        # Each part must run back if it, or anything before it, has something to learn.
-        a, c_ln_1 = self.ln_1.forward(x, need_dx)
-        a, c_attn = self.attn.forward(a, train, rng, c_ln_1 is not None, past, last)
-        a += last_tokens(x, last)
-        m, c_ln_2 = self.ln_2.forward(a, c_attn is not None)
-        m, c_mlp = self.mlp.forward(m, train, rng, c_ln_2 is not None)
-        m += a
-        if c_mlp is None:
-            return m, None
-        return m, (c_ln_1, c_attn, c_ln_2, c_mlp, need_dx)
+        # A part runs back if it, or anything before it, has something to learn.
+        cache = {"need_dx": need_dx}
+        a, cache["ln_1"] = self.ln_1.forward(x, need_dx)
+        a, cache["attn"] = self.attn.forward(a, train, rng, cache["ln_1"] is not None, past, last)
+        if last is not None:
+            x, cache["last"] = F.last_tokens(x, last)
+        x, _ = F.residual(x, a)
+        m, cache["ln_2"] = self.ln_2.forward(x, cache["attn"] is not None)
+        m, cache["mlp"] = self.mlp.forward(m, train, rng, cache["ln_2"] is not None)
+        x, _ = F.residual(x, m)
+        return x, cache if cache["mlp"] is not None else None
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C) or None."""
-        c_ln_1, c_attn, c_ln_2, c_mlp, need_dx = cache
-        dm = self.mlp.backward(dy, c_mlp)
-        if c_ln_2 is None:
+        dm = self.mlp.backward(dy, cache["mlp"])
+        if cache["ln_2"] is None:
             return None
-        dx = self.ln_2.backward(dm, c_ln_2)
-        if c_attn is None:
+        dm = self.ln_2.backward(dm, cache["ln_2"])
+        if cache["attn"] is None:
             return None
-        dx += dy                                          # the residual passes dy as it is
-        da = self.attn.backward(dx, c_attn)
-        if c_ln_1 is None:
+        dy = F.residual_backward(dy, dm)
+        da = self.attn.backward(dy, cache["attn"])
+        if cache["ln_1"] is None:
             return None
-        da = self.ln_1.backward(da, c_ln_1)
-        if not need_dx:
+        da = self.ln_1.backward(da, cache["ln_1"])
+        if not cache["need_dx"]:
             return None
-        da[:, -dx.shape[1]:] += dx
-        return da
-
-
-def last_tokens(x, n=None):
-    """x (B, T, C) -> (B, n, C), the last n tokens; ``None`` is all of them."""
-    return x if n in (None, x.shape[1]) else np.ascontiguousarray(x[:, -n:])
-
-
-def last_tokens_backward(dy, T):
-    """dy (B, n, C) -> dx (B, T, C): nothing for the tokens that were not read."""
-    if dy.shape[1] == T:
-        return dy
-    dx = np.zeros((len(dy), T, dy.shape[2]), dy.dtype)
-    dx[:, -dy.shape[1]:] = dy
-    return dx
+        if "last" in cache:
+            dy = F.last_tokens_backward(dy, cache["last"])
+        return F.residual_backward(dy, da)

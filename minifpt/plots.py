@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from .files import write_beside
+
 # One colour for each source of frozen weights, the same in every picture.
 COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
           "statistics": "#e08a1e", "random": "#c0392b"}
@@ -49,5 +51,4 @@ def band(ax, runs, column, color, label, scale=100):
 
 def save(fig, path, dpi=120):
     """Write a PNG in one rename."""
-    from .weights import write_beside
     write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi))

@@ -8,13 +8,14 @@ See :class:`Task` for what each of them has.
 
 import inspect
 
-from .base import Task
+from .base import DEFAULTS, Choices, Task
 from .bits import BitMemory, BitXOR
 from .images import MNIST, Digits
 from .text import Text
 
 TASKS = {task.name: task for task in (BitMemory, BitXOR, Digits, MNIST, Text)}
-__all__ = ["MNIST", "BitMemory", "BitXOR", "Digits", "Task", "Text", "get", "names"]
+__all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Task", "Text", "get",
+           "make", "names", "task_class"]
 
 
 def names():
@@ -22,16 +23,36 @@ def names():
     return sorted(TASKS)
 
 
-def get(name, **options):
-    """The task called ``name``.  Raises ``ValueError`` for a name or option that is none."""
+def task_class(name):
+    """The class of the task called ``name``.  Raises ``ValueError`` where there is none."""
     if name not in TASKS:
         raise ValueError(f"no task '{name}': expected one of {', '.join(names())}")
-    known = inspect.signature(TASKS[name]).parameters
+    return TASKS[name]
+
+
+def get(name, **options):
+    """The task called ``name``.  Raises ``ValueError`` for a name or option that is none."""
+    return make(task_class(name), name, options)
+
+
+def make(function, name, options):
+    """A task from its class, or a function that returns one, checked to be a :class:`Task`.
+
+    Raises ``ValueError`` with one line for an option that it does not take, for one that it
+    needs, and for a part of the protocol that it lacks.
+    """
+    known = inspect.signature(function).parameters
     for option in options:
         if option not in known:
             raise ValueError(f"{name} has no option '{option}': its options are "
-                             f"{', '.join(known)}")
+                             f"{', '.join(known) or '(none)'}")
     for option, parameter in known.items():
-        if parameter.default is parameter.empty and option not in options:
+        if (parameter.default is parameter.empty and option not in options
+                and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)):
             raise ValueError(f"{name} needs the option '{option}'")
-    return TASKS[name](**options)
+    task = function(**options)
+    for part in ("name", "input_dim", "tokens", "output_dim", "output_tokens", "batch", "loss",
+                 "accuracy"):
+        if not hasattr(task, part):
+            raise ValueError(f"{name} is no task: it has no '{part}' (see minifpt.tasks.Task)")
+    return task

@@ -1,23 +1,52 @@
-"""What all tasks share: a checked batch, the loss and the accuracy."""
+"""What a task is, and what the built-in ones share."""
 
 import operator
+from typing import Protocol
 
 from .. import functional as F
 
 
-class Task:
-    """Choices to be made at a model's last tokens.
+class Task(Protocol):
+    """What training asks of a task.  Any object will do that has these.
 
-    A task sets ``name``; ``input_dim``, ``tokens`` (what comes in); ``output_dim``,
-    ``output_tokens`` (what is read); ``classes``, among how many each choice is; and
-    ``options``, the keyword arguments that build it again.  It has ``draw(rng, size,
-    split)``, which :meth:`batch` checks the arguments for.
+    ``name``; ``tokens`` and ``input_dim`` (what comes in); ``output_tokens`` and
+    ``output_dim`` (what is read: scores at each of the last tokens).  Three more are used where
+    they are there: ``options``, the keyword arguments that build the task again; ``defaults``,
+    what a run takes unless told otherwise; ``test_set()``, ``(x, y)`` of all that is held out.
     """
 
-    # What a run takes unless told otherwise.  The paper's are batch 4, a constant 1e-3 and
-    # dropout 0.1; a trunk six times narrower than GPT-2 learns with larger steps, and with
-    # less to spare for dropout.
-    defaults = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0}
+    name: str
+    input_dim: int
+    tokens: int
+    output_dim: int
+    output_tokens: int
+
+    def batch(self, rng, size, split):
+        """``size`` examples of the split "train" or "test", drawn from ``rng``: x float32
+        (B, tokens, input_dim), or ids (B, tokens), and y integer (B, ...)."""
+
+    def loss(self, logits, y):
+        """logits (B, output_tokens, output_dim) -> a float, and dlogits of the same shape."""
+
+    def accuracy(self, logits, y):
+        """The share that is right, a float in 0 ... 1."""
+
+
+# What a run takes unless the task says otherwise.  The paper's are batch 4, a constant 1e-3 and
+# dropout 0.1; a trunk six times narrower than GPT-2 learns with larger steps, and dropout hurts
+# it more.
+DEFAULTS = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0}
+
+
+class Choices:
+    """A :class:`Task` whose answers are choices among ``classes``, as all built-in ones are.
+
+    A subclass sets ``name``, ``input_dim``, ``tokens``, ``output_dim``, ``output_tokens``,
+    ``classes`` and ``options``, and has ``draw(rng, size, split)``, which :meth:`batch` checks
+    the arguments for.
+    """
+
+    defaults = DEFAULTS
 
     def batch(self, rng, size, split="train"):
         """``size`` examples drawn from ``rng``, a ``np.random.Generator``.

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from .base import Task, whole
+from .base import Choices, whole
 
 
-class BitXOR(Task):
+class BitXOR(Choices):
     """Two strings of ``n`` bits come in, one bit a token; their XOR goes out.
 
     x (B, 2n, 1), the first string and then the second, 0 or 1; y (B, n), read at the
@@ -26,15 +26,15 @@ class BitXOR(Task):
         return x, bits[:, 0] ^ bits[:, 1]
 
 
-class BitMemory(Task):
+class BitMemory(Choices):
     """Several strings of bits come in, then one of them again, half masked; it goes out whole.
 
     Bits are -1 or 1, a masked one is 0, ``patch`` bits make a token.  With P = bits / patch:
     x (B, (strings + 1) P, patch), y (B, P, patch) the string asked for, in {0, 1}, read at the
     masked string's tokens.  The paper has 5 strings of 1000 bits in patches of 50.
 
-    Half of the bits stay visible, so who finds nothing out and guesses the rest is right in
-    75 % of them.
+    Half of the bits stay visible, so a model that learns nothing and guesses the rest is right
+    in 75 % of them.
     """
 
     name = "bit-memory"

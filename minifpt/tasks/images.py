@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import data as files
-from .base import Task, whole
+from ..files import data as files
+from .base import Choices, whole
 
 
-class MNIST(Task):
+class MNIST(Choices):
     """Which digit is it?  The last token says.
 
     x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  ``size`` is 28,
     or 32 for two rows of zeros around the image, as in the paper.  ``data`` is the folder of
-    the files, see :func:`minifpt.data.find`; they are read when they are first asked for.
+    the files, see :func:`minifpt.files.data.find`; they are read when they are first asked for.
     """
 
     name = "mnist"
@@ -68,7 +68,7 @@ FONTS = {
 GLYPH, HEIGHT = 56, 40                                    # pixels of a glyph's square; of its ink
 
 
-class Digits(Task):
+class Digits(Choices):
     """Which printed digit is it?  The last token says.  Needs no files: the digits are drawn
     from the fonts that Matplotlib ships, then turned, stretched, shifted and blurred.
 

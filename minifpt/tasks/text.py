@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .base import Task, whole
+from .base import Choices, whole
 
 # One sign, one byte: what Gutenberg's books write in several bytes where ASCII has a way.
 ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--",
                        "…": "...", "\u00a0": " ", "\ufeff": ""})
 
 
-class Text(Task):
+class Text(Choices):
     """Which byte comes next?  x (B, tokens) and y (B, tokens) int64, y one byte further on.
 
     ``files`` are text files, or folders of ``*.txt``; see :func:`read_book`.  The last part of

@@ -3,13 +3,12 @@
 import gzip
 import math
 import os
-import textwrap
 import zlib
 from pathlib import Path
 
 import numpy as np
 
-from .weights import cache_folder
+from . import cache_folder, one_line
 
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/"}
 SHA256 = {
@@ -58,15 +57,14 @@ def download(name, file, folder, looked):
     try:
         import pooch
     except ImportError:
-        raise FileNotFoundError(f"{looked}: install minifpt[data] to download them, or give "
+        raise FileNotFoundError(f"{looked}: install pooch to download them, or give "
                                 "their folder as MINIFPT_DATA or --data") from None
     try:                          # pooch renames a file into place when its hash is right
         return Path(pooch.retrieve(URLS[name] + file, "sha256:" + SHA256[file], fname=file,
                                    path=folder, progressbar=True))
     except (OSError, ValueError) as e:
-        reason = textwrap.shorten(f"{type(e).__name__}: {e}", 150)        # on one line
         raise FileNotFoundError(f"{looked}, and the download from {URLS[name]} failed "
-                                f"({reason}): give their folder as MINIFPT_DATA or --data"
+                                f"({one_line(e)}): give their folder as MINIFPT_DATA or --data"
                                 ) from None
 
 

@@ -10,19 +10,14 @@ import tracemalloc
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
-from . import weights
-from .fpt import FPT
-from .gpt2 import GPT2, SHAPES, GPT2Config, config_of
-from .huggingface import parameter_shapes
-from .optim import Adam
-from .train import TEST_BATCH
-from .train import step as training_step
+from ..fpt import FPT
+from ..gpt2 import GPT2
+from ..optim import Adam
+from ..training import TEST_BATCH
+from ..training import step as training_step
 
 ROWS = 512                                                # tokens of a measured batch, or one text
 SECONDS = 3.0                                             # of measuring, and three rounds at least
@@ -39,107 +34,92 @@ class Plan:
     peak: float                                           # bytes of the process at most
     weights: int                                          # bytes of them, all parameters
     measured: int                                         # how many blocks were timed
+    model: FPT                                            # in shape only, as it would be trained
 
 
-def shape_of(model, dropout=0.0):
-    """The :class:`minifpt.GPT2Config` of what ``--model`` takes; a shape's bare name will do,
-    with or without its weights."""
-    if not Path(model).exists():
-        model = model.partition("+")[0]                   # A+MASK=B has the shape of A
-    kind, _, rest = model.partition(":")
-    shape = (rest or "minigpt") if kind == "random" else model
-    if kind == "random" and shape not in SHAPES:
-        raise ValueError(f"--model {model}: no shape '{rest}', expected one of "
-                         f"{', '.join(SHAPES)}")
-    if kind != "random":
-        name = rest if kind == "statistics" else model
-        try:
-            path = weights.find(name)
-        except FileNotFoundError:
-            if name not in SHAPES:
-                raise
-        else:
-            config, arrays = weights.load(path, dropout)
-            arrays.close()
-            return config_of(config, path)
-    return GPT2Config(**SHAPES[shape], dropout=dropout)
 
-
-def parameters(task, config, mask):
-    """{name: (shape, whether it is trained)} of the FPT for a task; nothing is allocated.
-
-    Raises ``ValueError`` for a pattern of the mask that matches no parameter.
-    """
-    C = config.n_embd
-    shapes = {"input.weight": (task.input_dim, C), "input.bias": (C,)}
-    shapes |= {f"trunk.{name}": shape for name, shape in parameter_shapes(vars(config))
-               if name != "wte.weight"}
-    shapes |= {"output.weight": (C, task.output_dim), "output.bias": (task.output_dim,)}
-    flags = {name: SimpleNamespace(trainable=True) for name in shapes}
-    mask.apply(SimpleNamespace(named_parameters=flags.items))
-    return {name: (shapes[name], flags[name].trainable) for name in shapes}
-
-
-def plan(task, config, mask, batch_size):
+def plan(task, spec, mask, batch_size, dropout=0.0):
     """The :class:`Plan` of training an FPT on a task, float32, with random weights.
 
-    task, config, mask  as for a run: a task, a :class:`minifpt.GPT2Config`, a ``FreezeMask``.
-    batch_size          examples in a batch.
+    task         a :class:`minifpt.tasks.Task`.
+    spec         a :class:`minifpt.lab.trunks.TrunkSpec`.
+    mask         a :class:`minifpt.FreezeMask`.
+    batch_size   examples in a batch.
 
     Of a batch of more than ``ROWS`` tokens a part is measured: cost grows with it in
-    proportion.  Raises ``ValueError`` as the run itself would.
+    proportion.  A trunk of the user's own is made and measured whole.  Raises ``ValueError`` as
+    the run itself would.
     """
     if batch_size < 1:
         raise ValueError(f"plan: batch_size is {batch_size}, expected at least 1")
-    every = parameters(task, config, mask)
-    if not any(t for _, t in every.values()):
+    config = spec.config(dropout)
+    # The whole model in shape only: its weights are zeros that take no memory.
+    trunk = spec.make(dropout=dropout) if config is None else GPT2(config, seed=None)
+    whole = model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    whole.freeze(mask)
+    if not any(p.trainable for p in whole.parameters()):
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
-    blocks = _blocks(every, config.n_layer)
-    kinds = Counter(blocks[:-1])
-    block = sum(prod(shape) for name, (shape, _) in every.items() if name.startswith("trunk.h.0."))
-    # More blocks of a small trunk, so that they do not all stay in the processor's cache.
-    more = min(config.n_layer - 1, 4 if block < 8e6 else 2)
-    trunk = GPT2(replace(config, n_layer=1 + more), seed=0)
-    model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    kinds, more, arrange = {}, 0, lambda kind: None
+    if config is not None:
+        blocks = _blocks(whole)
+        kinds = Counter(blocks[:-1])
+        # More blocks of a small trunk, so that they do not all stay in the processor's cache.
+        size = sum(p.data.size for p in trunk.h[0].parameters())
+        more = min(config.n_layer - 1, 4 if size < 8e6 else 2)
+        model = _model_of(task, whole, replace(config, n_layer=1 + more))
+        arrange = _arranger(model, blocks[-1])
+    part, test_part = (min(n, max(1, ROWS // task.tokens)) for n in (batch_size, TEST_BATCH))
+    costs, most = _measure(model, task, part, test_part, arrange, [None, *kinds])
+    base, *rest = costs
+    for each, n in zip(rest, kinds.values(), strict=True):
+        # A block cannot take less than nothing, however the clock was disturbed.
+        base = base + n * np.maximum(each - costs[0], 0.0) / more
+    scale, test_scale = batch_size / part, TEST_BATCH / test_part
+    step, test, kept = base * [scale, 1 / test_part, scale]
+    passing, tested = most * [scale, test_scale]
+    size, trained = (sum(p.data.nbytes for p in whole.parameters() if p.trainable or not only)
+                     for only in (False, True))
+    # Adam keeps two numbers for each that is trained, and a step the gradient.
+    arrays = 2 * trained + max(kept + passing + trained, tested)
+    peak = PROCESS + size + HOLES * arrays
+    return Plan(float(step), float(test), float(peak), size, 1 + more if config else 0, whole)
+
+
+def _blocks(model):
+    """For each block what of its parameters is trained, and whether anything below it is."""
+    blocks = []
+    below = any(p.trainable for p in (*model.input.parameters(), model.trunk.wpe.weight))
+    for block in model.trunk.h:
+        flags = tuple(p.trainable for p in block.parameters())
+        blocks.append((flags, below))
+        below |= any(flags)
+    return blocks
+
+
+def _model_of(task, whole, config):
+    """A model with fewer blocks, drawn at random, and trained where the whole one is."""
+    model = FPT(GPT2(config, seed=0), task.input_dim, task.output_dim, task.output_tokens)
+    trained = dict(whole.named_parameters())
     for name, p in model.named_parameters():
-        if not name.startswith("trunk.h."):
-            p.trainable = every[name][1]
+        p.trainable = trained[name].trainable
+    return model
+
+
+def _arranger(model, topmost):
+    """A function that makes some of the blocks of one kind."""
+    trunk = model.trunk
     *middle, top = trunk.h
 
     def arrange(kind):
         """One block as the topmost is, and below it some of a kind; ``None`` for none."""
         trunk.h = [top] if kind is None else [*middle, top]
         for b in trunk.h:
-            for p, t in zip(b.parameters(), (blocks[-1] if b is top else kind)[0], strict=True):
+            for p, t in zip(b.parameters(), (topmost if b is top else kind)[0], strict=True):
                 p.trainable = t
         # These stand in for what learns further below.
-        trunk.wpe.weight.trainable = (kind or blocks[-1])[1]
-        top.ln_1.bias.trainable |= blocks[-1][1]
-    part, test_part = (min(n, max(1, ROWS // task.tokens)) for n in (batch_size, TEST_BATCH))
-    costs, most = _measure(model, task, part, test_part, arrange, [None, *kinds])
-    base, *rest = costs
-    for each, n in zip(rest, kinds.values(), strict=True):
-        base = base + n * (each - costs[0]) / more
-    scale, test_scale = batch_size / part, TEST_BATCH / test_part
-    step, test, kept = base * [scale, 1 / test_part, scale]
-    passing, tested = most * [scale, test_scale]
-    size, trained = (4 * sum(prod(shape) for shape, t in every.values() if t or not only)
-                     for only in (False, True))
-    # Adam keeps two numbers for each that is trained, and a step the gradient.
-    arrays = 2 * trained + max(kept + passing + trained, tested)
-    peak = PROCESS + size + HOLES * arrays
-    return Plan(float(step), float(test), float(peak), size, 1 + more)
-
-
-def _blocks(every, n_layer):
-    """For each block what of its parameters is trained, and whether anything below it is."""
-    blocks = []
-    below = any(every[name][1] for name in ("input.weight", "input.bias", "trunk.wpe.weight"))
-    for i in range(n_layer):
-        flags = tuple(t for name, (_, t) in every.items() if name.startswith(f"trunk.h.{i}."))
-        blocks.append((flags, below))
-        below |= any(flags)
-    return blocks
+        trunk.wpe.weight.trainable = (kind or topmost)[1]
+        top.ln_1.bias.trainable |= topmost[1]
+    return arrange
 
 
 def _measure(model, task, part, test_part, arrange, kinds):
@@ -179,8 +159,8 @@ def _measure(model, task, part, test_part, arrange, kinds):
 
 def examples(task, rng, n):
     """n examples of a task, drawn at random where its data would have to be there."""
-    if "data" not in task.options:
-        return task.batch(rng, n)
+    if "data" not in getattr(task, "options", {}):
+        return task.batch(rng, n, "train")
     return (rng.random((n, task.tokens, task.input_dim), dtype=np.float32),
             rng.integers(0, task.classes, (n, task.output_tokens, task.output_dim // task.classes)))
 

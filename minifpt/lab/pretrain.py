@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from . import tasks
-from .fpt import FPT
-from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
-from .train import train
+from .. import tasks
+from ..fpt import FPT
+from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
+from ..training import train
 
 SHAPE = SHAPES["minigpt"]                                 # one for every source
 SOURCES = {"language": "the next byte of a text", "bits": "bit memory",
@@ -49,8 +49,9 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
                     schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
                     test_examples=128, checkpoint_every=250, progress=progress, **options)
     trunk.config.dropout = 0.1
+    saved = model if source == "language" else trunk
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
-    trunk.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
+    saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),
                seconds=round(history[-1]["seconds"]), **provenance)

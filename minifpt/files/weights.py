@@ -9,30 +9,22 @@ it is (see ``huggingface``), or converted once to such a file.
 import json
 import math
 import os
-import re
 import struct
-import tokenize
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from . import huggingface
+from ..fast import shared
+from . import DAMAGE, cache_folder, huggingface, one_line, write_beside
 
-HERE = Path(__file__).resolve().parent
-
-
-def cache_folder():
-    """The user's cache folder for downloaded data and converted weights."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "minifpt"
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def folders():
     """Where weights are looked for by name: what the package ships (inside the package
     when installed, beside it in a checkout), then the user's cache folder."""
-    return [HERE / "pretrained", HERE.parent / "weights", cache_folder() / "weights"]
+    return [PACKAGE / "pretrained", PACKAGE.parent / "weights", cache_folder() / "weights"]
 
 
 def available():
@@ -82,13 +74,8 @@ def load(path, dropout=None):
         if isinstance(arrays, np.lib.npyio.NpzFile):
             arrays.close()
         raise ValueError(f"{path}: not a minifpt weight file, or damaged "
-                         f"({huggingface.one_line(e)})") from None
+                         f"({one_line(e)})") from None
     return config | ({} if dropout is None else {"dropout": dropout}), CheckedArrays(path, arrays)
-
-
-# What reading a damaged zip file, or one that is encrypted, or a damaged array may raise.
-DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError, MemoryError,
-          zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError)
 
 
 class CheckedArrays:
@@ -98,24 +85,20 @@ class CheckedArrays:
         self.path, self.arrays = path, arrays
 
     def close(self):
-        """Close the file; nothing can be read after, but what is held."""
+        """Close the file."""
         self.arrays.close()
 
-    def __contains__(self, name):
-        return name in self.arrays
-
-    def __getitem__(self, name):
-        return huggingface.as_array(self.tensor(name))
+    def names(self):
+        """The names of all arrays."""
+        return [name for name in self.arrays if name != "config"]
 
     def tensor(self, name):
         """One array, not read yet: its ``.shape`` and its ``.blocks()``."""
         try:
             tensor = self._stored(name) or Held(self.arrays[name])
-        except KeyError:
-            raise ValueError(f"{self.path}: holds no array '{name}'") from None
         except DAMAGE as e:
             raise ValueError(f"{self.path}: array '{name}' is damaged "
-                             f"({huggingface.one_line(e)})") from None
+                             f"({one_line(e)})") from None
         if isinstance(tensor, Held) and tensor.array.dtype.kind != "f":
             raise ValueError(f"{self.path}: '{name}' has dtype {tensor.array.dtype}, expected "
                              "float16 or float32")
@@ -149,12 +132,48 @@ class Held:
     def __init__(self, array):
         self.array, self.shape = array, array.shape
 
-    def hold(self):
-        """Nothing to do."""
-
     def blocks(self):
         """All of it at once, flat."""
         yield self.array.reshape(-1)
+
+
+def matched(named, arrays, unused=()):
+    """(name, tensor, array) for each (name, array) of a model: its tensor in a weight file.
+
+    Raises ``ValueError`` with one line for a name that the file lacks, for one that it holds
+    besides these and ``unused``, and for another shape.
+    """
+    known, held = {name for name, _ in named}, set(arrays.names())
+    for what, names in (("lacks", known - held), ("also holds", held - known - set(unused))):
+        if names:
+            raise ValueError(f"{arrays.path}: {what} '{min(names)}': it does not fit the model "
+                             "that its config describes")
+    for name, y in named:
+        tensor = arrays.tensor(name)
+        if tensor.shape != y.shape:
+            raise ValueError(f"{arrays.path}: '{name}' has shape {tensor.shape}, the model wants "
+                             f"{y.shape}")
+        yield name, tensor, y
+
+
+def read_into(named, arrays, unused=()):
+    """Fill each (name, array) of a model from a weight file's ``arrays``, on all cores; checked
+    as by :func:`matched`, and every number must be finite."""
+    def read(piece):
+        name, tensor, y = piece
+        flat, start = y.reshape(-1), 0
+        for block in tensor.blocks():
+            if not np.isfinite(block).all():
+                raise ValueError(f"{arrays.path}: '{name}' holds a NaN or an infinity")
+            flat[start:start + block.size] = block
+            start += block.size
+    pieces = []
+    for piece in matched(named, arrays, unused):
+        if isinstance(piece[1], Held):                    # one of these in memory at a time
+            read(piece)
+        else:
+            pieces.append(piece)
+    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))
 
 
 def save(path, config, named_arrays, dtype=np.float16):
@@ -204,71 +223,3 @@ def _cast(block, dtype, what):
     except FloatingPointError:
         raise ValueError(f"{what} holds numbers beyond {np.finfo(dtype).max}, the largest "
                          f"{dtype}: write float32") from None
-
-
-def convert(source, out=None, dtype="float16", progress=True, dropout=None):
-    """Write a GPT-2 that Transformers saved as a weight file of ours; returns its path.
-
-    source   ``gpt2``, ``gpt2-medium``, ``gpt2-large``, ``gpt2-xl``, ``distilgpt2``, any hub id
-             ``owner/name``, or the path of a folder or file that Transformers saved (see
-             :class:`minifpt.huggingface.Checkpoint`).
-    out      the file to write, or a folder for it; without one it lies in the user's cache
-             folder under the source's name, where ``GPT2.from_pretrained`` finds it by name.
-    dtype    ``float16`` or ``float32``.
-    dropout  stands in for the source's.
-
-    Tensor by tensor, in blocks: the whole model is never in memory.  The byte-pair encoding's
-    ``merges.txt`` and ``vocab.json`` are copied beside the file as ``NAME.merges.txt`` and
-    ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
-    """
-    from tqdm import tqdm
-    dtype = weight_dtype(dtype)
-    source = os.fspath(source)
-    hub = huggingface.HUB.get(source, source)
-    if huggingface.is_checkpoint(source):
-        path = Path(source)
-        whole = path.stem.split(".")[0] not in ("model", "pytorch_model")
-        name = path.stem if path.is_file() and whole else huggingface.tensor_file(
-            path.resolve()).parent.name
-        origin = {"source": path.resolve().name}
-    elif Path(source).exists():
-        huggingface.tensor_file(Path(source))             # says what a folder lacks
-        raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
-                         ".safetensors or .bin file")
-    elif re.fullmatch(r"[\w.-]+/[\w.-]+", hub):
-        path, name = huggingface.download(hub, progress), file_name(source)
-        origin = {"source": hub, "revision": path.name}
-    else:
-        raise FileNotFoundError(f"convert: '{source}' is neither a path, nor one of "
-                                f"{', '.join(huggingface.HUB)}, nor a hub id owner/name")
-    out = Path(out) if out else cache_folder() / "weights"
-    if out.is_dir() or out == cache_folder() / "weights":
-        out = out / f"{name}.npz"
-    if out.suffix != ".npz":
-        out = out.with_name(out.name + ".npz")
-    checkpoint = huggingface.Checkpoint(path, dropout)
-    shapes = list(huggingface.parameter_shapes(checkpoint.config))
-    bar = tqdm(shapes, desc=name, unit="tensor", delay=1, disable=not progress)
-    write(out, checkpoint.config | origin,
-          ((key, shape, checkpoint.tensors[key].blocks()) for key, shape in bar), dtype)
-    for file in ("merges.txt", "vocab.json"):
-        if (checkpoint.folder / file).is_file():
-            data = (checkpoint.folder / file).read_bytes()
-            write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
-    return out
-
-
-def write_beside(path, write, mode="wb"):
-    """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
-    after a crash the old file stands, or the new one, never half of it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(beside, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

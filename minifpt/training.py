@@ -1,25 +1,20 @@
-"""The training loop, its history, its checkpoints."""
+"""The training loop."""
 
-import csv
-import io
-import json
 import math
 import signal
 import threading
 import time
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from .huggingface import one_line
-from .layers import Layer
+from .fast import kept_memory
+from .files.runs import COLUMNS, History, Run, open_folder
 from .optim import Adam, clip_grad_norm, cosine
-from .weights import DAMAGE, write_beside
+from .tracing import trace
 
-COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 TEST_BATCH = 64                                           # examples in one forward pass
 
 
@@ -27,36 +22,14 @@ class Diverged(ValueError):
     """The loss or a gradient is no longer finite."""
 
 
-class History(list):
-    """The rows of ``metrics.csv`` as dictionaries; ``history["test_loss"]`` is a column."""
-
-    def __getitem__(self, key):
-        if isinstance(key, str):
-            return np.array([np.nan if row[key] is None else row[key] for row in self])
-        return super().__getitem__(key)
-
-    def save(self, path):
-        """Write ``metrics.csv``; what was not measured is left empty."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self)
-        write_beside(path, lambda f: f.write(text.getvalue()), "w")
-
-    @classmethod
-    def load(cls, path):
-        """Read a ``metrics.csv``."""
-        with open(path, newline="", encoding="utf-8") as f:
-            return cls({k: (int(v) if k == "step" else float(v)) if v else None
-                        for k, v in row.items()} for row in csv.DictReader(f))
-
-
 def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume=False,
           schedule="constant", warmup=0, weight_decay=0.0, clip=1.0, eval_every=100,
           test_examples=256, checkpoint_every=500, config=None, progress=True):
     """Train the trainable parameters of a model on a task, by Adam.
 
-    model, task       as in the README: ``model.forward/backward``, ``task.batch/loss``.
+    model, task       a :class:`minifpt.FPT` or :class:`minifpt.LanguageModel`, or what has
+                      their ``forward``, ``backward`` and ``named_parameters``; a
+                      :class:`minifpt.tasks.Task`.
     lr, schedule      learning rate, ``"constant"`` or ``"cosine"`` after ``warmup`` steps.
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last
@@ -66,6 +39,9 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     resume            go on from ``out``'s checkpoint, to the same bits as without a stop.
     checkpoint_every  steps between checkpoints.
     config            more to be kept in ``config.json`` (where the trunk came from).
+
+    While it runs, glibc is told to keep the memory that arrays give back (see
+    ``fast.kept_memory``).
 
     Returns the :class:`History`.  Ctrl-C ends the run after the step with a checkpoint and
     raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
@@ -88,7 +64,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
-    settings = {"task": task.name, "options": task.options, **(config or {}),
+    settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
                 "steps": steps, "batch_size": batch_size, "lr": lr, "seed": seed,
                 "schedule": schedule, "warmup": warmup, "weight_decay": weight_decay,
                 "clip": clip, "eval_every": eval_every, "test_examples": test_examples}
@@ -96,14 +72,14 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     run = Run(model, optimizer, np.random.default_rng([seed, 0]))
     out = Path(out) if out is not None else None
     if out is not None:
-        _open_folder(out, settings, resume, run)
+        open_folder(out, settings, resume, run)
     elif resume:
         raise ValueError("train: resume needs out, the folder of the run")
 
     start = time.perf_counter() - run.seconds
     bar = tqdm(total=steps, initial=run.step, desc=task.name, unit="step",
                disable=not progress, dynamic_ncols=True, mininterval=0.3)
-    with bar, _interrupts() as interrupted:
+    with bar, kept_memory, _interrupts() as interrupted:
         while run.step < steps:
             if schedule == "cosine":
                 optimizer.lr = lr * cosine(run.step, steps, warmup)
@@ -120,7 +96,8 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                 row["step"] = run.step
                 row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
                 run.sums[:] = 0
-                everything = task.test_set() if run.step == steps else None
+                last = run.step == steps and hasattr(task, "test_set")
+                everything = task.test_set() if last else None
                 row["test_loss"], row["test_accuracy"] = evaluate(
                     model, task, np.random.default_rng([seed, 1, run.step]), test_examples,
                     everything, progress)
@@ -142,7 +119,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                 raise KeyboardInterrupt(f"stopped at step {run.step}" + (
                     f", go on from {out}" if out is not None else ""))
     if out is not None:
-        from .plots import curves
+        from .plots import curves                         # Matplotlib is slow to import
         curves({task.name: run.history}, out / "curves.png")
     return run.history
 
@@ -187,125 +164,14 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    found = []
-
-    def watch(layer, prefix):
-        for name, child in layer.children():
-            if isinstance(child, Layer):
-                watch(child, f"{prefix}{name}.")
-        forward = layer.forward
-
-        def watched(*args, **kwargs):
-            y, cache = forward(*args, **kwargs)
-            if not np.isfinite(y).all():
-                found.append(prefix.rstrip(".") or "the model's output")
-            return y, cache
-        layer.forward = watched                           # on this object, over the class's
-
-    def unwatch(layer):
-        del layer.forward
-        for _, child in layer.children():
-            if isinstance(child, Layer):
-                unwatch(child)
-
-    watch(model, "")
-    try:
-        with np.errstate(all="ignore"), model.all_frozen():
-            model.forward(x)
-    finally:
-        unwatch(model)
-    if found:
-        return found[0]
+    with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
+        model.forward(x)
+    for name, y in t.outputs.items():
+        if not np.isfinite(y).all():
+            return name or "the model's output"
     grads = [name for name, p in model.named_parameters()
              if p.grad is not None and not np.isfinite(p.grad).all()]
     return f"the gradient of {grads[-1]}" if grads else "the backward pass"
-
-
-class Run:
-    """All that a run needs to go on: parameters, Adam's moments, generator, history."""
-
-    def __init__(self, model, optimizer, rng):
-        self.model, self.optimizer, self.rng = model, optimizer, rng
-        self.history = History()
-        self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
-
-    def named(self):
-        return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
-
-    def fingerprint(self):
-        """CRC-32 of all frozen parameters: they are not in the checkpoint."""
-        crc = 0
-        for _, p in self.model.named_parameters():
-            if not p.trainable:
-                crc = zlib.crc32(np.ascontiguousarray(p.data), crc)
-        return crc
-
-    def save(self, path):
-        """Write the checkpoint, in one rename."""
-        state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
-                 "t": self.optimizer.t, "frozen": self.fingerprint(),
-                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
-        arrays = {"state": np.array(json.dumps(state))}
-        for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
-            arrays[name] = p.data
-            if m is not None:
-                arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
-        write_beside(path, lambda f: np.savez(f, **arrays))
-
-    def load(self, path):
-        """Read a checkpoint of the same model; nothing changes unless all of it fits."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            state = json.loads(str(arrays["state"]))
-            frozen = state["frozen"]
-        except (*DAMAGE, AttributeError) as e:
-            raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
-        if frozen != self.fingerprint():
-            raise ValueError(f"{path}: was written over other frozen weights")
-        for name, p in self.named():
-            for key in (name, f"m/{name}", f"v/{name}"):
-                a = arrays.get(key, p.data if key != name else None)
-                if a is None or (a.shape, a.dtype) != (p.data.shape, p.data.dtype):
-                    raise ValueError(f"{path}: '{key}' has {_form(a)}, "
-                                     f"the model wants {_form(p.data)}")
-        for i, (name, p) in enumerate(self.named()):
-            p.data[...] = arrays[name]
-            self.optimizer.m[i] = arrays.get(f"m/{name}")
-            self.optimizer.v[i] = arrays.get(f"v/{name}")
-        self.optimizer.t = state["t"]
-        self.rng.bit_generator.state = state["rng"]
-        self.history[:] = state["history"]
-        self.step, self.seconds = state["step"], state["seconds"]
-        self.sums[:] = state["sums"]
-
-
-def _form(a):
-    return "no array" if a is None else f"shape {a.shape} and dtype {a.dtype}"
-
-
-def _open_folder(out, settings, resume, run):
-    """Start a new run's folder, or load the one that is to go on."""
-    known, checkpoint = out / "config.json", out / "checkpoint.npz"
-    if not resume:
-        if known.exists():
-            raise ValueError(f"{out} already holds a run: resume it, or choose another folder")
-        write_beside(known, lambda f: json.dump(settings, f, indent=1), "w")
-        return
-    if not known.exists():
-        raise FileNotFoundError(f"{out}: there is no run to resume")
-    try:
-        before = dict(json.loads(known.read_text(encoding="utf-8")))
-        before["steps"] = int(before["steps"])
-    except (ValueError, TypeError, KeyError) as e:
-        raise ValueError(f"{known}: not a run's settings, or damaged ({one_line(e)})") from None
-    for key, value in json.loads(json.dumps(settings)).items():
-        longer = key == "steps" and settings["schedule"] == "constant" and value > before[key]
-        if before.get(key) != value and not longer:
-            raise ValueError(f"{out}: the run has {key} = {before.get(key)}, not {value}")
-    if checkpoint.exists():                               # else it was killed before the first
-        run.load(checkpoint)
-    write_beside(known, lambda f: json.dump(settings, f, indent=1), "w")
 
 
 @contextmanager

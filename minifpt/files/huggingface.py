@@ -9,15 +9,13 @@ import json
 import math
 import os
 import re
-import textwrap
-import weakref
 import zlib
-from collections import deque
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
+
+from . import one_line, read_json
 
 HUB = {
     "gpt2": "openai-community/gpt2",
@@ -49,8 +47,7 @@ def read_config(raw, path, dropout=None):
     """The fields of a :class:`minifpt.GPT2Config` from a ``config.json``'s, as a dict.
 
     ``dropout`` stands in for the file's three.  What would change the mathematics and is not
-    built here raises ``ValueError`` with one line: another activation, ``n_inner`` other than
-    ``4 n_embd``, unscaled or layer-scaled attention, cross-attention, pruned heads.
+    built here raises ``ValueError`` with one line: ``n_inner`` other than ``4 n_embd``, unscaled or layer-scaled attention, cross-attention, pruned heads.
     ``reorder_and_upcast_attn`` changes rounding alone and is read over.
     """
     if raw.get("model_type", "gpt2") != "gpt2":
@@ -60,7 +57,6 @@ def read_config(raw, path, dropout=None):
             raise ValueError(f"{path}: {key} is {raw.get(key)}, expected an integer, at least 1")
     width = 4 * raw["n_embd"]
     for key, default, good in (
-            ("activation_function", "gelu_new", ("gelu_new", "gelu_pytorch_tanh")),
             ("n_inner", None, (None, width)),
             ("scale_attn_weights", True, (True,)),
             ("scale_attn_by_inverse_layer_idx", False, (False,)),
@@ -76,22 +72,8 @@ def read_config(raw, path, dropout=None):
                          "one dropout for all three, give it as dropout")
     shape = {key: raw[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
     return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
-                    "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5)}
-
-
-def parameter_shapes(config):
-    """(name, shape) of each parameter of a GPT-2 with this config."""
-    C = config["n_embd"]
-    yield "wte.weight", (config["vocab_size"], C)
-    yield "wpe.weight", (config["n_positions"], C)
-    parts = {"ln_1": (C,), "attn.c_attn": (C, 3 * C), "attn.c_proj": (C, C),
-             "ln_2": (C,), "mlp.c_fc": (C, 4 * C), "mlp.c_proj": (4 * C, C)}
-    for i in range(config["n_layer"]):
-        for part, shape in parts.items():
-            yield f"h.{i}.{part}.weight", shape
-            yield f"h.{i}.{part}.bias", shape[-1:]
-    yield "ln_f.weight", (C,)
-    yield "ln_f.bias", (C,)
+                    "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
+                    "activation_function": raw.get("activation_function", "gelu_new")}
 
 
 # --------------------------------------------------------------------------- tensors
@@ -102,8 +84,8 @@ class Checkpoint:
 
     path is a folder with one of ``FILES`` and a ``config.json``, or such a file itself.  With
     or without the prefix ``transformer.``; the masks that old versions saved
-    (``attn.bias``, ``attn.masked_bias``) and heads other than the language model's are read
-    over.  An array is read when it is asked for; names and shapes are all checked before.
+    (``attn.bias``, ``attn.masked_bias``) and heads other than the language model's are left
+    out.  An array is read when it is asked for.
 
     Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
@@ -122,26 +104,12 @@ class Checkpoint:
         head = self.tensors.pop("lm_head.weight", None)
         if head is not None:
             self.tensors.setdefault("wte.weight", head)
-        self._check_names()
+        self.tensors = {name: t for name, t in self.tensors.items()
+                        if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
         self._check_head(head, raw.get("tie_word_embeddings", True))
 
-    def _check_names(self):
-        unknown = {name for name in self.tensors
-                   if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
-        for name, shape in parameter_shapes(self.config):
-            if name not in self.tensors:
-                raise ValueError(f"{self.path}: holds no tensor '{name}', which a GPT-2 with "
-                                 f"{self.config['n_layer']} layers has")
-            if self.tensors[name].shape != shape:
-                raise ValueError(f"{self.path}: '{name}' has shape {self.tensors[name].shape}, "
-                                 f"the model wants {shape}")
-            unknown.discard(name)
-        if unknown:
-            raise ValueError(f"{self.path}: holds '{min(unknown)}', which a GPT-2 with "
-                             f"{self.config['n_layer']} layers does not have")
-
     def _check_head(self, head, tied):
-        wte = self.tensors["wte.weight"]
+        wte = self.tensors.get("wte.weight")
         if (tied and head is None) or head is wte:
             return
         if head is None or head.shape != wte.shape or not all(
@@ -152,35 +120,13 @@ class Checkpoint:
     def close(self):
         """Nothing to do: each tensor opens and closes its file."""
 
-    def __contains__(self, name):
-        return name in self.tensors
-
-    def __getitem__(self, name):
-        """One tensor as an array: float16, float32 or float64 as it is stored, bfloat16 as
-        float32, whose first half it is."""
-        return as_array(self.tensor(name))
+    def names(self):
+        """The names of all tensors."""
+        return list(self.tensors)
 
     def tensor(self, name):
         """One tensor, not read yet: its ``.shape`` and its ``.blocks()``."""
-        if name not in self.tensors:
-            raise ValueError(f"{self.path}: holds no tensor '{name}'")
         return self.tensors[name]
-
-
-def as_array(tensor, dtype=None):
-    """All of a tensor, as ``dtype`` or as its blocks are."""
-    blocks = tensor.blocks()
-    first = next(blocks)
-    return fill(np.empty(tensor.shape, dtype or first.dtype), chain([first], blocks))
-
-
-def fill(y, blocks):
-    """Write a tensor's blocks, one after the other, into the contiguous array ``y``."""
-    flat, start = y.reshape(-1), 0
-    for block in blocks:
-        flat[start:start + block.size] = block
-        start += block.size
-    return y
 
 
 class StoredTensor:
@@ -193,27 +139,14 @@ class StoredTensor:
     def __init__(self, path, name, dtype, shape, start, crc=None, before=b""):
         self.path, self.name, self.dtype, self.shape, self.start = path, name, dtype, shape, start
         self.crc, self.before = crc, before
-        self.fd = self.stamp = None
-
-    def hold(self):
-        """Keep the file open, so that the numbers can be read when its name is gone or is
-        another file's; raises now what the file can tell of damage."""
-        self.fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        weakref.finalize(self, os.close, self.fd)
-        self.stamp = self._stamp()
-        if self.crc is None:
-            self._check_dtype()
-        else:
-            deque(self.blocks(), 0)
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""
-        self._check_dtype()
+        if self.dtype not in DTYPES:
+            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
+                             f"expected one of {', '.join(DTYPES)}")
         left, crc = math.prod(self.shape), zlib.crc32(self.before)
-        with open(self.path if self.fd is None else self.fd, "rb", closefd=self.fd is None) as f:
-            if self.fd is not None and self._stamp() != self.stamp:
-                raise ValueError(f"{self.path}: was written to since '{self.name}' was found in "
-                                 "it: load it again")
+        with open(self.path, "rb") as f:
             f.seek(self.start)
             while left:
                 block = np.fromfile(f, DTYPES[self.dtype], min(left, BLOCK))
@@ -229,25 +162,12 @@ class StoredTensor:
             raise ValueError(f"{self.path}: array '{self.name}' is damaged (its CRC-32 is "
                              f"{crc:08x}, the file says {self.crc:08x})")
 
-    def _check_dtype(self):
-        if self.dtype not in DTYPES:
-            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
-                             f"expected one of {', '.join(DTYPES)}")
-
-    def _stamp(self):
-        """How long the file is and when it was last written to."""
-        stat = os.fstat(self.fd)
-        return stat.st_size, stat.st_mtime_ns
-
 
 class TorchTensor:
     """A tensor from ``torch.load``, read as a :class:`StoredTensor` is."""
 
     def __init__(self, tensor):
         self.tensor, self.shape = tensor.detach(), tuple(tensor.shape)
-
-    def hold(self):
-        """Nothing to do: PyTorch keeps it."""
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""
@@ -341,24 +261,6 @@ def read_bin(path):
         raise ValueError(f"{path}: torch.load refuses it ({one_line(e)})") from None
 
 
-def read_json(path):
-    """The JSON object in a file, as a dict."""
-    try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: there is no such file") from None
-    except (ValueError, RecursionError) as e:
-        raise ValueError(f"{path}: not JSON ({one_line(e)})") from None
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
-    return raw
-
-
-def one_line(error):
-    """An exception's kind and message on one line of at most 200 characters."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
-
-
 # ------------------------------------------------------------------------------- hub
 
 
@@ -373,7 +275,7 @@ def download(repo, progress=True):
         from huggingface_hub import utils
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
-                                "pip install 'minifpt[gpt2]'") from None
+                                "pip install huggingface_hub") from None
     base = ["config.json", "merges.txt", "vocab.json"]
     with _progress_bars(utils, progress):
         # PyTorch's own file only where there is no other.

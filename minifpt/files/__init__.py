@@ -1,0 +1,58 @@
+"""Files on disk: weights, checkpoints, tokenizers, data sets, run folders.
+
+Here is what all of them share.
+"""
+
+import json
+import os
+import struct
+import textwrap
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+
+# What reading a damaged zip file, or one that is encrypted, or a damaged array may raise.
+DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError, MemoryError,
+          AttributeError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+          SyntaxError)
+
+
+def cache_folder():
+    """The user's cache folder for downloaded data and converted weights."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "minifpt"
+
+
+def write_beside(path, write, mode="wb"):
+    """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
+    after a crash the old file stands, or the new one, never half of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_json(path):
+    """The JSON object in a file, as a dict."""
+    try:
+        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file") from None
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{path}: not JSON ({one_line(e)})") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    return raw
+
+
+def one_line(error):
+    """An exception's kind and message on one line of at most 200 characters."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)

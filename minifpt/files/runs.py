@@ -1,0 +1,134 @@
+"""A run's folder: its settings, its history, its checkpoint."""
+
+import csv
+import io
+import json
+import zlib
+
+import numpy as np
+
+from . import DAMAGE, one_line, read_json, write_beside
+
+COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
+
+
+class History(list):
+    """The rows of ``metrics.csv`` as dictionaries; ``history["test_loss"]`` is a column."""
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return np.array([np.nan if row[key] is None else row[key] for row in self])
+        return super().__getitem__(key)
+
+    def save(self, path):
+        """Write ``metrics.csv``; what was not measured is left empty."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self)
+        write_beside(path, lambda f: f.write(text.getvalue()), "w")
+
+    @classmethod
+    def load(cls, path):
+        """Read a ``metrics.csv``."""
+        with open(path, newline="", encoding="utf-8") as f:
+            return cls({k: (int(v) if k == "step" else float(v)) if v else None
+                        for k, v in row.items()} for row in csv.DictReader(f))
+
+
+class Run:
+    """All that a run needs to go on: parameters, Adam's moments, generator, history."""
+
+    def __init__(self, model, optimizer, rng):
+        self.model, self.optimizer, self.rng = model, optimizer, rng
+        self.history = History()
+        self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
+
+    def named(self):
+        """(name, Parameter) of what is trained."""
+        return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
+
+    def fingerprint(self):
+        """CRC-32 of all frozen parameters: they are not in the checkpoint."""
+        crc = 0
+        for _, p in self.model.named_parameters():
+            if not p.trainable:
+                crc = zlib.crc32(np.ascontiguousarray(p.data), crc)
+        return crc
+
+    def save(self, path):
+        """Write the checkpoint, in one rename."""
+        state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
+                 "t": self.optimizer.t, "frozen": self.fingerprint(),
+                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
+        arrays = {"state": np.array(json.dumps(state))}
+        for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
+            arrays[name] = p.data
+            if m is not None:
+                arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
+        write_beside(path, lambda f: np.savez(f, **arrays))
+
+    def load(self, path):
+        """Read a checkpoint of the same model; nothing changes unless all of it fits."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            state = json.loads(str(arrays["state"]))
+            frozen = state["frozen"]
+        except DAMAGE as e:
+            raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
+        if frozen != self.fingerprint():
+            raise ValueError(f"{path}: was written over other frozen weights")
+        for name, p in self.named():
+            for key in (name, f"m/{name}", f"v/{name}"):
+                a = arrays.get(key, p.data if key != name else None)
+                if a is None or (a.shape, a.dtype) != (p.data.shape, p.data.dtype):
+                    raise ValueError(f"{path}: '{key}' has {_form(a)}, "
+                                     f"the model wants {_form(p.data)}")
+        for i, (name, p) in enumerate(self.named()):
+            p.data[...] = arrays[name]
+            self.optimizer.m[i] = arrays.get(f"m/{name}")
+            self.optimizer.v[i] = arrays.get(f"v/{name}")
+        self.optimizer.t = state["t"]
+        self.rng.bit_generator.state = state["rng"]
+        self.history[:] = state["history"]
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.sums[:] = state["sums"]
+
+
+def _form(a):
+    return "no array" if a is None else f"shape {a.shape} and dtype {a.dtype}"
+
+
+def open_folder(out, settings, resume, run):
+    """Start a new run's folder, or load the one that is to go on."""
+    known, checkpoint = out / "config.json", out / "checkpoint.npz"
+    if not resume:
+        if known.exists():
+            raise ValueError(f"{out} already holds a run: resume it, or choose another folder")
+        write_settings(known, settings)
+        return
+    if not known.exists():
+        raise FileNotFoundError(f"{out}: there is no run to resume")
+    before = read_settings(known)
+    for key, value in json.loads(json.dumps(settings)).items():
+        longer = key == "steps" and settings["schedule"] == "constant" and value > before[key]
+        if before.get(key) != value and not longer:
+            raise ValueError(f"{out}: the run has {key} = {before.get(key)}, not {value}")
+    if checkpoint.exists():                               # else it was killed before the first
+        run.load(checkpoint)
+    write_settings(known, settings)
+
+
+def write_settings(path, settings):
+    """Write a run's ``config.json``."""
+    write_beside(path, lambda f: json.dump(settings, f, indent=1), "w")
+
+
+def read_settings(path):
+    """Read a run's ``config.json``."""
+    try:
+        settings = read_json(path)
+        return settings | {"steps": int(settings["steps"])}
+    except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(f"{path}: not a run's settings, or damaged ({one_line(e)})") from None

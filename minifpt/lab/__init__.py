@@ -1,0 +1,1 @@
+"""Experiments: trunks by name, runs and tables, plans, pretraining, conversion."""

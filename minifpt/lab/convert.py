@@ -1,0 +1,63 @@
+"""Weights that Transformers saved, converted to a weight file of ours."""
+
+import os
+import re
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ..files import cache_folder, huggingface, write_beside
+from ..files.weights import file_name, matched, weight_dtype, write
+from ..gpt2 import LanguageModel, by_gpt2_name, config_of
+
+
+def convert(source, out=None, dtype="float16", progress=True, dropout=None):
+    """Write a GPT-2 that Transformers saved as a weight file of ours; returns its path.
+
+    source   ``gpt2``, ``gpt2-medium``, ``gpt2-large``, ``gpt2-xl``, ``distilgpt2``, any hub id
+             ``owner/name``, or the path of a folder or file that Transformers saved (see
+             :class:`minifpt.files.huggingface.Checkpoint`).
+    out      the file to write, or a folder for it; without one it lies in the user's cache
+             folder under the source's name, where ``GPT2.from_pretrained`` finds it by name.
+    dtype    ``float16`` or ``float32``.
+    dropout  stands in for the source's.
+
+    Tensor by tensor, in blocks: the whole model is never in memory.  The byte-pair encoding's
+    ``merges.txt`` and ``vocab.json`` are copied beside the file as ``NAME.merges.txt`` and
+    ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    """
+    dtype = weight_dtype(dtype)
+    source = os.fspath(source)
+    hub = huggingface.HUB.get(source, source)
+    if huggingface.is_checkpoint(source):
+        path = Path(source)
+        whole = path.stem.split(".")[0] not in ("model", "pytorch_model")
+        name = path.stem if path.is_file() and whole else huggingface.tensor_file(
+            path.resolve()).parent.name
+        origin = {"source": path.resolve().name}
+    elif Path(source).exists():
+        huggingface.tensor_file(Path(source))             # says what a folder lacks
+        raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
+                         ".safetensors or .bin file")
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", hub):
+        path, name = huggingface.download(hub, progress), file_name(source)
+        origin = {"source": hub, "revision": path.name}
+    else:
+        raise FileNotFoundError(f"convert: '{source}' is neither a path, nor one of "
+                                f"{', '.join(huggingface.HUB)}, nor a hub id owner/name")
+    out = Path(out) if out else cache_folder() / "weights"
+    if out.is_dir() or out == cache_folder() / "weights":
+        out = out / f"{name}.npz"
+    if out.suffix != ".npz":
+        out = out.with_name(out.name + ".npz")
+    checkpoint = huggingface.Checkpoint(path, dropout)
+    model = LanguageModel(config_of(checkpoint.config, path), seed=None)
+    pieces = list(matched(by_gpt2_name(model), checkpoint))
+    bar = tqdm(pieces, desc=name, unit="tensor", delay=1, disable=not progress)
+    write(out, checkpoint.config | origin,
+          ((key, tensor.shape, tensor.blocks()) for key, tensor, _ in bar), dtype)
+    for file in ("merges.txt", "vocab.json"):
+        if (checkpoint.folder / file).is_file():
+            data = (checkpoint.folder / file).read_bytes()
+            write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
+    return out

@@ -1,0 +1,157 @@
+"""Trunks by name: what ``--model`` takes."""
+
+import importlib.util
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ..files import weights
+from ..fpt import check_trunk
+from ..freeze import FreezeMask
+from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config, standard_normal
+
+USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+
+
+@cache
+def load_object(text):
+    """What ``FILE.py:NAME`` names: a class or function of a user's own file."""
+    path, name = USERS_OWN.fullmatch(text).groups()
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{text}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"minifpt_user_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module                       # as dataclasses and pickle expect
+    try:
+        spec.loader.exec_module(module)
+    except Exception as e:
+        raise ValueError(f"{path}: {type(e).__name__} while it was run: {e}") from e
+    if not callable(getattr(module, name, None)):
+        raise ValueError(f"{path}: it has no function or class '{name}'")
+    return getattr(module, name)
+
+
+@dataclass(frozen=True)
+class TrunkSpec:
+    """A trunk that can be made, by what ``--model`` takes:
+
+    ===================  ===================================================================
+    ``NAME`` or a path   pretrained weights
+    ``random``           the shape of the shipped weights, drawn from the seed;
+                         ``random:SHAPE`` another one of ``SHAPES``
+    ``statistics:NAME``  random too, but each array with the mean and the standard deviation
+                         of the pretrained one
+    ``A+MASK=B``         the trunk A with those parameters of B that a freeze mask names
+    ``FILE.py:NAME``     what a function or class of a file of your own makes; it may take
+                         ``seed``, ``dropout`` and ``dtype``
+    ===================  ===================================================================
+    """
+
+    text: str
+    kind: str                                             # weights random statistics mixed own
+    name: str = ""                                        # of weights, or of a shape
+    base: "TrunkSpec" = None                              # of a mixed trunk
+    other: "TrunkSpec" = None
+    mask: FreezeMask = None
+
+    @classmethod
+    def parse(cls, text):
+        """Read what ``--model`` takes.  Raises ``ValueError`` with one line."""
+        if isinstance(text, cls):
+            return text
+        text = str(text)
+        if USERS_OWN.fullmatch(text):
+            return cls(text, "own", text)
+        if "+" in text and not Path(text).exists():
+            base, _, part = text.rpartition("+")
+            mask, equals, other = part.partition("=")
+            if not (mask and equals and other):
+                raise ValueError(f"--model: '+{part}', expected +MASK=MODEL, as in +attn=random")
+            return cls(text, "mixed", base=cls.parse(base), other=cls.parse(other),
+                       mask=FreezeMask.parse(mask))
+        kind, _, rest = text.partition(":")
+        if kind == "statistics":
+            return cls(text, kind, rest)
+        if kind == "random":
+            if (rest or "minigpt") not in SHAPES:
+                raise ValueError(f"--model {text}: no shape '{rest}', expected one of "
+                                 f"{', '.join(SHAPES)}")
+            return cls(text, kind, rest or "minigpt")
+        return cls(text, "weights", text)
+
+    def make(self, seed=0, dropout=None, dtype=np.float32):
+        """The trunk.  ``dropout`` overrides that of the weights, which is 0.1 for random ones."""
+        if self.kind == "own":
+            function = load_object(self.name)
+            options = {"seed": seed, "dtype": dtype} | (
+                {} if dropout is None else {"dropout": dropout})
+            takes = inspect.signature(function).parameters
+            trunk = function(**{k: v for k, v in options.items() if k in takes})
+            check_trunk(trunk)
+            return trunk
+        if self.kind == "mixed":
+            return self._make_mixed(seed, dropout, dtype)
+        if self.kind == "random":
+            return GPT2(self.config(0.1 if dropout is None else dropout), seed, dtype)
+        trunk = GPT2.from_pretrained(self.name, dtype=dtype, dropout=dropout)
+        if self.kind == "statistics":
+            for name, p in trunk.named_parameters():
+                mean, std = float(p.data.mean()), float(p.data.std())
+                p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
+        return trunk
+
+    def _make_mixed(self, seed, dropout, dtype):
+        trunk = self.base.make(seed, dropout, dtype)
+        theirs = dict(self.other.make(seed, dropout, dtype).named_parameters())
+        chosen = [name for name, taken in self.mask.select(trunk).items() if taken]
+        if not chosen:
+            raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
+                             "the trunk")
+        for name, p in trunk.named_parameters():
+            if name in chosen:
+                if name not in theirs or theirs[name].data.shape != p.data.shape:
+                    raise ValueError(f"--model {self.text}: the trunks have different shapes, "
+                                     f"see {name}")
+                p.data[...] = theirs[name].data
+        return trunk
+
+    def config(self, dropout=None):
+        """The trunk's :class:`minifpt.GPT2Config`, without making it; ``None`` for a trunk of
+        the user's own.  The name of a shape will do where there are no weights of that name."""
+        if self.kind == "own":
+            return None
+        if self.kind == "mixed":
+            return self.base.config(dropout)
+        if self.kind != "random":
+            try:
+                return read_config(weights.find(self.name), dropout)
+            except FileNotFoundError:
+                if self.name not in SHAPES:
+                    raise
+        return GPT2Config(**SHAPES[self.name], **({} if dropout is None else {"dropout": dropout}))
+
+    @property
+    def label(self):
+        """What tables and pictures call it: ``minigpt-language`` is language,
+        ``statistics:minigpt-language`` statistics."""
+        if self.kind == "mixed":
+            return f"{self.base.label} + {self.mask} of {self.other.label}"
+        if self.kind == "random":
+            return "random" if self.name == "minigpt" else f"random ({self.name})"
+        if self.kind == "statistics":
+            return "statistics"
+        if self.kind == "own":
+            return self.name.rpartition(":")[2]
+        return Path(self.name).stem.removeprefix("minigpt-")
+
+    @property
+    def folder(self):
+        """What the folder of its runs is called."""
+        return re.sub(r"[^\w.+=,-]", "-", self.text if self.kind == "mixed"
+                      else Path(self.text).stem)
