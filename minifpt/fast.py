@@ -188,28 +188,39 @@ def gelu(x):
     flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
     for s in _even(x.size, 1, PIECE):
         xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
-        c = np.clip(xs, -F.GELU_FLAT, F.GELU_FLAT)
-        u = c * c
-        t = u * (F.GELU_A * F.GELU_B)
-        t += F.GELU_A
-        t *= c
+        with np.errstate(over="ignore", invalid="ignore"):
+            u = xs * xs
+            t = u * (F.GELU_A * F.GELU_B)
+            t += F.GELU_A
+            t *= xs
         np.tanh(t, out=t)
         t *= 0.5
         t += 0.5                                          # s = (1 + tanh) / 2
         np.multiply(xs, t, out=ys)
         np.subtract(1.0, t, out=ds)                       # s + x s (1 - s) 2 du/dx
-        ds *= t
-        ds *= c
+        ds *= ys
         u *= 6.0 * F.GELU_A * F.GELU_B
         u += 2.0 * F.GELU_A
-        ds *= u
+        with np.errstate(invalid="ignore"):
+            ds *= u
         ds += t
+        if math.isnan(ds.max()):                          # a square overflowed
+            ds[...] = F.gelu_backward(1.0, F.ActivationCache(xs))
     return y, GeluCache(d)
 
 
 def gelu_backward(dy, cache):
     """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
     return np.multiply(dy, cache.derivative, out=dy)
+
+
+# -------------------------------------------------------------------------- residual
+
+
+def residual_backward(dy, dbranch):
+    """``dx = dy + dbranch``, written over ``dbranch``, which the caller gives away."""
+    dbranch += dy
+    return dbranch
 
 
 # -------------------------------------------------------------- multi-head attention

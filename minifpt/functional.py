@@ -318,7 +318,9 @@ def softmax(x):
 def softmax_backward(dy, cache):
     """``dx = y * (dy - sum_j dy_j y_j)``: a row's outputs always sum to 1."""
     y = cache.y
-    return y * (dy - np.vecdot(dy, y)[..., None])
+    dx = dy - np.vecdot(dy, y)[..., None]
+    dx *= y
+    return dx
 
 
 # --------------------------------------------------------------------------- dropout

@@ -311,7 +311,7 @@ class Block(Layer):
         dm = self.ln_2.backward(dm, cache["ln_2"])
         if cache["attn"] is None:
             return None
-        dy = F.residual_backward(dy, dm)
+        dy = fast.residual_backward(dy, dm)
         da = self.attn.backward(dy, cache["attn"])
         if cache["ln_1"] is None:
             return None
@@ -320,4 +320,4 @@ class Block(Layer):
             return None
         if "last" in cache:
             dy = F.last_tokens_backward(dy, cache["last"])
-        return F.residual_backward(dy, da)
+        return fast.residual_backward(dy, da)

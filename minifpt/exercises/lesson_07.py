@@ -4,7 +4,7 @@ import numpy as np
 
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2Config
-from ..huggingface import parameter_shapes
+
 from . import Case, exercise
 
 
