@@ -10,10 +10,10 @@ import ctypes
 import math
 import os
 import threading
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from . import functional as F
 TILE = 64                                                 # queries of one attention tile
 TILES = 65536                                             # scores in one piece, one tile of them
 PIECE = 131072                                            # numbers in an elementwise piece
+
+GeluCache = namedtuple("GeluCache", "derivative")
+# log_sum_exp: of each query's scores, (B, H, T, 1); kept: what dropout keeps, a mask for each
+# tile; drop: how many of 65,536 entries are dropped.
+TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal log_sum_exp kept drop")
 
 
 @cache
@@ -172,12 +177,6 @@ def layer_norm_backward(dy, cache):
 # ------------------------------------------------------------------------------ GELU
 
 
-class GeluCache(NamedTuple):
-    """What :func:`gelu_backward` reads."""
-
-    derivative: np.ndarray                                # dy/dx
-
-
 def gelu(x):
     """As :func:`functional.gelu`; the cache is the derivative, computed in the same pass.
 
@@ -224,17 +223,6 @@ def residual_backward(dy, dbranch):
 
 
 # -------------------------------------------------------------- multi-head attention
-
-
-class TiledAttentionCache(NamedTuple):
-    """What :func:`attention_backward` reads where there are several tiles."""
-
-    qkv: np.ndarray                                       # (B, T, 3C)
-    n_head: int
-    causal: bool
-    log_sum_exp: np.ndarray                               # of each query's scores, (B, H, T, 1)
-    kept: list                                            # what dropout keeps, a mask for each tile
-    drop: int                                             # how many of 65,536 are dropped
 
 
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):

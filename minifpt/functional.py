@@ -22,20 +22,28 @@ dtype, where a NumPy scalar would turn float32 into float64.
 """
 
 import math
+from collections import namedtuple
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
+# ---------------------------------------------------------------------------- caches
+# What each operation keeps for its backward pass, by the names of its docstring.
+
+LinearCache = namedtuple("LinearCache", "x w need")                 # x None where dw is not wanted
+EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
+UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
+PositionsCache = namedtuple("PositionsCache", "tokens shape need")  # which rows of the table
+LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
+ActivationCache = namedtuple("ActivationCache", "x")
+SoftmaxCache = namedtuple("SoftmaxCache", "y")
+DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
+AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask")
+LastTokensCache = namedtuple("LastTokensCache", "T")
+LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
+CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")
+
 # ---------------------------------------------------------------------------- linear
-
-
-class LinearCache(NamedTuple):
-    """What :func:`linear_backward` reads."""
-
-    x: np.ndarray                                         # None where dw is not wanted
-    w: np.ndarray
-    need: tuple
 
 
 def linear(x, w, b, need=(True, True, True)):
@@ -74,13 +82,6 @@ def linear_backward(dy, cache):
 # ------------------------------------------------------------------------- embedding
 
 
-class EmbeddingCache(NamedTuple):
-    """What :func:`embedding_backward` reads."""
-
-    ids: np.ndarray
-    shape: tuple                                          # of the table
-
-
 def embedding(ids, w):
     """Row lookup: ``y = w[ids]``, a linear layer on one-hot vectors without the product.
 
@@ -106,14 +107,6 @@ def embedding_backward(dy, cache):
     return dw
 
 
-class UnembeddingCache(NamedTuple):
-    """What :func:`unembedding_backward` reads."""
-
-    x: np.ndarray
-    w: np.ndarray
-    need: tuple
-
-
 def unembedding(x, w, need=(True, True)):
     """A language model's scores, by the table that embeds its tokens: ``y = x @ w.T``.
 
@@ -131,14 +124,6 @@ def unembedding_backward(dy, cache):
     dx = (dy.reshape(-1, V) @ w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
     return dx, dw
-
-
-class PositionsCache(NamedTuple):
-    """What :func:`positions_backward` reads."""
-
-    tokens: slice
-    shape: tuple                                          # of the table
-    need: tuple
 
 
 def positions(x, w, start=0, need=(True, True)):
@@ -161,15 +146,6 @@ def positions_backward(dy, cache):
 
 
 # ------------------------------------------------------------------------ layer norm
-
-
-class LayerNormCache(NamedTuple):
-    """What :func:`layer_norm_backward` reads."""
-
-    xhat: np.ndarray                                      # x with mean 0 and deviation 1
-    rstd: np.ndarray                                      # 1 / deviation of x, (..., 1)
-    w: np.ndarray
-    need: tuple
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
@@ -237,12 +213,6 @@ def rescue_overflow(x, xhat, rstd):
 # ----------------------------------------------------------------------- activations
 
 
-class ActivationCache(NamedTuple):
-    """What the backward pass of an activation reads."""
-
-    x: np.ndarray
-
-
 GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
 GELU_FLAT = 30.0                                          # beyond it tanh(u) is -1 or 1 exactly
@@ -296,12 +266,6 @@ def relu_backward(dy, cache):
 # --------------------------------------------------------------------------- softmax
 
 
-class SoftmaxCache(NamedTuple):
-    """What :func:`softmax_backward` reads."""
-
-    y: np.ndarray
-
-
 def softmax(x):
     """``y_i = exp(x_i) / sum_j exp(x_j)`` along the last axis.
 
@@ -324,12 +288,6 @@ def softmax_backward(dy, cache):
 
 
 # --------------------------------------------------------------------------- dropout
-
-
-class DropoutCache(NamedTuple):
-    """What :func:`dropout_backward` reads."""
-
-    mask: np.ndarray                                      # None where nothing is dropped
 
 
 def dropout(x, p, rng):
@@ -366,16 +324,6 @@ def dropout_bits(p, rng):
 # -------------------------------------------------------------- multi-head attention
 
 
-class AttentionCache(NamedTuple):
-    """What :func:`attention_backward` reads."""
-
-    q: np.ndarray                                         # (B, H, T, D)
-    k: np.ndarray                                         # (B, H, P+T, D)
-    v: np.ndarray                                         # (B, H, P+T, D)
-    probabilities: np.ndarray                             # (B, H, T, P+T), before dropout
-    mask: np.ndarray                                      # dropout's, or None
-
-
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     """Multi-head self-attention between the two linear layers of a GPT-2 block.
 
@@ -385,7 +333,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
 
     qkv (B, T, 3C): queries, keys and values side by side, each H heads of D channels.
     ``past`` (k, v), each (B, H, P, D), are keys and values of P tokens before these.
-    -> y (B, T, C).
+    -> y (B, T, C).  The cache holds the probabilities (B, H, T, P+T) before dropout.
     """
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
@@ -470,12 +418,6 @@ def residual_backward(dy, dbranch):
     return dy + dbranch
 
 
-class LastTokensCache(NamedTuple):
-    """What :func:`last_tokens_backward` reads."""
-
-    T: int
-
-
 def last_tokens(x, n):
     """The last n tokens, n at least 1: x (B, T, C) -> y (B, n, C)."""
     return np.ascontiguousarray(x[:, -n:]), LastTokensCache(x.shape[1])
@@ -490,12 +432,6 @@ def last_tokens_backward(dy, cache):
 
 
 # --------------------------------------------------------------------- cross-entropy
-
-
-class LogSumExpCache(NamedTuple):
-    """What :func:`log_sum_exp_backward` reads."""
-
-    e: np.ndarray                                         # exp(x - max(x))
 
 
 def log_sum_exp(x):
@@ -513,13 +449,6 @@ def log_sum_exp_backward(dy, cache):
     """``dx = dy * softmax(x)``."""
     e = cache.e
     return e * (dy / e.sum(axis=-1, keepdims=True))
-
-
-class CrossEntropyCache(NamedTuple):
-    """What :func:`cross_entropy_backward` reads."""
-
-    log_sum_exp: LogSumExpCache
-    targets: np.ndarray
 
 
 def cross_entropy(logits, targets):

@@ -2,7 +2,6 @@
 
 import math
 import zlib
-from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -63,9 +62,7 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
 
 def read_config(path, dropout=None):
     """The :class:`GPT2Config` of weights at a path; ``dropout`` overrides the file's."""
-    config, arrays = weights.load(path, dropout)
-    arrays.close()
-    return config_of(config, path)
+    return config_of(weights.load(path, dropout)[0], path)
 
 
 def config_of(config, path):
@@ -231,7 +228,7 @@ class LanguageModel(Layer):
                 if past is None:
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
-                y, _ = self.trunk.forward(x, past=past, last=1)
+                y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
                 logits, _ = F.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng)
         return text.reshape(*ids.shape[:-1], -1)
@@ -289,12 +286,22 @@ def by_gpt2_name(model):
 
 def _load(model_class, name, dtype, dropout):
     path = weights.find(name)
-    config, arrays = weights.load(path, dropout)
-    with closing(arrays):
-        model = model_class(config_of(config, path), seed=None, dtype=dtype)
-        # A weight file may hold the table of tokens that a trunk has no use for.
-        weights.read_into(by_gpt2_name(model), arrays, unused={"wte.weight"})
+    config, tensors = weights.load(path, dropout)
+    config = config_of(config, path)
+    check_size(path, config, tensors)
+    model = model_class(config, seed=None, dtype=dtype)
+    # A weight file may hold the table of tokens that a trunk has no use for.
+    weights.read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
     return model
+
+
+def check_size(path, config, tensors):
+    """Raise a ``ValueError`` before a model is made that is larger than its weight file."""
+    shape = tensors["wpe.weight"].shape if "wpe.weight" in tensors else None
+    if shape != (config.n_positions, config.n_embd) or config.n_layer > len(tensors):
+        raise ValueError(f"{path}: has {len(tensors)} arrays, 'wpe.weight' of shape {shape}, but "
+                         f"its config says {config.n_layer} layers, {config.n_positions} "
+                         f"positions, {config.n_embd} channels")
 
 
 def _draw(name, p, seed, n_layer):

@@ -9,13 +9,13 @@ import json
 import math
 import os
 import re
-import zlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import one_line, read_json
+from . import DAMAGE, one_line, read_json
 
 HUB = {
     "gpt2": "openai-community/gpt2",
@@ -28,7 +28,7 @@ HUB = {
 # What a folder may hold its tensors in; the first that is there is read.
 FILES = ("model.safetensors", "model.safetensors.index.json",
          "pytorch_model.bin", "pytorch_model.bin.index.json")
-DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safetensors' names
 BLOCK = 1 << 17                                           # numbers that are read at once
 
 
@@ -117,54 +117,38 @@ class Checkpoint:
             raise ValueError(f"{self.path}: lm_head.weight is not wte.weight "
                              f"(tie_word_embeddings is {bool(tied)}); here one table is both")
 
-    def close(self):
-        """Nothing to do: each tensor opens and closes its file."""
 
-    def names(self):
-        """The names of all tensors."""
-        return list(self.tensors)
+class Tensor:
+    """An array in a file: ``.shape``, and its numbers, which are read when they are asked for.
 
-    def tensor(self, name):
-        """One tensor, not read yet: its ``.shape`` and its ``.blocks()``."""
-        return self.tensors[name]
-
-
-class StoredTensor:
-    """A tensor in a file, from byte ``start``: ``.shape``, and its numbers as they lie there.
-
-    ``crc`` is the CRC-32 of its bytes and of ``before``, the bytes that count before them;
-    ``None`` where the file has none.
+    ``what`` names it in errors.  ``open_at_numbers()`` gives a binary file that stands where
+    the numbers begin; ``dtype`` is how they are stored, uint16 for bfloat16.
     """
 
-    def __init__(self, path, name, dtype, shape, start, crc=None, before=b""):
-        self.path, self.name, self.dtype, self.shape, self.start = path, name, dtype, shape, start
-        self.crc, self.before = crc, before
+    def __init__(self, what, shape, dtype, open_at_numbers):
+        self.what, self.shape, self.dtype = what, shape, np.dtype(dtype)
+        self.open_at_numbers = open_at_numbers
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""
-        if self.dtype not in DTYPES:
-            raise ValueError(f"{self.path}: '{self.name}' is {self.dtype}, "
-                             f"expected one of {', '.join(DTYPES)}")
-        left, crc = math.prod(self.shape), zlib.crc32(self.before)
-        with open(self.path, "rb") as f:
-            f.seek(self.start)
-            while left:
-                block = np.fromfile(f, DTYPES[self.dtype], min(left, BLOCK))
-                if block.size == 0:
-                    raise ValueError(f"{self.path}: ends within '{self.name}'")
-                left -= block.size
-                if self.crc is not None:
-                    crc = zlib.crc32(block, crc)
-                if self.dtype == "BF16":
-                    block = (block.astype(np.uint32) << 16).view(np.float32)
-                yield block
-        if self.crc not in (None, crc):
-            raise ValueError(f"{self.path}: array '{self.name}' is damaged (its CRC-32 is "
-                             f"{crc:08x}, the file says {self.crc:08x})")
+        left = math.prod(self.shape)
+        try:
+            with self.open_at_numbers() as f:
+                while left:
+                    block = np.frombuffer(f.read(min(left, BLOCK) * self.dtype.itemsize),
+                                          self.dtype)
+                    if block.size == 0:
+                        raise EOFError("the file ends within it")
+                    left -= block.size
+                    if self.dtype.kind == "u":            # the upper half of a float32
+                        block = (block.astype(np.uint32) << 16).view(np.float32)
+                    yield block
+        except DAMAGE as e:                               # zipfile checks a CRC at the end
+            raise ValueError(f"{self.what} is damaged ({one_line(e)})") from None
 
 
 class TorchTensor:
-    """A tensor from ``torch.load``, read as a :class:`StoredTensor` is."""
+    """A tensor from ``torch.load``, read as a :class:`Tensor` is."""
 
     def __init__(self, tensor):
         self.tensor, self.shape = tensor.detach(), tuple(tensor.shape)
@@ -224,10 +208,14 @@ def read_safetensors(path):
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
             if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
                 raise ValueError(f"'{name}' has shape {shape} at {begin} to {end}")
-            if entry["dtype"] in DTYPES and (
-                    end - begin != math.prod(shape) * np.dtype(DTYPES[entry["dtype"]]).itemsize):
+            if entry["dtype"] not in DTYPES:
+                raise ValueError(f"'{name}' is {entry['dtype']}, expected one of "
+                                 f"{', '.join(DTYPES)}")
+            dtype = np.dtype(DTYPES[entry["dtype"]])
+            if end - begin != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"'{name}', {entry['dtype']} {shape}, has {end - begin} bytes")
-            tensors[name] = StoredTensor(path, name, entry["dtype"], shape, first + begin)
+            tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
+                                   partial(_open_at, path, first + begin))
             pieces.append((begin, end))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"{path}: the safetensors header is damaged ({e})") from None
@@ -241,6 +229,12 @@ def read_safetensors(path):
         raise ValueError(f"{path}: has {size:,} bytes, its header tells of {first + at:,}: "
                          "damaged or cut short")
     return tensors
+
+
+def _open_at(path, start):
+    f = open(path, "rb")
+    f.seek(start)
+    return f
 
 
 def read_bin(path):

@@ -7,9 +7,6 @@ it is (see ``huggingface``), or converted once to such a file.
 """
 
 import json
-import math
-import os
-import struct
 import zipfile
 from pathlib import Path
 
@@ -17,8 +14,10 @@ import numpy as np
 
 from ..fast import shared
 from . import DAMAGE, cache_folder, huggingface, one_line, write_beside
+from .huggingface import Tensor
 
 PACKAGE = Path(__file__).resolve().parent.parent
+MOST_CONFIG = 1 << 20                                     # bytes of a file's config
 
 
 def folders():
@@ -54,126 +53,85 @@ def file_name(name):
 
 
 def load(path, dropout=None):
-    """``(config, arrays)`` of a weight file, or of what Transformers saved; an array is read
-    when it is asked for.  ``dropout`` stands in for the file's.
+    """``(config, tensors)`` of a weight file, or of what Transformers saved: a dict, and
+    {name: :class:`minifpt.files.huggingface.Tensor`}, whose numbers are not read yet.
+    ``dropout`` overrides the file's.
 
     Raises ``ValueError`` with one line when the file is no weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
         checkpoint = huggingface.Checkpoint(path, dropout)
-        return checkpoint.config, checkpoint
-    arrays = None
+        return checkpoint.config, checkpoint.tensors
     try:
-        arrays = np.load(path, allow_pickle=False)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise ValueError("a single array")
-        config = json.loads(str(arrays["config"]))
+        archive = zipfile.ZipFile(path)                   # closes with the last of its tensors
+        tensors = {}
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name != "config":
+                tensors[name] = _tensor(archive, info, f"{path}: '{name}'")
+            elif info.file_size > MOST_CONFIG:
+                raise ValueError(f"its config has {info.file_size:,} bytes")
+        with archive.open("config.npy") as f:
+            config = json.loads(str(np.lib.format.read_array(f, allow_pickle=False)))
         if not isinstance(config, dict):
             raise ValueError("its config is no JSON object")
-    except (*DAMAGE, IsADirectoryError) as e:
-        if isinstance(arrays, np.lib.npyio.NpzFile):
-            arrays.close()
+    except (*DAMAGE, IsADirectoryError, RecursionError) as e:
         raise ValueError(f"{path}: not a minifpt weight file, or damaged "
                          f"({one_line(e)})") from None
-    return config | ({} if dropout is None else {"dropout": dropout}), CheckedArrays(path, arrays)
+    return config | ({} if dropout is None else {"dropout": dropout}), tensors
 
 
-class CheckedArrays:
-    """The arrays of an ``.npz`` by name; a damaged one raises a one-line ``ValueError``."""
+def _tensor(archive, info, what):
+    """An array of an ``.npz``, from its header alone."""
+    with archive.open(info) as f:
+        version = np.lib.format.read_magic(f)
+        header = {(1, 0): np.lib.format.read_array_header_1_0,
+                  (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran_order, dtype = header(f)
+        start = f.tell()
+    if dtype.kind != "f" or fortran_order:
+        raise ValueError(f"{what} has dtype {dtype}{' in Fortran order' * fortran_order}, "
+                         "expected float16 or float32 in C order")
 
-    def __init__(self, path, arrays):
-        self.path, self.arrays = path, arrays
-
-    def close(self):
-        """Close the file."""
-        self.arrays.close()
-
-    def names(self):
-        """The names of all arrays."""
-        return [name for name in self.arrays if name != "config"]
-
-    def tensor(self, name):
-        """One array, not read yet: its ``.shape`` and its ``.blocks()``."""
-        try:
-            tensor = self._stored(name) or Held(self.arrays[name])
-        except DAMAGE as e:
-            raise ValueError(f"{self.path}: array '{name}' is damaged "
-                             f"({one_line(e)})") from None
-        if isinstance(tensor, Held) and tensor.array.dtype.kind != "f":
-            raise ValueError(f"{self.path}: '{name}' has dtype {tensor.array.dtype}, expected "
-                             "float16 or float32")
-        return tensor
-
-    def _stored(self, name):
-        """An array that lies in the file as it does in memory, as ours do: to read it there
-        is several times faster than through ``zipfile``.  ``None`` for any other."""
-        archive = self.arrays.zip
-        info = archive.getinfo(f"{name}.npy")
-        with archive.open(info) as f:                     # checks that the entry is whole
-            if info.compress_type != zipfile.ZIP_STORED or np.lib.format.read_magic(f) != (1, 0):
-                return None
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(f)
-            n = f.tell()
-        code = {np.dtype(d): code for code, d in huggingface.DTYPES.items()
-                if d.startswith("<f")}.get(dtype)
-        if code is None or fortran_order or info.file_size != n + math.prod(shape) * dtype.itemsize:
-            return None
-        with open(self.path, "rb") as f:
-            f.seek(info.header_offset)
-            local = struct.unpack("<26x2H", f.read(30))   # how long its name and extras are
-            start = f.seek(sum(local), os.SEEK_CUR)
-            before = f.read(n)
-        return huggingface.StoredTensor(self.path, name, code, shape, start + n, info.CRC, before)
+    def open_at_numbers():
+        f = archive.open(info)
+        f.read(start)
+        return f
+    return Tensor(what, shape, dtype, open_at_numbers)
 
 
-class Held:
-    """An array in memory, with what a :class:`minifpt.huggingface.StoredTensor` has."""
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-
-    def blocks(self):
-        """All of it at once, flat."""
-        yield self.array.reshape(-1)
-
-
-def matched(named, arrays, unused=()):
-    """(name, tensor, array) for each (name, array) of a model: its tensor in a weight file.
+def matched(path, named, tensors, unused=()):
+    """[(name, tensor, array)] for each (name, array) of a model: its tensor in a weight file.
 
     Raises ``ValueError`` with one line for a name that the file lacks, for one that it holds
     besides these and ``unused``, and for another shape.
     """
-    known, held = {name for name, _ in named}, set(arrays.names())
-    for what, names in (("lacks", known - held), ("also holds", held - known - set(unused))):
+    known = {name for name, _ in named}
+    for what, names in (("lacks", known - {*tensors}), ("also holds", {*tensors} - known - {
+            *unused})):
         if names:
-            raise ValueError(f"{arrays.path}: {what} '{min(names)}': it does not fit the model "
-                             "that its config describes")
+            raise ValueError(f"{path}: {what} '{min(names)}': it does not fit the model that its "
+                             "config describes")
     for name, y in named:
-        tensor = arrays.tensor(name)
-        if tensor.shape != y.shape:
-            raise ValueError(f"{arrays.path}: '{name}' has shape {tensor.shape}, the model wants "
+        if tensors[name].shape != y.shape:
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, the model wants "
                              f"{y.shape}")
-        yield name, tensor, y
+    return [(name, tensors[name], y) for name, y in named]
 
 
-def read_into(named, arrays, unused=()):
-    """Fill each (name, array) of a model from a weight file's ``arrays``, on all cores; checked
-    as by :func:`matched`, and every number must be finite."""
+def read_into(path, named, tensors, unused=()):
+    """Fill each (name, array) of a model from the ``tensors`` of a weight file, on all cores;
+    checked as by :func:`matched`, and every number must be finite."""
     def read(piece):
         name, tensor, y = piece
         flat, start = y.reshape(-1), 0
         for block in tensor.blocks():
             if not np.isfinite(block).all():
-                raise ValueError(f"{arrays.path}: '{name}' holds a NaN or an infinity")
+                raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
             flat[start:start + block.size] = block
             start += block.size
-    pieces = []
-    for piece in matched(named, arrays, unused):
-        if isinstance(piece[1], Held):                    # one of these in memory at a time
-            read(piece)
-        else:
-            pieces.append(piece)
-    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))
+    pieces = matched(path, named, tensors, unused)
+    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # fair shares
 
 
 def save(path, config, named_arrays, dtype=np.float16):
@@ -186,7 +144,7 @@ def write(path, config, tensors, dtype):
 
     tensors gives (name, shape, blocks), the blocks together the tensor's numbers in order.
     The file is what ``np.savez`` would write, without the time: equal weights, equal bytes.
-    Raises ``ValueError`` when a number is too large for ``dtype``.
+    Raises ``ValueError`` when a number is not finite or too large for ``dtype``.
     """
     dtype = weight_dtype(dtype)
 
@@ -217,9 +175,11 @@ def weight_dtype(dtype):
 
 
 def _cast(block, dtype, what):
-    try:
-        with np.errstate(over="raise"):
-            return np.ascontiguousarray(block, dtype)
-    except FloatingPointError:
-        raise ValueError(f"{what} holds numbers beyond {np.finfo(dtype).max}, the largest "
-                         f"{dtype}: write float32") from None
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(block, dtype)
+    if np.isfinite(cast).all():
+        return cast
+    if not np.isfinite(block).all():
+        raise ValueError(f"{what} holds a NaN or an infinity")
+    raise ValueError(f"{what} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
+                     "write float32")

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from ..files import cache_folder, huggingface, write_beside
 from ..files.weights import file_name, matched, weight_dtype, write
-from ..gpt2 import LanguageModel, by_gpt2_name, config_of
+from ..gpt2 import LanguageModel, by_gpt2_name, check_size, config_of
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None):
@@ -51,8 +51,10 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
     checkpoint = huggingface.Checkpoint(path, dropout)
-    model = LanguageModel(config_of(checkpoint.config, path), seed=None)
-    pieces = list(matched(by_gpt2_name(model), checkpoint))
+    config = config_of(checkpoint.config, path)
+    check_size(path, config, checkpoint.tensors)
+    model = LanguageModel(config, seed=None)
+    pieces = matched(path, by_gpt2_name(model), checkpoint.tensors)
     bar = tqdm(pieces, desc=name, unit="tensor", delay=1, disable=not progress)
     write(out, checkpoint.config | origin,
           ((key, tensor.shape, tensor.blocks()) for key, tensor, _ in bar), dtype)
