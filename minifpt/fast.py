@@ -12,7 +12,6 @@ import os
 import threading
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -74,6 +73,8 @@ class ProcessSetting:
 
     def __exit__(self, *error):
         with self.lock:
+            if self.users == 0:                           # begun before this process was forked
+                return
             self.users -= 1
             if self.users == 0:
                 next(self.made, None)
@@ -157,7 +158,8 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     F.rescue_overflow(x, xhat, rstd)
     y = xhat * w
     y += b
-    return y, F.LayerNormCache(xhat, rstd, w, need) if any(need) else None
+    cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
+    return y, cache if any(need) else None
 
 
 def layer_norm_backward(dy, cache):

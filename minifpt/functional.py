@@ -164,7 +164,8 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
         xhat = centred * rstd
     rescue_overflow(x, xhat, rstd)
     y = xhat * w + b
-    return y, LayerNormCache(xhat, rstd, w, need) if any(need) else None
+    cache = LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
+    return y, cache if any(need) else None
 
 
 def layer_norm_backward(dy, cache):

@@ -100,8 +100,7 @@ class GPT2(Layer):
 
         name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
         wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
-        ``config.json`` and ``model.safetensors``, its shards or ``pytorch_model.bin``, or
-        such a file.  ``dropout`` overrides the file's.  Raises ``FileNotFoundError`` for an
+        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout`` overrides the file's.  Raises ``FileNotFoundError`` for an
         unknown name, ``ValueError`` for a file that does not fit, naming parameter and shapes.
         """
         return _load(cls, name, dtype, dropout)
@@ -247,6 +246,9 @@ class LanguageModel(Layer):
         model is bits per byte.  Raises ``ValueError`` for bad arguments.
         """
         ids = token_ids(ids, self.config)
+        if not self.config.causal:
+            raise ValueError("perplexity: the model is not causal: it sees the tokens that it is "
+                             "to predict")
         N, last = self.config.n_positions, len(ids) - 1   # the last token is no input
         stride = max(1, N // 2) if stride is None else stride
         if ids.ndim != 1 or last < 1:

@@ -121,8 +121,10 @@ class Linear(Layer):
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in) or None."""
         if isinstance(cache, F.EmbeddingCache):
-            self.weight.add_grad(F.embedding_backward(dy, cache) if self.weight.trainable else None)
-            self.bias.add_grad(dy.reshape(-1, dy.shape[-1]).sum(axis=0))
+            if self.weight.trainable:
+                self.weight.add_grad(F.embedding_backward(dy, cache))
+            if self.bias.trainable:
+                self.bias.add_grad(dy.reshape(-1, dy.shape[-1]).sum(axis=0))
             return None
         dx, dw, db = F.linear_backward(dy, cache)
         self.weight.add_grad(dw)

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .fast import kept_memory
-from .files.runs import COLUMNS, History, Run, open_folder
+from .files.runs import COLUMNS, Run, open_folder
 from .optim import Adam, clip_grad_norm, cosine
 from .tracing import trace
 

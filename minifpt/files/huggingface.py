@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +25,7 @@ HUB = {
 }
 
 # What a folder may hold its tensors in; the first that is there is read.
-FILES = ("model.safetensors", "model.safetensors.index.json",
-         "pytorch_model.bin", "pytorch_model.bin.index.json")
+FILES = ("model.safetensors", "model.safetensors.index.json")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safetensors' names
 BLOCK = 1 << 17                                           # numbers that are read at once
 
@@ -37,7 +35,7 @@ def is_checkpoint(path):
     path = Path(path)
     if path.is_dir():
         return any((path / file).is_file() for file in FILES)
-    return path.is_file() and (path.suffix in (".safetensors", ".bin") or path.name in FILES)
+    return path.is_file() and (path.suffix == ".safetensors" or path.name in FILES)
 
 
 # ---------------------------------------------------------------------------- config
@@ -79,43 +77,32 @@ def read_config(raw, path, dropout=None):
 # --------------------------------------------------------------------------- tensors
 
 
-class Checkpoint:
-    """A GPT-2 that Transformers saved: ``.config``, and its arrays by GPT-2's own names.
+def load_checkpoint(path, dropout=None):
+    """``(config, tensors)`` of a GPT-2 that Transformers saved: a dict, and {GPT-2's own name:
+    :class:`Tensor`}.
 
     path is a folder with one of ``FILES`` and a ``config.json``, or such a file itself.  With
     or without the prefix ``transformer.``; the masks that old versions saved
     (``attn.bias``, ``attn.masked_bias``) and heads other than the language model's are left
-    out.  An array is read when it is asked for.
-
-    Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    out.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
-
-    def __init__(self, path, dropout=None):
-        path = Path(path)
-        self.path = tensor_file(path)
-        self.folder = self.path.parent
-        raw = read_json(self.folder / "config.json")
-        self.config = read_config(raw, self.folder / "config.json", dropout)
-        self.tensors = read_tensors(self.path)
-        if any(name.startswith("transformer.") for name in self.tensors):
-            self.tensors = {name.removeprefix("transformer."): t for name, t
-                            in self.tensors.items()
-                            if name.startswith(("transformer.", "lm_head.weight"))}
-        head = self.tensors.pop("lm_head.weight", None)
-        if head is not None:
-            self.tensors.setdefault("wte.weight", head)
-        self.tensors = {name: t for name, t in self.tensors.items()
-                        if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
-        self._check_head(head, raw.get("tie_word_embeddings", True))
-
-    def _check_head(self, head, tied):
-        wte = self.tensors.get("wte.weight")
-        if (tied and head is None) or head is wte:
-            return
-        if head is None or head.shape != wte.shape or not all(
-                map(np.array_equal, head.blocks(), wte.blocks())):
-            raise ValueError(f"{self.path}: lm_head.weight is not wte.weight "
-                             f"(tie_word_embeddings is {bool(tied)}); here one table is both")
+    path = tensor_file(Path(path))
+    raw = read_json(path.parent / "config.json")
+    config = read_config(raw, path.parent / "config.json", dropout)
+    tensors = read_tensors(path)
+    if any(name.startswith("transformer.") for name in tensors):
+        tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()
+                   if name.startswith(("transformer.", "lm_head.weight"))}
+    head = tensors.pop("lm_head.weight", None)
+    wte = tensors.setdefault("wte.weight", head) if head else tensors.get("wte.weight")
+    tensors = {name: t for name, t in tensors.items()
+               if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
+    tied = bool(raw.get("tie_word_embeddings", True))
+    if not tied and head is None or head not in (None, wte) and (
+            head.shape != wte.shape or not all(map(np.array_equal, head.blocks(), wte.blocks()))):
+        raise ValueError(f"{path}: lm_head.weight is not wte.weight (tie_word_embeddings is "
+                         f"{tied}); here one table is both")
+    return config, tensors
 
 
 class Tensor:
@@ -147,20 +134,6 @@ class Tensor:
             raise ValueError(f"{self.what} is damaged ({one_line(e)})") from None
 
 
-class TorchTensor:
-    """A tensor from ``torch.load``, read as a :class:`Tensor` is."""
-
-    def __init__(self, tensor):
-        self.tensor, self.shape = tensor.detach(), tuple(tensor.shape)
-
-    def blocks(self):
-        """Its numbers in order, flat, at most ``BLOCK`` at a time."""
-        flat = self.tensor.reshape(-1)
-        for i in range(0, len(flat), BLOCK):
-            block = flat[i:i + BLOCK]
-            yield (block if block.dtype.itemsize == 8 else block.float()).numpy()
-
-
 def tensor_file(path):
     """The file with the tensors: ``path`` itself, or the one in the folder ``path``."""
     if not path.is_dir():
@@ -168,7 +141,8 @@ def tensor_file(path):
     for file in FILES:
         if (path / file).is_file():
             return path / file
-    raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)}")
+    raise FileNotFoundError(f"{path}: the folder holds none of {', '.join(FILES)} (PyTorch's own "
+                            ".bin files are pickles and are not read: save it as safetensors)")
 
 
 def read_tensors(path):
@@ -185,7 +159,7 @@ def read_tensors(path):
         return {name: shards[file][name] for name, file in places.items()}
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
-    return read_bin(path) if path.suffix == ".bin" else read_safetensors(path)
+    return read_safetensors(path)
 
 
 def read_safetensors(path):
@@ -237,28 +211,10 @@ def _open_at(path, start):
     return f
 
 
-def read_bin(path):
-    """{name: tensor} of a ``pytorch_model.bin``, by PyTorch, which must be installed: the file
-    is a pickle, and ``weights_only=True`` admits nothing but tensors from it."""
-    try:
-        import torch
-    except ImportError:
-        raise ValueError(f"{path}: to read a .bin file needs PyTorch (pip install torch); a "
-                         "model.safetensors needs nothing") from None
-    try:
-        try:
-            tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:                              # a file from before PyTorch 1.6
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: TorchTensor(t) for name, t in tensors.items()}
-    except Exception as e:                                # torch and pickle raise many kinds
-        raise ValueError(f"{path}: torch.load refuses it ({one_line(e)})") from None
-
-
 # ------------------------------------------------------------------------------- hub
 
 
-def download(repo, progress=True):
+def download(repo):
     """Fetch a GPT-2 from https://huggingface.co into its own cache; the folder that holds it.
 
     repo is a hub id, ``owner/name``.  What was fetched before is not fetched again, and a
@@ -266,34 +222,16 @@ def download(repo, progress=True):
     """
     try:
         import huggingface_hub as hub
-        from huggingface_hub import utils
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install huggingface_hub") from None
-    base = ["config.json", "merges.txt", "vocab.json"]
-    with _progress_bars(utils, progress):
-        # PyTorch's own file only where there is no other.
-        for wanted in (["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],
-                       ["pytorch_model.bin", "pytorch_model.bin.index.json",
-                        "pytorch_model-*.bin"]):
-            try:
-                folder = Path(hub.snapshot_download(repo, allow_patterns=base + wanted))
-            except Exception as e:                        # its transport's errors differ by version
-                raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
-                                        f"({one_line(e)}): go online, or give a folder that "
-                                        "Transformers saved") from None
-            if is_checkpoint(folder):
-                return folder
-    raise FileNotFoundError(f"'{repo}' on huggingface.co holds none of {', '.join(FILES)}")
-
-
-@contextmanager
-def _progress_bars(switch, on):
-    if on or switch.are_progress_bars_disabled():
-        yield
-        return
-    switch.disable_progress_bars()
+    wanted = ["config.json", "merges.txt", "vocab.json", *FILES, "model-*.safetensors"]
     try:
-        yield
-    finally:
-        switch.enable_progress_bars()
+        folder = Path(hub.snapshot_download(repo, allow_patterns=wanted))
+    except Exception as e:                                # its transport's errors differ by version
+        raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
+                                f"({one_line(e)}): go online, or give a folder that "
+                                "Transformers saved") from None
+    if not is_checkpoint(folder):
+        raise FileNotFoundError(f"'{repo}' on huggingface.co holds none of {', '.join(FILES)}")
+    return folder

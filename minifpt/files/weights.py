@@ -60,8 +60,7 @@ def load(path, dropout=None):
     Raises ``ValueError`` with one line when the file is no weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
-        checkpoint = huggingface.Checkpoint(path, dropout)
-        return checkpoint.config, checkpoint.tensors
+        return huggingface.load_checkpoint(path, dropout)
     try:
         archive = zipfile.ZipFile(path)                   # closes with the last of its tensors
         tensors = {}

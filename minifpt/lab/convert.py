@@ -16,7 +16,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
 
     source   ``gpt2``, ``gpt2-medium``, ``gpt2-large``, ``gpt2-xl``, ``distilgpt2``, any hub id
              ``owner/name``, or the path of a folder or file that Transformers saved (see
-             :class:`minifpt.files.huggingface.Checkpoint`).
+             :class:`minifpt.files.huggingface.load_checkpoint`).
     out      the file to write, or a folder for it; without one it lies in the user's cache
              folder under the source's name, where ``GPT2.from_pretrained`` finds it by name.
     dtype    ``float16`` or ``float32``.
@@ -31,16 +31,16 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     hub = huggingface.HUB.get(source, source)
     if huggingface.is_checkpoint(source):
         path = Path(source)
-        whole = path.stem.split(".")[0] not in ("model", "pytorch_model")
+        whole = path.stem.split(".")[0] != "model"
         name = path.stem if path.is_file() and whole else huggingface.tensor_file(
             path.resolve()).parent.name
         origin = {"source": path.resolve().name}
     elif Path(source).exists():
         huggingface.tensor_file(Path(source))             # says what a folder lacks
         raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
-                         ".safetensors or .bin file")
+                         ".safetensors file")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", hub):
-        path, name = huggingface.download(hub, progress), file_name(source)
+        path, name = huggingface.download(hub), file_name(source)
         origin = {"source": hub, "revision": path.name}
     else:
         raise FileNotFoundError(f"convert: '{source}' is neither a path, nor one of "
@@ -50,16 +50,16 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
         out = out / f"{name}.npz"
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
-    checkpoint = huggingface.Checkpoint(path, dropout)
-    config = config_of(checkpoint.config, path)
-    check_size(path, config, checkpoint.tensors)
-    model = LanguageModel(config, seed=None)
-    pieces = matched(path, by_gpt2_name(model), checkpoint.tensors)
+    settings, tensors = huggingface.load_checkpoint(path, dropout)
+    config = config_of(settings, path)
+    check_size(path, config, tensors)
+    pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
     bar = tqdm(pieces, desc=name, unit="tensor", delay=1, disable=not progress)
-    write(out, checkpoint.config | origin,
+    write(out, settings | origin,
           ((key, tensor.shape, tensor.blocks()) for key, tensor, _ in bar), dtype)
+    folder = huggingface.tensor_file(path).parent
     for file in ("merges.txt", "vocab.json"):
-        if (checkpoint.folder / file).is_file():
-            data = (checkpoint.folder / file).read_bytes()
+        if (folder / file).is_file():
+            data = (folder / file).read_bytes()
             write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
     return out

@@ -1,18 +1,19 @@
 """How long a run will take and how much memory, from a few layers of it.
 
-The blocks of a GPT-2 are alike, so that a step's time and its memory grow by the same amount
-with each.  :func:`plan` does real steps of a trunk as wide as the one that is asked for, once
-with a single block and once with some more, and adds up the rest.
+The blocks of a GPT-2 are alike, so a step's time and its memory grow by the same amount with
+each.  :func:`plan` does real steps of a trunk as wide as the one that is asked for, once with
+its topmost block and once with some more, and adds up the rest.
 """
 
+import re
 import time
 import tracemalloc
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..fast import kept_memory
 from ..fpt import FPT
 from ..gpt2 import GPT2
 from ..optim import Adam
@@ -55,82 +56,67 @@ def plan(task, spec, mask, batch_size, dropout=0.0):
     config = spec.config(dropout)
     # The whole model in shape only: its weights are zeros that take no memory.
     trunk = spec.make(dropout=dropout) if config is None else GPT2(config, seed=None)
-    whole = model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    model = whole = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     whole.freeze(mask)
     if not any(p.trainable for p in whole.parameters()):
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
-    kinds, more, arrange = {}, 0, lambda kind: None
-    if config is not None:
-        blocks = _blocks(whole)
-        kinds = Counter(blocks[:-1])
+    blocks, more = getattr(config, "n_layer", 0), 0
+    if blocks:
         # More blocks of a small trunk, so that they do not all stay in the processor's cache.
         size = sum(p.data.size for p in trunk.h[0].parameters())
-        more = min(config.n_layer - 1, 4 if size < 8e6 else 2)
-        model = _model_of(task, whole, replace(config, n_layer=1 + more))
-        arrange = _arranger(model, blocks[-1])
+        more = min(blocks - 1, 4 if size < 8e6 else 2)
+        model = _topmost(task, whole, replace(config, n_layer=1 + more))
     part, test_part = (min(n, max(1, ROWS // task.tokens)) for n in (batch_size, TEST_BATCH))
-    costs, most = _measure(model, task, part, test_part, arrange, [None, *kinds])
-    base, *rest = costs
-    for each, n in zip(rest, kinds.values(), strict=True):
-        # A block cannot take less than nothing, however the clock was disturbed.
-        base = base + n * np.maximum(each - costs[0], 0.0) / more
+    models = [model, _topmost(task, whole, replace(config, n_layer=1))] if more else [model]
+    (many, *few), most = _measure(models, task, part, test_part)
+    cost = many
+    if more:
+        each = np.maximum(many - few[0], 0.0) / more      # the clock may have been disturbed
+        n = _running_back(whole)
+        # What lies below the lowest trained parameter runs forward only, as in a test.
+        forward = np.array([each[1], each[1], 0.0])
+        cost = few[0] + max(n - 1, 0) * each + (blocks - max(n, 1)) * forward
     scale, test_scale = batch_size / part, TEST_BATCH / test_part
-    step, test, kept = base * [scale, 1 / test_part, scale]
+    step, test, kept = cost * [scale, 1 / test_part, scale]
     passing, tested = most * [scale, test_scale]
     size, trained = (sum(p.data.nbytes for p in whole.parameters() if p.trainable or not only)
                      for only in (False, True))
     # Adam keeps two numbers for each that is trained, and a step the gradient.
     arrays = 2 * trained + max(kept + passing + trained, tested)
     peak = PROCESS + size + HOLES * arrays
-    return Plan(float(step), float(test), float(peak), size, 1 + more if config else 0, whole)
+    return Plan(float(step), float(test), float(peak), size, 1 + more if blocks else 0, whole)
 
 
-def _blocks(model):
-    """For each block what of its parameters is trained, and whether anything below it is."""
-    blocks = []
-    below = any(p.trainable for p in (*model.input.parameters(), model.trunk.wpe.weight))
-    for block in model.trunk.h:
-        flags = tuple(p.trainable for p in block.parameters())
-        blocks.append((flags, below))
-        below |= any(flags)
-    return blocks
+def _running_back(model):
+    """How many of the blocks, from the topmost down, the backward pass runs through."""
+    if any(p.trainable for p in (*model.input.parameters(), model.trunk.wpe.weight)):
+        return len(model.trunk.h)
+    learns = [any(p.trainable for p in block.parameters()) for block in model.trunk.h]
+    return len(learns) - learns.index(True) if any(learns) else 0
 
 
-def _model_of(task, whole, config):
-    """A model with fewer blocks, drawn at random, and trained where the whole one is."""
+def _topmost(task, whole, config):
+    """A model with the topmost blocks only, drawn at random, trained as the whole one is there.
+    What learns further below is stood in for by the positions."""
     model = FPT(GPT2(config, seed=0), task.input_dim, task.output_dim, task.output_tokens)
-    trained = dict(whole.named_parameters())
+    cut = len(whole.trunk.h) - config.n_layer
+    trained = {name: p.trainable for name, p in whole.named_parameters()}
     for name, p in model.named_parameters():
-        p.trainable = trained[name].trainable
+        found = re.fullmatch(r"trunk\.h\.(\d+)\.(.*)", name)
+        p.trainable = trained[f"trunk.h.{int(found[1]) + cut}.{found[2]}" if found else name]
+    if _running_back(whole) > config.n_layer:
+        model.trunk.wpe.weight.trainable = True
     return model
 
 
-def _arranger(model, topmost):
-    """A function that makes some of the blocks of one kind."""
-    trunk = model.trunk
-    *middle, top = trunk.h
-
-    def arrange(kind):
-        """One block as the topmost is, and below it some of a kind; ``None`` for none."""
-        trunk.h = [top] if kind is None else [*middle, top]
-        for b in trunk.h:
-            for p, t in zip(b.parameters(), (topmost if b is top else kind)[0], strict=True):
-                p.trainable = t
-        # These stand in for what learns further below.
-        trunk.wpe.weight.trainable = (kind or topmost)[1]
-        top.ln_1.bias.trainable |= topmost[1]
-    return arrange
-
-
-def _measure(model, task, part, test_part, arrange, kinds):
-    """For each kind what grows with the number of blocks, an array of three: seconds of a
+def _measure(models, task, part, test_part):
+    """For each model what grows with the number of blocks, an array of three: seconds of a
     step, seconds of a test, bytes of the caches.  And what does not, two numbers: the most
     bytes beside parameters, gradients and caches in a step, and in a test."""
     rng = np.random.default_rng(0)
     (x, y), (test_x, _) = examples(task, rng, part), examples(task, rng, test_part)
-    optimizers, times, caches, passing = [], [], [], []
-    for kind in kinds:                                    # this warms up, too
-        arrange(kind)
+    optimizers, times, caches, passing = [], [[] for _ in models], [], []
+    for model in models:                                  # this warms up, too
         optimizers.append(Adam([p for p in model.parameters() if p.trainable]))
         model.zero_grad()
         with traced() as memory:
@@ -141,18 +127,17 @@ def _measure(model, task, part, test_part, arrange, kinds):
         del logits, cache
         with traced() as memory:
             model.predict(test_x)
-            passing.append((peak - sum(p.grad.nbytes for p in optimizers[-1].parameters),
-                            memory()[1]))
-        times.append([])
+            passing.append((peak - sum(p.grad.nbytes for p in optimizers[-1].parameters
+                                       if p.grad is not None), memory()[1]))
     start = time.perf_counter()
-    while len(times[0]) < 3 or time.perf_counter() - start < SECONDS:
-        for kind, optimizer, so_far in zip(kinds, optimizers, times, strict=True):
-            arrange(kind)
-            at = [time.perf_counter()]
-            training_step(model, task, optimizer, x, y, 1.0, rng)
-            at.append(time.perf_counter())
-            model.predict(test_x)
-            so_far.append(np.diff([*at, time.perf_counter()]))
+    with kept_memory:                                     # as in training
+        while len(times[0]) < 3 or time.perf_counter() - start < SECONDS:
+            for model, optimizer, so_far in zip(models, optimizers, times, strict=True):
+                at = [time.perf_counter()]
+                training_step(model, task, optimizer, x, y, 1.0, rng)
+                at.append(time.perf_counter())
+                model.predict(test_x)
+                so_far.append(np.diff([*at, time.perf_counter()]))
     return ([np.array([*np.median(t, axis=0), c]) for t, c in zip(times, caches, strict=True)],
             np.max(passing, axis=0))
 
