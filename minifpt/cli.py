@@ -40,6 +40,11 @@ class Parser(argparse.ArgumentParser):
 def main(argv=None):
     """Run a command; returns the exit status: 0, 2 for bad input, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:                    # closed by who started us
+            setattr(sys, name, open(os.devnull, "w"))
+        elif hasattr(getattr(sys, name), "reconfigure"):  # what it cannot spell is a "?"
+            getattr(sys, name).reconfigure(errors="replace")
     try:
         args = parser(argv).parse_args(argv)
         with warnings.catch_warnings():                   # a run that diverges says so itself
@@ -94,10 +99,12 @@ def parser(argv=()):
                 of.setdefault(option, []).append(name)
         taken = {flag for action in sub._actions for flag in action.option_strings}
         for option, by in sorted(of.items()):
-            flag = "--" + option.replace("_", "-")
-            flag = f"--task-{flag[2:]}" if flag in taken else flag
-            sub.add_argument(flag, dest=f"option:{option}", metavar="VALUE",
-                             help=f"option of {', '.join(by)}")
+            flag = option.replace("_", "-")
+            flags = [f for f in (f"--{flag}", f"--task-{flag}") if f not in taken]
+            taken.update(flags)
+            for f in flags:                               # the longer one works everywhere
+                sub.add_argument(f, dest=f"option:{option}", metavar="VALUE", help=(
+                    f"option of {', '.join(by)}" if f == flags[0] else argparse.SUPPRESS))
 
     sub = command(train, "Train a frozen pretrained transformer on a task.")
     model_options(sub)
@@ -200,6 +207,8 @@ def own_tasks(argv):
         elif flag not in ("--model", "--models", "--out") and USERS_OWN.fullmatch(
                 text.removeprefix("--task=")):
             found.append(text.removeprefix("--task="))
+        elif flag in ("--model", "--out"):                # that was its value, one only
+            flag = ""
     return list(dict.fromkeys(found))
 
 
@@ -404,6 +413,8 @@ def generate(args):
 
 def perplexity_command(args):
     lm, words = load_with_tokenizer(args.model)
+    if not args.file.is_file():
+        raise FileNotFoundError(f"{args.file}: there is no such file")
     score = lm.perplexity(words.encode(args.file.read_text(encoding="utf-8")), args.stride,
                           progress=True)
     unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
@@ -420,7 +431,8 @@ def lessons_command(args):
     if importlib.util.find_spec("jupyterlab") is None:
         raise FileNotFoundError("JupyterLab is not installed: pip install jupyterlab")
     first = min(args.folder.glob("*.ipynb"))
-    return subprocess.call([sys.executable, "-m", "jupyterlab", first.name], cwd=args.folder)
+    # -P: no file of the folder, such as a random.py, is imported in place of a library.
+    return subprocess.call([sys.executable, "-P", "-m", "jupyterlab", first.name], cwd=args.folder)
 
 
 def info(args):

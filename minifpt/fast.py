@@ -212,6 +212,8 @@ def gelu(x):
 
 def gelu_backward(dy, cache):
     """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
+    if isinstance(cache, F.ActivationCache):              # its forward pass was traced
+        return F.gelu_backward(dy, cache)
     return np.multiply(dy, cache.derivative, out=dy)
 
 

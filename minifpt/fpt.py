@@ -5,7 +5,6 @@ After *Pretrained Transformers as Universal Computation Engines* (arXiv 2103.052
 
 import inspect
 import math
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -54,10 +53,9 @@ def check_trunk(trunk):
                          "(see minifpt.fpt.Trunk)")
 
 
-@lru_cache(maxsize=64)
-def extras(trunk_class):
+def extras(trunk):
     """Which of the two optional keywords a trunk's ``forward`` takes."""
-    takes = inspect.signature(trunk_class.forward).parameters
+    takes = inspect.signature(trunk.forward).parameters
     return [name for name in ("need_dx", "last") if name in takes]
 
 
@@ -100,9 +98,11 @@ class FPT(Layer):
         x = x if ids else x.astype(self.trunk.dtype, copy=False)
         x, cache["input"] = self.input.forward(x, need_dx=False)
         x, cache["dropout"] = F.dropout(x, p, rng)
+        if cache["input"] is None:
+            cache["dropout"] = None                       # nothing runs back this far
         options = {"need_dx": cache["input"] is not None, "last": self.output_tokens}
         y, cache["trunk"] = self.trunk.forward(
-            x, train, rng, **{name: options[name] for name in extras(type(self.trunk))})
+            x, train, rng, **{name: options[name] for name in extras(self.trunk)})
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = F.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y, cache["trunk"] is not None)
@@ -150,10 +150,10 @@ class FPT(Layer):
         the share; ``tokens`` as for :meth:`counts`."""
         rows = self.counts(tokens)
         total, trained = (sum(n) for n in zip(*rows.values(), strict=True))
-        lines = [f"{'group':8}{'':34}{'parameters':>13}{'trained':>13}"]
-        lines += [f"{group:8}{GROUPS[group]:34}{n:>13,}{f'{t:,}' if t else 'frozen':>13}"
+        lines = [f"{'group':8}{'':42}{'parameters':>13}{'trained':>13}"]
+        lines += [f"{group:8}{GROUPS[group]:42}{n:>13,}{f'{t:,}' if t else 'frozen':>13}"
                   for group, (n, t) in rows.items()]
-        lines += [f"{'total':42}{total:>13,}{trained:>13,}",
+        lines += [f"{'total':50}{total:>13,}{trained:>13,}",
                   f"{100 * trained / total:.2f} % of the parameters are trained"]
         return "\n".join(lines)
 

@@ -45,7 +45,7 @@ class GPT2Config:
         if not 0 < self.layer_norm_epsilon < math.inf:
             raise ValueError(f"GPT2Config: layer_norm_epsilon is {self.layer_norm_epsilon}, "
                              "expected more than 0")
-        if self.activation_function not in ACTIVATIONS:
+        if self.activation_function not in [*ACTIVATIONS]:
             raise ValueError(f"GPT2Config: activation_function is '{self.activation_function}', "
                              f"expected one of {', '.join(ACTIVATIONS)}")
         if not isinstance(self.causal, bool):
@@ -70,7 +70,7 @@ def config_of(config, path):
     known = {f.name for f in fields(GPT2Config)}
     try:
         return GPT2Config(**{k: v for k, v in config.items() if k in known})
-    except TypeError as e:
+    except (TypeError, ValueError) as e:
         raise ValueError(f"{path}: bad config: {e}") from None
 
 
@@ -86,6 +86,8 @@ class GPT2(Layer):
     def __init__(self, config=None, seed=0, dtype=np.float32):
         c = self.config = config or GPT2Config()
         self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"GPT2: dtype is {dtype}, expected float32 or float64")
         self.wpe = Positions(c.n_positions, c.n_embd, dtype)
         self.h = [Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
                         c.activation_function) for _ in range(c.n_layer)]
@@ -100,8 +102,9 @@ class GPT2(Layer):
 
         name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
         wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
-        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout`` overrides the file's.  Raises ``FileNotFoundError`` for an
-        unknown name, ``ValueError`` for a file that does not fit, naming parameter and shapes.
+        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout``
+        overrides the file's.  Raises ``FileNotFoundError`` for an unknown name, ``ValueError``
+        for a file that does not fit, naming parameter and shapes.
         """
         return _load(cls, name, dtype, dropout)
 
@@ -126,6 +129,8 @@ class GPT2(Layer):
         cache = {"h": []}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start, need_dx)
         x, cache["dropout"] = F.dropout(x, c.dropout if train else 0.0, rng)
+        if cache["wpe"] is None:
+            cache["dropout"] = None                       # nothing runs back this far
         below = cache["wpe"]                              # None while nothing below learns
         for i, block in enumerate(self.h):
             x, below = block.forward(x, train, rng, below is not None, past and past[i],
@@ -299,11 +304,16 @@ def _load(model_class, name, dtype, dropout):
 
 def check_size(path, config, tensors):
     """Raise a ``ValueError`` before a model is made that is larger than its weight file."""
-    shape = tensors["wpe.weight"].shape if "wpe.weight" in tensors else None
-    if shape != (config.n_positions, config.n_embd) or config.n_layer > len(tensors):
-        raise ValueError(f"{path}: has {len(tensors)} arrays, 'wpe.weight' of shape {shape}, but "
-                         f"its config says {config.n_layer} layers, {config.n_positions} "
-                         f"positions, {config.n_embd} channels")
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
+    if "wpe.weight" not in tensors:
+        raise ValueError(f"{path}: lacks 'wpe.weight': it holds no GPT-2")
+    if len(blocks) < config.n_layer:
+        raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
+                         f"{config.n_layer}")
+    for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
+        if name in tensors and tensors[name].shape != (n, config.n_embd):
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, the model wants "
+                             f"{n, config.n_embd}")
 
 
 def _draw(name, p, seed, n_layer):

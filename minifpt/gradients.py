@@ -65,7 +65,7 @@ def gradcheck(op, op_backward, inputs, *, names=None, eps=1e-5, tolerance=1e-6,
 
     y, cache = op(*inputs, **kwargs)
     r = rng.standard_normal(np.shape(y))
-    grads = op_backward(r if np.ndim(y) else float(r), cache)
+    grads = op_backward(r.copy() if np.ndim(y) else float(r), cache)   # it may write over dy
     grads = grads if isinstance(grads, (tuple, list)) else (grads,)
     if len(grads) != len(checked):
         raise ValueError(f"gradcheck: {len(grads)} gradients for {len(checked)} inputs "

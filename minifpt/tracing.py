@@ -6,9 +6,11 @@
     t.outputs["trunk.h.0.attn"], t.attention["trunk.h.0.attn"], t.steps[0]
 """
 
+import copy
 import functools
 import inspect
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 
@@ -20,14 +22,15 @@ from . import functional as F
 # Every operation of ``functional``: its name -> (itself, its backward).
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
+OPEN = threading.Lock()                                   # held while a trace is open
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
-    """One operation, as it ran.
+    """One operation, as it ran; ``step.function(**step.inputs)`` runs it again.
 
     name       the layer's dotted name and the operation's: ``trunk.h.0.attn.softmax``.
-    layer      the layer's dotted name; "" where no layer was running.
+    layer      the layer's dotted name; "" is the model itself, or no layer at all.
     op         the operation's name, the same for forward and backward.
     backward   whether this is the backward pass of the operation.
     function   the function that ran, of ``functional`` or the user's own activation.
@@ -63,7 +66,8 @@ class Step:
 class Trace:
     """What :func:`trace` records.
 
-    outputs    {layer's name: what it returned}, in the order in which layers finished.
+    outputs    {layer's name: what it returned}, in the order in which layers finished; the
+               model itself is the layer "".
     grads      {layer's name: the gradient that came back to it}, ``None`` where there was none.
     reasons    {layer's name: why there was none}.
     attention  {layer's name: probabilities (B, H, T, T)}, before dropout.
@@ -76,10 +80,12 @@ class Trace:
     def __init__(self, model):
         self.outputs, self.grads, self.reasons, self.attention = {}, {}, {}, {}
         self.steps = []
-        self._model, self._thread = model, threading.get_ident()
-        self._layers = dict(_named_layers(model))         # dotted name -> layer
-        self._own = {id(p.data) for _, p in model.named_parameters()}
-        self._path, self._open, self._waiting = [], [], {}
+        self._thread = threading.get_ident()
+        self._own = {id(p.data): p.data for _, p in model.named_parameters()}
+        # For each layer that is running, innermost last, its name and the steps that it may be
+        # the backward pass of; then the operations that are running.
+        self._running, self._open = [("", slice(None))], []
+        self._runs, self._kept = {}, {}                   # the caches of layers and of steps
 
     def __repr__(self):
         return (f"Trace: {len(self.steps)} steps, outputs of {len(self.outputs)} layers, "
@@ -89,194 +95,180 @@ class Trace:
     # ------------------------------------------------------------- while it records
 
     def _copy(self, value):
-        """Copies of all arrays in a value, but not of the model's own parameters."""
-        if isinstance(value, np.ndarray):
-            base = value if value.base is None else value.base
-            return value if id(base) in self._own else value.copy()
-        if isinstance(value, tuple):
-            items = [self._copy(item) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        return value
+        """A copy, with all arrays in it but the model's own parameters."""
+        return copy.deepcopy(value, dict(self._own))
 
     def _forward(self, name, forward):
         @functools.wraps(forward)
         def recorded(*args, **kwargs):
             if threading.get_ident() != self._thread:
                 return forward(*args, **kwargs)
-            self._path.append(name)
+            first = len(self.steps)
+            self._running.append((name, slice(0)))
             try:
-                y, cache = forward(*args, **kwargs)
+                result = forward(*args, **kwargs)
             finally:
-                self._path.pop()
+                self._running.pop()
+            pair = isinstance(result, tuple) and len(result) == 2
+            y, cache = result if pair else (result, ...)  # what is no layer may have no cache
+            self._runs.setdefault(name, []).append((cache, slice(first, len(self.steps))))
             self.outputs.pop(name, None)                  # in the order of the last run
-            self.outputs[name] = self._copy(y)
+            self.outputs[name] = copy.deepcopy(y)
             self.grads[name] = None
-            self.reasons[name] = "backward was not run"
-            return y, cache
+            self.reasons[name] = ("frozen, and nothing below it learns" if cache is None else
+                                  "backward was not run")
+            return result
         return recorded
 
     def _backward(self, name, backward):
         @functools.wraps(backward)
-        def recorded(dy, cache):
+        def recorded(*args, **kwargs):
             if threading.get_ident() != self._thread:
-                return backward(dy, cache)
-            self.grads[name] = self._copy(dy)
+                return backward(*args, **kwargs)
+            dy, cache = [*args, *kwargs.values()][:2]
+            steps = next((steps for kept, steps in reversed(self._runs.get(name, []))
+                          if kept is cache), slice(0))    # of the run that left this cache
+            self.grads[name] = copy.deepcopy(dy)
             self.reasons.pop(name, None)
-            self._path.append(name)
+            self._running.append((name, steps))
             try:
-                return backward(dy, cache)
+                dx = backward(*args, **kwargs)
             finally:
-                self._path.pop()
+                self._running.pop()
+            self._explain(self.steps[steps])
+            return dx
         return recorded
 
     def _operation(self, op, function, back, ours):
         """``ours`` in place of ``function`` records it; ``back``: this is a backward pass."""
+        signature = inspect.signature(function)
+
         @functools.wraps(function)
         def recorded(*args, **kwargs):
             if threading.get_ident() != self._thread:
                 return ours(*args, **kwargs)
-            layer = self._path[-1] if self._path else ""
-            inside = self._open[-1] if self._open else None
-            bound = inspect.signature(function).bind(*args, **kwargs).arguments
-            step = Step(f"{layer}.{op}".lstrip("."), layer, op, back, function, inside,
-                        {k: self._copy(v) for k, v in bound.items()})
+            bound = signature.bind(*args, **kwargs)
+            if isinstance(bound.arguments.get("past"), fast.KeyValues):
+                bound.arguments["past"] = _before(**bound.arguments)
+            *_, last = bound.arguments.values()           # a backward pass's cache
+            # A forward pass before the trace left the cache of a fast form.
+            run = ours if back and type(last).__module__ == fast.__name__ else function
+            layer, inside = self._running[-1][0], self._open[-1] if self._open else None
+            step = Step(f"{layer}.{op}".lstrip("."), layer, op, back, run, inside,
+                        {k: self._copy(v) for k, v in bound.arguments.items()})
+            if back:
+                step.partner = self._partner(step, last)
             self.steps.append(step)
             self._open.append(step)
             try:
-                result = function(*args, **kwargs)
+                result = run(*bound.args, **bound.kwargs)
             finally:
                 self._open.pop()
             (self._ran_back if back else self._ran)(step, result)
             return result
         return recorded
 
+    def _partner(self, step, cache):
+        """The forward step that a backward step belongs to, in the same run of its layer: the
+        one that left this cache, or else the last."""
+        outer = step.inside and step.inside.partner
+        ahead = [] if step.inside and not outer else [
+            s for s in self.steps[self._running[-1][1]] if s.partner is None and not s.backward
+            and (s.layer, s.op, s.inside) == (step.layer, step.op, outer)]
+        return next((s for s in reversed(ahead) if self._kept.get(s) is cache),
+                    ahead[-1] if ahead else None)
+
     def _ran(self, step, result):
-        y, cache = result
-        step.output, step.cache = self._copy(y), self._copy(cache)
-        inputs = [k for k, v in step.inputs.items()
-                  if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.floating)]
-        step.gradients = dict.fromkeys(inputs)
-        step.reasons = dict.fromkeys(inputs, "backward was not run")
-        probabilities = getattr(cache, "probabilities", None)
-        if probabilities is not None:
-            self.attention[step.layer] = step.cache.probabilities
-        outer = step.inside and step.inside.op
-        self._waiting.setdefault((step.layer, outer, step.op), []).append(step)
+        y, self._kept[step] = result
+        step.output, step.cache = self._copy(y), self._copy(self._kept[step])
+        step.gradients = {k: None for k, v in step.inputs.items()
+                          if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.floating)}
+        step.reasons = dict.fromkeys(step.gradients, "backward was not run")
+        if hasattr(step.cache, "probabilities"):
+            self.attention[step.layer] = step.cache.probabilities.copy()
 
     def _ran_back(self, step, result):
         step.output = self._copy(result)
-        outer = step.inside and step.inside.op
-        waiting = self._waiting.get((step.layer, outer, step.op))
-        if not waiting:                                   # its forward ran before the trace
+        ahead = step.partner
+        if ahead is None:                                 # its forward ran before the trace
             return
-        ahead = step.partner = waiting.pop()
         ahead.partner = step
         grads = result if isinstance(result, tuple) else (result,)
         if step.op == "residual":                         # x and branch get dx and dy
             grads = result, step.inputs["dy"]
-        for name, grad in zip(ahead.gradients, grads, strict=False):
-            ahead.gradients[name] = self._copy(grad)
-            if grad is not None:
-                del ahead.reasons[name]
+        ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
+        self._explain([ahead])
 
-    def _explain(self):
+    def _explain(self, steps):
         """Say of each gradient that is missing after a backward pass why it is."""
-        if not any(step.backward for step in self.steps):
-            return
-        for name in self.reasons:
-            self.reasons[name] = "frozen, and nothing below it learns"
-        for step in self.steps:
-            for name in step.reasons:
-                step.reasons[name] = ("frozen" if id(step.inputs[name]) in self._own else
-                                      "nothing below learns")
+        for step in steps:
+            missing = [name for name, grad in step.gradients.items() if grad is None]
+            step.reasons = {name: "frozen" if id(step.inputs[name]) in self._own else
+                            "nothing below x learns" if name == "branch" else
+                            "nothing below learns" for name in missing}
 
 
+@contextmanager
 def trace(model):
     """Record all that a model computes, within ``with trace(model) as t:``; see :class:`Trace`.
 
     While it records, the simple forms of ``functional`` run in place of the fast ones: the
     source that ``inspect.getsource(step.function)`` shows is the source that ran.  The results
     are the fast forms' to rounding, and dropout is the same for the same generator.  Only the
-    thread that opened the trace is recorded.  Raises ``ValueError`` for what has no layers, and
-    for a model that is being traced already.
+    thread that opened the trace is recorded.  Raises ``ValueError`` for what is no model, and
+    while another trace is open.
     """
-    if not (hasattr(model, "named_parameters") and hasattr(model, "forward")):
-        raise ValueError(f"trace: {type(model).__name__} is no model: it has no named_parameters "
-                         "or no forward")
-    return Recording(model)
+    if isinstance(model, type) or not (hasattr(model, "named_parameters")
+                                       and hasattr(model, "forward")):
+        raise ValueError(f"trace: {model if isinstance(model, type) else type(model)} is no model, "
+                         "expected an object with forward and named_parameters")
+    if not OPEN.acquire(blocking=False):                  # operations are replaced for all
+        raise ValueError("trace: another trace is open; close it first")
+    replaced = []
 
-
-class Recording:
-    """The context manager that :func:`trace` returns."""
-
-    active = threading.Lock()                             # operations are replaced for all
-
-    def __init__(self, model):
-        self.model, self.undo, self.trace = model, [], None
-
-    def __enter__(self):
-        if not self.active.acquire(blocking=False):
-            raise ValueError("trace: another trace is open; close it first")
-        try:
-            t = Trace(self.model)
-            for name, layer in t._layers.items():
-                for method, wrap in (("forward", t._forward), ("backward", t._backward)):
-                    if hasattr(layer, method):            # on this object, over its class's
-                        self.undo.append((vars(layer), method, vars(layer).get(method)))
-                        setattr(layer, method, wrap(name, getattr(layer, method)))
-            for op, pair in OPERATIONS.items():
-                for simple, back in zip(pair, (False, True), strict=True):
-                    name = simple.__name__
-                    for module in (F, fast):
-                        if name in vars(module):
-                            ours = vars(module)[name]
-                            self._replace(vars(module), name, t._operation(
-                                op, _with_past if ours is fast.attention else simple, back, ours))
-            for name, (op, op_backward) in list(layers.ACTIVATIONS.items()):
-                simple = (OPERATIONS[op.__name__] if op.__module__ == fast.__name__ else
-                          (op, op_backward))
-                self._replace(layers.ACTIVATIONS, name, tuple(
-                    t._operation(op.__name__, function, back, ours) for function, back, ours in
-                    zip(simple, (False, True), (op, op_backward), strict=True)))
-        except BaseException:
-            self.__exit__()
-            raise
-        self.trace = t
-        return t
-
-    def _replace(self, table, key, value):
-        self.undo.append((table, key, table.get(key)))
+    def replace(table, key, value):
+        replaced.append((table, key, table.get(key)))
         table[key] = value
-
-    def __exit__(self, *error):
-        for table, key, before in reversed(self.undo):
+    try:
+        t = Trace(model)
+        for name, layer in _named_layers(model):
+            for method, wrap in (("forward", t._forward), ("backward", t._backward)):
+                if hasattr(layer, method):                # on this object, over its class's
+                    replace(vars(layer), method, wrap(name, getattr(layer, method)))
+        for op, pair in OPERATIONS.items():
+            for simple, back in zip(pair, (False, True), strict=True):
+                for table in (vars(F), vars(fast)):
+                    if ours := table.get(simple.__name__):
+                        replace(table, simple.__name__, t._operation(op, simple, back, ours))
+        for key, pair in list(layers.ACTIVATIONS.items()):
+            op = getattr(pair[0], "__name__", key)
+            simple = OPERATIONS[op] if pair[0].__module__ == fast.__name__ else pair
+            replace(layers.ACTIVATIONS, key, tuple(
+                t._operation(op, *each) for each in zip(simple, (False, True), pair, strict=True)))
+        yield t
+        t._runs, t._kept = {}, {}                         # they held on to every cache
+    finally:
+        for table, key, before in reversed(replaced):
             if before is None:
-                table.pop(key, None)
+                del table[key]
             else:
                 table[key] = before
-        self.undo.clear()
-        self.active.release()
-        if self.trace is not None:
-            self.trace._explain()
+        OPEN.release()
 
 
-@functools.wraps(F.attention)
-def _with_past(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
-    """``F.attention`` as ``fast.attention`` takes it: ``past`` is a ``KeyValues``."""
-    if past is None:
-        return ATTENTION(qkv, n_head, p, rng, causal)
+def _before(past, qkv, n_head, **_):
+    """``(k, v)`` of the tokens before these, from a ``KeyValues``, which takes these in."""
     before = past.so_far()
     past.extend(*F.split_heads(qkv, n_head)[1:])
-    return ATTENTION(qkv, n_head, p, rng, causal, before)
+    return before
 
 
-ATTENTION = F.attention
-
-
-def _named_layers(layer, name=""):
-    """(dotted name, layer) of a model and all that is in it."""
-    yield name, layer
-    if hasattr(layer, "children"):
-        for key, child in layer.children():
+def _named_layers(layer, name="", seen=()):
+    """(dotted name, layer) of a model and all that is in it; a shared one by its first name."""
+    seen = seen or set()
+    if id(layer) not in seen:
+        seen.add(id(layer))
+        yield name, layer
+        for key, child in layer.children() if hasattr(layer, "children") else ():
             if hasattr(child, "named_parameters"):
-                yield from _named_layers(child, f"{name}.{key}".lstrip("."))
+                yield from _named_layers(child, f"{name}.{key}".lstrip("."), seen)

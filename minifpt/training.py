@@ -4,16 +4,17 @@ import math
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from .fast import kept_memory
-from .files.runs import COLUMNS, Run, open_folder
+from .files.runs import COLUMNS, Run, crc, locked, open_folder
 from .optim import Adam, clip_grad_norm, cosine
-from .tracing import trace
+from .tasks.base import whole
+from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
 
@@ -43,16 +44,18 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     While it runs, glibc is told to keep the memory that arrays give back (see
     ``fast.kept_memory``).
 
-    Returns the :class:`History`.  Ctrl-C ends the run after the step with a checkpoint and
-    raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
+    Returns the :class:`History`.  Ctrl-C or SIGTERM ends the run after the step with a checkpoint
+    and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
     ``Diverged`` when the loss is no longer finite; the last checkpoint stays.
     """
-    if (min(steps, batch_size, eval_every, test_examples, checkpoint_every) < 1
-            or not 0 < lr < math.inf):
-        raise ValueError("train: steps, batch_size, eval_every, test_examples, "
-                         "checkpoint_every and lr must be positive")
-    if seed < 0:
-        raise ValueError(f"train: seed is {seed}, expected 0 or more")
+    steps, batch_size, eval_every, test_examples, checkpoint_every = (
+        whole("train", name, value) for name, value in (
+            ("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every),
+            ("test_examples", test_examples), ("checkpoint_every", checkpoint_every)))
+    seed, warmup = whole("train", "seed", seed, 0), whole("train", "warmup", warmup, 0)
+    for name, value in (("lr", lr), ("clip", clip), ("weight_decay", weight_decay)):
+        if not 0 <= value < math.inf or (value == 0 and name != "weight_decay"):
+            raise ValueError(f"train: {name} is {value}, expected a positive number")
     if schedule not in ("constant", "cosine"):
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
     # Missing data, or a task that the model does not fit, show before anything is written.
@@ -64,29 +67,50 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
-    settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
-                "steps": steps, "batch_size": batch_size, "lr": lr, "seed": seed,
-                "schedule": schedule, "warmup": warmup, "weight_decay": weight_decay,
-                "clip": clip, "eval_every": eval_every, "test_examples": test_examples}
-    optimizer = Adam(parameters, lr, weight_decay=weight_decay)
-    run = Run(model, optimizer, np.random.default_rng([seed, 0]))
+    settings = {"task": task.name, "options": getattr(task, "options", {}),
+                "data_crc": fingerprint(task), **(config or {}),
+                "steps": steps, "batch_size": batch_size, "lr": float(lr), "seed": seed,
+                "schedule": schedule, "warmup": warmup, "weight_decay": float(weight_decay),
+                "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
+    optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
+    run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
     out = Path(out) if out is not None else None
-    if out is not None:
-        open_folder(out, settings, resume, run)
-    elif resume:
+    if out is None and resume:
         raise ValueError("train: resume needs out, the folder of the run")
+    with nullcontext() if out is None else locked(out):
+        if out is not None:
+            open_folder(out, resume, run)
+        _loop(model, task, run, out, checkpoint_every, progress)
+        if out is not None:
+            from .plots import curves                     # Matplotlib is slow to import
+            curves({task.name: run.history}, out / "curves.png")
+    return run.history
 
+
+def fingerprint(task):
+    """CRC-32 of a task's data: of all of it where the task tells, else of a few examples."""
+    if hasattr(task, "fingerprint"):
+        return task.fingerprint()
+    return crc(np.asarray(a) for split in ("train", "test")
+               for a in task.batch(np.random.default_rng(0), 16, split))
+
+
+def _loop(model, task, run, out, checkpoint_every, progress):
+    """Train, test and save until the run's last step."""
+    steps, seed, lr, schedule, warmup, eval_every = (run.settings[key] for key in (
+        "steps", "seed", "lr", "schedule", "warmup", "eval_every"))
     start = time.perf_counter() - run.seconds
     bar = tqdm(total=steps, initial=run.step, desc=task.name, unit="step",
                disable=not progress, dynamic_ncols=True, mininterval=0.3)
     with bar, kept_memory, _interrupts() as interrupted:
         while run.step < steps:
             if schedule == "cosine":
-                optimizer.lr = lr * cosine(run.step, steps, warmup)
+                run.optimizer.lr = lr * cosine(run.step, steps, warmup)
             elif warmup:
-                optimizer.lr = lr * min(1.0, (run.step + 1) / warmup)
-            x, y = task.batch(run.rng, batch_size, "train")
-            loss, accuracy = step(model, task, optimizer, x, y, clip, run.rng, run.step)
+                run.optimizer.lr = lr * min(1.0, (run.step + 1) / warmup)
+            x, y = task.batch(run.rng, run.settings["batch_size"], "train")
+            loss, accuracy = step(model, task, run.optimizer, x, y, run.settings["clip"],
+                                  run.rng, run.step)
             run.step += 1
             run.sums += loss, accuracy, 1
             bar.update()
@@ -99,8 +123,8 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                 last = run.step == steps and hasattr(task, "test_set")
                 everything = task.test_set() if last else None
                 row["test_loss"], row["test_accuracy"] = evaluate(
-                    model, task, np.random.default_rng([seed, 1, run.step]), test_examples,
-                    everything, progress)
+                    model, task, np.random.default_rng([seed, 1, run.step]),
+                    run.settings["test_examples"], everything, progress)
                 if not math.isfinite(row["test_loss"]):
                     raise _diverged(f"step {run.step}", "test loss", model, x)
                 row["seconds"] = round(time.perf_counter() - start, 3)
@@ -118,10 +142,6 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
             if stop and run.step < steps:
                 raise KeyboardInterrupt(f"stopped at step {run.step}" + (
                     f", go on from {out}" if out is not None else ""))
-    if out is not None:
-        from .plots import curves                         # Matplotlib is slow to import
-        curves({task.name: run.history}, out / "curves.png")
-    return run.history
 
 
 def step(model, task, optimizer, x, y, clip, rng, number=0):
@@ -164,6 +184,8 @@ def first_nonfinite(model, x):
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
+    if OPEN.locked():                                     # no second trace while one is open
+        return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
     for name, y in t.outputs.items():
@@ -176,8 +198,8 @@ def first_nonfinite(model, x):
 
 @contextmanager
 def _interrupts():
-    """Within, the first Ctrl-C only fills the list that this gives, so that a step is
-    finished and saved; the second one interrupts at once."""
+    """Within, the first Ctrl-C or SIGTERM only fills the list that this gives, so that a step
+    is finished and saved; the second one interrupts at once."""
     caught = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -187,8 +209,9 @@ def _interrupts():
         if caught:
             raise KeyboardInterrupt
         caught.append(signum)
-    before = signal.signal(signal.SIGINT, handler)
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     finally:
-        signal.signal(signal.SIGINT, before)
+        for s, old in before.items():
+            signal.signal(s, old)

@@ -67,7 +67,11 @@ def exercise(function):
 
 def check(name, answer):
     """Check a function that answers the exercise ``name``; prints one line."""
-    print(examine(name, answer))
+    text = str(examine(name, answer))
+    try:
+        print(text)
+    except UnicodeEncodeError:                            # a terminal without a tick
+        print(text.encode("ascii", "replace").decode())
 
 
 def examine(name, answer, seed=None):

@@ -16,6 +16,12 @@ def softmax_backward(dA, A):
     return A * (dA - (dA * A).sum(axis=-1, keepdims=True))
 
 
+def plain_means(dA, A):
+    """The same with means that are not weighted: over the row, and over what A leaves of it."""
+    for seen in (np.ones_like(A), A > 0):
+        yield A * (dA - (dA * seen).sum(axis=-1, keepdims=True) / seen.sum(-1, keepdims=True))
+
+
 @exercise
 def value_gradient(rng):
     T = int(rng.integers(6, 9))
@@ -24,13 +30,14 @@ def value_gradient(rng):
     looked = np.zeros_like(A)
     looked[np.arange(n), A.argmax(axis=1)] = 1
     return Case((dy, A), A.T @ dy, {
-        "a mean for a sum: each token that looked adds its whole share": A.T @ dy / n,
+        "a mean in place of a sum: each token that looked adds its whole share": A.T @ dy / n,
         "the shares are missing: a token that looked with a share of 0.1 adds a tenth of its dy":
             lambda dv: np.allclose(dv, (A > 0).T @ dy) or np.allclose(dv, dy.sum(axis=0)),
         "the shares of a column need not sum to 1: a value that many look at gets more":
             A.T / A.T.sum(axis=1, keepdims=True) @ dy,
-        "only the most looked at token gets something: every share counts": looked.T @ dy,
-        "one gradient for each of the T values, not for each of the n that asked":
+        "only the token with the largest share gets something: every share counts":
+            looked.T @ dy,
+        "one gradient for each of the T values, not for each of the n queries":
             lambda dv: np.shape(dv) == dy.shape,
     })
 
@@ -58,14 +65,14 @@ def multi_query_backward(rng):
     return Case((dy, q, k, v, A), (dq, keys.sum(axis=0), values.sum(axis=0)), {
         "one set of keys and values, so one gradient for them: what do the paths through the heads "
         "do?": lambda out: np.shape(out[1]) == keys.shape or np.shape(out[2]) == keys.shape,
-        "a mean for a sum over the heads: each head is a path, and rates add up":
+        "a mean over the heads in place of a sum: each head is a path, and rates add up":
             either(keys.mean(axis=0), values.mean(axis=0)),
-        "only one head's share: all heads read the same keys and values":
-            either(keys[0], values[0]),
-        "only one head's share: all heads read the same keys and values, also the first":
-            either(keys[-1], values[-1]),
-        "the average is missing in dS: a row of A sums to 1, whatever moves":
+        "only one head's part: all heads read the same keys and values": lambda out: any(
+            either(keys[h], values[h])(out) for h in range(H)),
+        "the weighted mean is missing in dS: a row of A sums to 1, whatever moves":
             part(0, scale * bare @ k),
+        "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
+            lambda out: any(part(0, scale * plain @ k)(out) for plain in plain_means(dA, A)),
         "dS is not dA: the way back leads through the softmax": part(0, scale * dA @ k),
         "the factor is missing on the way back: S was divided by the square root of D":
             part(0, dS @ k),
@@ -74,7 +81,7 @@ def multi_query_backward(rng):
         "dk: the factor is missing on the way back": part(1, keys.sum(axis=0) / scale),
         "dv: each value collects from the tokens that looked at it: a column of A, not a row":
             part(2, (A @ dy).sum(axis=0)),
-        "dv: what is handed over are the shares A, not the scores": part(
+        "dv: y is the product of v with A, not with the scores": part(
             2, (dS.swapaxes(-1, -2) @ dy).sum(axis=0)),
     })
 
@@ -92,18 +99,24 @@ def distance_gradient(rng):
     return Case((dA, A), along(dS), {
         "b is shared by all heads: one number for each distance":
             lambda db: np.shape(db) in (per_head.shape, per_head.T.shape),
-        "a mean over the heads: each head is a path, and rates add up": along(dS) / H,
-        "a mean for a sum: b_0 has T paths in each head, b_1 has T - 1": along(dS, np.mean),
+        "a mean over the heads in place of a sum: each head is a path, and rates add up":
+            along(dS) / H,
+        "a mean in place of a sum: b_0 has T paths in each head, b_1 has T - 1":
+            along(dS, np.mean),
         "dA is not dS: b is added to the scores, before the softmax": along(dA),
-        "dA is not dS: the way back leads through the softmax, with its average": along(A * dA),
+        "dA is not dS: the way back leads through the softmax, with its weighted mean":
+            along(A * dA),
+        "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
+            lambda db: any(np.allclose(db, along(plain)) for plain in plain_means(dA, A)),
         "the distances run the other way: b_0 is a token and itself, the diagonal":
             along(dS)[::-1],
         "a distance is a diagonal; you sum over rows or columns":
             lambda db: any(np.allclose(db, dS.sum(axis=axes)) for axes in ((0, 1), (0, 2))),
-        "above the diagonal: t - s is the distance back, and the later tokens are masked":
+        "those are the diagonals above the main one: t - s is the distance back, and later tokens "
+        "are masked":
             lambda db: np.allclose(db, [np.trace(M) for M in [dS.sum(axis=0)]] + [0] * (T - 1)),
         "only one head: b is shared by all of them":
-            lambda db: np.allclose(db, per_head[0]) or np.allclose(db, per_head[-1]),
+            lambda db: any(np.allclose(db, one) for one in per_head),
     })
 
 
@@ -148,8 +161,8 @@ def worth_computing(rng):
                 lambda out, n=n, chosen=chosen: chosen(out).sum() != n,
             "entries above the diagonal: what is dS there?":
                 lambda out, chosen=chosen: np.triu(chosen(out), 1).any(),
-            "the largest shares: in a row that is sure, what is dS for the token that gets it all?":
+            "the largest shares: where one token gets a whole row, what is dS for that token?":
                 overlap(top(A)),
-            "as many from each row: do all rows have as much to give?":
+            "as many from each row: do all rows hold as much?":
                 lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
-        }, about="Some other entries hold more of dS: look at A times its bracket.")
+        }, about="Other entries hold more of dS: look at A times its bracket.")

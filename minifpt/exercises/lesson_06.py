@@ -14,26 +14,26 @@ def gpt2_parameters(rng):
     block = 12 * C * C + 13 * C
     right = (V + N) * C + L * block + 2 * C
     return Case((L, C, N, V), right, {
-        "the token table is counted twice: its rows are the scores' weights, too":
+        "the token table is counted twice: its rows are also the weights of the scores":
             right + V * C,
         "the position table is missing": right - N * C,
         "the token table is missing": right - V * C,
         "the last layer norm is missing": right - 2 * C,
-        "the offsets of the linear layers are missing (3C, C, 4C and C in each block)":
+        "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
             right - L * 9 * C,
-        "the layer norms of the blocks are missing: two in each, scale and offset":
+        "the layer norms of the blocks are missing: two in each, scale and bias":
             right - L * 4 * C,
-        "of the layer norms only the scales are counted: each has an offset, too":
+        "of the layer norms only the scales are counted: each has a bias, too":
             right - L * 2 * C - C,
-        "the weights alone: the layer norms and the offsets of the linear layers are missing":
+        "the weights alone: the layer norms and the biases of the linear layers are missing":
             lambda n: n in (right - L * 13 * C, right - L * 13 * C - 2 * C),
-        "one attention matrix is missing: c_attn holds queries, keys and values, and after the "
+        "one attention matrix is missing: c_attn makes queries, keys and values, and after the "
         "heads comes c_proj": lambda n: n in (right - L * C * C, right - L * (C * C + C)),
         "the feed-forward part has two matrices, (C, 4C) and (4C, C)":
             lambda n: n in (right - L * 4 * C * C, right - L * (4 * C * C + C),
                             right - L * (4 * C * C + 4 * C)),
         "a single block: n_layer of them": (V + N) * C + block + 2 * C,
-    }, rtol=1e-12, about="Write down the shapes of one block, weight and offset of each layer, and "
+    }, rtol=1e-12, about="Write down the shapes of one block, weight and bias of each layer, and "
                          "compare with the names printed in the lesson.")
 
 
@@ -51,16 +51,17 @@ def block_backward(rng):
 
     du = dy + m_backward(dy)
     return Case((dy, a_backward, m_backward), du + a_backward(du), {
-        "both residuals are forgotten: the stream also runs past each part":
+        "both residual connections are forgotten: the stream also runs past each part":
             a_backward(m_backward(dy)),
-        "the outer residual is forgotten: du also runs past attention": a_backward(du),
-        "the inner residual is forgotten: what arrives also runs past the feed-forward part":
+        "the outer residual connection is forgotten: du also runs past attention": a_backward(du),
+        "the inner residual connection is forgotten: what arrives also runs past the feed-forward "
+        "part":
             m_backward(dy) + a_backward(m_backward(dy)),
-        "attention is given what arrived at the block: on the way back the feed-forward part comes "
+        "attention gets what arrived at the block: on the way back the feed-forward part comes "
         "first, and attention gets du": du + a_backward(dy),
-        "the order of the way back is the other way round: last in, first out":
+        "the order is the forward pass's: the way back starts with the part that ran last":
             (dy + a_backward(dy)) + m_backward(dy + a_backward(dy)),
-        "only the feed-forward part is gone back through": du,
+        "that leads back through the feed-forward part only: attention is left": du,
         "the gradient that runs past attention is du, not what arrived at the block":
             dy + a_backward(du),
     })
@@ -73,18 +74,18 @@ def gelu_exact_backward(rng):
     density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
     return Case((dy, x), dy * (ndtr(x) + x * density), {
         "half of the product rule: x stands inside Φ, too": dy * ndtr(x),
-        "half of the product rule: the slope of x itself, 1, times Φ, is missing":
+        "half of the product rule: the derivative of x itself, 1, times Φ, is missing":
             dy * x * density,
         "the chain rule: what arrives, dy, is forgotten": ndtr(x) + x * density,
         "the second term has lost its factor x": dy * (ndtr(x) + density),
         "the density lacks its constant 1 / sqrt(2 pi)":
             dy * (ndtr(x) + x * density * np.sqrt(2 * np.pi)),
-        "the density is exp(-x^2 / 2): a 2 is lost":
+        "the density is exp(-x^2 / 2): the 2 is missing":
             dy * (ndtr(x) + x * np.exp(-x * x) / np.sqrt(2 * np.pi)),
-        "that is the slope of the approximation with tanh: near, but not this one's":
-            F.gelu_backward(dy, x),
+        "that is the derivative of the approximation with tanh: close, but not the same":
+            F.gelu_backward(dy, F.ActivationCache(x)),
         "that is the forward pass times dy": dy * x * ndtr(x),
-        "the sign of the second term": dy * (ndtr(x) - x * density),
+        "the second term has the wrong sign": dy * (ndtr(x) - x * density),
     })
 
 
@@ -98,9 +99,9 @@ def c_attn_from_three(rng):
 
     return Case((q, k, v), joined(q.T, k.T, v.T), {
         "not transposed: PyTorch keeps (out, in), GPT-2 multiplies from the right, (in, out). The "
-        "shape is right, so nobody would have told you": joined(q, k, v),
-        "stacked along the rows: each input channel has one row, with its queries, keys and values "
-        "side by side": lambda w: np.shape(w) == (3 * C, C),
+        "shape is right, so the loader would not notice": joined(q, k, v),
+        "stacked along the rows: each input channel has one row, with what it adds to queries, "
+        "keys and values side by side": lambda w: np.shape(w) == (3 * C, C),
         "queries and keys are exchanged": joined(k.T, q.T, v.T),
         "the order is query, key, value":
             lambda w: any(np.allclose(w, joined(*p)) for p in (
@@ -128,7 +129,7 @@ def parts_to_spare(rng):
     def loss_without(parts):
         parts = frozenset(int(p) for p in parts)
         if not parts <= set(range(n)):
-            raise ValueError(f"loss_without: parts are numbers from 0 to {n - 1}, got "
+            raise ValueError(f"loss_without: parts are whole numbers from 0 to {n - 1}, got "
                              f"{sorted(parts)}")
         pairs = sum({int(a), int(b)} <= parts for a, b in (twins[:2], twins[2:4]))
         known[parts] = 1.0 + sum(cost[list(parts)]) + 3.0 * pairs
@@ -153,7 +154,7 @@ def parts_to_spare(rng):
         "those are the parts that cost most: a small loss is wanted":
             lambda out: set(parts_of(out)) == set(alone[-k:]),
         "each of these is cheap when it alone is cut, but two of them stand in for each other: cut "
-        "both and nobody does the work. Ask for the loss of the set":
+        "both and nothing does their work. Ask for the loss of the whole set":
             lambda out: set(parts_of(out)) == set(alone[:k]),
         "there is a cheaper set, found by adding one part at a time, each time the one that costs "
         "least together with those already cut": lambda out: loss_without(parts_of(out)) > good,

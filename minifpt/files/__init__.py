@@ -6,6 +6,7 @@ Here is what all of them share.
 import json
 import os
 import struct
+import tempfile
 import textwrap
 import tokenize
 import zipfile
@@ -20,8 +21,12 @@ DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError
 
 def cache_folder():
     """The user's cache folder for downloaded data and converted weights."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "minifpt"
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "minifpt"
+    try:
+        return Path.home() / ".cache" / "minifpt"
+    except RuntimeError:                                  # a user without a home folder
+        return Path(tempfile.gettempdir()) / "minifpt"
 
 
 def write_beside(path, write, mode="wb"):

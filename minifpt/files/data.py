@@ -10,6 +10,7 @@ import numpy as np
 
 from . import cache_folder, one_line
 
+MOST = 1 << 28                                            # bytes that are read of one file
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/"}
 SHA256 = {
     "train-images-idx3-ubyte.gz":
@@ -74,21 +75,26 @@ def read_idx(path, ndim):
     The file is ``00 00 08 ndim``, then each axis' length in four bytes, then the numbers.
     Raises ``ValueError`` with one line when it is another file, or damaged.
     """
-    raw = Path(path).read_bytes()
-    try:                          # by content: some programs unzip a file and keep the .gz
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    magic, start = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
+    with open(path, "rb") as f:   # by content: some programs unzip a file and keep the .gz
+        zipped = f.read(2) == b"\x1f\x8b"
+    try:
+        with (gzip.open if zipped else open)(path, "rb") as f:
+            head = f.read(start)
+            shape = [int.from_bytes(head[i:i + 4], "big") for i in range(4, start, 4)]
+            size = math.prod(shape)
+            # What a few bytes of gzip unpack to has no bound; what is wanted has one.
+            raw = f.read(size + 1) if head[:4] == magic and size <= MOST else b""
     except (OSError, EOFError, zlib.error) as e:
         raise ValueError(f"{path}: damaged or cut short ({e})") from None
-    magic = bytes([0, 0, 8, ndim])
-    if raw[:4] != magic:
-        raise ValueError(f"{path}: starts with '{raw[:4].hex(' ')}', expected "
+    if head[:4] != magic:
+        raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
                          f"'{magic.hex(' ')}', an IDX file of bytes with {ndim} axes")
-    start = 4 + 4 * ndim
-    shape = [int.from_bytes(raw[i:i + 4], "big") for i in range(4, start, 4)]
-    if len(raw) < start or len(raw) != start + math.prod(shape):
-        raise ValueError(f"{path}: {len(raw)} bytes, but its header wants "
-                         f"{start + math.prod(shape)}: damaged or cut short")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    if len(head) < start or len(raw) != size or size > MOST:
+        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, the file has "
+                         f"{'more' if len(raw) > size else f'{len(raw):,}'} "
+                         f"(at most {MOST:,} are read): damaged or cut short")
+    return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def mnist(split, data=None):

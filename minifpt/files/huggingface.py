@@ -44,9 +44,10 @@ def is_checkpoint(path):
 def read_config(raw, path, dropout=None):
     """The fields of a :class:`minifpt.GPT2Config` from a ``config.json``'s, as a dict.
 
-    ``dropout`` stands in for the file's three.  What would change the mathematics and is not
-    built here raises ``ValueError`` with one line: ``n_inner`` other than ``4 n_embd``, unscaled or layer-scaled attention, cross-attention, pruned heads.
-    ``reorder_and_upcast_attn`` changes rounding alone and is read over.
+    ``dropout`` overrides the file's three.  What would change the mathematics and is not built
+    here raises ``ValueError`` with one line: ``n_inner`` other than ``4 n_embd``, unscaled or
+    layer-scaled attention, cross-attention, pruned heads.  ``reorder_and_upcast_attn`` changes
+    rounding alone and is ignored.
     """
     if raw.get("model_type", "gpt2") != "gpt2":
         raise ValueError(f"{path}: model_type is '{raw['model_type']}', expected 'gpt2'")
@@ -109,15 +110,18 @@ class Tensor:
     """An array in a file: ``.shape``, and its numbers, which are read when they are asked for.
 
     ``what`` names it in errors.  ``open_at_numbers()`` gives a binary file that stands where
-    the numbers begin; ``dtype`` is how they are stored, uint16 for bfloat16.
+    the numbers begin; ``dtype`` is how they are stored, uint16 for bfloat16, or the name of a
+    dtype that is not read, as that of a mask.
     """
 
     def __init__(self, what, shape, dtype, open_at_numbers):
-        self.what, self.shape, self.dtype = what, shape, np.dtype(dtype)
+        self.what, self.shape, self.dtype = what, shape, dtype
         self.open_at_numbers = open_at_numbers
 
     def blocks(self):
         """Its numbers in order, flat, at most ``BLOCK`` at a time."""
+        if isinstance(self.dtype, str):
+            raise ValueError(f"{self.what} is {self.dtype}, expected one of {', '.join(DTYPES)}")
         left = math.prod(self.shape)
         try:
             with self.open_at_numbers() as f:
@@ -182,12 +186,13 @@ def read_safetensors(path):
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
             if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
                 raise ValueError(f"'{name}' has shape {shape} at {begin} to {end}")
-            if entry["dtype"] not in DTYPES:
-                raise ValueError(f"'{name}' is {entry['dtype']}, expected one of "
-                                 f"{', '.join(DTYPES)}")
-            dtype = np.dtype(DTYPES[entry["dtype"]])
-            if end - begin != math.prod(shape) * dtype.itemsize:
-                raise ValueError(f"'{name}', {entry['dtype']} {shape}, has {end - begin} bytes")
+            dtype = entry["dtype"]
+            if not isinstance(dtype, str):
+                raise ValueError(f"'{name}' has dtype {dtype}")
+            if dtype in DTYPES:
+                if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
+                    raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
+                dtype = np.dtype(DTYPES[dtype])
             tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
                                    partial(_open_at, path, first + begin))
             pieces.append((begin, end))

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import zlib
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -36,11 +38,22 @@ class History(list):
                         for k, v in row.items()} for row in csv.DictReader(f))
 
 
-class Run:
-    """All that a run needs to go on: parameters, Adam's moments, generator, history."""
+def crc(arrays):
+    """CRC-32 of arrays, as text: whether they are what they were."""
+    value = 0
+    for a in arrays:
+        value = zlib.crc32(str((a.shape, a.dtype)).encode(), value)
+        value = zlib.crc32(np.ascontiguousarray(a), value)
+    return f"{value:08x}"
 
-    def __init__(self, model, optimizer, rng):
+
+class Run:
+    """All that a run needs to go on: parameters, Adam's moments, generator, history; and its
+    settings, by which its checkpoint is known."""
+
+    def __init__(self, model, optimizer, rng, settings):
         self.model, self.optimizer, self.rng = model, optimizer, rng
+        self.settings = json.loads(json.dumps(settings))  # as they come back from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
 
@@ -48,18 +61,14 @@ class Run:
         """(name, Parameter) of what is trained."""
         return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
 
-    def fingerprint(self):
+    def frozen(self):
         """CRC-32 of all frozen parameters: they are not in the checkpoint."""
-        crc = 0
-        for _, p in self.model.named_parameters():
-            if not p.trainable:
-                crc = zlib.crc32(np.ascontiguousarray(p.data), crc)
-        return crc
+        return crc(p.data for _, p in self.model.named_parameters() if not p.trainable)
 
     def save(self, path):
         """Write the checkpoint, in one rename."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
-                 "t": self.optimizer.t, "frozen": self.fingerprint(),
+                 "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
                  "rng": self.rng.bit_generator.state, "history": list(self.history)}
         arrays = {"state": np.array(json.dumps(state))}
         for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
@@ -74,10 +83,11 @@ class Run:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             state = json.loads(str(arrays["state"]))
-            frozen = state["frozen"]
+            frozen, settings = state["frozen"], dict(state["settings"])
         except DAMAGE as e:
             raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
-        if frozen != self.fingerprint():
+        check_same(path, settings, self.settings, "was written by a run with")
+        if frozen != self.frozen():
             raise ValueError(f"{path}: was written over other frozen weights")
         for name, p in self.named():
             for key in (name, f"m/{name}", f"v/{name}"):
@@ -100,29 +110,58 @@ def _form(a):
     return "no array" if a is None else f"shape {a.shape} and dtype {a.dtype}"
 
 
-def open_folder(out, settings, resume, run):
+@contextmanager
+def locked(folder):
+    """Within, this process alone writes into a run's folder, which is made where it is not
+    there; a second one gets a ``ValueError``.  A folder that stays empty is removed."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:                                   # Windows: no such lock on a folder
+        fcntl = None
+    handle = os.open(folder, os.O_RDONLY) if fcntl else None
+    try:
+        if fcntl:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(f"{folder}: another run is writing there") from None
+        for left in folder.glob(".*.[0-9]*"):             # by write_beside, when it was killed
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        if fcntl:
+            os.close(handle)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def open_folder(out, resume, run):
     """Start a new run's folder, or load the one that is to go on."""
     known, checkpoint = out / "config.json", out / "checkpoint.npz"
     if not resume:
-        if known.exists():
-            raise ValueError(f"{out} already holds a run: resume it, or choose another folder")
-        write_settings(known, settings)
-        return
-    if not known.exists():
+        there = [path.name for path in (known, checkpoint, out / "metrics.csv", out / "curves.png")
+                 if path.exists()]
+        if there:
+            raise ValueError(f"{out} already holds a run ({', '.join(there)}): resume it, or "
+                             "choose another folder")
+    elif not known.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
-    before = read_settings(known)
-    for key, value in json.loads(json.dumps(settings)).items():
-        longer = key == "steps" and settings["schedule"] == "constant" and value > before[key]
+    else:
+        check_same(out, read_settings(known), run.settings, "the run has")
+        if checkpoint.exists():                           # else it was killed before the first
+            run.load(checkpoint)
+    write_beside(known, lambda f: json.dump(run.settings, f, indent=1), "w")
+
+
+def check_same(path, before, now, what):
+    """Raise a ``ValueError`` for settings that are not those of before; a run at a constant rate
+    may be made longer."""
+    for key, value in now.items():
+        longer = key == "steps" and now["schedule"] == "constant" and value > before.get(key, value)
         if before.get(key) != value and not longer:
-            raise ValueError(f"{out}: the run has {key} = {before.get(key)}, not {value}")
-    if checkpoint.exists():                               # else it was killed before the first
-        run.load(checkpoint)
-    write_settings(known, settings)
-
-
-def write_settings(path, settings):
-    """Write a run's ``config.json``."""
-    write_beside(path, lambda f: json.dump(settings, f, indent=1), "w")
+            raise ValueError(f"{path}: {what} {key} = {before.get(key)}, not {value}")
 
 
 def read_settings(path):
@@ -130,5 +169,5 @@ def read_settings(path):
     try:
         settings = read_json(path)
         return settings | {"steps": int(settings["steps"])}
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, OverflowError) as e:
         raise ValueError(f"{path}: not a run's settings, or damaged ({one_line(e)})") from None

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import plots, tasks
 from ..files import write_beside
-from ..files.runs import History, read_settings
+from ..files.runs import crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..training import train
@@ -68,6 +68,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, **options)
     fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
     fpt.freeze(mask)
     config = {"model": TrunkSpec.parse(model).text, "freeze": str(mask),
+              "trunk_crc": crc(p.data for _, p in trunk.named_parameters()),
               "dropout": getattr(trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
@@ -97,29 +98,17 @@ def grid(out, task_names, models, seeds, *, task_options=None, options=None, pro
         spec.make()
     for task in made:
         settings = getattr(task, "defaults", tasks.DEFAULTS) | (options or {})
-        what = {"task": task.name, "options": getattr(task, "options", {})}
         for spec in specs:
+            # Two trunks may have one label: two files of one name in two folders.
+            alone = [other.label for other in specs].count(spec.label) == 1
             for seed in seeds:
                 folder = out / task.name / spec.folder / str(seed)
-                history = finished(folder, settings | what)
-                if history is None:
-                    if progress:
-                        print(f"{task.name}, {spec.text}, seed {seed}")
-                    _, history = run(task, spec, folder, seed=seed, progress=progress,
-                                     resume=(folder / "config.json").exists(), **settings)
-                results.setdefault(task.name, {}).setdefault(spec.label, []).append(history)
+                # A run that has come to its end is read, and checked to be this one.
+                _, history = run(task, spec, folder, seed=seed, progress=progress,
+                                 resume=(folder / "config.json").exists(), **settings)
+                results.setdefault(task.name, {}).setdefault(
+                    spec.label if alone else spec.text, []).append(history)
     return results
-
-
-def finished(folder, settings):
-    """The history of a run with these settings that has come to its end, else ``None``."""
-    try:
-        history = History.load(folder / "metrics.csv")
-        done = read_settings(folder / "config.json")
-    except FileNotFoundError:
-        return None
-    same = all(done.get(key) == value for key, value in settings.items())
-    return history if history and same and history[-1]["step"] == done["steps"] else None
 
 
 def table(results):

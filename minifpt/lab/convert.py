@@ -50,6 +50,8 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
         out = out / f"{name}.npz"
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
+    if out.exists():
+        raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
     settings, tensors = huggingface.load_checkpoint(path, dropout)
     config = config_of(settings, path)
     check_size(path, config, tensors)

@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -152,6 +153,6 @@ class TrunkSpec:
 
     @property
     def folder(self):
-        """What the folder of its runs is called."""
-        return re.sub(r"[^\w.+=,-]", "-", self.text if self.kind == "mixed"
-                      else Path(self.text).stem)
+        """What the folder of its runs is called: no two models share one."""
+        name = re.sub(r"[^\w.+=,-]", "-", self.text).lstrip(".-")
+        return name if name == self.text else f"{name}-{zlib.crc32(self.text.encode()):08x}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ..files import data as files
+from ..files.runs import crc
 from .base import Choices, whole
 
 
@@ -40,6 +41,10 @@ class MNIST(Choices):
             self.read[split] = files.mnist(split, self.data)
         return self.read[split]
 
+    def fingerprint(self):
+        """CRC-32 of all images and labels."""
+        return crc([*self.images("train"), *self.images("test")])
+
     def draw(self, rng, size, split):
         images, labels = self.images(split)
         chosen = rng.integers(0, len(images), size)       # with replacement: no epoch to keep
@@ -62,7 +67,7 @@ FONTS = {
     "train": ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
               "DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
               "DejaVuSansMono-BoldOblique", "DejaVuSerif", "DejaVuSerif-Bold",
-              "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic", "cmr10", "cmb10", "cmti10", "cmtt10"],
+              "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic", "cmr10", "cmb10", "cmtt10"],
     "test": ["STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta", "cmss10"],
 }
 GLYPH, HEIGHT = 56, 40                                    # pixels of a glyph's square; of its ink

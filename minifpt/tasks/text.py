@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files.runs import crc
 from .base import Choices, whole
 
 # One sign, one byte: what Gutenberg's books write in several bytes where ASCII has a way.
@@ -40,6 +41,10 @@ class Text(Choices):
             if len(text) <= self.tokens:
                 raise ValueError(f"{self.name}: the {split} split has {len(text)} bytes, expected "
                                  f"more than tokens={tokens}: give more text or fewer tokens")
+
+    def fingerprint(self):
+        """CRC-32 of both splits."""
+        return crc(self.bytes.values())
 
     def draw(self, rng, size, split):
         start = rng.integers(0, len(self.bytes[split]) - self.tokens, size)
