@@ -245,7 +245,11 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
             return _attention_after(qkv, n_head, causal, past), None
         if qkv.shape[1] <= TILE:
             return F.attention(qkv, n_head, p, rng, causal)
-        return _tiled_attention(qkv, n_head, F.dropout_bits(p, rng), rng, causal)
+        with np.errstate(over="ignore", invalid="ignore"):
+            y, cache = _tiled_attention(qkv, n_head, F.dropout_bits(p, rng), rng, causal)
+        if np.isfinite(cache.log_sum_exp).all():
+            return y, cache
+        return F.attention(qkv, n_head, p, rng, causal)   # a score overflowed
 
 
 def _tiled_attention(qkv, n_head, drop, rng, causal):

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import functional as F
 from .freeze import GROUPS
-from .layers import Layer, Linear
+from .layers import Layer, Linear, Parameter
 
 
 class Trunk(Protocol):
@@ -48,9 +48,29 @@ def check_trunk(trunk):
     lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
              if not hasattr(trunk, name)]
     if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
+        wrong = f"it has no {', '.join(lacks) or 'config.n_embd'}"
+    else:
+        wrong = next(misfits(trunk), None)
+    if wrong:
         raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
-                         f"it has no {', '.join(lacks) or 'config.n_embd'} "
-                         "(see minifpt.fpt.Trunk)")
+                         f"{wrong} (see minifpt.fpt.Trunk)")
+
+
+def misfits(trunk):
+    """What of a trunk is not as :class:`Trunk` says, one text after the other."""
+    C, dtype = trunk.config.n_embd, trunk.dtype
+    if not isinstance(C, (int, np.integer)) or C < 1:
+        yield f"config.n_embd is {C!r}, expected a whole number, at least 1"
+    if not (isinstance(dtype, (type, np.dtype)) and np.issubdtype(dtype, np.floating)):
+        yield f"dtype is {dtype!r}, expected np.float32 or np.float64"
+    for name, given in (("forward", ("x", False, None)), ("backward", ("dy", "cache"))):
+        try:
+            inspect.signature(getattr(trunk, name)).bind_partial(*given)
+        except TypeError as e:
+            yield f"{name}: {e}"
+    for pair in trunk.named_parameters():
+        if not (isinstance(pair, tuple) and isinstance(pair[-1], Parameter)):
+            yield "named_parameters gives something else than pairs (name, Parameter)"
 
 
 def extras(trunk):
@@ -101,8 +121,14 @@ class FPT(Layer):
         if cache["input"] is None:
             cache["dropout"] = None                       # nothing runs back this far
         options = {"need_dx": cache["input"] is not None, "last": self.output_tokens}
-        y, cache["trunk"] = self.trunk.forward(
+        hidden = self.trunk.forward(
             x, train, rng, **{name: options[name] for name in extras(self.trunk)})
+        shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
+        if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
+                or hidden[0].dtype != x.dtype):
+            raise ValueError("FPT: the trunk's forward must give a pair: hidden, of shape "
+                             f"{x.shape} and {x.dtype} as x, and its cache")
+        y, cache["trunk"] = hidden
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = F.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y, cache["trunk"] is not None)

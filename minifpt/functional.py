@@ -339,7 +339,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
         k, v = (np.concatenate(pair, axis=2) for pair in zip(past, (k, v), strict=True))
-    scores = q @ k.swapaxes(-1, -2)                       # (B, H, T, P+T)
+    scores = dot_products(q, k)                           # (B, H, T, P+T)
     scores *= 1.0 / math.sqrt(q.shape[-1])
     if causal:
         scores += causal_mask(*scores.shape[-2:], scores.dtype)
@@ -372,6 +372,17 @@ def attention_backward(dy, cache):
     np.matmul(ds, k, out=dq)
     np.matmul(ds.swapaxes(-1, -2), q, out=dk)
     return dqkv
+
+
+def dot_products(q, k):
+    """``Q K^T``, (B, H, T, D) and (B, H, S, D) -> (B, H, T, S), finite for any finite float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        s = q @ k.swapaxes(-1, -2)
+        if not math.isfinite(np.vdot(s, s)):              # in float64, and as far as q's dtype goes
+            largest = float(np.finfo(q.dtype).max) / 4
+            s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2)
+            s = np.clip(s, -largest, largest).astype(q.dtype)
+    return s
 
 
 def split_heads(qkv, n_head):

@@ -107,7 +107,7 @@ def _ask(name, function, case):
             return Result(name, "not answered yet")
         return Result(name, "not right yet",
                       f"It raised {type(e).__name__}: {e} (arguments: {_describe(args)}).")
-    parts = output if isinstance(output, tuple) else (output,)
+    parts = output if isinstance(output, (tuple, list)) else (output,)
     if any(part is ... or part is None for part in parts):
         return Result(name, "not answered yet")
     if callable(case.answer):
@@ -144,7 +144,7 @@ def _hint(output, case):
 def _general_hint(output, case):
     """Mistakes that any exercise can see: shape, NaN, sign, factor, axis."""
     if isinstance(case.answer, tuple):
-        n = len(output) if isinstance(output, tuple) else 1
+        n = len(output) if isinstance(output, (tuple, list)) else 1
         if n != len(case.answer):
             return f"Return {len(case.answer)} values; yours returns {n}."
         for i, (a, b) in enumerate(zip(output, case.answer, strict=True)):
@@ -184,10 +184,14 @@ def _general_hint(output, case):
 
 
 def _same(a, b, rtol):
-    """Equal numbers, or arrays, or tuples of them, up to rtol of b's largest entry."""
-    if isinstance(a, tuple) or isinstance(b, tuple):
-        return (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)
-                and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True)))
+    """Equal numbers, or arrays, or several of them, up to rtol of b's largest entry.  What b has
+    in a tuple or an array, a may have in a tuple, a list or an array."""
+    if isinstance(b, tuple):
+        try:
+            a = tuple(a)
+        except TypeError:
+            return False
+        return len(a) == len(b) and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True))
     if isinstance(a, str) or isinstance(b, str):
         return isinstance(a, str) and isinstance(b, str) and a == b
     try:

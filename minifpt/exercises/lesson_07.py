@@ -1,11 +1,21 @@
 """Lesson 7, freeze masks."""
 
+from functools import cache
+
 import numpy as np
 
+from ..fpt import FPT
 from ..freeze import FreezeMask
-from ..gpt2 import GPT2Config
-
+from ..gpt2 import GPT2, GPT2Config
 from . import Case, exercise
+
+
+@cache
+def parameters(n_layer, n_embd):
+    """{name: (group, size)} of an FPT, 3 numbers in and 4 out; its weights are never drawn."""
+    config = GPT2Config(n_layer=n_layer, n_embd=n_embd, n_head=1, n_positions=20, vocab_size=5)
+    model = FPT(GPT2(config, seed=None), 3, 4)
+    return {name: (p.group, p.data.size) for name, p in model.named_parameters()}
 
 
 def _trained(rng):
@@ -43,21 +53,21 @@ def way_back(rng):
             return lambda out: is_wrong(out[1], dx, wrong)
 
         return Case((trained,), (runs, dx), {
-            "return a boolean for each layer, twice":
+            "return two lists, each with a boolean for each layer":
                 lambda out: np.shape(out[0]) != (n,) or np.shape(out[1]) != (n,),
             "runs: a frozen layer above a trained one must run, too: the gradient has to get past "
             "it": first(own),
-            "runs: all of them run, but below the lowest trained layer nobody wants a gradient":
+            "runs: all of them run, but below the lowest trained layer nothing needs a gradient":
                 first(np.ones(n, bool)),
             "runs: the wrong end: the gradient comes from the top and ends at the lowest trained "
             "layer": first(np.arange(n) <= high),
             "runs: it is the lowest trained layer that counts, not the highest":
                 first(np.arange(n) >= high),
-            "runs: the lowest trained layer itself must run: it makes its own gradients":
+            "runs: the lowest trained layer itself must run: it computes its own gradients":
                 first(dx),
-            "makes_dx: the lowest trained layer makes none: who below it would read it?":
+            "has_dx: the lowest trained layer has none: what below it would read it?":
                 second(runs),
-            "makes_dx: a dx is for what is below, whether or not the layer itself is trained":
+            "has_dx: a dx is for what is below, whether or not the layer itself is trained":
                 lambda out: any(second(w)(out) for w in (own, ~own & runs, own & dx)),
         }, about="" if any(trained) else "Nothing is trained here, so nothing runs.")
 
@@ -76,9 +86,9 @@ def products_of_a_step(rng):
             "that is a full step, three for each layer": 3 * n,
             "the products dx of the frozen layers are missing: those above a trained one hand the "
             "gradient down": n + 2 * own,
-            "one dx too many: the lowest trained layer has nobody below who wants it":
+            "one dx too many: nothing below the lowest trained layer needs it":
                 n + own + n - low,
-            "no dx at all: how would the gradient come down to the lowest trained layer?": n + own,
+            "no dx at all: how does the gradient get down to the lowest trained layer?": n + own,
             "a dx for every layer: below the lowest trained one there is none":
                 lambda p, n=n, own=own: p in (2 * n + own, 2 * n - 1 + own),
             "the forward pass is missing: one product for each layer, frozen or not": own + dx,
@@ -91,9 +101,7 @@ def products_of_a_step(rng):
 @exercise
 def freeze_below(rng):
     k = int(rng.integers(2, 9))
-    config = vars(GPT2Config())
-    names = [f"trunk.{name}" for name, _ in parameter_shapes(config) if name != "wte.weight"]
-    names += ["input.weight", "input.bias", "output.weight", "output.bias"]
+    names = parameters(12, 8)
 
     def frozen(blocks):
         return {n for n in names if ".attn." in n or ".mlp." in n or n.startswith("input")
@@ -101,7 +109,7 @@ def freeze_below(rng):
 
     def of(text):
         mask = FreezeMask.parse(text)
-        return {n for n in names if mask.frozen(n)}
+        return {n for n, (group, _) in names.items() if mask.frozen(n, group)}
 
     def refused(text):
         try:
@@ -115,16 +123,17 @@ def freeze_below(rng):
 
     return Case((k,), lambda text: of(text) == frozen(k), {
         "return one text, as in the lesson's list of masks": lambda t: not isinstance(t, str),
-        "FreezeMask.parse refuses this text: groups and patterns with commas between them": refused,
-        "the input layer or the positions are still trained, and they lie below block 0: all of "
-        "the model runs back": lambda t: not {"input.weight", "input.bias",
+        "FreezeMask.parse refuses this text: write groups and patterns with commas between them":
+            refused,
+        "the input layer or the positions are still trained, and they are below block 0: the whole "
+        "model runs back": lambda t: not {"input.weight", "input.bias",
                                               "trunk.wpe.weight"} <= of(t),
-        "attention and feed-forward are frozen in the lowest blocks alone":
+        "attention and feed-forward are frozen in the lowest blocks only":
             lambda t: "trunk.h.11.mlp.c_fc.weight" not in of(t)
             or "trunk.h.11.attn.c_attn.weight" not in of(t),
         "a pattern reaches too far: blocks 10 and 11 begin with a 1 as well, so mind the dot":
             lambda t: norms(t, 1) and norms(t, 10) and norms(t, 11) and not norms(t, k),
-        "every layer norm is frozen: those from block k on are to be trained":
+        "every layer norm is frozen: those from block k on are trained":
             lambda t: norms(t, 11) and norms(t, k),
         "one block too many: block k itself is trained":
             lambda t: norms(t, k) and not norms(t, k + 1),
@@ -133,7 +142,8 @@ def freeze_below(rng):
         "block 0 is still trained, and with it everything runs back": lambda t: not norms(t, 0),
         "the last layer norm or the output layer is frozen": lambda t: bool(
             {"trunk.ln_f.weight", "trunk.ln_f.bias", "output.weight", "output.bias"} & of(t)),
-    }, about=f"Compare FreezeMask.parse(your text).frozen(name) with what you want, for k = {k}.")
+    }, about=f"Freeze a model with FreezeMask.parse(your text) for k = {k}, print the model, and "
+             "compare with what you want.")
 
 
 @exercise
@@ -145,7 +155,7 @@ def clipped_step(rng):
     data, gradients = rng.standard_normal((2, P, C))
     gradients[~trained] *= 3
     own = np.linalg.norm(gradients[trained])
-    below = "Here the norm of what is trained is below max_norm: nothing is scaled."
+    below = "Here the norm of the trained rows is below max_norm: nothing is scaled."
     for max_norm, about in ((0.2 * own, ""), (1.2 * own, below)):
         def new(factor, where=trained, max_norm=max_norm):
             return data - lr * np.asarray(factor) * gradients * where[:, None]
@@ -156,9 +166,9 @@ def clipped_step(rng):
             "the frozen rows are moved, too":
                 lambda out: np.shape(out) == data.shape and not np.allclose(
                     np.asarray(out)[~trained], data[~trained]),
-            "the norm counts the frozen rows: what is trained then takes smaller steps than it "
+            "the norm counts the frozen rows, so the trained ones take smaller steps than they "
             "should": new(min(1, max_norm / everything)),
-            "small gradients are scaled up: clipping only makes them smaller": new(max_norm / own),
+            "small gradients are scaled up: clipping only ever makes them smaller": new(max_norm / own),
             "nothing is clipped": new(1),
             "each row is clipped by itself: the norm is of all trained rows together":
                 new(np.minimum(1, max_norm / each)),
@@ -168,7 +178,7 @@ def clipped_step(rng):
                 new(min(1, max_norm / each[trained].sum())),
             "the root is missing in the norm": new(min(1, max_norm / own ** 2)),
             "the step goes uphill": 2 * data - new(min(1, max_norm / own)),
-            "that is the gradient, scaled; take the step": lambda out: np.shape(out) == data.shape
+            "that is the scaled gradient; take the step": lambda out: np.shape(out) == data.shape
             and np.allclose(np.asarray(out)[~trained], 0),
         }, about=about)
 
@@ -176,11 +186,7 @@ def clipped_step(rng):
 @exercise
 def spend(rng):
     C, L = 8 * int(rng.integers(2, 5)), int(rng.integers(2, 5))
-    config = vars(GPT2Config(n_layer=L, n_embd=C, n_head=1, n_positions=20, vocab_size=5))
-    sizes = {"input.weight": 3 * C, "input.bias": C}
-    sizes |= {f"trunk.{name}": int(np.prod(shape)) for name, shape in parameter_shapes(config)
-              if name != "wte.weight"}
-    sizes |= {"output.weight": 4 * C, "output.bias": 4}
+    sizes = {name: size for name, (_, size) in parameters(L, C).items()}
     output = 4 * C + 4
     for budget in (output, output + C * int(rng.integers(3, 8)), output + 40 * C):
         def total(names):
@@ -196,7 +202,7 @@ def spend(rng):
             "a name is there twice": lambda names: len(set(names)) < len(names),
             "one of these is no parameter's name: take them from the dictionary":
                 lambda names: not set(names) <= set(sizes),
-            "the output layer is not all there, weight and bias: it starts at random":
+            "the output layer is not all there, with weight and bias: it starts at random":
                 lambda names: not {"output.weight", "output.bias"} <= set(names),
             "that is more than the budget: add up the sizes":
                 lambda names, budget=budget: total(names) > budget,

@@ -90,10 +90,12 @@ def read_idx(path, ndim):
     if head[:4] != magic:
         raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
                          f"'{magic.hex(' ')}', an IDX file of bytes with {ndim} axes")
-    if len(head) < start or len(raw) != size or size > MOST:
+    if size > MOST:
+        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, at most {MOST:,} "
+                         "are read: damaged")
+    if len(head) < start or len(raw) != size:
         raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, the file has "
-                         f"{'more' if len(raw) > size else f'{len(raw):,}'} "
-                         f"(at most {MOST:,} are read): damaged or cut short")
+                         f"{'more' if len(raw) > size else f'{len(raw):,}'}: damaged or cut short")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 

@@ -161,7 +161,8 @@ def check_same(path, before, now, what):
     for key, value in now.items():
         longer = key == "steps" and now["schedule"] == "constant" and value > before.get(key, value)
         if before.get(key) != value and not longer:
-            raise ValueError(f"{path}: {what} {key} = {before.get(key)}, not {value}")
+            hint = {"data_crc": ": other data", "trunk_crc": ": other weights"}.get(key, "")
+            raise ValueError(f"{path}: {what} {key} = {before.get(key)}, not {value}{hint}")
 
 
 def read_settings(path):
