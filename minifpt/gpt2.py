@@ -74,7 +74,34 @@ def config_of(config, path):
         raise ValueError(f"{path}: bad config: {e}") from None
 
 
-class GPT2(Layer):
+class Pretrained(Layer):
+    """What a trunk and a language model share: their weights come from files and go to files."""
+
+    @classmethod
+    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
+        """A model from its weights' name or path.
+
+        name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
+        wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
+        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout``
+        overrides the file's.  Raises ``FileNotFoundError`` for an unknown name, ``ValueError``
+        for a file that does not fit, naming parameter and shapes.
+        """
+        path = weights.find(name)
+        config, tensors = weights.load(path, dropout)
+        config = config_of(config, path)
+        check_size(path, config, tensors)
+        model = cls(config, seed=None, dtype=dtype)
+        # A weight file may hold the table of tokens that a trunk has no use for.
+        weights.read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
+        return model
+
+    def save(self, path, dtype=np.float16, **provenance):
+        """Write the weights with their config and provenance as an ``.npz``."""
+        weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self), dtype)
+
+
+class GPT2(Pretrained):
     """The trunk: adds positions to embeddings, runs the blocks and the last layer norm.
 
     Initialised as GPT-2 is: normal with standard deviation 0.02, the projections that write
@@ -95,22 +122,6 @@ class GPT2(Layer):
         if seed is not None:
             shared(lambda piece: _draw(*piece, seed, c.n_layer),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
-
-    @classmethod
-    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """A trunk from its weights' name or path.
-
-        name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
-        wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
-        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout``
-        overrides the file's.  Raises ``FileNotFoundError`` for an unknown name, ``ValueError``
-        for a file that does not fit, naming parameter and shapes.
-        """
-        return _load(cls, name, dtype, dropout)
-
-    def save(self, path, dtype=np.float16, **provenance):
-        """Write the weights with their config and provenance as an ``.npz``."""
-        weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self), dtype)
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
@@ -152,7 +163,7 @@ class GPT2(Layer):
         return self.wpe.backward(dy, cache["wpe"])
 
 
-class LanguageModel(Layer):
+class LanguageModel(Pretrained):
     """GPT-2 as it is pretrained: token embedding, trunk, and scores by the same table,
     ``logits = hidden @ wte.weight.T``.
 
@@ -166,15 +177,6 @@ class LanguageModel(Layer):
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         if seed is not None:
             _draw("wte.weight", self.wte.weight, seed, self.config.n_layer)
-
-    @classmethod
-    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """A language model from its weights' name or path, as :meth:`GPT2.from_pretrained`."""
-        return _load(cls, name, dtype, dropout)
-
-    def save(self, path, dtype=np.float16, **provenance):
-        """Write the weights with their config and provenance as an ``.npz``."""
-        weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self), dtype)
 
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
@@ -289,17 +291,6 @@ def by_gpt2_name(model):
     """(name, array) of a trunk's or language model's parameters, as GPT-2's checkpoints name
     them: without the ``trunk.`` of ours."""
     return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
-
-
-def _load(model_class, name, dtype, dropout):
-    path = weights.find(name)
-    config, tensors = weights.load(path, dropout)
-    config = config_of(config, path)
-    check_size(path, config, tensors)
-    model = model_class(config, seed=None, dtype=dtype)
-    # A weight file may hold the table of tokens that a trunk has no use for.
-    weights.read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
-    return model
 
 
 def check_size(path, config, tensors):
