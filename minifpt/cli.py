@@ -85,7 +85,16 @@ def parser(argv=()):
         sub.add_argument("--freeze", default="fpt", metavar="MASK",
                          help="fpt, full, output_only, or groups and patterns: "
                               "'attn,mlp,h.3.ln_1.*' (default: fpt)")
+    def run_options(sub, *names, whose="the task's"):
+        kinds = {"--steps": int, "--batch-size": int, "--lr": float, "--dropout": float}
+        for name in names:
+            sub.add_argument(name, type=kinds[name], help=f"default: {whose}")
+        if whose == "the task's" and "--lr" in names:
+            sub.add_argument("--schedule", choices=["constant", "cosine"],
+                             help=f"of the learning rate (default: {whose})")
+
     names = [name for name in tasks.names() if name != "text"]
+
     def task_options(sub):
         """The tasks and the options of all of them.  One that has the name of an option of the
         command itself is written --task-NAME."""
@@ -108,12 +117,7 @@ def parser(argv=()):
 
     sub = command(train, "Train a frozen pretrained transformer on a task.")
     model_options(sub)
-    sub.add_argument("--steps", type=int, help="default: the task's")
-    sub.add_argument("--batch-size", type=int, help="default: the task's")
-    sub.add_argument("--lr", type=float, help="learning rate (default: the task's)")
-    sub.add_argument("--schedule", choices=["constant", "cosine"],
-                     help="of the learning rate (default: the task's)")
-    sub.add_argument("--dropout", type=float, help="default: the task's")
+    run_options(sub, "--steps", "--batch-size", "--lr", "--dropout")
     sub.add_argument("--seed", type=seed, default=0, help="default: 0")
     sub.add_argument("--out", type=Path, help="the run's folder (default: a new runs/TASK)")
     sub.add_argument("--resume", action="store_true",
@@ -126,11 +130,7 @@ def parser(argv=()):
                            "write table.md and curves.png.")
     sub.add_argument("--models", nargs="+", default=[MODEL, "random"], metavar="MODEL")
     sub.add_argument("--seeds", type=int, default=5, help="how many (default: 5)")
-    sub.add_argument("--steps", type=int, help="default: each task's")
-    sub.add_argument("--batch-size", type=int, help="default: each task's")
-    sub.add_argument("--lr", type=float, help="default: each task's")
-    sub.add_argument("--schedule", choices=["constant", "cosine"], help="default: each task's")
-    sub.add_argument("--dropout", type=float, help="default: each task's")
+    run_options(sub, "--steps", "--batch-size", "--lr", "--dropout")
     sub.add_argument("--out", type=Path, default=Path("runs/compare"))
     task_options(sub)
 
@@ -140,10 +140,7 @@ def parser(argv=()):
 
     sub = command(plan_command, "Predict a run's time and memory, from a few seconds of it.")
     model_options(sub)
-    sub.add_argument("--steps", type=int, help="default: the task's")
-    sub.add_argument("--batch-size", type=int, help="default: the task's")
-    sub.add_argument("--dropout", type=float, help="default: the task's")
-
+    run_options(sub, "--steps", "--batch-size", "--dropout")
     task_options(sub)
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
@@ -156,9 +153,7 @@ def parser(argv=()):
                      help="text files, or folders of *.txt, for language")
     sub.add_argument("--data", metavar="FOLDER", help="where MNIST's files are, for images")
     sub.add_argument("--out", type=Path, help="weight file (default: minigpt-SOURCE.npz)")
-    sub.add_argument("--steps", type=int, help="default: the source's")
-    sub.add_argument("--batch-size", type=int, help="default: the source's")
-    sub.add_argument("--lr", type=float, help="default: the source's")
+    run_options(sub, "--steps", "--batch-size", "--lr", whose="the source's")
     sub.add_argument("--seed", type=seed, default=0)
     sub.add_argument("--resume", action="store_true")
 

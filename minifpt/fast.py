@@ -245,11 +245,15 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
             return _attention_after(qkv, n_head, causal, past), None
         if qkv.shape[1] <= TILE:
             return F.attention(qkv, n_head, p, rng, causal)
+        drop = F.dropout_bits(p, rng)
+        before = rng.bit_generator.state if drop else None
         with np.errstate(over="ignore", invalid="ignore"):
-            y, cache = _tiled_attention(qkv, n_head, F.dropout_bits(p, rng), rng, causal)
+            y, cache = _tiled_attention(qkv, n_head, drop, rng, causal)
         if np.isfinite(cache.log_sum_exp).all():
             return y, cache
-        return F.attention(qkv, n_head, p, rng, causal)   # a score overflowed
+        if drop:                                          # a score overflowed: draw it again
+            rng.bit_generator.state = before
+        return F.attention(qkv, n_head, p, rng, causal)
 
 
 def _tiled_attention(qkv, n_head, drop, rng, causal):
@@ -354,7 +358,8 @@ def _attention_after(qkv, n_head, causal, past):
     if first:
         return attention(qkv, n_head, causal=causal)[0]
     k, v = past.so_far()
-    s = _scaled(q) @ k.swapaxes(-1, -2)                   # (B, H, T, n)
+    s = F.dot_products(q, k)                              # (B, H, T, n)
+    s *= 1.0 / math.sqrt(q.shape[-1])
     if causal and T > 1:                                  # one query may see every key
         s += F.causal_mask(T, past.n, s.dtype)
     return F.merge_heads(F.softmax(s)[0] @ v)

@@ -39,7 +39,8 @@ class Step:
     output     what it returned, without the cache.
     cache      what the forward pass kept, or ``None``.
     gradients  {input: gradient, or ``None``} of a step of the forward pass, once its backward
-               ran; every input that is an array of floating-point numbers has an entry.
+               ran; every input that is an array of floating-point numbers has an entry.  That
+               of a residual's x includes what came back through the branch.
     reasons    {input: why its gradient is ``None``}.
     partner    the step of the other direction, or ``None``.
 
@@ -194,8 +195,9 @@ class Trace:
             return
         ahead.partner = step
         grads = result if isinstance(result, tuple) else (result,)
-        if step.op == "residual":                         # x and branch get dx and dy
-            grads = result, step.inputs["dy"]
+        if step.op == "residual":                         # x and branch get dx and dy, which in
+            grads = [g if g.shape == ahead.output.shape else g[:, -ahead.output.shape[1]:]
+                     for g in (result, step.inputs["dy"])]  # the last block are of all tokens
         ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
         self._explain([ahead])
 

@@ -23,7 +23,7 @@ def bias_gradient(rng):
 
 @exercise
 def shared_weight_gradient(rng):
-    n, i = rng.integers(2, 7), 3
+    n, i = int(rng.choice([2, 4, 5, 6])), 3
     x, w, dy = rng.standard_normal((n, i)), rng.standard_normal((i, i)), \
         rng.standard_normal((n, i))
     first, second = x.T @ (dy @ w.T), (x @ w).T @ dy
@@ -35,7 +35,7 @@ def shared_weight_gradient(rng):
             np.allclose(dw, 2 * path) for path in (first, second)),
         "the first use got dy itself: its gradient must first go back through the second use":
             x.T @ dy + second,
-        "a missing transpose: dy goes back through w the other way round than x goes forward":
+        "a missing transpose: x goes forward through w, and dy goes back through its transpose":
             x.T @ (dy @ w) + second,
         "the second use got x: its input is x w": first + x.T @ dy,
     })
@@ -43,46 +43,73 @@ def shared_weight_gradient(rng):
 
 @exercise
 def gradient_is_right(rng):
-    r, shift = rng.standard_normal((2, 3)), rng.uniform(0.3, 0.8, (2, 3))
+    def question(shape, scale=1.0, zero=None):
+        """A function, a point and the function's gradient there; no entry is small."""
+        r = rng.uniform(0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+        if zero is not None:
+            r[zero] = 0.0
+        shift, x = rng.uniform(0.3, 0.8, shape), rng.uniform(-0.2, 0.2, shape)
+        return (lambda x: float(scale * (r * np.sin(x + shift)).sum())), x, (
+            scale * r * np.cos(x + shift))
 
-    def function(scale, r=r):
-        return lambda x: float(scale * (r * np.sin(x + shift)).sum())
-
-    x = rng.uniform(-0.2, 0.2, (2, 3))
-    right = r * np.cos(x + shift)
-    yield Case((function(1.0), x, right), True, {
-        "the gradient was right and your check says no: is the step of a good size, and the "
-        "difference divided by all of it?": False})
-    one = right.copy()
-    one[tuple(rng.integers(0, (2, 3)))] *= -1.0
-    yield Case((function(1.0), x, one), False, {
-        "one entry of the gradient was wrong and your check says yes: does it move every entry, "
-        "and each alone?": True})
-    yield Case((function(1.0), x, 1.001 * right), False, {
-        "the gradient was wrong by 0.1 % and your check says yes: the tolerance is too wide":
-            True})
-    yield Case((function(1e6), x, 1e6 * right), True, {
-        "a right gradient with large numbers and your check says no: an absolute tolerance; "
-        "compare the error with the size of the gradient": False})
-    yield Case((function(1e-7), x, 1.5e-7 * right), False, {
-        "a wrong gradient with small numbers and your check says yes: an absolute tolerance; "
-        "compare the error with the size of the gradient": True})
-    r = r.copy()
-    r[0, 1] = 0.0
-    yield Case((function(1.0, r), x, r * np.cos(x + shift)), True, {
-        "one entry of a right gradient was 0 and your check says no: do you divide by that "
-        "entry?": False})
+    right = "the gradient was right and your check says no: "
+    wrong = "the gradient was wrong and your check says yes: "
+    f, x, gradient = question((2, 3))
+    yield Case((f, x, gradient), True, {
+        f"{right}is the step of a good size, and the difference divided by all of it?": False})
+    for shape in ((5,), (2, 4, 3)):                       # loops over fixed axes fail here
+        f, x, gradient = question(shape)
+        about = f"The array has shape {shape}: np.ndindex(x.shape) gives every index."
+        yield Case((f, x, gradient), True, {
+            f"{right}x may have any number of axes; np.ndindex(x.shape) gives every index":
+                False}, about=about)
+    f, x, gradient = question((2, 3))
+    for index in np.ndindex(2, 3):                        # each entry alone, once
+        one = gradient.copy()
+        one[index] *= -1.0
+        yield Case((f, x, one), False, {
+            f"{wrong}one entry was wrong. Does it move every entry?": True})
+    for axis in range(3):
+        f, x, gradient = question((2, 4, 3))
+        one = [int(rng.integers(n)) for n in x.shape]
+        other = one.copy()
+        other[axis] = (one[axis] + 1) % x.shape[axis]
+        two = gradient.copy()
+        two[tuple(one)] += 0.3
+        two[tuple(other)] -= 0.3
+        yield Case((f, x, two), False, {
+            f"{wrong}two entries were wrong, one too large and one too small by as much. Does it "
+            "move each entry alone?": True})
+    f, x, gradient = question((2, 3))
+    yield Case((f, x, 1.001 * gradient), False, {
+        f"{wrong}it was 0.1 % too large. Is the tolerance too wide?": True})
+    f, x, gradient = question((3, 2), 1e6)
+    yield Case((f, x, gradient), True, {
+        f"{right}its numbers were large. Compare the error with the size of the gradient, not "
+        "with an absolute tolerance": False})
+    f, x, gradient = question((3, 2), 1e-7)
+    yield Case((f, x, gradient), True, {
+        f"{right}its numbers were small. Compare the error with the size of the gradient, not "
+        "with an absolute tolerance": False})
+    yield Case((f, x, 1.5 * gradient), False, {
+        f"{wrong}its numbers were small. Compare the error with the size of the gradient, not "
+        "with an absolute tolerance": True})
+    f, x, gradient = question((2, 3), zero=(0, 1))
+    yield Case((f, x, gradient), True, {
+        f"{right}one of its entries was 0. Do you divide by that entry?": False})
 
 
 @exercise
 def choose_step(rng):
-    for exponent in rng.permutation([-4, 0, 4]):
-        k = float(10.0 ** exponent * rng.uniform(1, 2))
-        x = float(rng.uniform(-1, 1))
-        phase = float(rng.uniform(-0.8, 0.8)) - k * x
+    for low, high in rng.permutation([(-4.0, -3.7), (-4.0, -3.7), (-3.0, 3.0), (3.7, 4.0),
+                                      (3.7, 4.0)]):
+        k, x = float(10.0 ** rng.uniform(low, high)), float(rng.uniform(-1, 1))
+        # Neither flat there (the slope is at least 0.7 k) nor straight (the curvature is not 0).
+        at_x = float(rng.uniform(0.2, 0.8) * rng.choice([-1, 1]))
+        phase, c = at_x - k * x, float(rng.uniform(1, 3))
 
-        def wave(z, k=k, phase=phase):
-            return float(np.sin(k * z + phase))
+        def wave(z, k=k, phase=phase, c=c):
+            return float(c + np.sin(k * z + phase))
 
         slope = float(k * np.cos(k * x + phase))
 
@@ -92,7 +119,8 @@ def choose_step(rng):
 
         yield Case((wave, x), right, {
             "return a step above 0": lambda h: not np.isfinite(h) or h <= 0,
-            "the step is too long: the function bends within it": lambda h, k=k: h * k > 1e-3,
-            "the step is too short: the difference drowns in rounding":
-                lambda h, k=k: h * k < 1e-8,
-        }, about="The slope is not right to six digits: try the steps around yours.")
+            f"the step is too long for k = {k:.1g}: the function curves within it":
+                lambda h, k=k: h * k > 1e-3,
+            f"the step is too short for k = {k:.1g}: the difference drowns in rounding":
+                lambda h, k=k: h * k < 1e-8 or h < 1e-9,
+        }, about="The relative error is above 1e-6: try the steps around yours.")

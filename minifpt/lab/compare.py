@@ -84,12 +84,16 @@ def grid(out, task_names, models, seeds, *, task_options=None, options=None, pro
     if not (task_names and models and len(seeds)):
         raise ValueError("compare: expected at least one task, one model and one seed")
     task_options, taken, made = task_options or {}, set(), []
+    task_names, models, seeds = map(dict.fromkeys, (task_names, models, seeds))   # each once
     for name in task_names:
         known = inspect.signature(task_class(name)).parameters
         made.append(make_task(name, {k: v for k, v in task_options.items() if k in known}))
         taken |= {*known}
     for option in {*task_options} - taken - {"data"}:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
+    called = [task.name for task in made]
+    if len({*called}) < len(called):
+        raise ValueError(f"compare: two tasks have one name: {', '.join(called)}")
     specs = [TrunkSpec.parse(model) for model in models]
     # Missing data or weights show before the first run.
     for task in made:

@@ -38,7 +38,6 @@ class Plan:
     model: FPT                                            # in shape only, as it would be trained
 
 
-
 def plan(task, spec, mask, batch_size, dropout=0.0):
     """The :class:`Plan` of training an FPT on a task, float32, with random weights.
 
@@ -68,14 +67,13 @@ def plan(task, spec, mask, batch_size, dropout=0.0):
         model = _topmost(task, whole, replace(config, n_layer=1 + more))
     part, test_part = (min(n, max(1, ROWS // task.tokens)) for n in (batch_size, TEST_BATCH))
     models = [model, _topmost(task, whole, replace(config, n_layer=1))] if more else [model]
-    (many, *few), most = _measure(models, task, part, test_part)
-    cost = many
+    (cost, *few), most = _measure(models, task, part, test_part)
     if more:
-        each = np.maximum(many - few[0], 0.0) / more      # the clock may have been disturbed
-        n = _running_back(whole)
+        each = np.maximum(cost - few[0], 0.0) / more      # the clock may have been disturbed
         # What lies below the lowest trained parameter runs forward only, as in a test.
-        forward = np.array([each[1], each[1], 0.0])
-        cost = few[0] + max(n - 1, 0) * each + (blocks - max(n, 1)) * forward
+        forward = np.array([each[1] * part / test_part, each[1], 0.0])
+        n = max(_running_back(whole), 1 + more)
+        cost = cost + (n - 1 - more) * each + (blocks - n) * forward
     scale, test_scale = batch_size / part, TEST_BATCH / test_part
     step, test, kept = cost * [scale, 1 / test_part, scale]
     passing, tested = most * [scale, test_scale]
