@@ -1,4 +1,22 @@
+import shutil
+
 from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildPy(build_py):
+    """Starts from an empty ``build/lib``, which would bring back what an older version had, and
+    leaves out ``lessons/build.py``: of that folder the package takes notebooks and solutions."""
+
+    def run(self):
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+    def find_package_modules(self, package, package_dir):
+        if package == "minifpt.notebooks":
+            return []
+        return super().find_package_modules(package, package_dir)
+
 
 setup(
     name="minifpt",
@@ -7,18 +25,20 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.exercises", "minifpt.tasks", "minifpt.pretrained",
-              "minifpt.notebooks"],
-    # Weights and lessons lie beside the package in a checkout and inside it when installed.
+    packages=["minifpt", "minifpt.exercises", "minifpt.files", "minifpt.lab", "minifpt.notebooks",
+              "minifpt.pretrained", "minifpt.tasks"],
+    # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
     package_data={"minifpt.pretrained": ["*.npz"],
                   "minifpt.notebooks": ["*.ipynb", "solutions/*.py"]},
-    install_requires=["numpy>=2.0", "scipy", "matplotlib", "tqdm"],
+    cmdclass={"build_py": BuildPy},
+    install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib", "tqdm"],
     extras_require={
         "data": ["pooch"],
-        "gpt2": ["huggingface_hub"],
+        "gpt2": ["huggingface_hub", "tokenizers"],
         "lessons": ["jupyterlab", "ipykernel"],
         "test": ["pytest", "hypothesis"],
+        "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build"],
     },
     entry_points={"console_scripts": ["minifpt=minifpt.cli:main"]},
 )

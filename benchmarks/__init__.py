@@ -1,1 +1,1 @@
-"""What the README's figures were measured with: ``python -m benchmarks.step``, ..."""
+"""What the figures in RESULTS.md were measured with: ``python -m benchmarks.step``, ..."""

@@ -2,9 +2,10 @@
 
     python -m benchmarks.growth [--rounds 3] [--out benchmarks/growth.png]
 
-From four blocks of 256 channels, 4 x 64 tokens, frozen as the paper freezes, one size at a
-time is changed; and what ``minifpt plan`` predicts for each.  Measured shape by shape in turn,
-medians over the rounds.  The exponent is the slope of the logarithms of the four largest.
+One size at a time is changed, from four blocks of 256 channels on 4 x 64 tokens, with what the
+paper freezes frozen.  Beside it stands what ``minifpt plan`` predicts.  The shapes take turns;
+the figures are medians over the rounds.  The exponent is the slope of log time over log size, of
+the four largest.
 """
 
 import argparse
@@ -13,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from minifpt import fast, plan, plots
+from minifpt import fast, plots
+from minifpt.lab import plan
 
-from .plan import Numbers, true_step
+from .plan import Numbers, random_trunk, true_step
 
 BASE = dict(depth=4, width=256, batch=4, tokens=64)
 SWEEPS = {"depth": ([1, 2, 4, 8, 16, 32], "blocks"),
@@ -25,43 +27,44 @@ SWEEPS = {"depth": ([1, 2, 4, 8, 16, 32], "blocks"),
 
 
 def parts(size, value):
-    """(config, task, batch) of the base with one size changed."""
+    """(TrunkSpec, task, batch) of the base with one size changed."""
     at = BASE | {size: value}
-    return (minifpt.GPT2Config(at["depth"], at["width"] // 64, at["width"], dropout=0.0),
-            Numbers(at["tokens"]), at["batch"])
+    return random_trunk(f"{at['depth']}x{at['width']}"), Numbers(at["tokens"]), at["batch"]
 
 
 def exponent(x, y):
-    """The slope of log y over log x, of the four last."""
+    """Slope and intercept of log y over log x, of the last four."""
     return np.polyfit(np.log(x[-4:]), np.log(y[-4:]), 1)
 
 
 def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("--rounds", type=int, default=3)
+    top.add_argument("--only", choices=list(SWEEPS), help="one size")
     top.add_argument("--out", type=Path, default=Path("benchmarks/growth.png"))
     args = top.parse_args()
     from matplotlib.ticker import LogLocator
-    shapes = [(size, value) for size, (values, _) in SWEEPS.items() for value in values]
+    sweeps = {size: SWEEPS[size] for size in ([args.only] if args.only else SWEEPS)}
+    shapes = [(size, value) for size, (values, _) in sweeps.items() for value in values]
     measured = {shape: [] for shape in shapes}
     planned = {shape: [] for shape in shapes}
     for _ in range(args.rounds):
         for shape in shapes:
-            config, task, batch = parts(*shape)
-            measured[shape].append(true_step(config, task, batch, seconds=0.5))
-            made = plan.plan(task, config, minifpt.FreezeMask.fpt(), batch)
+            spec, task, batch = parts(*shape)
+            measured[shape].append(true_step(spec, task, batch, seconds=0.5))
+            made = plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch)
             planned[shape].append(made.step)
-    fig, axes = plots.figure(4, width=3.6)
+    fig, axes = plots.figure(len(sweeps), width=3.6)
     fig.suptitle(f"Time of a training step, from {BASE['depth']} blocks x {BASE['width']} "
                  f"channels, {BASE['batch']} x {BASE['tokens']} tokens, on {fast.cores()} "
                  f"core{'s' * (fast.cores() > 1)}")
     print("| size | value | measured | planned | error |\n|---|---|---|---|---|")
-    for ax, (size, (values, unit)) in zip(axes, SWEEPS.items(), strict=True):
+    for ax, (size, (values, unit)) in zip(axes, sweeps.items(), strict=True):
         x = np.array(values, float)
         y, guess = (1e3 * np.array([np.median(of[size, v]) for v in values])
                     for of in (measured, planned))
-        slope, offset = exponent(x, y)
-        ax.loglog(x, np.exp(offset) * x ** slope, color="0.6", linewidth=1,
+        slope, intercept = exponent(x, y)
+        ax.loglog(x, np.exp(intercept) * x ** slope, color="0.6", linewidth=1,
                   label=f"exponent {slope:.2f} (the last four)")
         ax.loglog(x, guess, "o", markerfacecolor="none", markersize=9,
                   color=plots.COLORS["statistics"], label="minifpt plan")

@@ -1,18 +1,19 @@
-"""How much the frozen attention of a trunk can carry: scale and rank of its matrices.
+"""How much a trunk's frozen attention can pass on: scale and rank of its matrices.
 
     python -m benchmarks.heads [MODEL ...]
 
-For each trunk the spread of ``c_attn`` and ``c_proj``, and in how many directions a head passes
-on what it looks at: of the product of its value and output weights, (C, C), the participation
-ratio of the squared singular values, ``(sum s^2)^2 / sum s^4``, which is the rank where all are
-alike and 1 where one outweighs the others.  Mean and range over all heads.
+For each trunk: the spread of ``c_attn`` and ``c_proj``, and the number of directions in which a
+head passes on what it looks at.  That number is the participation ratio of the squared singular
+values of the product of the head's value and output weights, (C, C):
+``(sum s^2)^2 / sum s^4``.  It is the rank where all of them are alike, and 1 where one outweighs
+the others.  Mean and range over all heads.
 """
 
 import sys
 
 import numpy as np
 
-from minifpt.experiments import label, make_trunk
+from minifpt.lab.trunks import TrunkSpec
 
 MODELS = ["minigpt-language", "minigpt-bits", "minigpt-images", "statistics:minigpt-language",
           "random"]
@@ -32,11 +33,12 @@ def main():
     print("| trunk | spread of c_attn | of c_proj | directions a head passes on |\n"
           "|---|---|---|---|")
     for model in sys.argv[1:] or MODELS:
-        blocks = [block.attn for block in make_trunk(model).h]
+        spec = TrunkSpec.parse(model)
+        blocks = [block.attn for block in spec.make().h]
         spread = [np.mean([getattr(b, name).weight.data.std() for b in blocks])
                   for name in ("c_attn", "c_proj")]
         found = [directions(b, head) for b in blocks for head in range(b.n_head)]
-        print(f"| {label(model)} | {spread[0]:.3f} | {spread[1]:.3f} | {np.mean(found):.1f} "
+        print(f"| {spec.label} | {spread[0]:.3f} | {spread[1]:.3f} | {np.mean(found):.1f} "
               f"({min(found):.1f} to {max(found):.1f}) |")
 
 

@@ -1,11 +1,11 @@
-"""Importing the package, and loading GPT-2 base against reading its file's bytes.
+"""Time to import the package, and to load GPT-2 base compared with reading its file's bytes.
 
     python -m benchmarks.load [--model gpt2] [--rounds 5]
 
-The import is timed in new processes, after NumPy's own.  The file is read twice over: as the
-system still holds it in memory, and from the disk, where the system lets us empty its cache
-(as root on Linux).  To read is to read all bytes in pieces of 1 MB; to load is
-``GPT2.from_pretrained``, which checks every byte against the file's CRC-32.
+The import is timed in new processes, after NumPy's own.  The file is read both while the system
+still holds it in memory and, where we may empty the system's cache (as root on Linux), from the
+disk.  Reading means all bytes in pieces of 1 MB; loading means ``LanguageModel.from_pretrained``,
+which checks every byte against the file's CRC-32.
 """
 
 import argparse
@@ -57,18 +57,18 @@ def main():
     print(f"import minifpt, beyond NumPy's import: {statistics.median(times):.3f} s (median of "
           f"{args.rounds})\n\n| {args.model}, file | cache | size | reading | loading "
           "| speed of loading / of reading |\n|---|---|---|---|---|---|")
-    trunk = minifpt.GPT2(minifpt.GPT2Config(**SHAPES[args.model]))
+    model = minifpt.LanguageModel(minifpt.GPT2Config(**SHAPES[args.model]))
     with tempfile.TemporaryDirectory() as folder:
         for dtype in (np.float32, np.float16):
             path = Path(folder) / f"{dtype.__name__}.npz"
-            trunk.save(path, dtype)
+            model.save(path, dtype)
             size = path.stat().st_size / 1e6
             for cold in (False, True):
                 try:
                     a = seconds(lambda path=path: read(path), cold, args.rounds)
                 except OSError:
-                    continue                              # not ours to empty
-                b = seconds(lambda path=path: minifpt.GPT2.from_pretrained(path), cold,
+                    continue                              # we may not empty it
+                b = seconds(lambda path=path: minifpt.LanguageModel.from_pretrained(path), cold,
                             args.rounds)
                 print(f"| {dtype.__name__} | {'empty' if cold else 'full'} | {size:.0f} MB | "
                       f"{a:.3f} s, {size / a:.0f} MB/s | {b:.3f} s, {size / b:.0f} MB/s | "

@@ -1,10 +1,11 @@
-"""Peak memory of a process that loads GPT-2 base and does one FPT step, ours and PyTorch's.
+"""Peak memory of a process that loads GPT-2 base and does one FPT step: ours and PyTorch's.
 
     python -m benchmarks.memory [--model gpt2] [--rows 4x10,4x64] [--dropout 0]
 
-Both load the same folder of random weights, written by Transformers, each in a process of
-its own; the figure is that process's largest resident set as the system counted it.  Linux
-counts what the process was before it became Python, too: this one must stay small.
+Both load the same folder of random weights, written by Transformers, each in its own process;
+the figure is that process's largest resident set as the system counts it.  A new process starts
+as a copy of this one, and Linux counts that copy too, so this process must stay small: it imports
+neither library.
 """
 
 import argparse
@@ -33,9 +34,10 @@ def child(library, folder, row, dropout):
         model.freeze(minifpt.FreezeMask.fpt())
         rng = np.random.default_rng(0)
         x = rng.standard_normal((batch, tokens, 48), dtype=np.float32)
-        logits, cache = model.forward(x, train=True, rng=rng)
-        loss, ce = minifpt.functional.cross_entropy(logits, np.zeros((batch, 1), int))
-        model.backward(minifpt.functional.cross_entropy_backward(1.0, ce), cache)
+        with minifpt.fast.kept_memory:                    # as in training
+            logits, cache = model.forward(x, train=True, rng=rng)
+            loss, ce = minifpt.functional.cross_entropy(logits, np.zeros((batch, 1), int))
+            model.backward(minifpt.functional.cross_entropy_backward(1.0, ce), cache)
     else:
         import torch
         import transformers

@@ -1,4 +1,4 @@
-"""What ``minifpt plan`` predicts against what whole steps then take, time and memory.
+"""What ``minifpt plan`` predicts, and what whole steps then take: time and memory.
 
     python -m benchmarks.plan [--rows gpt2:4x10,12x256:16x64] [--rounds 2]
 
@@ -18,66 +18,70 @@ import time
 import numpy as np
 
 import minifpt
-from minifpt import plan, tasks
+from minifpt import fast, tasks
 from minifpt.gpt2 import SHAPES
+from minifpt.lab import plan
+from minifpt.lab.trunks import TrunkSpec
 from minifpt.optim import Adam
-from minifpt.train import step as training_step
+from minifpt.training import step as training_step
 
 ROWS = ("6x128:4x10,12x256:16x64,24x256:4x64,8x512:4x120,gpt2:4x10,gpt2:4x64,gpt2:16x64,"
         "4x768:1x512,gpt2-medium:4x64,gpt2-large:4x10")
 
 
-class Numbers(tasks.Task):
-    """Random numbers in, ten classes out at the last token."""
+class Numbers(tasks.Choices):
+    """Random numbers in, ten classes out at the last token: 49 x 16 is MNIST's shape, 64 x 48
+    CIFAR-10's."""
 
-    name, input_dim, output_dim, output_tokens, classes, options = "numbers", 16, 10, 1, 10, {}
+    name, output_dim, output_tokens, classes, options = "random numbers", 10, 1, 10, {}
 
-    def __init__(self, tokens):
-        self.tokens = tokens
+    def __init__(self, tokens, input_dim=16):
+        self.tokens, self.input_dim = tokens, input_dim
 
     def draw(self, rng, size, split):
         return (rng.standard_normal((size, self.tokens, self.input_dim), dtype=np.float32),
                 rng.integers(0, 10, (size, 1)))
 
 
-def shape(text):
-    """A config from a name, or from layers x channels with 64 channels a head."""
-    if text in SHAPES:
-        return minifpt.GPT2Config(**SHAPES[text], dropout=0.0)
-    layers, width = map(int, text.split("x"))
-    return minifpt.GPT2Config(layers, max(1, width // 64), width, dropout=0.0)
+def random_trunk(shape):
+    """The ``TrunkSpec`` of a shape: a name, or layers x channels with 64 channels a head."""
+    if shape not in SHAPES:
+        layers, width = map(int, shape.split("x"))
+        SHAPES[shape] = dict(n_layer=layers, n_head=max(1, width // 64), n_embd=width)
+    return TrunkSpec.parse(f"random:{shape}")
 
 
 def parts(row):
-    """(config, task, batch) of a row."""
+    """(TrunkSpec, task, batch) of a row."""
     name, size = row.split(":")
     batch, tokens = map(int, size.split("x"))
-    return shape(name), Numbers(tokens), batch
+    return random_trunk(name), Numbers(tokens), batch
 
 
-def true_step(config, task, batch, seconds=3.0):
+def true_step(spec, task, batch, seconds=3.0):
     """The median seconds of a whole training step, of three at least, after a first one."""
-    model = minifpt.FPT(minifpt.GPT2(config), task.input_dim, task.output_dim)
+    model = minifpt.FPT(spec.make(dropout=0.0), task.input_dim, task.output_dim)
     model.freeze(minifpt.FreezeMask.fpt())
     rng, times = np.random.default_rng(0), []
     optimizer = Adam([p for p in model.parameters() if p.trainable])
     model.predict(task.batch(rng, 64)[0])
     x, y = task.batch(rng, batch)
-    while len(times) < 4 or sum(times) < seconds:
-        start = time.perf_counter()
-        training_step(model, task, optimizer, x, y, 1.0, rng)
-        times.append(time.perf_counter() - start)
+    with fast.kept_memory:
+        while len(times) < 4 or sum(times) < seconds:
+            start = time.perf_counter()
+            training_step(model, task, optimizer, x, y, 1.0, rng)
+            times.append(time.perf_counter() - start)
     return statistics.median(times[1:])
 
 
 def child(what, row):
-    config, task, batch = parts(row)
+    spec, task, batch = parts(row)
     start = time.perf_counter()
     if what == "truth":
-        step = true_step(config, task, batch)
+        step = true_step(spec, task, batch)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     else:
-        made = plan.plan(task, config, minifpt.FreezeMask.fpt(), batch)
+        made = plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch)
         step, peak = made.step, made.peak
     print(step, peak, time.perf_counter() - start)
 

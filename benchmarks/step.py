@@ -1,13 +1,14 @@
-"""One FPT step, forward and backward: ours, its bare matrix products, and PyTorch's.
+"""One FPT step, forward and backward: ours, its matrix products alone, and PyTorch's.
 
     python -m benchmarks.step [--model gpt2] [--rows 4x10,4x64] [--dropout 0] [--rounds 7]
 
-GPT-2 base by default, attention and feed-forward frozen, layer norms, positions, input and
-output trained, random weights.  All three run in one process in turn, round by round, so
-that a slow moment of the machine hits each; the figures are medians over the rounds, the
+GPT-2 base by default, with random weights; attention and feed-forward are frozen, layer norms,
+positions, input and output are trained.  The three take turns in one process, round by round, so
+that a slow moment of the machine hits all of them.  The figures are medians over the rounds, the
 ratios medians of each round's ratio.  PyTorch is Transformers' GPT2Model with SDPA attention
-between two linear layers.  Where the environment pins OpenBLAS to kernels of an older
-processor (OPENBLAS_CORETYPE), the table is printed once more without that.
+between two linear layers.  The C library keeps freed memory for all three, as it does for ours in
+training.  Where the environment pins OpenBLAS to kernels of an older processor
+(OPENBLAS_CORETYPE), the table is printed once more without that.
 """
 
 import argparse
@@ -76,8 +77,8 @@ def pytorch(config, batch, tokens, mask="fpt"):
 
 
 def products(config, batch, tokens):
-    """The matrix products alone that a step cannot do without: every frozen weight once
-    forward and once for dx, and attention's two products forward and four back."""
+    """Only the matrix products that a step needs: every frozen weight once forward and once
+    for dx, and attention's two products forward and four backward."""
     C, H, N = config.n_embd, config.n_head, batch * tokens
     rng = np.random.default_rng(0)
 
@@ -106,21 +107,21 @@ def products(config, batch, tokens):
 
 def alternate(steps, rounds, seconds=0.6):
     """Seconds a step of each function, [round][function], each warmed up first."""
-    repeat = []
-    for step in steps:
-        step()
-        start = time.perf_counter()
-        step()
-        repeat.append(max(1, min(200, int(seconds / (time.perf_counter() - start)))))
-    table = []
-    for _ in range(rounds):
-        row = []
-        for step, n in zip(steps, repeat, strict=True):
+    repeat, table = [], []
+    with fast.kept_memory:                                # as in training
+        for step in steps:
+            step()
             start = time.perf_counter()
-            for _ in range(n):
-                step()
-            row.append((time.perf_counter() - start) / n)
-        table.append(row)
+            step()
+            repeat.append(max(1, min(200, int(seconds / (time.perf_counter() - start)))))
+        for _ in range(rounds):
+            row = []
+            for step, n in zip(steps, repeat, strict=True):
+                start = time.perf_counter()
+                for _ in range(n):
+                    step()
+                row.append((time.perf_counter() - start) / n)
+            table.append(row)
     return table
 
 

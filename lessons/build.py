@@ -4,15 +4,19 @@
     python lessons/build.py 01 03       build these lessons, changed or not
     python lessons/build.py --all       build every lesson
     python lessons/build.py --check     say which notebooks are out of date; runs nothing
+    python lessons/build.py --sources   bring the library's source that the notebooks show up to
+                                        date; runs nothing, needs neither Jupyter nor Jupytext
     python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
                                         into its source; build it afterwards
 
 A lesson is written in ``src/NN_name.py`` (Jupytext's percent format); ``NN_name.ipynb`` is
 made from it, run from a clean kernel, and committed with its outputs.  The notebook's
-metadata hold the hash of the code that its outputs came from.
+metadata hold the hash of the code that its outputs came from.  The minifpt that runs, and whose
+source is shown, is the one beside this folder.
 """
 
 import argparse
+import ast
 import hashlib
 import importlib
 import inspect
@@ -67,23 +71,81 @@ def problems(source):
     counts = [c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code"]
     if counts != list(range(1, len(counts) + 1)):
         found.append(f"{path.name} was not run once from top to bottom: {build}")
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            if output["output_type"] == "error" or output.get("name") == "stderr":
-                found.append(f"{path.name} has an error or a warning in its outputs")
-            shown = output.get("metadata", {}).get("minifpt", {}).get("shows")
-            if shown and current_source(shown) not in "".join(output["data"]["text/plain"]):
-                found.append(f"{path.name} shows an older {shown}: {build}")
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    if any(o["output_type"] == "error" or o.get("name") == "stderr" for o in outputs):
+        found.append(f"{path.name} has an error or a warning in its outputs")
+    for name, output in shown_sources(notebook):
+        now = current_source(name)
+        if now is None:
+            found.append(f"{path.name} shows {name}, which is gone: {build}")
+        elif not is_shown(now, output):
+            found.append(f"{path.name} shows an older {name}: run 'python lessons/build.py "
+                         "--sources'")
     return found
 
 
+def shown_sources(notebook):
+    """(``module:object.attribute``, output) for each source that a notebook shows."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            name = output.get("metadata", {}).get("minifpt", {}).get("shows")
+            if name:
+                yield name, output
+
+
 def current_source(name):
-    """The source of ``module:object.attribute`` as ``minifpt.lesson.show`` shows it."""
+    """What ``minifpt.lesson.show`` shows of ``module:object.attribute`` in the library as it is
+    now, {MIME type: text}; ``None`` where there is no such object any more."""
     module, path = name.split(":")
-    obj = importlib.import_module(module)
-    for part in path.split("."):
-        obj = getattr(obj, part, None)
-    return "(gone)" if obj is None else textwrap.dedent(inspect.getsource(obj)).rstrip()
+    try:
+        obj = importlib.import_module(module)
+        for part in path.split("."):
+            obj = getattr(obj, part)
+    except (ImportError, AttributeError):
+        return None
+    source = textwrap.dedent(inspect.getsource(obj)).rstrip()
+    where = module.replace(".", "/") + ".py"
+    return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
+            "text/plain": f"# {where}\n{source}"}
+
+
+def is_shown(now, output):
+    """Whether an output shows a source as it is now."""
+    return all("".join(output["data"][kind]) == text for kind, text in now.items())
+
+
+def refresh_sources(source):
+    """Rewrite the library's sources that a notebook shows, as they are now; a line in words for
+    each that was older.  Nothing runs: where code has changed, not only its comments and
+    docstrings, the line says that the lesson must be built again."""
+    path = notebook_of(source)
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    lines = []
+    for name, output in shown_sources(notebook):
+        now = current_source(name)
+        if now is None or is_shown(now, output):          # one that is gone is for --check
+            continue
+        same = code_of("".join(output["data"]["text/plain"])) == code_of(now["text/plain"])
+        output["data"] = {kind: text.splitlines(keepends=True) for kind, text in now.items()}
+        lines.append(f"{path.name}: {name} brought up to date" + (
+            "" if same else "; its code has changed, so run 'python lessons/build.py "
+            f"{source.stem[:2]}' as well"))
+    if lines:                                             # as nbformat writes it
+        write(path, json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return lines
+
+
+def code_of(text):
+    """Python code without its comments and docstrings, to be compared."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:                                   # edited by hand
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (
+                ast.get_docstring(node) is not None):
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 def read(source):
@@ -147,10 +209,15 @@ def build(source):
     notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),
                                     "cells": cells_digest(notebook)}
     path = notebook_of(source)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    write(path, nbformat.writes(notebook) + "\n")
     return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
+
+
+def write(path, text):
+    """Write a file in one rename, so that a crash leaves the old one or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
 
 
 def pull(source):
@@ -172,8 +239,13 @@ def main():
     parser.add_argument("lessons", nargs="*", help="numbers, such as 03")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--sources", action="store_true")
     parser.add_argument("--pull", action="store_true")
     args = parser.parse_args()
+    # Here and in the kernel that runs a notebook, the library beside this folder.
+    root = str(HERE.parent)
+    sys.path.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     chosen = [s for s in sources() if not args.lessons or s.stem[:2] in args.lessons]
     unknown = set(args.lessons) - {s.stem[:2] for s in chosen}
     if unknown:
@@ -183,6 +255,10 @@ def main():
         found = [line for s in chosen for line in problems(s)]
         print("\n".join(found) or "all notebooks are up to date")
         return 1 if found else 0
+    if args.sources:
+        lines = [line for s in chosen for line in refresh_sources(s)]
+        print("\n".join(lines) or "every notebook shows the library's sources as they are")
+        return 0
     if args.pull and not args.lessons:
         parser.error("--pull wants the numbers of the lessons to take back")
     for source in chosen:

@@ -28,6 +28,7 @@ from .lesson import unpack
 from .training import train as training
 
 MODEL = "minigpt-language"
+NAMES = [name for name in tasks.names() if name != "text"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -93,17 +94,15 @@ def parser(argv=()):
             sub.add_argument("--schedule", choices=["constant", "cosine"],
                              help=f"of the learning rate (default: {whose})")
 
-    names = [name for name in tasks.names() if name != "text"]
-
     def task_options(sub):
         """The tasks and the options of all of them.  One that has the name of an option of the
         command itself is written --task-NAME."""
         sub.add_argument("tasks", nargs="*", metavar="TASK",
-                         help=f"{', '.join(names)}, or FILE.py:CLASS, one of your own")
+                         help=f"{', '.join(NAMES)}, or FILE.py:CLASS, one of your own")
         sub.add_argument("--task", action="append", default=[], metavar="TASK",
                          help="the same as TASK")
         of = {}
-        for name in names + own_tasks(argv):
+        for name in NAMES + own_tasks(argv):
             for option in inspect.signature(experiments.task_class(name)).parameters:
                 of.setdefault(option, []).append(name)
         taken = {flag for action in sub._actions for flag in action.option_strings}
@@ -211,8 +210,10 @@ def task_names(args, default=None):
     """The tasks that were named, at least one."""
     named = [*args.tasks, *args.task] or ([default] if default else [])
     if not named:
-        raise ValueError(f"no TASK given: expected one of {', '.join(tasks.names())}, or "
-                         "FILE.py:CLASS")
+        raise ValueError(f"no TASK given: expected one of {', '.join(NAMES)}, or FILE.py:CLASS")
+    if "text" in named:
+        raise ValueError("text is no TASK here: 'minifpt pretrain language --text FILE' trains on "
+                         "text")
     return named
 
 
@@ -410,8 +411,11 @@ def perplexity_command(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.is_file():
         raise FileNotFoundError(f"{args.file}: there is no such file")
-    score = lm.perplexity(words.encode(args.file.read_text(encoding="utf-8")), args.stride,
-                          progress=True)
+    try:
+        text = args.file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{args.file}: not text in UTF-8 ({e})") from None
+    score = lm.perplexity(words.encode(text), args.stride, progress=True)
     unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "

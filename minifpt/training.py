@@ -82,7 +82,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
             open_folder(out, resume, run)
         _loop(model, task, run, out, checkpoint_every, progress)
         if out is not None:
-            from .plots import curves                     # Matplotlib is slow to import
+            from .plots import curves  # Matplotlib is slow to import
             curves({task.name: run.history}, out / "curves.png")
     return run.history
 

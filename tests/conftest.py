@@ -1,12 +1,8 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from hypothesis import settings
-
-from minifpt import fast, functional
 
 # A test that fails on one machine must fail on the next, and a slow core is no failure.
 settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=25,
@@ -69,41 +65,3 @@ def randomise():
             p.data[:] = centre + size * rng.standard_normal(p.data.shape)
         return layer
     return fill
-
-
-@contextmanager
-def _recording():
-    """Within, a list of each call of a backward pass of ``functional`` or ``fast`` as
-    (name without ``_backward``, need), in the order in which they run."""
-    seen, depth = [], [0]
-
-    def recorded(name, op):
-        def call(dy, cache, *args, **kwargs):
-            if depth[0] == 0:                             # not one operation inside another
-                need = kwargs.get("need", args[0] if args else None)
-                seen.append((name.removesuffix("_backward"), need))
-            depth[0] += 1
-            try:
-                return op(dy, cache, *args, **kwargs)
-            finally:
-                depth[0] -= 1
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (functional, fast):
-            for name in [n for n in vars(module) if n.endswith("_backward")]:
-                patch.setattr(module, name, recorded(name, getattr(module, name)))
-        yield seen
-
-
-@pytest.fixture(scope="session")
-def recording():
-    """A context manager that records backward passes, for use within hypothesis."""
-    return _recording
-
-
-@pytest.fixture
-def calls():
-    """The backward passes of this test, recorded."""
-    with _recording() as seen:
-        yield seen

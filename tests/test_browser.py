@@ -19,8 +19,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.w
 
 @pytest.fixture
 def lab(tmp_path):
-    """``minifpt lessons`` as a user starts it, but for a fixed port and no token; its URL."""
-    pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install 'minifpt[lessons]'")
+    """``minifpt lessons`` as a user starts it, except for the port and the token; its URL."""
+    pytest.importorskip("jupyterlab", reason="needs JupyterLab: pip install '.[lessons]'")
     if CHROMIUM is None:
         pytest.skip("no Chromium or Chrome is installed")
     with socket.socket() as free:
@@ -82,4 +82,4 @@ def test_without_jupyterlab_the_command_says_what_to_install(tmp_path, monkeypat
     from minifpt import cli
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["lessons", str(tmp_path / "x")]) == 2
-    assert "minifpt[lessons]" in capsys.readouterr().err
+    assert "pip install jupyterlab" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The command line: what it prints and writes, and one line with exit status 2 for bad input."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
@@ -13,8 +14,9 @@ from test_data import FILES, write_mnist
 from test_train import checkpoint, same_checkpoint
 
 import minifpt
-from minifpt import cli, experiments, functional, layers, plan, pretrain, tasks
-from minifpt.gradcheck import GradcheckReport
+from minifpt import cli, functional, layers, plots, tasks
+from minifpt.gradients import GradcheckReport
+from minifpt.lab import compare, plan, pretrain, trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
 COMMANDS = ["train", "compare", "summary", "plan", "gradcheck", "pretrain", "convert", "generate",
@@ -22,22 +24,25 @@ COMMANDS = ["train", "compare", "summary", "plan", "gradcheck", "pretrain", "con
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty working folder without data or weights, where ``random`` is tiny; its path."""
+def folder(tmp_path, monkeypatch, request):
+    """An empty working folder without data or weights, where ``random`` is tiny and runs draw
+    no curves; its path."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.delenv("MINIFPT_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "pooch", None)
-    monkeypatch.setitem(experiments.SHAPES, "minigpt", TINY)
+    monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
     monkeypatch.setattr(pretrain, "SHAPE", TINY)
+    if "new_folder" not in request.node.name:             # they take longer than the runs
+        monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
     return folder
 
 
 @pytest.fixture
 def weight_file(tmp_path):
-    minifpt.GPT2(minifpt.GPT2Config(**TINY), seed=1).save(tmp_path / "tiny.npz")
+    minifpt.LanguageModel(minifpt.GPT2Config(**TINY), seed=1).save(tmp_path / "tiny.npz")
     return tmp_path / "tiny.npz"
 
 
@@ -81,6 +86,7 @@ def test_train_makes_a_new_folder_each_time(folder, capsys):
         assert "after 3 steps" in out[0]
         assert out[1] == f"{path}: config.json metrics.csv checkpoint.npz curves.png"
         assert names(folder / path) == RUN
+        assert (folder / path / "curves.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((folder / "runs/bit-xor/config.json").read_text())
     want = {"task": "bit-xor", "options": {"n": 2}, "model": "random", "freeze": "attn,mlp",
             "steps": 3, "batch_size": 2, "lr": 3e-3, "seed": 0, "dropout": 0.0}
@@ -108,7 +114,7 @@ def test_defaults_are_the_task_s(task, monkeypatch, folder, tmp_path):
     def recorded(task, model, out, **kw):
         asked.append((model, kw))
         raise ValueError("enough")
-    monkeypatch.setattr(experiments, "run", recorded)
+    monkeypatch.setattr(compare, "run", recorded)
     assert main(f"train {task} --data", tmp_path / "data") == 2
     model, kw = asked[0]
     assert model == "minigpt-language" and kw["freeze"] == "fpt" and kw["seed"] == 0
@@ -140,7 +146,7 @@ def test_resume(folder, capsys):
 def test_interrupt(folder, capsys, monkeypatch):
     def interrupted(*a, **kw):
         raise KeyboardInterrupt("stopped at step 3, go on from x")
-    monkeypatch.setattr(experiments, "run", interrupted)
+    monkeypatch.setattr(compare, "run", interrupted)
     assert main(TRAIN) == 130
     assert capsys.readouterr().err == "minifpt: stopped at step 3, go on from x\n"
 
@@ -153,30 +159,172 @@ def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
     assert names(folder / "runs" / "bit-xor") == ["config.json"]
 
 
-# -------------------------------------------------------------------------- bad input
+# ------------------------------------------------------- tasks and trunks of the user's own
+
+
+OWN = """
+from minifpt import GPT2, GPT2Config
+from minifpt.tasks import BitXOR
+
+class Noisy(BitXOR):
+    name = "noisy"
+
+    def __init__(self, n=2, noise=0.0, steps=3, model="m", hard=False, task=1, at_most: int = None):
+        super().__init__(n)
+        self.options = {"n": n, "noise": noise, "steps": steps, "model": model, "hard": hard,
+                        "task": task, "at_most": at_most}
+
+def needy(share):
+    return Noisy(noise=share)
+
+def trunk(seed=0, dropout=0.0):
+    return GPT2(GPT2Config(1, 2, 8, 64, 11, dropout), seed)
+"""
+
+
+@pytest.fixture
+def own(folder):
+    """The user's own file, in the working folder."""
+    (folder / "mine.py").write_text(OWN)
+    return folder / "mine.py"
+
+
+SHORT = "--model random --steps 4 --batch-size 2 --out a "
+
+
+@pytest.mark.parametrize("named", ["train mine.py:Noisy " + SHORT, "train --task mine.py:Noisy " +
+                                   SHORT, "train --task=mine.py:Noisy " + SHORT,
+                                   "train " + SHORT + "mine.py:Noisy"])
+def test_a_task_of_the_user_s_own(folder, own, named):
+    """Its options are read as what their defaults are; one that has the name of an option of the
+    command is --task-NAME."""
+    assert main(f"{named} --task-steps 9 --noise 0.25 --task-model y --task-hard true "
+                "--task-task 2 --at-most 7 --n 3") == 0
+    config = json.loads((folder / "a/config.json").read_text())
+    assert config["options"] == {"n": 3, "noise": 0.25, "steps": 9, "model": "y", "hard": True,
+                                 "task": 2, "at_most": 7}
+    assert type(config["options"]["steps"]) is int and config["options"]["hard"] is True
+    assert (config["task"], config["model"], config["steps"]) == ("noisy", "random", 4)
+    # The run goes on with the same options, and no others.
+    assert main(f"{named} --task-steps 9 --noise 0.25 --task-model y --hard true --task-task 2 "
+                "--at-most 7 --task-n 3 --resume") == 0
+
+
+def test_its_options_are_part_of_the_run(folder, own, capsys):
+    assert main("train mine.py:Noisy " + SHORT) == 0
+    capsys.readouterr()
+    fails(capsys, folder, "train mine.py:Noisy " + SHORT + "--resume --noise 0.5", part="options")
 
 
 @pytest.mark.parametrize("line, part", [
-    ("", "required: COMMAND"), ("nonsense", "nonsense"), ("train", "required: TASK"),
-    ("train nonsense", "choose from"), ("train text", "choose from"),
+    ("train mine.py:Noisy --noise much", "noise must be a number, got 'much'"),
+    ("train mine.py:Noisy --task-steps 1.5", "steps must be a whole number, got '1.5'"),
+    ("train mine.py:Noisy --steps 1.5", "argument --steps: invalid int value: '1.5'"),
+    ("train mine.py:Noisy --hard 1", "hard must be true or false, got '1'"),
+    ("train mine.py:Noisy --at-most few", "at_most must be a whole number, got 'few'"),
+    ("train mine.py:Noisy --colour red", "--colour"),
+    ("train mine.py:Noisy --bits 3", "mine.py:Noisy has no option 'bits': its options are n, no"),
+    ("train bit-xor --noise 0.5", "--noise"), ("train bit-xor --task-steps 9", "--task-steps"),
+    ("train mine.py:needy", "mine.py:needy needs the option 'share'"),
+    ("train mine.py:nothing", "mine.py: it has no function or class 'nothing'"),
+    ("train mine.py:trunk --model random", "mine.py:trunk is no task: it has no 'name'"),
+    ("train bit-xor --model mine.py:Noisy", "is no trunk: it has no config"),
+    ("train bit-xor --model mine.py:nothing", "mine.py: it has no function or class 'nothing'"),
+    ("compare mine.py:Noisy bit-xor --models random --bits 2", "none of the tasks has an option"),
+    ("compare mine.py:Noisy --models random --noise x", "noise must be a number, got 'x'"),
+    ("compare mine.py:Noisy mine.py:needy --models random --share 1", "two tasks have one name")])
+def test_errors_about_the_user_s_own(capsys, folder, own, line, part):
+    fails(capsys, folder, line, part=part)
+
+
+def test_a_file_that_is_broken(capsys, folder):
+    (folder / "bad.py").write_text("def f(:\n    pass\n")
+    for line in ("train bad.py:f", "train bit-xor --model bad.py:f"):
+        fails(capsys, folder, line, part="bad.py: SyntaxError while it was run: invalid syntax")
+
+
+def test_a_required_option(folder, own):
+    assert main("train mine.py:needy --share 0.5 --model random --steps 2 --out a") == 0
+    assert json.loads((folder / "a/config.json").read_text())["options"]["noise"] == "0.5"
+
+
+def test_help_shows_the_options_of_the_user_s_own(own, capsys):
+    assert main("train mine.py:Noisy --help") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for part in ("--noise VALUE option of mine.py:Noisy", "--task-steps VALUE option of mine.py",
+                 "--at-most VALUE", "--n VALUE option of bit-xor, mine.py:Noisy"):
+        assert part in out
+
+
+def test_a_trunk_of_the_user_s_own(folder, own, capsys, quick):
+    assert main("train bit-xor --model mine.py:trunk --steps 2 --dropout 0.5 --seed 3 --out a") == 0
+    config = json.loads((folder / "a/config.json").read_text())
+    assert (config["model"], config["dropout"]) == ("mine.py:trunk", 0.5)
+    assert main("summary mine.py:Noisy --model mine.py:trunk --n 4") == 0
+    assert "mine.py:trunk on noisy: in 8 x 1, out 4 x 2" in capsys.readouterr().out
+    assert main("plan mine.py:Noisy --n 3 --model mine.py:trunk --batch-size 2") == 0
+    out = capsys.readouterr().out
+    assert "noisy with mine.py:trunk: 8 channels, 2 x 6 tokens" in out and "the whole trunk" in out
+
+
+def test_compare_with_the_user_s_own(folder, own, capsys):
+    """--models may stand before a task, which is then named by --task."""
+    assert main("compare --models mine.py:trunk random+mlp=mine.py:trunk --task mine.py:Noisy "
+                "--task bit-xor --seeds 1 --steps 3 --n 3 --noise 0.5 --task-steps 7") == 0
+    out = capsys.readouterr().out
+    assert "| trunk | noisy | bit XOR |" in out and out.count("1 seed") == 4
+    assert "| trunk | " in out and "| random + mlp of trunk | " in out
+    for task, want in (("bit-xor", {"n": 3}),
+                       ("noisy", {"n": 3, "noise": 0.5, "steps": 7, "model": "m", "hard": False,
+                                  "task": 1, "at_most": None})):
+        found = [*(folder / "runs/compare" / task).glob("*/0/config.json")]
+        assert len(found) == 2
+        for path in found:
+            config = json.loads(path.read_text())
+            assert (config["options"], config["steps"]) == (want, 3)
+
+
+# -------------------------------------------------------------------------- bad input
+
+
+NO_TASK = "no TASK given: expected one of bit-memory, bit-xor, digits, mnist, or FILE.py:CLASS"
+AT_LEAST_1 = "must be a whole number, at least 1"
+
+
+@pytest.mark.parametrize("line, part", [
+    ("", "required: COMMAND"), ("nonsense", "nonsense"), ("train", NO_TASK),
+    ("train nonsense", "no task 'nonsense': expected one of"),
+    ("train text", "'minifpt pretrain language --text FILE' trains on text"),
     ("train bit-xor --steps", "expected one argument"),
     ("train bit-xor --nonsense", "--nonsense"),
-    (TRAIN + "--steps many", "--steps"), (TRAIN + "--steps 0", "must be positive"),
-    (TRAIN + "--steps -5", "must be positive"), (TRAIN + "--steps 1.5", "--steps"),
-    (TRAIN + "--batch-size 0", "must be positive"), (TRAIN + "--lr 0", "must be positive"),
-    (TRAIN + "--lr -1", "must be positive"), (TRAIN + "--lr nan", "must be positive"),
-    (TRAIN + "--lr inf", "must be positive"), (TRAIN + "--lr fast", "--lr"),
-    (TRAIN + "--checkpoint-every 0", "must be positive"), (TRAIN + "--seed -1", "--seed"),
+    (TRAIN + "--steps many", "--steps"), (TRAIN + "--steps 0", "steps " + AT_LEAST_1),
+    (TRAIN + "--steps -5", "steps " + AT_LEAST_1), (TRAIN + "--steps 1.5", "--steps"),
+    (TRAIN + "--batch-size 0", "batch_size " + AT_LEAST_1), (TRAIN + "--lr 0", "lr is 0.0"),
+    (TRAIN + "--lr -1", "lr is -1.0, expected a positive number"),
+    (TRAIN + "--lr nan", "lr is nan"), (TRAIN + "--lr inf", "lr is inf"),
+    (TRAIN + "--lr fast", "--lr"), (TRAIN + "--seed -1", "--seed"),
+    (TRAIN + "--checkpoint-every 0", "checkpoint_every " + AT_LEAST_1),
     (TRAIN + "--seed x", "--seed"), (TRAIN + "--dropout 1", "dropout"),
     (TRAIN + "--dropout -0.1", "dropout"), (TRAIN + "--dropout nan", "dropout"),
     (TRAIN + "--n 0", "n must be"), (TRAIN + "--n -3", "n must be"),
     (TRAIN + "--n 33", "66 tokens, the trunk has 64 positions"),
     (TRAIN + "--bits 5", "bit-xor has no option 'bits'"),
     (TRAIN + "--patch 5", "bit-xor has no option 'patch'"),
+    (TRAIN + "--n 2.5", "bit-xor: n must be a whole number, got '2.5'"),
+    (TRAIN + "--task-n x", "bit-xor: n must be a whole number, got 'x'"),
+    ("train bit-xor bit-memory", "expected one TASK, got bit-xor bit-memory"),
+    ("train bit-xor --task digits", "expected one TASK, got bit-xor digits"),
+    ("train nowhere.py:Task", "there is no file nowhere.py"),
     (TRAIN + "--freeze nonsense", "nonsense"), (TRAIN + "--freeze fpt,attn", "stands alone"),
     (TRAIN + "--freeze h.9.*", "matches no parameter"), (TRAIN + "--freeze *", "frozen"),
     (TRAIN + "--model nonsense", "no weights 'nonsense'"),
-    (TRAIN + "--model random:huge", "no shape 'huge'"), (TRAIN + "--model .", "holds none of"),
+    (TRAIN + "--model random:huge", "no shape 'huge'"),
+    (TRAIN + "--model random+attn", "expected +MASK=MODEL"),
+    (TRAIN + "--model random+input=random", "the mask 'input' names no parameter"),
+    (TRAIN + "--model random+attn=nonsense", "no weights 'nonsense'"),
+    (TRAIN + "--model statistics:nonsense", "no weights 'nonsense'"),
+    (TRAIN + "--model nowhere.py:trunk", "there is no file nowhere.py"),
+    (TRAIN + "--model .", "holds none of"),
     (TRAIN + "--resume", "no run of bit-xor"), (TRAIN + "--resume --out none", "no run to resume"),
     ("train bit-memory --model random --bits 10 --patch 3", "divisible"),
     ("train bit-memory --model random --n 5", "no option 'n'"),
@@ -184,14 +332,17 @@ def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
     ("train mnist --model random --data nowhere", "nowhere does not hold"),
     ("train mnist --model random --size 30", "size must be 28 or 32"),
     ("train mnist --model random --patch 5", "divisible"),
-    ("summary nonsense", "choose from"), ("summary --model nonsense", "no weights 'nonsense'"),
+    ("summary nonsense", "no task 'nonsense': expected one of"),
+    ("summary --model nonsense", "no weights 'nonsense'"),
     ("summary --freeze nonsense --model random", "nonsense"),
     ("summary --bits 4 --model random", "no option 'bits'"),
-    ("compare", "required: TASK"), ("compare nonsense", "choose from"),
+    ("compare", NO_TASK), ("compare nonsense", "no task 'nonsense': expected one of"),
     ("compare bit-xor --models random --seeds 0", "at least one"),
     ("compare bit-xor --models random --seeds -2", "at least one"),
     ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
     ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
+    ("compare bit-xor --models random --bits 5", "none of the tasks has an option 'bits'"),
+    ("compare bit-xor --models random --n two", "n must be a whole number, got 'two'"),
     ("pretrain", "required: SOURCE"), ("pretrain language", "needs text"),
     ("pretrain nonsense --text x", "choose from"), ("pretrain language --text none", "none"),
     ("pretrain language --text .", "no *.txt"), ("gradcheck --seed x", "--seed"),
@@ -243,7 +394,7 @@ def rewrite(path, **changes):
     ({"h.0.mlp.c_fc.weight": None}, "h.0.mlp.c_fc.weight"),
     ({"config": np.array("{}")}, ""), ({"config": None}, "tiny.npz"),
     ({"config": np.array('{"n_layer": "two"}')}, "n_layer"),
-    ({"wpe.weight": np.full((64, 8), np.nan, np.float32)}, "first in trunk.wpe.weight"),
+    ({"wpe.weight": np.full((64, 8), np.nan, np.float32)}, "'wpe.weight' holds a NaN or an inf"),
     ({"ln_f.bias": np.zeros(8, int)}, "int64")])
 def test_weights_that_do_not_fit(capsys, folder, weight_file, changes, part):
     rewrite(weight_file, **changes)
@@ -308,20 +459,25 @@ def test_plan_s_defaults(capsys, monkeypatch):
 
     def planned(*args):
         asked.append(args)
-        return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3)
+        task, spec, mask, batch, dropout = args
+        trunk = minifpt.GPT2(spec.config(dropout), seed=None)
+        model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+        return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3, model)
     monkeypatch.setattr(plan, "plan", planned)
     assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
-    (task, config, mask, batch), out = asked[0], capsys.readouterr().out.splitlines()
-    assert task.tokens == 16 and (config.n_layer, config.n_embd, config.dropout) == (48, 1600, 0)
+    (task, spec, mask, batch, dropout), out = asked[0], capsys.readouterr().out.splitlines()
+    assert task.tokens == 16 and (spec.kind, spec.name, dropout) == ("weights", "gpt2-xl", 0)
+    assert out[0].endswith("mnist with gpt2-xl: 48 blocks, 1600 channels, 16 x 16 tokens, "
+                           "frozen: attn,mlp")
     assert mask == minifpt.FreezeMask.fpt() and batch == tasks.MNIST.defaults["batch_size"]
     values = [line[19:] for line in out]
     assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps",
                            "2,500 MB at most, 2,000 MB of it weights"]
-    assert main("plan bit-xor --dropout 0.1") == 0 and asked[1][1].dropout == 0.1
+    assert main("plan bit-xor --dropout 0.1") == 0 and asked[1][4] == 0.1
 
 
 @pytest.mark.parametrize("line, part", [
-    ("plan", "required: TASK"), ("plan text", "choose from"), ("plan bit-xor --model no", "'no'"),
+    ("plan", NO_TASK), ("plan text", "pretrain language"), ("plan bit-xor --model no", "'no'"),
     ("plan bit-xor --model random:no", "no shape 'no'"), ("plan bit-xor --steps 0", "steps is 0"),
     ("plan bit-xor --batch-size 0", "batch_size is 0"), ("plan bit-xor --patch 2", "patch"),
     ("plan bit-xor --freeze no", "'no'"), ("plan bit-xor --dropout 1", "dropout is 1"),
@@ -338,16 +494,36 @@ def test_duration(seconds, text):
     assert cli.duration(seconds) == text
 
 
-def test_gradcheck(capsys):
+@pytest.fixture
+def few_places(monkeypatch):
+    """Of each parameter of a model one direction and one entry are checked, not all."""
+    check = cli.gradcheck_layer
+    monkeypatch.setattr(cli, "gradcheck_layer",
+                        lambda *args, **kw: check(*args, **kw, elementwise=0, directions=1))
+
+
+@pytest.mark.slow
+def test_gradcheck_in_full(capsys):
+    assert main("gradcheck --seed 3") == 0
+    assert capsys.readouterr().out.endswith(" passed, 0 failed\n")
+
+
+def test_gradcheck(capsys, few_places):
     assert main("gradcheck --seed 3") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == f"{len(out) - 2} passed, 0 failed" and "FAILED" not in "".join(out)
-    assert {"linear", "layer_norm", "gelu", "attention", "cross_entropy", "GPT2"} <= {
-        line.split()[0] for line in out}
+    checked = [line[:24].strip() for line in out[1:-1]]
+    operations = {name.removesuffix("_backward") for name in vars(functional)
+                  if name.endswith("_backward")} - {"residual", "last_tokens"}
+    assert operations <= {*checked}                       # and in these models all of them
+    assert checked[len(operations):] == [
+        "GPT2, gelu_new, causal", "GPT2, gelu", "GPT2, relu", "LanguageModel", "FPT, full",
+        "FPT, fpt", "FPT, output_only"]
 
 
-@pytest.mark.parametrize("op", ["linear", "embedding", "layer_norm", "gelu", "softmax", "dropout",
-                                "attention", "log_sum_exp", "cross_entropy"])
+@pytest.mark.parametrize("op", ["linear", "embedding", "layer_norm", "unembedding", "positions",
+                                "gelu", "gelu_exact", "relu", "softmax", "dropout", "attention",
+                                "log_sum_exp", "cross_entropy"])
 def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
     right = getattr(functional, f"{op}_backward")
 
@@ -366,7 +542,7 @@ def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
     assert out[-1].endswith(f" {len(failed)} failed")
 
 
-def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch):
+def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch, few_places):
     right = layers.Embedding.backward
     monkeypatch.setattr(layers.Embedding, "backward",
                         lambda self, dy, cache: right(self, 1.01 * dy, cache))
@@ -400,7 +576,7 @@ def test_pretrain(folder, capsys):
     assert main("summary --model minigpt-language.npz") == 0
     capsys.readouterr()
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    fails(capsys, folder, line, part="already holds a run")
+    fails(capsys, folder, line, part="minigpt-language.npz is there already")
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert main(line + " --resume") == 0
     assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
@@ -419,6 +595,7 @@ def test_convert(folder, capsys, tmp_path):
     source = minifpt.GPT2.from_pretrained(GOLDEN)
     for p, q in zip(made.parameters(), source.parameters(), strict=True):
         np.testing.assert_array_equal(p.data, q.data)
+    fails(capsys, folder, "convert", GOLDEN, "--out", "here.npz", part="is there already")
     assert main("convert", GOLDEN) == 0                   # into the user's cache, by name
     assert capsys.readouterr().out.startswith(str(tmp_path / "cache"))
     assert main("summary --model plain") == 0
@@ -456,9 +633,15 @@ def test_perplexity(folder, capsys, weight_file):
 @pytest.mark.parametrize("line, part", [
     ("convert nowhere", "neither a path"), ("generate Call --temperature -1", "temperature"),
     ("generate Call --tokens -1", "n_tokens"), ("generate Call --top-k 0", "top_k"),
-    ("perplexity nowhere", "nowhere"), ("generate Call --model nope", "no weights 'nope'")])
+    ("perplexity nowhere", "nowhere: there is no such file"), ("perplexity .", "no such file"),
+    ("generate Call --model nope", "no weights 'nope'")])
 def test_bad_input_to_the_language_model(folder, capsys, line, part):
     fails(capsys, folder, line, part=part)
+
+
+def test_a_file_that_is_not_text(folder, capsys, weight_file):
+    (folder / "text").write_bytes(b"caf\xe9")
+    fails(capsys, folder, "perplexity text --model", weight_file, part="text: not text in UTF-8")
 
 
 def test_generate_from_nothing(folder, capsys):
@@ -511,8 +694,8 @@ def test_as_a_process(folder, weight_file):
     same_checkpoint(folder / "p", folder / "q")           # the same bits as in this process
     again = process(*line)
     assert again.returncode == 2 and again.stdout == ""
-    assert again.stderr == ("minifpt: p already holds a run: resume it, or choose another "
-                            "folder\n")
+    assert again.stderr == ("minifpt: p already holds a run (config.json, checkpoint.npz, "
+                            "metrics.csv, curves.png): resume it, or choose another folder\n")
 
 
 def test_divergence_as_a_process(folder, weight_file):
@@ -520,6 +703,20 @@ def test_divergence_as_a_process(folder, weight_file):
     done = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
     assert done.returncode == 2 and "Warning" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("minifpt: step ")
+
+
+def test_without_standard_output(monkeypatch):
+    """As when a program that started us has closed it: ``minifpt info >&-``."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main("info") == 0 and main("summary --model nonsense") == 2
+
+
+def test_a_terminal_that_cannot_spell_it(weight_file, monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main("generate é --tokens 1 --model", weight_file) == 0
+    assert raw.getvalue().startswith(b"?")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -2,13 +2,15 @@ import gzip
 import hashlib
 import os
 import sys
+import tracemalloc
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from minifpt import data, tasks
+from minifpt import tasks
+from minifpt.files import data
 
 FILES = ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
 
@@ -115,7 +117,7 @@ def test_nothing_found_says_where_and_what_to_do(tmp_path, nowhere, monkeypatch)
         data.mnist("test")
     line = str(e.value)
     for part in ("t10k-images-idx3-ubyte.gz", str(tmp_path / "mine"), str(nowhere),
-                 "minifpt[data]", "MINIFPT_DATA", "--data"):
+                 "MINIFPT_DATA", "--data"):
         assert part in line
     assert "\n" not in line
 
@@ -179,11 +181,34 @@ def test_truncated_file_is_named(tmp_path, zipped, cut):
 def test_counts_against_the_header(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(idx(np.zeros((3, 4), np.uint8)) + b"more")
-    with pytest.raises(ValueError, match="x: 28 bytes, but its header wants 24"):
+    with pytest.raises(ValueError, match="x: its header wants 12 bytes of numbers, the file has "
+                                         "more: damaged"):
+        data.read_idx(path, 2)
+    path.write_bytes(idx(np.zeros((3, 4), np.uint8))[:-5])
+    with pytest.raises(ValueError, match="wants 12 bytes of numbers, the file has 7: damaged"):
         data.read_idx(path, 2)
     path.write_bytes(gzip.compress(idx(np.zeros((3, 4), np.uint8))) + b"more")
     with pytest.raises(ValueError, match="x: damaged"):
         data.read_idx(path, 2)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_would_fill_the_memory(tmp_path, zipped):
+    """Whether the header says so, or a little gzip unpacks to more than the header says."""
+    head = bytes([0, 0, 8, 2]) + (2 ** 31).to_bytes(4, "big") * 2
+    path = tmp_path / "x"
+    path.write_bytes(gzip.compress(head) if zipped else head)
+    with pytest.raises(ValueError, match="x: its header wants 4,611,686,018,427,387,904 bytes of "
+                                         "numbers, at most 268,435,456 are read"):
+        data.read_idx(path, 2)
+    raw = idx(np.zeros((3, 4), np.uint8)) + bytes(10 ** 7)
+    path.write_bytes(gzip.compress(raw) if zipped else raw)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="the file has more"):
+        data.read_idx(path, 2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 ** 6
 
 
 def test_wrong_magic_is_shown(tmp_path):

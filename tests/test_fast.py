@@ -1,5 +1,8 @@
-"""The fast forms equal the simple ones, on one core and on several."""
+"""The fast forms equal the simple ones, on one core and on several; settings of the process."""
 
+import itertools
+import os
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 
 from minifpt import fast
 from minifpt import functional as F
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 TOKENS = [1, 63, 64, 65, 130, 200]
 shapes = st.tuples(st.integers(1, 3), st.sampled_from(TOKENS), st.integers(1, 3),
@@ -39,6 +44,60 @@ def close(got, want, tolerance):
     np.testing.assert_allclose(got, want, rtol=0, atol=tolerance * np.abs(want).max(initial=1.0))
 
 
+# ------------------------------------------------------------------------ layer norm
+
+
+@pytest.mark.parametrize("need", list(itertools.product([True, False], repeat=3)))
+@given(st.sampled_from([(1, 1), (7, 5), (2, 3, 4), (2, 3, 130)]), dtypes,
+       st.sampled_from([1e-6, 1.0, 1e6]))
+def test_layer_norm(need, shape, kind, size):
+    """The cache is the simple form's too: what is not wanted is not kept, and is ``None``."""
+    dtype, tolerance = kind
+    x, dy = normal(shape, dtype) * dtype(size), normal(shape, dtype, 1)
+    w, b = normal((2, shape[-1]), dtype, 2)
+    y, cache = fast.layer_norm(x, w, b, 1e-3, need)
+    want, simple = F.layer_norm(x, w, b, 1e-3, need)
+    close(y, want, tolerance)
+    if not any(need):
+        assert cache is None
+        return
+    assert [a is None for a in cache] == [a is None for a in simple]
+    for got, one, wanted in zip(fast.layer_norm_backward(dy.copy(), cache),
+                                F.layer_norm_backward(dy, simple), need, strict=True):
+        assert (got is None) == (one is None) == (not wanted)
+        if wanted:
+            close(got, one, 10 * tolerance)
+
+
+def test_layer_norm_leaves_everything_as_it_was():
+    x, dy = normal((3, 5), np.float64), normal((3, 5), np.float64, 1)
+    w, b = normal((2, 5), np.float64, 2)
+    before = [a.copy() for a in (x, dy, w, b)]
+    _, cache = fast.layer_norm(x, w, b)
+    np.testing.assert_equal(fast.layer_norm_backward(dy, cache),
+                            fast.layer_norm_backward(dy, cache))
+    np.testing.assert_equal([x, dy, w, b], before)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e18, 1e19, 1e20, 1e30, 1e38])
+def test_layer_norm_of_huge_rows(size):
+    x = normal((4, 16), np.float32)
+    x[1:] *= np.float32(size)                             # and a row as usual beside them
+    w, b = normal((2, 16), np.float32, 1)
+    dy = normal(x.shape, np.float32, 2)
+    (y, cache), (want, simple) = fast.layer_norm(x, w, b), F.layer_norm(x, w, b)
+    assert np.isfinite(y).all()
+    close(y, want, 1e-5)
+    for got, one in zip(fast.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, simple),
+                        strict=True):
+        close(got, one, 1e-5)
+
+
+def test_layer_norm_errors():
+    with pytest.raises(ValueError, match="^layer_norm: x has shape [^\n]*$"):
+        fast.layer_norm(np.ones((2, 3)), np.ones(4), np.ones(4))
+
+
 # ------------------------------------------------------------------------------ GELU
 
 
@@ -51,12 +110,24 @@ def test_gelu(size, shape, kind, factor):
     with pieces_of(size):
         y, cache = fast.gelu(x)
         dx = fast.gelu_backward(dy.copy(), cache)
-        alone, none = fast.gelu(x, keep=False)
-    want, x_again = F.gelu(x)
+    want, simple = F.gelu(x)
     close(y, want, tolerance)
-    close(dx, F.gelu_backward(dy, x_again), tolerance)
-    assert none is None
-    np.testing.assert_array_equal(alone, y)
+    close(dx, F.gelu_backward(dy, simple), tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("huge", [1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38])
+def test_gelu_of_huge_numbers(huge, dtype):
+    """Beside numbers as usual, which they must not disturb."""
+    x = normal(10, dtype)
+    x[[2, 5]] = huge, -huge
+    y, cache = fast.gelu(x)
+    derivative = fast.gelu_backward(np.ones_like(x), cache)
+    want, simple = F.gelu(x)
+    np.testing.assert_array_equal(y[[2, 5]], np.array([huge, 0], dtype))
+    np.testing.assert_array_equal(derivative[[2, 5]], [1, 0])
+    np.testing.assert_allclose(y, want, rtol=1e-5)
+    np.testing.assert_allclose(derivative, F.gelu_backward(np.ones_like(x), simple), rtol=1e-5)
 
 
 def test_gelu_backward_is_written_over_dy():
@@ -64,69 +135,67 @@ def test_gelu_backward_is_written_over_dy():
     assert fast.gelu_backward(dy, cache) is dy
 
 
+def test_residual_backward():
+    dy, dbranch = normal((3, 4), np.float32), normal((3, 4), np.float32, 1)
+    want, kept = F.residual_backward(dy, dbranch), dy.copy()
+    dx = fast.residual_backward(dy, dbranch)
+    np.testing.assert_array_equal(dx, want)
+    np.testing.assert_array_equal(dy, kept)
+    assert dx is dbranch                                  # written over what the caller gave away
+
+
 # ------------------------------------------------------------------------- attention
 
 
 @both
-@settings(max_examples=40)
-@given(shapes, dtypes)
-def test_attention(size, shape, kind):
+@settings(max_examples=60)
+@given(shapes, dtypes, st.one_of(st.just(0.0), st.floats(0.05, 0.9)), st.booleans())
+def test_attention(size, shape, kind, p, causal):
+    """With dropout too: both forms draw the same mask, and as much from the generator."""
     (B, T, H, D), (dtype, tolerance) = shape, kind
     qkv, dy = normal((B, T, 3 * H * D), dtype), normal((B, T, H * D), dtype, 1)
+    before = qkv.copy(), dy.copy()
+    one, other = np.random.default_rng(2), np.random.default_rng(2)
     with pieces_of(size):
-        y, cache = fast.attention(qkv, H)
+        y, cache = fast.attention(qkv, H, p, one, causal)
         dqkv = fast.attention_backward(dy, cache)
-    want, simple = F.attention(qkv, H)
-    close(y, want, tolerance)
-    close(dqkv, F.attention_backward(dy, simple), tolerance)
+    want, simple = F.attention(qkv, H, p, other, causal)
+    assert isinstance(cache, F.AttentionCache) == (T <= fast.TILE)     # one tile, simple form
+    close(y, want, 3 * tolerance)
+    close(dqkv, F.attention_backward(dy, simple), 10 * tolerance)
+    assert one.bytes(8) == other.bytes(8)
+    np.testing.assert_equal((qkv, dy), before)
 
 
-def whole_mask(kept, tiles, shape, drop, dtype):
-    """The dropout masks of all tiles as one, (B, H, T, T), 0 or 1 / (1 - p)."""
-    B, T, H, _ = shape
-    mask = np.zeros((B, H, T, T), dtype)
-    for tile, (i, j) in zip(kept, tiles, strict=True):
-        mask[:, :, i:j, :j] = tile
-    return mask * dtype(65536 / (65536 - drop))
-
-
-@both
-@settings(max_examples=40)
-@given(shapes, dtypes, st.floats(0.05, 0.9))
-def test_attention_with_dropout(size, shape, kind, p):
-    """With the masks that the fast form drew, the simple form's products give the same."""
-    (B, T, H, D), (dtype, tolerance) = shape, kind
-    qkv, dy = normal((B, T, 3 * H * D), dtype), normal((B, T, H * D), dtype, 1)
-    with pieces_of(size):
-        y, cache = fast.attention(qkv, H, p, np.random.default_rng(2))
-        dqkv = fast.attention_backward(dy, cache)
-    whole, tiled = cache
-    assert (tiled is None) == (T <= fast.TILE)            # a single tile takes the simple form
-    if tiled:
-        kept, drop = tiled[-2:]
-        assert drop == round(p * 65536)
-        mask = whole_mask(kept, fast._tiles(T), shape, drop, dtype)
-    else:
-        mask = whole[-1]
-    _, (q, k, v, a, _) = F.attention(qkv, H)
-    close(y, F.merge_heads((a * mask) @ v), 3 * tolerance)
-    close(dqkv, F.attention_backward(dy, (q, k, v, a, mask)), 10 * tolerance)
+@pytest.mark.parametrize("T", [40, 64, 65, 150])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_with_dropout_in_float64(T, causal):
+    """Tightly, entry by entry: no more than rounding is between the two."""
+    qkv, dy = normal((2, T, 24), np.float64), normal((2, T, 8), np.float64, 1)
+    y, cache = fast.attention(qkv, 2, 0.3, np.random.default_rng(5), causal)
+    want, simple = F.attention(qkv, 2, 0.3, np.random.default_rng(5), causal)
+    np.testing.assert_allclose(y, want, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(fast.attention_backward(dy, cache),
+                               F.attention_backward(dy, simple), rtol=1e-11, atol=1e-13)
+    other, _ = fast.attention(qkv, 2, 0.3, np.random.default_rng(6), causal)
+    assert np.abs(other - want).max() > 0.1               # the seed matters
 
 
 def test_dropout_keeps_the_share_it_should_and_the_mean():
     qkv = normal((2, 200, 3 * 8), np.float64)
-    kept, drop = fast.attention(qkv, 2, 0.3, np.random.default_rng(0))[1][1][-2:]
-    share = sum(m.sum() for m in kept) / sum(m.size for m in kept)
-    assert abs(share - 0.7) < 0.01 and drop == round(0.3 * 65536)
+    cache = fast.attention(qkv, 2, 0.3, np.random.default_rng(0))[1]
+    share = sum(m.sum() for m in cache.kept) / sum(m.size for m in cache.kept)
+    assert abs(share - 0.7) < 0.01 and cache.drop == round(0.3 * 65536)
     want = F.attention(qkv, 2)[0]
     rng = np.random.default_rng(1)
     mean = sum(fast.attention(qkv, 2, 0.3, rng)[0] for _ in range(200)) / 200
     assert np.abs(mean - want).mean() < 0.05
 
 
-def test_dropout_without_a_generator_is_an_error():
+@pytest.mark.parametrize("T", [4, 70])
+def test_dropout_without_a_generator_is_an_error(T):
     with pytest.raises(ValueError, match="rng is None"):
-        fast.attention(normal((1, 4, 12), np.float32), 2, 0.1)
+        fast.attention(normal((1, T, 12), np.float32), 2, 0.1)
 
 
 @pytest.mark.parametrize("t", [0, 62, 63, 64, 65, 128, 199])
@@ -152,6 +221,8 @@ def test_one_bit_of_the_future_in_a_tile_s_own_keys():
     qkv[0, 100, 4:] = 1.0                                 # the value of token 100
     y = fast.attention(qkv, 1)[0][0, :, 0]
     assert not y[:100].any() and (y[100:] > 0).all()
+    y = fast.attention(qkv, 1, causal=False)[0][0, :, 0]
+    np.testing.assert_allclose(y, 1 / 130, rtol=1e-5)     # unless it sees them all
 
 
 @pytest.mark.parametrize("size", [1.0, 6.0, 1e4])
@@ -171,6 +242,28 @@ def test_large_scores_stay_finite():
     y, cache = fast.attention(qkv, 2)
     close(y, F.attention(qkv, 2)[0], 1e-5)
     assert np.isfinite(fast.attention_backward(np.ones_like(y), cache)).all()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("size", [1e18, 1e19, 1e20, 1e38])
+def test_scores_that_overflow(size, p):
+    """They are the simple form's, with dropout too; the rows beside them are as usual."""
+    qkv = normal((2, 70, 12), np.float32)
+    qkv[1, :, :8] *= np.float32(size)                     # queries and keys
+    one, other = np.random.default_rng(2), np.random.default_rng(2)
+    y, cache = fast.attention(qkv, 2, p, one)
+    want, simple = F.attention(qkv, 2, p, other)
+    close(y, want, 1e-5)
+    assert np.isfinite(y).all() and one.bytes(8) == other.bytes(8)
+    if size < 1e38:                                       # there a gradient is as large itself
+        dqkv = fast.attention_backward(np.ones_like(y), cache)
+        assert np.isfinite(dqkv).all()
+        close(dqkv[0], F.attention_backward(np.ones_like(y), simple)[0], 1e-4)
+    past = fast.KeyValues(70)
+    past.extend(*F.split_heads(qkv[:, :40], 2)[1:])
+    want, _ = F.attention(qkv[:, 40:], 2, past=tuple(F.split_heads(qkv[:, :40], 2)[1:]))
+    close(fast.attention(qkv[:, 40:], 2, past=past)[0], want, 1e-5)
+    assert np.isfinite(want).all()
 
 
 # ------------------------------------------------------------------- threads and BLAS
@@ -218,41 +311,245 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     assert sorted(done) == [0, 1]
 
 
-def blas_threads():
-    if fast._blas_threads() is None:
+# -------------------------------------------------------------- settings of the process
+
+
+def recorded_setting():
+    """A ``ProcessSetting``, and the list of what it did."""
+    did = []
+
+    @fast.ProcessSetting
+    def setting():
+        """A docstring."""
+        did.append("made")
+        yield
+        did.append("undone")
+    return setting, did
+
+
+def test_setting_nested():
+    setting, did = recorded_setting()
+    for _ in range(2):                                    # and again
+        with setting:
+            assert did == ["made"]
+            with setting:
+                assert did == ["made"]
+            assert did == ["made"]
+        assert did == ["made", "undone"]
+        did.clear()
+    assert setting.__doc__ == "A docstring."
+
+
+def test_setting_after_an_error():
+    setting, did = recorded_setting()
+    with pytest.raises(ZeroDivisionError), setting, setting:
+        raise ZeroDivisionError
+    assert did == ["made", "undone"]
+
+
+def test_setting_of_four_threads():
+    """The first makes it, and the last to end undoes it, whichever thread that is."""
+    setting, did = recorded_setting()
+    inside, turns = threading.Barrier(5, timeout=20), [threading.Event() for _ in range(4)]
+
+    def work(i):
+        with setting, setting:
+            inside.wait()
+            assert turns[i].wait(20)
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    inside.wait()                                         # all four are inside
+    for i in (0, 2, 3, 1):                                # and leave one by one
+        assert did == ["made"]
+        turns[i].set()
+        threads[i].join(20)
+    assert did == ["made", "undone"]
+
+
+def test_setting_under_a_crowd():
+    """No thread is ever within while the setting is not made."""
+    made, wrong = [0], []
+
+    @fast.ProcessSetting
+    def setting():
+        made[0] += 1
+        yield
+        made[0] -= 1
+
+    def work(i):
+        for _ in range(300):
+            with setting:
+                if made[0] != 1:
+                    wrong.append(i)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert made == [0] and not wrong
+
+
+def in_a_child(work):
+    """What ``work()`` returns, or the error that it raises, as text, in a forked process."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = repr(work())
+        except BaseException as e:                        # it must not come back
+            answer = repr(e)
+        os.write(write, answer.encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as f:
+        answer = f.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+def forks(test):
+    """Marks a test that forks."""
+    quiet = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(quiet(test))
+
+
+@forks
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_setting_after_fork(depth):
+    """A child starts without it, may make it anew, and the parent's is not touched.  What the
+    child leaves was its parent's, so nothing ends."""
+    setting, did = recorded_setting()
+
+    def child():
+        at_start = did.copy()
+        with setting:
+            again = did.copy()
+        for _ in range(depth):
+            setting.__exit__()                            # as when the child leaves the blocks
+        with setting:
+            third = did.copy()
+        return at_start == before, again == before + ["made"], third == before + [
+            "made", "undone", "made"], did == before + 2 * ["made", "undone"]
+    before = ["made", "undone"] if depth else []          # the child undoes it at once
+    for _ in range(depth):
+        setting.__enter__()
+    assert in_a_child(child) == "(True, True, True, True)"
+    assert did == before[:1]
+    for _ in range(depth):
+        setting.__exit__()
+    assert did == before
+
+
+@forks
+def test_setting_after_fork_while_another_thread_holds_its_lock():
+    """Nobody in the child would ever release it."""
+    setting, _ = recorded_setting()
+
+    def child():
+        assert setting.lock.acquire(timeout=10)
+        setting.lock.release()
+        with setting:
+            return "in"
+    with setting.lock:                                    # as a thread that is about to enter
+        assert in_a_child(child) == "'in'"
+
+
+@pytest.fixture
+def blas():
+    """(set, get) of BLAS's thread count, which is put back after the test."""
+    if fast._get_threads is None or fast._set_threads is None:
         pytest.skip("NumPy's BLAS is no OpenBLAS")
-    return fast._blas_threads()
+
+    def put(n):
+        fast._set_threads(n)
+        if fast._get_threads() != n:
+            pytest.skip(f"this OpenBLAS cannot have {n} threads")
+    before = fast._get_threads()
+    yield put, fast._get_threads
+    fast._set_threads(before)
 
 
 @pytest.mark.parametrize("before", [1, 2])
-def test_single_threaded_blas_restores_the_count(before):
-    put, get = blas_threads()
-    original = get()
-    try:
-        put(before)
-        before = get()                                    # OpenBLAS may know of one core only
-        with fast.single_threaded_blas():
+def test_single_threaded_blas_restores_the_count(blas, before):
+    put, get = blas
+    put(before)
+    with fast.single_threaded_blas:
+        assert get() == 1
+        with fast.single_threaded_blas:
             assert get() == 1
-            with fast.single_threaded_blas():
-                assert get() == 1
-            assert get() == 1
-        assert get() == before
-        with pytest.raises(ZeroDivisionError), fast.single_threaded_blas():
-            raise ZeroDivisionError
-        assert get() == before
-        fast.attention(normal((2, 70, 12), np.float32), 2)
-        assert get() == before
-        with pytest.raises(ValueError, match="channels"):
-            fast.attention(normal((2, 70, 13), np.float32), 2)
-        assert get() == before
-    finally:
-        put(original)
+        assert get() == 1
+    assert get() == before
+    with pytest.raises(ZeroDivisionError), fast.single_threaded_blas:
+        raise ZeroDivisionError
+    assert get() == before
+    y, cache = fast.attention(normal((2, 70, 12), np.float32), 2)
+    fast.attention_backward(y, cache)
+    assert get() == before
+    with pytest.raises(ValueError, match="channels"):
+        fast.attention(normal((2, 70, 13), np.float32), 2)
+    assert get() == before
+
+
+def test_single_threaded_blas_in_four_threads(blas):
+    put, get = blas
+    put(2)
+    seen, start = [], threading.Barrier(4, timeout=20)
+
+    def work():
+        start.wait()
+        for _ in range(5):
+            with fast.single_threaded_blas:
+                fast.attention(normal((2, 70, 12), np.float32), 2)
+                seen.append(get())
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == 20 * [1] and get() == 2
 
 
 def test_without_openblas_nothing_changes(monkeypatch):
-    monkeypatch.setattr(fast, "_blas_threads", lambda: None)
+    monkeypatch.setattr(fast, "_set_threads", None)
     qkv = normal((2, 70, 12), np.float32)
     close(fast.attention(qkv, 2)[0], F.attention(qkv, 2)[0], 1e-5)
+
+
+def resident():
+    """Megabytes of this process that are in memory."""
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc; glibc's malloc")
+def test_kept_memory():
+    def while_it_lives():
+        array = np.ones(10_000_000)                       # 80 MB
+        return resident() * array[0]
+    with fast.kept_memory:
+        with fast.kept_memory:
+            most = while_it_lives()
+        assert resident() > most - 10                     # kept for the next array
+    assert resident() < most - 60
+    array = np.ones(10_000_000)                           # and then as by default: a large array
+    small = [np.ones(10_000) for _ in range(500)]         # lies apart from small ones
+    most = resident()
+    del array
+    assert resident() < most - 60 and len(small) == 500
+
+
+def test_kept_memory_without_glibc(monkeypatch):
+    def no_library(name):
+        raise OSError("no such library")
+    monkeypatch.setattr(fast.ctypes, "CDLL", no_library)
+    with fast.kept_memory:
+        assert np.ones(10).sum() == 10
 
 
 @pytest.mark.parametrize("variables, most", [

@@ -1,14 +1,17 @@
 """The Frozen Pretrained Transformer: gradients of all of it, and what freezing saves."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minifpt
+from minifpt import layers
 from minifpt.fpt import orthogonal
 from minifpt.gpt2 import SHAPES
-from minifpt.gradcheck import gradcheck_layer
+from minifpt.gradients import gradcheck_layer
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -44,7 +47,7 @@ def backward_once(model, x, seed=2):
 def test_gradients(mask, ids, randomise):
     model = randomise(build(output_tokens=3))
     model.freeze(minifpt.FreezeMask.parse(mask))
-    report = gradcheck_layer(model, batch(ids), elementwise=10, directions=3)
+    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
     assert report, str(report)
     assert set(report.errors) == {n for n, p in model.named_parameters() if p.trainable}
 
@@ -61,7 +64,6 @@ def test_frozen_parameters_get_no_gradient(mask, ids, randomise):
     np.testing.assert_array_equal(frozen_logits, logits)
     for name, p in model.named_parameters():
         np.testing.assert_equal(p.grad, full[name] if p.trainable else None, name)
-    assert model.trunk.wte.weight.grad is None
 
 
 ORDER = ["input", "trunk.wpe"] + [f"trunk.h.{i}.{part}" for i in range(2) for part in (
@@ -69,56 +71,81 @@ ORDER = ["input", "trunk.wpe"] + [f"trunk.h.{i}.{part}" for i in range(2) for pa
     "trunk.ln_f", "output"]
 
 
+def traced(model, x):
+    """The trace of one step."""
+    with minifpt.trace(model) as t:
+        backward_once(model, x)
+    return t
+
+
+def ran_back(t, *ops):
+    """{layer's name: which of its gradients were wanted}, of the layers with such an operation,
+    in the order in which they ran back; of dx, dw and db."""
+    return {step.layer: step.inputs["cache"].need for step in t.steps
+            if step.backward and step.op in ops}
+
+
 @settings(max_examples=40)
 @given(data=st.data())
-def test_nothing_runs_back_below_the_lowest_trainable(recording, data):
+def test_nothing_runs_back_below_the_lowest_trainable(data):
     model = build()
     names = [n for n, _ in model.named_parameters()]
     chosen = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=3))
     for name, p in model.named_parameters():
         p.trainable = name in chosen
-    with recording() as counted:
-        backward_once(model, batch())
+    t = traced(model, batch())
     lowest = min(ORDER.index(n.rpartition(".")[0]) for n in chosen)
-    linears = [n for n in ORDER if ".c_" in n or n in ("input", "output")]
-    needs = [need for op, need in counted if op == "linear"]
-    assert len(needs) == sum(ORDER.index(n) >= lowest for n in linears)
-    assert sum(op == "layer_norm" for op, _ in counted) == sum(
-        "ln_" in n and ORDER.index(n) >= lowest for n in ORDER)
-    wanted = {n for n in chosen if n.rpartition(".")[0] in linears and n.endswith("weight")}
-    assert sum(need[1] for need in needs) == len(wanted)
+    needs = ran_back(t, "linear", "layer_norm", "positions")
+    assert list(needs) == ORDER[lowest:][::-1]
+    for name, need in needs.items():
+        assert need[1] == (f"{name}.weight" in chosen), name
+        assert name == "trunk.wpe" or need[2] == (f"{name}.bias" in chosen), name
+        assert need[0] == (ORDER.index(name) > lowest), name
+    # What is not run back keeps nothing either.
+    kept = {s.layer for s in t.steps if not s.backward and s.layer in ORDER and s.cache}
+    assert kept == set(needs)
     for name, p in model.named_parameters():
         assert (p.grad is not None) == (name in chosen)
 
 
-def test_output_only_never_enters_the_trunk(calls):
+def test_output_only_never_enters_the_trunk():
     model = build()
     model.freeze(minifpt.FreezeMask.output_only())
-    backward_once(model, batch())
-    assert calls == [("linear", (False, True, True))]
+    t = traced(model, batch())
+    assert [step.name for step in t.steps if step.backward] == ["output.linear"]
+    assert ran_back(t, "linear") == {"output": (False, True, True)}
 
 
-def test_fpt_preset_makes_no_frozen_gradient(calls):
+def test_fpt_preset_makes_no_frozen_gradient():
     model = build()
     model.freeze(minifpt.FreezeMask.fpt())
-    backward_once(model, batch())
-    needs = [need for op, need in calls if op == "linear"]
-    assert needs == [(True, True, True), *[(True, False, False)] * 8, (False, True, True)]
-    assert [need for op, need in calls if op == "layer_norm"] == [(True,) * 3] * 5
+    t = traced(model, batch())
+    needs = ran_back(t, "linear", "layer_norm", "positions")
+    assert list(needs) == ORDER[::-1]
+    for name, need in needs.items():
+        frozen = ".attn." in name or ".mlp." in name
+        assert need[1:] == (not frozen,) * len(need[1:]) and need[0] == (name != "input")
+    for step in t.steps:
+        for key, grad in step.gradients.items():
+            if key in ("w", "b"):
+                assert (grad is None) == (".attn." in step.layer or ".mlp." in step.layer)
 
 
-def test_only_one_mlp_trained(calls):
+def test_only_one_mlp_trained():
     model = build(n_layer=3)
     model.freeze(minifpt.FreezeMask.parse("input,pos,ln,attn,output,h.0.mlp.*,h.2.mlp.*"))
-    backward_once(model, batch())
-    ops = [op for op, _ in calls if op != "dropout"]
-    assert ops == ["linear", "layer_norm",                                  # output, ln_f
-                   "linear", "gelu", "linear", "layer_norm",                # h.2.mlp, ln_2
-                   "linear", "attention", "linear", "layer_norm",           # h.2.attn, ln_1
-                   "linear", "gelu", "linear"]                              # h.1.mlp
-    asked = [need for op, need in calls if op == "linear"]
-    assert asked[-2:] == [(True, True, True), (False, True, True)]
-    assert not any(need[1] or need[2] for need in asked[:-2])
+    t = traced(model, batch())
+    back = [s.name.removeprefix("trunk.") for s in t.steps
+            if s.backward and s.inside is None and s.op != "dropout"]
+    assert back == [
+        "output.linear", "ln_f.layer_norm", "h.2.mlp.c_proj.linear", "h.2.mlp.act.gelu",
+        "h.2.mlp.c_fc.linear", "h.2.ln_2.layer_norm", "h.2.residual", "h.2.attn.c_proj.linear",
+        "h.2.attn.last_tokens", "h.2.attn.attention", "h.2.attn.c_attn.linear",
+        "h.2.ln_1.layer_norm", "h.2.last_tokens", "h.2.residual", "h.1.mlp.c_proj.linear",
+        "h.1.mlp.act.gelu", "h.1.mlp.c_fc.linear"]
+    needs = list(ran_back(t, "linear").values())
+    assert needs[-2:] == [(True, True, True), (False, True, True)]
+    assert needs[:-2] == [(True, False, False)] * 5
 
 
 def test_output_only_keeps_only_what_the_output_reads(arrays_in):
@@ -237,6 +264,79 @@ def test_orthogonal(n_in, n_out):
     np.testing.assert_allclose(gram, 4 * np.eye(min(n_in, n_out)), atol=1e-12)
 
 
+class Mixer(layers.Layer):
+    """A trunk of one's own, with no more than what is asked: each token sees those before it."""
+
+    def __init__(self, n_embd, dtype):
+        self.config, self.dtype = SimpleNamespace(n_embd=n_embd), np.dtype(dtype)
+        self.scale = layers.Parameter(np.linspace(1, 2, n_embd).astype(dtype), "attn")
+
+    def forward(self, x, train=False, rng=None):
+        total = x.cumsum(axis=1)
+        return total * self.scale.data, total
+
+    def backward(self, dy, cache):
+        self.scale.add_grad((dy * cache).sum(axis=(0, 1)))
+        return (dy * self.scale.data)[:, ::-1].cumsum(axis=1)[:, ::-1]
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_a_trunk_of_ones_own(ids, tokens, randomise):
+    """Without the two optional keywords, without dropout: the last tokens are picked here."""
+    model = randomise(minifpt.FPT(Mixer(6, np.float64), 5, 3, tokens))
+    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
+    assert report, str(report)
+    assert set(report.errors) == {"input.weight", "input.bias", "trunk.scale", "output.weight",
+                                  "output.bias"}
+    assert model.forward(batch(ids))[0].shape == (2, tokens, 3)
+    model.freeze(minifpt.FreezeMask(attn=True))
+    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
+    assert report and "trunk.scale" not in report.errors
+    assert model.counts()["attn"] == (6, 0)
+
+
+def test_a_trunk_without_a_cache():
+    """None says that there is nothing to learn: its backward is not called."""
+    class Frozen(Mixer):
+        def forward(self, x, train=False, rng=None):
+            return super().forward(x)[0], None
+
+        def backward(self, dy, cache):
+            raise AssertionError("called")
+    model = minifpt.FPT(Frozen(6, np.float64), 5, 3)
+    backward_once(model, batch())
+    assert [n for n, p in model.named_parameters() if p.grad is not None] == [
+        "output.weight", "output.bias"]
+
+
+@pytest.mark.parametrize("takes, given", [("need_dx", {"need_dx"}), ("last", {"last"}),
+                                          ("need_dx, last", {"need_dx", "last"})])
+def test_optional_keywords_of_a_trunk(takes, given):
+    """Each is passed where the signature names it."""
+    seen = {}
+    space = {"seen": seen, "Mixer": Mixer}
+    exec(f"""class Own(Mixer):
+    def forward(self, x, train, rng, *, {takes}):
+        seen.update({", ".join(f"{name}={name}" for name in given)})
+        return Mixer.forward(self, x)""", space)
+    model = minifpt.FPT(space["Own"](6, np.float64), 5, 3, 2)
+    model.freeze(minifpt.FreezeMask(input=True))
+    model.forward(batch())
+    assert seen == {key: {"need_dx": False, "last": 2}[key] for key in given}
+
+
+@pytest.mark.parametrize("trunk, message", [
+    (Mixer, "it has no config, dtype"), (object(), "it has no config, dtype, forward, backward, "
+                                         "named_parameters"),
+    (layers.Linear(2, 2), "it has no config, dtype"),
+    (SimpleNamespace(config=None, dtype=0, forward=0, backward=0, named_parameters=0),
+     "it has no config.n_embd")])
+def test_what_is_no_trunk(trunk, message):
+    with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
+        minifpt.FPT(trunk, 2, 2)
+
+
 def test_freeze_sets_the_shared_trunk():
     model = build()
     model.freeze(minifpt.FreezeMask.fpt())
@@ -279,11 +379,11 @@ def counted(shape, n_layer):
                                           ("gpt2-large", 300)])
 def test_the_paper_s_counts(shape, paper):
     """Table 6's count is a token of 16 numbers, 64 positions, the blocks' layer norms and ten
-    output columns; here come the last layer norm and both offsets, which are trained too."""
+    output columns; here come the last layer norm and both biases, which are trained too."""
     C, layers = SHAPES[shape]["n_embd"], SHAPES[shape]["n_layer"]
     theirs = C * (16 + 64 + 4 * layers + 10)
     assert round(theirs / 1000) == paper
-    one, two = counted(shape, 1), counted(shape, 2)       # the others are as the second is
+    one, two = counted(shape, 1), counted(shape, 2)       # the others are like the second
     counts = {group: tuple(a + (layers - 1) * (b - a) for a, b in zip(one[group], two[group],
                                                                       strict=True))
               for group in one}
@@ -301,7 +401,7 @@ def test_counts_without_tokens_take_all_positions():
     assert model.counts(5)["pos"] == (30, 30)
     total = sum(p.data.size for p in model.parameters())
     assert sum(n for n, _ in model.counts().values()) == total
-    assert "tok" not in model.counts()
+    assert list(model.counts()) == ["input", "pos", "ln", "attn", "mlp", "output"]
 
 
 def test_counted_positions_are_those_that_get_a_gradient():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt.freeze import GROUPS, FreezeMask, group_of
+from minifpt.freeze import GROUPS, FreezeMask, matches
 
 CONFIG = minifpt.GPT2Config(n_layer=2, n_head=1, n_embd=2, n_positions=3, vocab_size=4)
 
@@ -15,27 +15,35 @@ def model():
     return minifpt.FPT(minifpt.GPT2(CONFIG), 2, 2)
 
 
-@pytest.mark.parametrize("name, group", [
-    ("wte.weight", "tok"), ("wpe.weight", "pos"), ("ln_f.weight", "ln"), ("ln_f.bias", "ln"),
-    ("h.0.ln_1.weight", "ln"), ("h.11.ln_2.bias", "ln"), ("h.0.attn.c_attn.weight", "attn"),
-    ("h.0.attn.c_proj.bias", "attn"), ("h.0.mlp.c_fc.weight", "mlp"),
-    ("h.0.mlp.c_proj.bias", "mlp"), ("input.weight", "input"), ("output.bias", "output"),
-    ("trunk.wpe.weight", "pos"), ("trunk.h.3.mlp.c_proj.weight", "mlp"),
-    ("trunk.ln_f.weight", "ln"), ("trunk.wte.weight", "tok")])
-def test_group_of(name, group):
-    assert group_of(name) == group
+def test_groups():
+    """The layer that owns a parameter says its group; those of a model are the paper's."""
+    groups = {n: p.group for n, p in model().named_parameters()}
+    assert {group for group in groups.values()} == set(GROUPS)
+    for name, group in groups.items():
+        name = name.removeprefix("trunk.")
+        want = next(group for group, part in {
+            "input": "input.", "output": "output.", "pos": "wpe.", "attn": ".attn.",
+            "mlp": ".mlp.", "ln": "ln_"}.items() if part in name)
+        assert group == want, name
+    table = dict(minifpt.LanguageModel(CONFIG, seed=None).named_parameters())["wte.weight"]
+    assert table.group == "input"                         # it stands where the input layer does
 
 
-@pytest.mark.parametrize("name", ["weight", "h.0.weight", "", "trunk.", "lnx.weight"])
-def test_group_of_errors(name):
-    with pytest.raises(ValueError, match="is in none of the groups input, pos, ln"):
-        group_of(name)
+def test_an_unknown_group():
+    with pytest.raises(ValueError, match="^parameter 'a.b' is in the group 'tok', expected one of "
+                                         "input, pos, ln, attn, mlp, output$"):
+        FreezeMask().frozen("a.b", "tok")
+    m = model()
+    m.trunk.wpe.weight.group = "place"
+    with pytest.raises(ValueError, match="'trunk.wpe.weight' is in the group 'place'"):
+        m.freeze(FreezeMask.output_only())
+    assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
 
 
 @pytest.mark.parametrize("text, frozen", [
     ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output"}),
     ("output-only", set(GROUPS) - {"output"}), ("attn,mlp", {"attn", "mlp"}),
-    (" ln , pos,", {"ln", "pos"}), ("tok", {"tok"})])
+    (" ln , pos,", {"ln", "pos"}), ("input", {"input"})])
 def test_parse_groups(text, frozen):
     mask = FreezeMask.parse(text)
     assert {g for g in GROUPS if getattr(mask, g)} == frozen and mask.patterns == ()
@@ -50,21 +58,22 @@ def test_presets():
 def test_parse_patterns():
     mask = FreezeMask.parse("attn, h.1.ln_1.*,*.bias")
     assert mask == FreezeMask(attn=True, patterns=("h.1.ln_1.*", "*.bias"))
-    frozen = {n for n, _ in model().named_parameters() if mask.frozen(n)}
-    assert frozen == {n for n, _ in model().named_parameters()
-                      if ".attn." in n or "h.1.ln_1" in n or n.endswith("bias")}
+    assert mask.select(model()) == {
+        n: ".attn." in n or "h.1.ln_1" in n or n.endswith("bias")
+        for n, _ in model().named_parameters()}
 
 
 @pytest.mark.parametrize("pattern", ["h.1.ln_1.weight", "trunk.h.1.ln_1.weight",
                                      "h.1.ln_1.w*", "trunk.h.[1].ln_1.weight"])
 def test_patterns_with_or_without_the_prefix(pattern):
     mask = FreezeMask(patterns=(pattern,))
-    assert mask.frozen("trunk.h.1.ln_1.weight") and mask.frozen("h.1.ln_1.weight") != (
-        pattern.startswith("trunk."))
-    assert not mask.frozen("trunk.h.0.ln_1.weight")
+    assert mask.frozen("trunk.h.1.ln_1.weight", "ln")
+    assert mask.frozen("h.1.ln_1.weight", "ln") != pattern.startswith("trunk.")
+    assert not mask.frozen("trunk.h.0.ln_1.weight", "ln")
+    assert matches("trunk.h.1.ln_1.weight", pattern)
 
 
-@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT"])
+@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT", "tok"])
 def test_parse_errors(text):
     with pytest.raises(ValueError, match="^freeze: '[^\n]* is neither a preset [^\n]*$"):
         FreezeMask.parse(text)
@@ -90,7 +99,8 @@ def test_apply_sets_and_unsets():
         mask = FreezeMask.parse(text)
         mask.apply(m)
         for name, p in m.named_parameters():
-            assert p.trainable is not mask.frozen(name)
+            assert p.trainable is not mask.frozen(name, p.group)
+        assert mask.select(m) == {n: not p.trainable for n, p in m.named_parameters()}
     assert all(p.trainable for p in m.parameters())
 
 
@@ -99,6 +109,12 @@ def test_freeze_touches_no_data():
     before = [p.data.copy() for p in m.parameters()]
     m.freeze(FreezeMask.fpt())
     np.testing.assert_equal([p.data for p in m.parameters()], before)
+
+
+def test_select_only_tells():
+    m = model()
+    assert sum(FreezeMask.fpt().select(m).values()) == 16
+    assert all(p.trainable for p in m.parameters())
 
 
 @pytest.mark.parametrize("patterns", [("h.2.*",), ("h.0.*", "x.*"), ("ln_1.*",), ("wte.*",)])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from minifpt import functional as F
-from minifpt.gradcheck import gradcheck
+from minifpt.gradients import gradcheck
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -29,6 +30,7 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
 
     seed = int(rng.integers(1 << 30))
     two = (*lead, 2, 3)[:2]
+    start = int(rng.integers(3))
     # Layer norm of two channels is a step function, with gradients lost in rounding.
     c = n + 3
     ids = rng.integers(0, n, lead)
@@ -36,9 +38,15 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
         "linear": lambda: (F.linear, F.linear_backward, (normal(*lead, n), normal(n, 3),
                                                          normal(3))),
         "embedding": lambda: (F.embedding, F.embedding_backward, (ids, normal(n, 4))),
+        "unembedding": lambda: (F.unembedding, F.unembedding_backward,
+                                (normal(*lead, n), normal(4, n))),
+        "positions": lambda: (lambda x, w: F.positions(x, w, start), F.positions_backward,
+                              (normal(*two, n), normal(start + two[1] + 1, n))),
         "layer_norm": lambda: (F.layer_norm, F.layer_norm_backward,
                                (normal(*lead, c), normal(c), normal(c))),
         "gelu": lambda: (F.gelu, F.gelu_backward, (2 * normal(*lead, n),)),
+        "gelu_exact": lambda: (F.gelu_exact, F.gelu_exact_backward, (2 * normal(*lead, n),)),
+        "relu": lambda: (F.relu, F.relu_backward, (away_from_0(normal(*lead, n)),)),
         "softmax": lambda: (F.softmax, F.softmax_backward, (normal(*lead, n),)),
         "dropout": lambda: (lambda x: F.dropout(x, 0.3, np.random.default_rng(seed)),
                             F.dropout_backward, (normal(*lead, n),)),
@@ -47,14 +55,44 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
         "attention, dropout": lambda: (
             lambda qkv: F.attention(qkv, 2, 0.3, np.random.default_rng(seed)),
             F.attention_backward, (normal(*two, 6 * n),)),
+        "attention, not causal": lambda: (
+            lambda qkv: F.attention(qkv, 2, causal=False), F.attention_backward,
+            (normal(*two, 6 * n),)),
+        "attention, not causal, dropout": lambda: (
+            lambda qkv: F.attention(qkv, 2, 0.3, np.random.default_rng(seed), causal=False),
+            F.attention_backward, (normal(*two, 6 * n),)),
+        "residual": lambda: (residual_of_linear, residual_of_linear_backward,
+                             (normal(*lead, n), normal(n, n), normal(n))),
+        "last_tokens": lambda: (lambda x: F.last_tokens(x, 1 + start % two[1]),
+                                F.last_tokens_backward, (normal(*two, n),)),
         "log_sum_exp": lambda: (F.log_sum_exp, F.log_sum_exp_backward, (normal(*lead, n),)),
         "cross_entropy": lambda: (F.cross_entropy, F.cross_entropy_backward,
                                   (3 * normal(*lead, n), ids)),
     }[name]()
 
 
-OPS = ["linear", "embedding", "layer_norm", "gelu", "softmax", "dropout", "attention",
-       "attention, dropout", "log_sum_exp", "cross_entropy"]
+def away_from_0(x):
+    """Where relu has its kink there is no gradient to compare with."""
+    return x + np.copysign(0.01, x).astype(x.dtype)
+
+
+def residual_of_linear(x, w, b):
+    """``y = x + (x @ w + b)``: a residual connection around a branch."""
+    branch, cache = F.linear(x, w, b)
+    y, nothing = F.residual(x, branch)
+    assert nothing is None
+    return y, cache
+
+
+def residual_of_linear_backward(dy, cache):
+    dbranch, dw, db = F.linear_backward(dy, cache)
+    return F.residual_backward(dy, dbranch), dw, db
+
+
+OPS = ["linear", "embedding", "unembedding", "positions", "layer_norm", "gelu", "gelu_exact",
+       "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
+       "attention, not causal, dropout", "residual", "last_tokens", "log_sum_exp",
+       "cross_entropy"]
 
 
 def test_every_pair_is_checked():
@@ -100,12 +138,13 @@ def test_float32_throughout(name, float32_only, arrays_in):
     assert {a.dtype for a in floats} == {np.dtype(np.float32)}
 
 
-def test_float32_throughout_in_huge_rows(float32_only):
+def test_float32_throughout_in_huge_rows(float32_only, arrays_in):
     """The path that a row takes whose square overflows."""
     x, w, b = (float32_only(a) for a in (1e30 * np.eye(3, 5), np.ones(5), np.zeros(5)))
     y, cache = F.layer_norm(x, w, b)
     grads = F.layer_norm_backward(float32_only(np.ones((3, 5))), cache)
-    assert {a.dtype for a in (y, *cache, *grads)} == {np.dtype(np.float32)}
+    arrays = arrays_in([y, cache, grads])
+    assert len(arrays) == 7 and {a.dtype for a in arrays} == {np.dtype(np.float32)}
 
 
 def test_float32_only_notices(float32_only):
@@ -118,27 +157,56 @@ def test_float32_only_notices(float32_only):
     assert type(x @ np.ones((3, 2), np.float32) * 2.0) is type(x)
 
 
-@pytest.mark.parametrize("name", ["linear", "layer_norm"])
-def test_need(name):
-    op, op_backward, inputs = case(name, np.random.default_rng(1))
-    y, cache = op(*inputs)
-    dy = np.random.default_rng(2).standard_normal(y.shape)
+# ------------------------------------------------------------------------------- need
+
+
+class Counting(np.ndarray):
+    """An array that counts every ufunc it meets, and passes itself on."""
+
+    count = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        Counting.count += 1
+        plain = [x.view(np.ndarray) if isinstance(x, Counting) else x for x in inputs]
+        y = getattr(ufunc, method)(*plain, **kwargs)
+        return y.view(Counting) if isinstance(y, np.ndarray) else y
+
+
+# The operations with weights, and which gradients read a field of the cache.
+NEED = {"linear": (3, {"x": [1]}), "layer_norm": (3, {"xhat": [0, 1], "rstd": [0]}),
+        "unembedding": (2, {"x": [1]}), "positions": (2, {})}
+
+
+@pytest.mark.parametrize("name, need", [(name, need) for name, (n, _) in NEED.items()
+                                        for need in itertools.product([True, False], repeat=n)])
+def test_need(name, need):
+    """What is not wanted is None, is not computed, and what only it would read is not kept."""
+    n, read = NEED[name]
+    _, _, inputs = case(name, np.random.default_rng(1))
+    op, op_backward = vars(F)[name], vars(F)[f"{name}_backward"]
+    whole, cache = op(*inputs)
+    dy = np.random.default_rng(2).standard_normal(whole.shape)
     everything = op_backward(dy, cache)
-    assert all(g is not None for g in everything)
-    for need in itertools.product([True, False], repeat=3):
-        for wanted, got, whole in zip(need, op_backward(dy, cache, need), everything, strict=True):
-            if wanted:
-                np.testing.assert_array_equal(got, whole)
-            else:
-                assert got is None
+    assert len(everything) == n and all(g is not None for g in everything)
+    y, cache = op(*inputs, need=need)
+    np.testing.assert_array_equal(y, whole)
+    if not any(need):
+        assert cache is None
+        return
+    assert cache.need == need
+    for key, readers in read.items():
+        assert (getattr(cache, key) is not None) == any(need[i] for i in readers), key
+    for wanted, got, one in zip(need, op_backward(dy, cache), everything, strict=True):
+        assert (got is not None) == wanted
+        if wanted:
+            np.testing.assert_array_equal(got, one)
 
-
-def test_linear_without_its_weight_gradient_needs_no_x():
-    _, _, (x, w, b) = case("linear", np.random.default_rng(1))
-    y, cache = F.linear(x, w, b)
-    dx, dw, _ = F.linear_backward(y, (None, cache[1]), (True, False, True))
-    np.testing.assert_allclose(dx, y @ w.T)
-    assert dw is None
+    def cost(need):
+        Counting.count = 0
+        op_backward(dy.view(Counting), op(*inputs, need=need)[1])
+        return Counting.count
+    alone = [cost(tuple(i == j for j in range(n))) for i in range(n)]
+    assert sum(alone) > 0 and cost(need) == sum(itertools.compress(alone, need))
 
 
 # ----------------------------------------------------------------------------- values
@@ -151,8 +219,10 @@ def test_linear_value(seed, lead):
 
 
 def test_linear_errors():
-    with pytest.raises(ValueError, match=r"x has 3 features, w has shape \(4, 2\)"):
-        F.linear(np.ones((2, 3)), np.ones((4, 2)), np.ones(2))
+    for x, w, b in [((2, 3), (4, 2), (2,)), ((2, 4), (4, 2), (3,)), ((2, 4), (4, 2), (1, 2))]:
+        shapes = re.escape(f"x has shape {x}, w {w} and b {b}, expected")
+        with pytest.raises(ValueError, match=f"^linear: {shapes}[^\n]*$"):
+            F.linear(np.ones(x), np.ones(w), np.ones(b))
 
 
 def test_embedding_repeated_ids():
@@ -181,6 +251,56 @@ def test_embedding_errors(bad):
         F.embedding(np.array([0, bad]), np.ones((4, 2)))
 
 
+@pytest.mark.parametrize("ids", [[True, False, True, True], [0.0, 1.0]])
+def test_embedding_takes_integers_only(ids):
+    """Four booleans would choose rows as a mask."""
+    with pytest.raises(ValueError, match="ids have dtype (bool|float64), expected integers"):
+        F.embedding(np.array(ids), np.ones((4, 2)))
+
+
+@given(seed=SEED, lead=LEAD)
+def test_unembedding_value(seed, lead):
+    """Each score is the product of a hidden state and a token's row; and it is the linear layer
+    whose weight is the table's transpose."""
+    _, _, (x, w) = case("unembedding", np.random.default_rng(seed), lead)
+    y, _ = F.unembedding(x, w)
+    np.testing.assert_allclose(y, np.einsum("...c,vc->...v", x, w), atol=1e-13)
+    np.testing.assert_allclose(y, F.linear(x, w.T, np.zeros(4))[0], atol=1e-13)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_positions_value(start):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((3, 4, 2)), rng.standard_normal((7, 2))
+    y, cache = F.positions(x, w, start)
+    want, sums = x.copy(), np.zeros_like(w)
+    dy = rng.standard_normal(x.shape)
+    for b, t in np.ndindex(3, 4):
+        want[b, t] += w[start + t]
+        sums[start + t] += dy[b, t]
+    np.testing.assert_array_equal(y, want)
+    dx, dw = F.positions_backward(dy, cache)
+    np.testing.assert_array_equal(dx, dy)
+    np.testing.assert_allclose(dw, sums, rtol=1e-12)
+
+
+def test_last_tokens_value():
+    x = np.random.default_rng(0).standard_normal((2, 5, 3))
+    for n in range(1, 6):
+        y, cache = F.last_tokens(x, n)
+        np.testing.assert_array_equal(y, x[:, 5 - n:])
+        assert y.flags.c_contiguous
+        dx = F.last_tokens_backward(y, cache)
+        np.testing.assert_array_equal(dx[:, 5 - n:], y)
+        assert dx.shape == x.shape and not dx[:, :5 - n].any()
+
+
+def test_residual_value():
+    x, f = np.random.default_rng(0).standard_normal((2, 3, 4))
+    np.testing.assert_array_equal(F.residual(x, f)[0], x + f)
+    np.testing.assert_array_equal(F.residual_backward(x, f), x + f)
+
+
 @given(seed=SEED, lead=LEAD, size=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_layer_norm_value(seed, lead, size):
     rng = np.random.default_rng(seed)
@@ -196,8 +316,10 @@ def test_layer_norm_value(seed, lead, size):
 
 
 def test_layer_norm_errors():
-    with pytest.raises(ValueError, match=r"x has 3 channels, w has shape \(4,\)"):
-        F.layer_norm(np.ones((2, 3)), np.ones(4), np.ones(4))
+    for x, w, b in [((2, 3), (4,), (4,)), ((2, 4), (4,), (1,)), ((2, 4), (1, 4), (4,))]:
+        shapes = re.escape(f"x has shape {x}, w {w} and b {b}, expected")
+        with pytest.raises(ValueError, match=f"^layer_norm: {shapes}[^\n]*$"):
+            F.layer_norm(np.ones(x), np.ones(w), np.ones(b))
 
 
 def test_gelu_value():
@@ -208,6 +330,19 @@ def test_gelu_value():
     # ... and is x times a logistic function of 2u.
     u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     np.testing.assert_allclose(y, x * scipy.special.expit(2 * u), atol=1e-15)
+
+
+def test_gelu_exact_value():
+    x = np.linspace(-6, 6, 101)
+    y, _ = F.gelu_exact(x)
+    np.testing.assert_allclose(y, [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x], rtol=1e-12)
+
+
+def test_relu_value():
+    x = np.array([-2.0, -1e-300, 0.0, 1e-300, 3.0])
+    y, cache = F.relu(x)
+    np.testing.assert_array_equal(y, [0, 0, 0, 1e-300, 3])
+    np.testing.assert_array_equal(F.relu_backward(np.full(5, 7.0), cache), [0, 0, 0, 7, 7])
 
 
 @given(seed=SEED, lead=LEAD, n=st.integers(1, 6))
@@ -295,6 +430,55 @@ def test_layer_norm_huge_row_leaves_its_neighbours():
     np.testing.assert_array_equal(beside[[0, 2]], alone[[0, 2]])
 
 
+@given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.integers(1, 5), st.just(8)),
+                    elements=HUGE), causal=st.booleans())
+@example(x=np.full((1, 3, 8), 3e38, np.float32), causal=True)
+@example(x=np.array([3e38, -3e38] * 12, np.float32).reshape(1, 3, 8), causal=False)
+def test_attention_finite(x, causal):
+    """Whatever queries and keys hold, each result is a mean of values."""
+    B, T, C = x.shape
+    v = np.random.default_rng(0).uniform(1, 2, (B, T, 4)).astype(np.float32)
+    y, cache = F.attention(np.concatenate([x, v], axis=-1), 2, causal=causal)
+    assert (y >= 1 - 1e-5).all() and (y <= 2 + 1e-5).all()
+    np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_attention_of_huge_queries_and_keys_picks_the_largest_score():
+    """As in float64, where nothing overflows."""
+    qkv = np.random.default_rng(0).standard_normal((2, 5, 24))
+    for size in (1e10, 1e18, 1e19):
+        qkv[..., :16] *= size / np.abs(qkv[..., :16]).max()
+        y, _ = F.attention(qkv.astype(np.float32), 2)
+        np.testing.assert_allclose(y, F.attention(qkv, 2)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op, op_backward", [
+    (F.gelu, F.gelu_backward), (F.gelu_exact, F.gelu_exact_backward), (F.relu, F.relu_backward)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_activations_of_huge_numbers(op, op_backward, dtype):
+    """Each is x above 0 and 0 below it, and its derivative 1 and 0."""
+    x = np.array([1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38], dtype)
+    dy = np.array([1, -2, 3, 1e-30, 1e30, 5], dtype)
+    for sign, want, slope in [(1, x, dy), (-1, 0 * x, 0 * dy)]:
+        y, cache = op(sign * x)
+        dx = op_backward(dy, cache)
+        assert y.dtype == dx.dtype == dtype
+        np.testing.assert_array_equal(y, want)
+        np.testing.assert_allclose(dx, slope, atol=1e-100)
+
+
+@pytest.mark.parametrize("op, op_backward", [
+    (F.gelu, F.gelu_backward), (F.gelu_exact, F.gelu_exact_backward)])
+@given(x=ROWS)
+@example(x=np.linspace(-40, 40, 1001, dtype=np.float32))
+def test_activations_in_float32_as_in_float64(op, op_backward, x):
+    y, cache = op(x)
+    want, exact = op(x.astype(np.float64))
+    np.testing.assert_allclose(y, want, rtol=1e-6, atol=2e-6)
+    np.testing.assert_allclose(op_backward(np.ones_like(x), cache),
+                               op_backward(np.ones(x.shape), exact), rtol=1e-5, atol=1e-5)
+
+
 # ----------------------------------------------------------------------------- dropout
 
 
@@ -302,7 +486,7 @@ def test_layer_norm_huge_row_leaves_its_neighbours():
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_keeps_its_share_at_the_exact_scale(p, dtype):
     x = np.random.default_rng(0).uniform(1, 2, (400, 500)).astype(dtype)
-    y, mask = F.dropout(x, p, np.random.default_rng(1))
+    y, (mask,) = F.dropout(x, p, np.random.default_rng(1))
     scale = dtype(65536 / (65536 - round(p * 65536)))
     assert set(np.unique(mask)) == {0, scale}
     np.testing.assert_array_equal(y, np.where(mask > 0, x * scale, 0))
@@ -313,7 +497,7 @@ def test_dropout_keeps_its_share_at_the_exact_scale(p, dtype):
 
 
 def test_dropout_rows_and_columns_are_independent():
-    _, mask = F.dropout(np.ones((300, 300)), 0.5, np.random.default_rng(0))
+    _, (mask,) = F.dropout(np.ones((300, 300)), 0.5, np.random.default_rng(0))
     kept = mask > 0
     for axis in (0, 1):
         assert np.abs(kept.mean(axis=axis) - 0.5).max() < 5 * math.sqrt(0.25 / 300)
@@ -325,9 +509,9 @@ def test_dropout_at_zero_draws_nothing():
     before = rng.bit_generator.state
     y, cache = F.dropout(x, 0.0, rng)
     np.testing.assert_array_equal(y, x)
-    assert cache is None and rng.bit_generator.state == before
-    assert F.dropout(x, 0.0, None)[1] is None
-    np.testing.assert_array_equal(F.dropout_backward(x, None), x)
+    assert cache.mask is None and rng.bit_generator.state == before
+    assert F.dropout(x, 0.0, None)[1].mask is None
+    np.testing.assert_array_equal(F.dropout_backward(x, cache), x)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan"), 0.9999999])
@@ -345,16 +529,16 @@ def test_dropout_without_a_generator():
 
 
 @given(seed=SEED, B=st.integers(1, 3), T=st.integers(1, 6), H=st.integers(1, 3),
-       D=st.integers(1, 4))
-def test_attention_value(seed, B, T, H, D):
+       D=st.integers(1, 4), causal=st.booleans())
+def test_attention_value(seed, B, T, H, D, causal):
     C = H * D
     qkv = np.random.default_rng(seed).standard_normal((B, T, 3 * C))
-    y, _ = F.attention(qkv, H)
+    y, _ = F.attention(qkv, H, causal=causal)
     want = np.zeros((B, T, C))
     for b, h, t in np.ndindex(B, H, T):
         cols = slice(h * D, (h + 1) * D)
         q, k, v = (qkv[b, :, i * C:(i + 1) * C][:, cols] for i in range(3))
-        scores = [q[t] @ k[s] / math.sqrt(D) for s in range(t + 1)]
+        scores = [q[t] @ k[s] / math.sqrt(D) for s in range(t + 1 if causal else T)]
         want[b, t, cols] = sum(p * v[s] for s, p in enumerate(scipy.special.softmax(scores)))
     np.testing.assert_allclose(y, want, atol=1e-12)
 
@@ -375,12 +559,36 @@ def test_attention_is_causal(seed, T, data):
     assert not dqkv[:, t:].any()
 
 
-@given(seed=SEED, P=st.integers(1, 4), T=st.integers(1, 4))
-def test_attention_with_past_is_the_tail_of_the_whole(seed, P, T):
+@given(seed=SEED, T=st.integers(2, 7), data=st.data())
+def test_attention_that_is_not_causal_sees_later_tokens(seed, T, data):
+    t = data.draw(st.integers(1, T - 1))
+    rng = np.random.default_rng(seed)
+    qkv = rng.standard_normal((2, T, 24))
+    y, cache = F.attention(qkv, 2, causal=False)
+    assert (cache.probabilities > 0).all()
+    dy = np.zeros_like(y)
+    dy[:, t - 1] = 1
+    assert F.attention_backward(dy, cache)[:, t:, 8:].all()      # of later keys and values
+    qkv[:, t:, 16:] += 1                                  # later values
+    changed, _ = F.attention(qkv, 2, causal=False)
+    assert (changed[:, :t] > y[:, :t]).all()
+
+
+def test_causal_mask():
+    mask = F.causal_mask(2, 4, np.dtype(np.float32))
+    inf = math.inf
+    np.testing.assert_array_equal(mask, [[0, 0, 0, -inf], [0, 0, 0, 0]])
+    assert mask.dtype == np.float32 and F.causal_mask(2, 4, np.dtype(np.float32)) is mask
+    with pytest.raises(ValueError, match="read-only"):
+        mask[0, 0] = 1
+
+
+@given(seed=SEED, P=st.integers(1, 4), T=st.integers(1, 4), causal=st.booleans())
+def test_attention_with_past_is_the_tail_of_the_whole(seed, P, T, causal):
     qkv = np.random.default_rng(seed).standard_normal((2, P + T, 24))
-    whole, _ = F.attention(qkv, 2)
-    _, (_, k, v, _, _) = F.attention(qkv[:, :P], 2)
-    tail, (q, k, v, a, _) = F.attention(qkv[:, P:], 2, past=(k, v))
+    whole, _ = F.attention(qkv, 2, causal=causal)
+    _, past = F.attention(qkv[:, :P], 2, causal=causal)
+    tail, (q, k, v, a, _) = F.attention(qkv[:, P:], 2, causal=causal, past=(past.k, past.v))
     np.testing.assert_allclose(tail, whole[:, P:], atol=1e-13)
     assert q.shape == (2, 2, T, 4) and k.shape == v.shape == (2, 2, P + T, 4)
     assert a.shape == (2, 2, T, P + T)
@@ -388,10 +596,11 @@ def test_attention_with_past_is_the_tail_of_the_whole(seed, P, T):
 
 def test_attention_probabilities_are_in_the_cache():
     qkv = np.random.default_rng(0).standard_normal((2, 5, 24))
-    y, (_, _, v, a, mask) = F.attention(qkv, 2, 0.4, np.random.default_rng(0))
+    y, cache = F.attention(qkv, 2, 0.4, np.random.default_rng(0))
+    a = cache.probabilities
     np.testing.assert_allclose(a.sum(axis=-1), 1)
     assert not a[..., np.triu(np.ones((5, 5), bool), 1)].any()
-    np.testing.assert_allclose(y, F.merge_heads((a * mask) @ v))
+    np.testing.assert_allclose(y, F.merge_heads((a * cache.mask) @ cache.v))
 
 
 def test_attention_errors():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import fast
 from minifpt import functional as F
-from minifpt.gpt2 import perplexity, sample
+from minifpt.gpt2 import sample
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -19,11 +19,12 @@ TOLERANCE = {np.float32: 1e-5, np.float64: 1e-10}
 
 
 def make(randomise, dtype=np.float64, **changes):
-    return randomise(minifpt.GPT2(minifpt.GPT2Config(**SHAPE | changes), dtype=dtype))
+    config = minifpt.GPT2Config(**SHAPE | changes)
+    return randomise(minifpt.LanguageModel(config, dtype=dtype))
 
 
 @pytest.fixture
-def trunk(randomise):
+def model(randomise):
     return make(randomise)
 
 
@@ -38,7 +39,7 @@ def rng(seed=0):
 @pytest.mark.parametrize("cuts", [[12], [1] * 12, [5, 1, 1, 5], [3, 4, 5], [1, 11]])
 def test_in_parts_as_at_once(randomise, dtype, cuts):
     """Hidden states with a past are those of all tokens at once, however they are cut."""
-    trunk = make(randomise, dtype)
+    trunk = make(randomise, dtype).trunk
     x = rng().standard_normal((3, 12, 8)).astype(dtype)
     with trunk.all_frozen():
         want, _ = trunk.forward(x)
@@ -50,21 +51,27 @@ def test_in_parts_as_at_once(randomise, dtype, cuts):
     np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[dtype] * np.abs(want).max())
 
 
-@pytest.mark.parametrize("T", [1, 2, 5])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("T", [1, 2, 5, 70])
 @pytest.mark.parametrize("P", [0, 1, 70])
-def test_attention_after_equals_the_simple_form(P, T):
+def test_attention_after_a_past_equals_the_simple_form(P, T, causal):
     qkv = rng().standard_normal((2, P + T, 24))
     now, (_, k, v) = qkv[:, P:], F.split_heads(qkv, 4)
     k, v = k[:, :, :P], v[:, :, :P]
-    want, cache = F.attention(now, 4, past=(k, v))
-    past = fast.KeyValues(P + T)
-    past.extend(k, v)
-    np.testing.assert_allclose(fast.attention_after(now, 4, past), want, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(past.k, cache[1])
-    np.testing.assert_array_equal(past.v, cache[2])
+    want, cache = F.attention(now, 4, causal=causal, past=(k, v))
+    past = fast.KeyValues(P + T + 3)                      # with room to spare
+    assert past.so_far() is None
+    if P:
+        past.extend(k, v)
+        np.testing.assert_array_equal(past.so_far(), (k, v))
+    got, nothing = fast.attention(now, 4, causal=causal, past=past)
+    assert nothing is None and past.n == P + T
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(past.so_far(), (cache.k, cache.v))
 
 
-def test_too_many_tokens(trunk):
+def test_too_many_tokens(model):
+    trunk = model.trunk
     past = [fast.KeyValues(12) for _ in trunk.h]
     with trunk.all_frozen():
         trunk.forward(np.zeros((1, 12, 8)), need_dx=False, past=past)
@@ -75,14 +82,14 @@ def test_too_many_tokens(trunk):
 # ---------------------------------------------------------------------------- generate
 
 
-def uncached(trunk, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
+def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
     """As the docstring says, from all logits at each token."""
     text, generator = np.atleast_2d(ids), rng(seed)
-    start, N = max(0, text.shape[1] - trunk.config.n_positions), trunk.config.n_positions
+    start, N = max(0, text.shape[1] - model.config.n_positions), model.config.n_positions
     for _ in range(n_tokens):
         if text.shape[1] - start > N:
             start = text.shape[1] - max(1, N // 2)
-        logits = trunk.logits(text[:, start:])[:, -1]
+        logits = model.logits(text[:, start:])[:, -1]
         text = np.concatenate([text, sample(logits, temperature, top_k, generator)[:, None]], 1)
     return text.reshape(*np.shape(ids)[:-1], -1)
 
@@ -93,34 +100,55 @@ def uncached(trunk, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
 @pytest.mark.parametrize("N", [12, 1, 2, 3, 64])
 def test_generate_equals_uncached(randomise, ids, how, N):
     """Also far beyond the trunk's positions."""
-    trunk = make(randomise, n_positions=N)
-    got = trunk.generate(ids, 30, **how)
-    np.testing.assert_array_equal(got, uncached(trunk, ids, 30, **how))
+    model = make(randomise, n_positions=N)
+    got = model.generate(ids, 30, **how)
+    np.testing.assert_array_equal(got, uncached(model, ids, 30, **how))
     assert got.shape == (*np.shape(ids)[:-1], np.shape(ids)[-1] + 30)
     assert got.dtype == np.int64
     np.testing.assert_array_equal(got[..., :np.shape(ids)[-1]], ids)
 
 
 def test_float32_equals_uncached(randomise):
-    trunk = make(randomise, np.float32)
+    model = make(randomise, np.float32)
     for how in (dict(temperature=0), dict(temperature=0.8, seed=1)):
-        np.testing.assert_array_equal(trunk.generate([1, 2], 30, **how),
-                                      uncached(trunk, [1, 2], 30, **how))
+        np.testing.assert_array_equal(model.generate([1, 2], 30, **how),
+                                      uncached(model, [1, 2], 30, **how))
 
 
-def test_seed(trunk):
-    a, b = trunk.generate([1], 20, seed=1), trunk.generate(np.array([1]), 20, seed=1)
+def test_seed(model):
+    a, b = model.generate([1], 20, seed=1), model.generate(np.array([1]), 20, seed=1)
     np.testing.assert_array_equal(a, b)
-    assert (a != trunk.generate([1], 20, seed=2)).any()
-    np.testing.assert_array_equal(a, trunk.generate([1], 20, seed=rng(1)))
+    assert (a != model.generate([1], 20, seed=2)).any()
+    np.testing.assert_array_equal(a, model.generate([1], 20, seed=rng(1)))
 
 
-def test_nothing_is_left_behind(trunk):
-    trunk.freeze(minifpt.FreezeMask.fpt())
-    before = [(p.trainable, p.grad) for p in trunk.parameters()]
-    trunk.generate([1], 3)
-    assert before == [(p.trainable, p.grad) for p in trunk.parameters()]
-    np.testing.assert_array_equal(trunk.generate([[4, 2]], 0), [[4, 2]])
+def test_nothing_is_left_behind(model):
+    model.freeze(minifpt.FreezeMask.fpt())
+    before = [(p.trainable, p.grad) for p in model.parameters()]
+    model.generate([1], 3)
+    assert before == [(p.trainable, p.grad) for p in model.parameters()]
+    np.testing.assert_array_equal(model.generate([[4, 2]], 0), [[4, 2]])
+
+
+def test_nothing_is_kept_to_run_back(model):
+    """No layer of the trunk keeps anything, neither at the first tokens nor after them."""
+    with minifpt.trace(model) as t:
+        model.generate([1, 2, 3], 15)
+        model.perplexity(range(10))
+        model.logits([[1, 2]])
+    steps = [step for step in t.steps if step.op in ("positions", "layer_norm", "linear")]
+    assert len(steps) == (15 + 1 + 1) * (1 + 2 * 6 + 1)
+    assert all(step.layer.startswith("trunk.") and step.cache is None for step in steps)
+
+
+def test_a_model_that_is_not_causal(randomise):
+    """It has scores, but they follow from the whole text."""
+    model = make(randomise, causal=False)
+    assert model.logits([[1, 2, 3]]).shape == (1, 3, 11)
+    with pytest.raises(ValueError, match="^generate: the model is not causal[^\n]*$"):
+        model.generate([1, 2], 3)
+    with pytest.raises(ValueError, match="^perplexity: the model is not causal[^\n]*$"):
+        model.perplexity([1, 2, 3])
 
 
 @pytest.mark.parametrize("args, message", [
@@ -130,9 +158,9 @@ def test_nothing_is_left_behind(trunk):
     (([1], -1), "n_tokens is -1"), (([1], 1.5), "n_tokens is 1.5"), (([1], True), "n_tokens is"),
     (([1], 3, -0.1), "temperature is -0.1"), (([1], 3, math.nan), "temperature is nan"),
     (([1], 3, math.inf), "temperature is inf"), (([1], 3, 1.0, 0), "top_k is 0")])
-def test_generate_errors(trunk, args, message):
+def test_generate_errors(model, args, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
-        trunk.generate(*args)
+        model.generate(*args)
 
 
 # ------------------------------------------------------------------------------ sample
@@ -160,13 +188,13 @@ def test_sample_is_in_range(seed, temperature, dtype):
 # -------------------------------------------------------------------------- perplexity
 
 
-def by_hand(trunk, ids, stride):
+def by_hand(model, ids, stride):
     """The mean of -log p, one token and one window after the other."""
-    N, last = trunk.config.n_positions, len(ids) - 1
+    N, last = model.config.n_positions, len(ids) - 1
     total, scored, start = 0.0, 0, 0
     while scored < last:
         window = np.array(ids[start:start + N + 1])
-        logits = trunk.logits(window[None, :-1])[0].astype(np.float64)
+        logits = model.logits(window[None, :-1])[0].astype(np.float64)
         p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         for i, token in enumerate(window[1:]):
             if start + i >= scored:                       # not scored by the window before
@@ -179,38 +207,38 @@ def by_hand(trunk, ids, stride):
 
 @pytest.mark.parametrize("T", [2, 5, 12, 13, 14, 18, 19, 20, 24, 25, 26, 100])
 @pytest.mark.parametrize("stride", [1, 5, 6, 12])
-def test_perplexity_by_hand(trunk, T, stride, monkeypatch):
+def test_perplexity_by_hand(model, T, stride):
     ids = rng(T).integers(0, 11, T)
-    got = perplexity(trunk, ids, stride)
-    nats = by_hand(trunk, ids, stride)
+    got = model.perplexity(ids, stride)
+    nats = by_hand(model, ids, stride)
     assert got["tokens"] == T - 1
     assert math.isclose(got["nats_per_token"], nats, rel_tol=1e-12)
     assert math.isclose(got["perplexity"], math.exp(nats), rel_tol=1e-12)
     assert math.isclose(got["bits_per_token"], nats / math.log(2), rel_tol=1e-12)
     if stride == 6:
-        assert perplexity(trunk, ids.tolist()) == got
+        assert model.perplexity(ids.tolist()) == got
 
 
-def test_perplexity_within_one_window_is_the_loss(trunk):
+def test_perplexity_within_one_window_is_the_loss(model):
     ids = rng().integers(0, 11, (1, 13))
-    loss, _ = F.cross_entropy(trunk.logits(ids[:, :-1]), ids[:, 1:])
-    assert math.isclose(perplexity(trunk, ids[0])["nats_per_token"], loss, rel_tol=1e-12)
+    loss, _ = F.cross_entropy(model.logits(ids[:, :-1]), ids[:, 1:])
+    assert math.isclose(model.perplexity(ids[0])["nats_per_token"], loss, rel_tol=1e-12)
 
 
 def test_perplexity_with_one_position(randomise):
-    trunk, ids = make(randomise, n_positions=1), rng().integers(0, 11, 30)
-    assert math.isclose(perplexity(trunk, ids)["nats_per_token"], by_hand(trunk, ids, 1))
+    model, ids = make(randomise, n_positions=1), rng().integers(0, 11, 30)
+    assert math.isclose(model.perplexity(ids)["nats_per_token"], by_hand(model, ids, 1))
 
 
-def test_perplexity_of_a_trunk_that_is_sure_and_wrong(trunk):
-    for p in trunk.parameters():
+def test_perplexity_of_a_model_that_is_sure_and_wrong(model):
+    for p in model.parameters():
         p.data *= 100
-    assert perplexity(trunk, [1, 2, 3, 4])["perplexity"] > 1e9
+    assert model.perplexity([1, 2, 3, 4])["perplexity"] > 1e9
 
 
 @pytest.mark.parametrize("args, message", [
     (([1],), "at least 2"), (([[1, 2]],), r"expected \(T,\)"), (([],), "at least one"),
     (([1, 99],), "run from 1 to 99"), (([1, 2], 0), "stride is 0"), (([1, 2], 13), "stride is 13")])
-def test_perplexity_errors(trunk, args, message):
+def test_perplexity_errors(model, args, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
-        perplexity(trunk, *args)
+        model.perplexity(*args)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gradcheck import GradcheckReport, gradcheck, gradcheck_layer
+from minifpt.gradients import GradcheckReport, gradcheck, gradcheck_layer
 from minifpt.layers import LayerNorm, Linear
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -30,13 +30,12 @@ def broken(op_backward, *changes):
 
 def no_mean(dx, dy, cache):
     """Layer norm's dx without the term that removes a shift of the row."""
-    xhat, rstd, w = cache
-    return dx + (dy * w).mean(axis=-1, keepdims=True) * rstd
+    return dx + (dy * cache.w).mean(axis=-1, keepdims=True) * cache.rstd
 
 
 def no_stretch(dx, dy, cache):
     """Layer norm's dx without the term that removes a stretch of the row."""
-    xhat, rstd, w = cache
+    xhat, rstd, w, _ = cache
     return dx + xhat * (dy * w * xhat).mean(axis=-1, keepdims=True) * rstd
 
 
@@ -51,13 +50,23 @@ SQUARE = (normal(4, 4), normal(4, 4, seed=1), normal(4, seed=2))
     (F.layer_norm, broken(F.layer_norm_backward, None, lambda g, *_: g / 3, None), LN, "w"),
     (F.linear, broken(F.linear_backward, None, None, lambda g, *_: g / 4), SQUARE, "b"),
     (F.linear, broken(F.linear_backward, None, lambda g, *_: g.T, None), SQUARE, "w"),
-    (F.linear, broken(F.linear_backward, lambda g, dy, c: dy @ c[1], None, None), SQUARE, "x"),
-    (F.softmax, lambda dy, y: y * dy, (normal(3, 4),), "x"),
+    (F.linear, broken(F.linear_backward, lambda g, dy, c: dy @ c.w, None, None), SQUARE, "x"),
+    (F.softmax, lambda dy, cache: cache.y * dy, (normal(3, 4),), "x"),
     (F.gelu, broken(F.gelu_backward, lambda g, *_: g * (1 + 1e-5)), (normal(3, 4),), "x"),
     (lambda x: F.dropout(x, 0.5, np.random.default_rng(0)), lambda dy, cache: dy,
      (normal(3, 4),), "x"),
     (F.embedding, broken(F.embedding_backward, lambda g, *_: np.sign(g)),
      (np.array([1, 1, 0]), normal(3, 2)), "w"),
+    (F.unembedding, broken(F.unembedding_backward, None, lambda g, *_: 2 * g), SQUARE[:2], "w"),
+    (F.unembedding, broken(F.unembedding_backward, lambda g, dy, c: dy @ c.w.T, None), SQUARE[:2],
+     "x"),
+    (F.positions, broken(F.positions_backward, None, lambda g, *_: g / 2),
+     (normal(2, 3, 4), normal(5, 4)), "w"),
+    (F.gelu_exact, lambda dy, cache: F.gelu_backward(dy, cache), (normal(3, 4),), "x"),
+    (F.relu, lambda dy, cache: dy, (normal(3, 4),), "x"),
+    (lambda x: F.residual(x, np.sin(x)), lambda dy, cache: dy, (normal(3, 4),), "x"),
+    (lambda x: F.last_tokens(x, 2), lambda dy, cache: F.last_tokens_backward(dy, cache)[:, ::-1],
+     (normal(1, 4, 2),), "x"),
     (F.cross_entropy, broken(F.cross_entropy_backward, lambda g, *_: 3 * g),
      (normal(3, 4), np.array([0, 3, 1])), "logits"),
 ])
@@ -71,12 +80,12 @@ def test_catches(op, wrong, inputs, guilty):
 def test_catches_a_missing_causal_mask():
     """A backward pass that remembers the scores of later tokens."""
     def wrong(dy, cache):
-        q, k, v, a, mask = cache
-        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
-        return F.attention_backward(dy, (q, k, v, F.softmax(scores)[0], mask))
+        scores = cache.q @ cache.k.swapaxes(-1, -2) / np.sqrt(cache.q.shape[-1])
+        return F.attention_backward(dy, cache._replace(probabilities=F.softmax(scores)[0]))
     qkv = normal(1, 4, 12)
     assert gradcheck(lambda qkv: F.attention(qkv, 2), F.attention_backward, (qkv,))
     assert not gradcheck(lambda qkv: F.attention(qkv, 2), wrong, (qkv,))
+    assert gradcheck(lambda qkv: F.attention(qkv, 2, causal=False), wrong, (qkv,))
 
 
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 4)), data=st.data())
@@ -112,7 +121,8 @@ def test_large_inputs_take_directions_and_catch_one_wrong_entry():
         return dx
     x = normal(40, 50)
     assert gradcheck(op, lambda dy, x: np.cos(x) * dy, (x,), directions=5)
-    assert len(counted) == 1 + 2 * (5 + 5)                # not 2 x 2000
+    far = 2 + 2 * (2 + 4)                                 # a few again, further out
+    assert len(counted) == 2 + 2 * (5 + 5) + far          # not 2 x 2000
     report = gradcheck(op, wrong, (x,))
     assert not report and report.worst[1].startswith("direction ")
     assert f"x {report.worst[1]}" in str(report)
@@ -125,10 +135,11 @@ def test_entries_are_all_checked_up_to_the_limit():
         counted.append(1)
         return x * x, x
     gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),))
-    assert len(counted) == 1 + 2 * 64
+    far = 2 + 2 * (2 + 4)
+    assert len(counted) == 2 + 2 * 64 + far
     counted.clear()
     gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),), elementwise=63, directions=2)
-    assert len(counted) == 1 + 2 * 4
+    assert len(counted) == 2 + 2 * 4 + far
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -153,6 +164,13 @@ def test_inputs_come_back_unchanged():
     with pytest.raises(RuntimeError):
         gradcheck(lambda x: (x, x), lambda dy, x: (_ for _ in ()).throw(RuntimeError), (x,))
     np.testing.assert_equal(x, SQUARE[0])
+
+
+def test_a_backward_pass_may_write_over_dy():
+    def in_place(dy, x):
+        return np.multiply(dy, np.cos(x), out=dy)
+    assert gradcheck(lambda x: (np.sin(x), x), in_place, (normal(5),))
+    assert not gradcheck(lambda x: (np.sin(x), x + 1), in_place, (normal(5),))
 
 
 def test_float32_inputs_are_promoted():
@@ -190,9 +208,8 @@ def test_large_entries_take_larger_steps():
 
 
 def test_none_is_not_checked():
-    def partly(dy, cache):
-        return F.linear_backward(dy, cache, (True, False, True))
-    assert list(gradcheck(F.linear, partly, SQUARE).errors) == ["x", "b"]
+    report = gradcheck(F.linear, F.linear_backward, SQUARE, need=(True, False, True))
+    assert report and list(report.errors) == ["x", "b"]
     with pytest.raises(ValueError, match="there is no gradient to check"):
         gradcheck(F.gelu, lambda dy, cache: None, (normal(3),))
 
@@ -253,7 +270,7 @@ def test_only_trainable_parameters_are_checked():
 
 
 def test_whole_model_with_a_wrong_layer():
-    """One wrong offset deep in a model is found and named."""
+    """One wrong bias deep in a model is found and named."""
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=2, n_head=1, n_embd=4, n_positions=5, vocab_size=3), dtype=np.float64), 2, 2)
     assert gradcheck_layer(model, normal(2, 3, 2))

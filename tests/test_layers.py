@@ -5,9 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minifpt
 from minifpt import functional as F
-from minifpt.gradcheck import gradcheck_layer
-from minifpt.layers import MLP, Attention, Block, Embedding, Layer, LayerNorm, Linear, Parameter
+from minifpt import layers
+from minifpt.gradients import gradcheck_layer
+from minifpt.layers import (
+    MLP,
+    Activation,
+    Attention,
+    Block,
+    Embedding,
+    Layer,
+    LayerNorm,
+    Linear,
+    Parameter,
+    Positions,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -22,6 +35,7 @@ LAYERS = {
     "Attention": lambda **kw: Attention(6, 2, 0.2, **kw),
     "MLP": lambda **kw: MLP(6, 0.2, **kw),
     "Block": lambda **kw: Block(6, 2, 0.2, **kw),
+    "Positions": lambda **kw: Positions(7, 6, **kw),
 }
 
 
@@ -32,7 +46,7 @@ def layer(request, randomise):
 
 def run(layer, x, seed=0, **kwargs):
     """Forward with dropout on, for the layers that have any."""
-    if isinstance(layer, (Linear, LayerNorm)):
+    if isinstance(layer, (Linear, LayerNorm, Positions)):
         return layer.forward(x, **kwargs)
     return layer.forward(x, train=True, rng=rng(seed), **kwargs)
 
@@ -44,10 +58,11 @@ def test_gradients(layer, train):
     assert set(report.errors) == {"x", *(n for n, _ in layer.named_parameters())}
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", [Attention, Block])
-def test_gradients_over_many_tokens(kind, randomise):
+def test_gradients_over_many_tokens(kind, causal, randomise):
     """Long enough that attention done in tiles has several."""
-    layer = randomise(kind(4, 2, 0.2, dtype=np.float64))
+    layer = randomise(kind(4, 2, 0.2, dtype=np.float64, causal=causal))
     report = gradcheck_layer(layer, rng(1).standard_normal((2, 70, 4)), elementwise=16)
     assert report, str(report)
 
@@ -57,9 +72,38 @@ def test_embedding_gradients(randomise):
     assert gradcheck_layer(layer, np.array([[0, 4, 0], [2, 2, 2]]))
 
 
-def test_layers_are_their_operations(randomise):
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+def test_activation_gradients(name, randomise):
+    x = rng(1).standard_normal((2, 3, 6))
+    assert gradcheck_layer(Activation(name), x)
+    assert gradcheck_layer(randomise(MLP(6, dtype=np.float64, activation=name)), x)
+
+
+def test_an_activation_of_ones_own(monkeypatch, randomise):
+    """A pair in the table is all that it takes."""
+    def sine(x):
+        return np.sin(x), F.ActivationCache(x)
+
+    def sine_backward(dy, cache):
+        return dy * np.cos(cache.x)
+    monkeypatch.setitem(layers.ACTIVATIONS, "sine", (sine, sine_backward))
+    mlp = randomise(MLP(6, dtype=np.float64, activation="sine"))
+    x = rng(1).standard_normal((2, 3, 6))
+    assert gradcheck_layer(mlp, x)
+    h = np.sin(x @ mlp.c_fc.weight.data + mlp.c_fc.bias.data)
+    np.testing.assert_allclose(mlp.forward(x)[0], h @ mlp.c_proj.weight.data + mlp.c_proj.bias.data)
+    config = minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=2, activation_function="sine")
+    assert minifpt.GPT2(config, seed=None).h[0].mlp.act.name == "sine"
+
+
+SIMPLE = {"gelu_new": F.gelu, "gelu_pytorch_tanh": F.gelu, "gelu": F.gelu_exact, "relu": F.relu}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("activation", layers.ACTIVATIONS)
+def test_layers_are_their_operations(randomise, activation, causal):
     """A block is the composition that its docstring says, from functional's simple forms."""
-    block = randomise(Block(6, 2, 0.2, dtype=np.float64))
+    block = randomise(Block(6, 2, 0.2, dtype=np.float64, causal=causal, activation=activation))
     p = {n: q.data for n, q in block.named_parameters()}
     x, g = rng(1).standard_normal((2, 5, 6)), rng(3)
 
@@ -69,9 +113,9 @@ def test_layers_are_their_operations(randomise):
     def norm(x, name):
         return F.layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])[0]
 
-    a = F.attention(lin(norm(x, "ln_1"), "attn.c_attn"), 2, 0.2, g)[0]
+    a = F.attention(lin(norm(x, "ln_1"), "attn.c_attn"), 2, 0.2, g, causal)[0]
     y = x + F.dropout(lin(a, "attn.c_proj"), 0.2, g)[0]
-    m = F.gelu(lin(norm(y, "ln_2"), "mlp.c_fc"))[0]
+    m = SIMPLE[activation](lin(norm(y, "ln_2"), "mlp.c_fc"))[0]
     y = y + F.dropout(lin(m, "mlp.c_proj"), 0.2, g)[0]
     np.testing.assert_allclose(block.forward(x, True, rng(3))[0], y, rtol=1e-12)
 
@@ -135,7 +179,7 @@ def test_without_dx_the_parameters_get_the_same(layer):
     np.testing.assert_equal([p.grad for p in layer.parameters()], grads)
 
 
-def test_every_choice_of_trainable_parameters(layer, calls):
+def test_every_choice_of_trainable_parameters(layer):
     """With only one parameter trainable it gets the gradient that it gets among all, no
     other gets one, and no product is made for a frozen weight."""
     x = rng(1).standard_normal((2, 4, 6))
@@ -150,7 +194,6 @@ def test_every_choice_of_trainable_parameters(layer, calls):
             layer.zero_grad()
             for name, p in layer.named_parameters():
                 p.trainable = name == chosen
-            calls.clear()
             y, cache = run(layer, x, need_dx=need_dx)
             got = layer.backward(np.cos(y), cache)
             for name, p in layer.named_parameters():
@@ -162,12 +205,13 @@ def test_every_choice_of_trainable_parameters(layer, calls):
                 np.testing.assert_array_equal(got, dx)
             else:
                 assert got is None
-            is_matrix = layer_parameter(layer, chosen).data.ndim == 2
-            assert sum(need[1] for op, need in calls if op == "linear") == is_matrix
-
-
-def layer_parameter(layer, name):
-    return dict(layer.named_parameters())[name]
+            with minifpt.trace(layer) as t:
+                y, cache = run(layer, x, need_dx=need_dx)
+                layer.backward(np.cos(y), cache)
+            made = {f"{step.layer}.{key}".lstrip(".") for step in t.steps for key, grad
+                    in step.gradients.items() if key in ("w", "b") and grad is not None}
+            owner, _, key = chosen.rpartition(".")
+            assert made == {f"{owner}.{key[0]}".lstrip(".")}
 
 
 def test_all_frozen_keeps_nothing(layer):
@@ -176,7 +220,7 @@ def test_all_frozen_keeps_nothing(layer):
     assert cache is not None
     layer.parameters()[0].trainable = False
     with layer.all_frozen() as same:
-        assert same is layer and not layer.trainable
+        assert same is layer and not any(p.trainable for p in layer.parameters())
         frozen, cache = run(layer, x, need_dx=False)
         assert cache is None
         np.testing.assert_array_equal(frozen, y)
@@ -217,6 +261,15 @@ def test_frozen_parts_cost_no_memory(arrays_in):
     assert kept() <= everything - (8 + 8 + 8 + 32) * tokens
 
 
+def test_attention_keeps_nothing_below_its_projection(arrays_in):
+    """Where only c_proj learns: its input, its weight, and the dropout mask behind it."""
+    layer = Attention(8, 2, 0.2)
+    layer.c_attn.weight.trainable = layer.c_attn.bias.trainable = False
+    x = rng().standard_normal((2, 5, 8)).astype(np.float32)
+    _, cache = layer.forward(x, True, rng(), need_dx=False)
+    assert sum(a.size for a in arrays_in(cache)) == x.size + 8 * 8 + x.size
+
+
 def test_dropout_only_in_training(randomise):
     block = randomise(Block(6, 2, 0.5, dtype=np.float64))
     x = rng(1).standard_normal((2, 4, 6))
@@ -246,28 +299,62 @@ def test_float32_throughout(name, float32_only, arrays_in, randomise):
 
 
 def test_names_and_shapes():
-    names = {n: p.data.shape for n, p in Block(6, 2).named_parameters("h.3.")}
+    names = {n: (p.data.shape, p.group) for n, p in Block(6, 2).named_parameters()}
     assert names == {
-        "h.3.ln_1.weight": (6,), "h.3.ln_1.bias": (6,),
-        "h.3.attn.c_attn.weight": (6, 18), "h.3.attn.c_attn.bias": (18,),
-        "h.3.attn.c_proj.weight": (6, 6), "h.3.attn.c_proj.bias": (6,),
-        "h.3.ln_2.weight": (6,), "h.3.ln_2.bias": (6,),
-        "h.3.mlp.c_fc.weight": (6, 24), "h.3.mlp.c_fc.bias": (24,),
-        "h.3.mlp.c_proj.weight": (24, 6), "h.3.mlp.c_proj.bias": (6,)}
+        "ln_1.weight": ((6,), "ln"), "ln_1.bias": ((6,), "ln"),
+        "attn.c_attn.weight": ((6, 18), "attn"), "attn.c_attn.bias": ((18,), "attn"),
+        "attn.c_proj.weight": ((6, 6), "attn"), "attn.c_proj.bias": ((6,), "attn"),
+        "ln_2.weight": ((6,), "ln"), "ln_2.bias": ((6,), "ln"),
+        "mlp.c_fc.weight": ((6, 24), "mlp"), "mlp.c_fc.bias": ((24,), "mlp"),
+        "mlp.c_proj.weight": ((24, 6), "mlp"), "mlp.c_proj.bias": ((6,), "mlp")}
 
 
 def test_children_are_attributes_and_lists():
     class Two(Layer):
         def __init__(self):
-            self.a = Parameter(np.zeros(1))
+            self.a = Parameter(np.zeros(1), "mlp")
             self.h = [Linear(1, 1), Linear(1, 1)]
             self.n = 3
-    assert [n for n, _ in Two().named_parameters()] == [
+    two = Two()
+    assert [n for n, _ in two.children()] == ["a", "h.0", "h.1"]
+    assert [n for n, _ in two.named_parameters()] == [
         "a", "h.0.weight", "h.0.bias", "h.1.weight", "h.1.bias"]
+    assert two.parameters() == [p for _, p in two.named_parameters()]
+
+
+def test_a_cache_is_keyed_like_the_attributes():
+    """A layer of several parts has a dictionary, one of a single operation the operation's."""
+    block = Block(6, 2)
+    _, cache = block.forward(rng().standard_normal((2, 4, 6)).astype(np.float32))
+    assert {key for key in cache if hasattr(block, key)} == {"ln_1", "attn", "ln_2", "mlp"}
+    assert cache["attn"]["heads"].probabilities.shape == (2, 2, 4, 4)
+    assert isinstance(cache["ln_1"], F.LayerNormCache)
+    for part, linears in (("attn", ["c_attn", "c_proj"]), ("mlp", ["c_fc", "c_proj"])):
+        assert [key for key, kept in cache[part].items()
+                if isinstance(kept, F.LinearCache)] == linears
+
+
+def test_parameter_repr():
+    p = Parameter(np.zeros((3, 2), np.float32), "mlp")
+    assert repr(p) == "Parameter((3, 2) float32, mlp, trained, gradient none)"
+    p.grad, p.trainable = np.full((3, 2), 2.0), False
+    assert repr(p) == "Parameter((3, 2) float32, mlp, frozen, gradient 4.9)"
+
+
+def test_layer_repr():
+    mlp = MLP(2, dtype=np.float64)
+    mlp.c_fc.weight.trainable = False
+    mlp.c_proj.bias.grad = np.array([3.0, 4.0])
+    assert repr(mlp) == """MLP
+  c_fc.weight    (2, 8) float64, mlp, frozen, gradient none
+  c_fc.bias      (8,) float64, mlp, trained, gradient none
+  c_proj.weight  (8, 2) float64, mlp, trained, gradient none
+  c_proj.bias    (2,) float64, mlp, trained, gradient 5"""
+    assert repr(Activation("relu")) == "Activation"
 
 
 def test_add_grad():
-    p = Parameter(np.zeros(2))
+    p = Parameter(np.zeros(2), "ln")
     p.add_grad(None)
     assert p.grad is None
     first = np.ones(2)
@@ -275,12 +362,49 @@ def test_add_grad():
     p.add_grad(np.full(2, 2.0))
     np.testing.assert_array_equal(p.grad, [3, 3])
     assert p.grad is first                                # added in place, no copy of a large one
+    p.add_grad(None)
+    np.testing.assert_array_equal(p.grad, [3, 3])
+
+
+def test_add_grad_of_a_frozen_parameter():
+    p = Parameter(np.zeros(2), "ln")
+    p.trainable = False
+    p.add_grad(np.ones(2))
+    assert p.grad is None
+    p.grad = np.ones(2)                                   # from before it was frozen
+    p.add_grad(np.ones(2))
+    np.testing.assert_array_equal(p.grad, [1, 1])
+
+
+def test_frozen_between_forward_and_backward(layer):
+    """What a parameter says when the gradient arrives counts."""
+    y, cache = run(layer, rng(1).standard_normal((2, 4, 6)))
+    for p in layer.parameters():
+        p.trainable = False
+    layer.backward(np.cos(y), cache)
+    assert all(p.grad is None for p in layer.parameters())
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_ids_into_a_linear_layer_half_frozen(frozen):
+    """The frozen one costs nothing: its gradient is not computed."""
+    layer, ids = Linear(5, 3, np.float64, "input"), np.array([[0, 4, 0], [2, 2, 2]])
+    getattr(layer, frozen).trainable = False
+    with minifpt.trace(layer) as t:
+        y, cache = layer.forward(ids)
+        assert layer.backward(np.ones_like(y), cache) is None
+    assert getattr(layer, frozen).grad is None
+    assert [s.op for s in t.steps if s.backward] == ["embedding"] * (frozen == "bias")
+    want = {"bias": [6.0, 6, 6], "weight": np.array([2.0, 0, 3, 0, 1])[:, None] * np.ones(3)}
+    del want[frozen]
+    for name, grad in want.items():
+        np.testing.assert_array_equal(getattr(layer, name).grad, grad)
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="x has 3 features"):
+    with pytest.raises(ValueError, match=r"^linear: x has shape \(2, 3\), w \(4, 2\)"):
         Linear(4, 2).forward(np.ones((2, 3)))
-    with pytest.raises(ValueError, match="x has 3 channels"):
+    with pytest.raises(ValueError, match=r"^layer_norm: x has shape \(2, 3\), w \(4,\)"):
         LayerNorm(4).forward(np.ones((2, 3)))
     with pytest.raises(ValueError, match="ids run from 0 to 7"):
         Embedding(4, 2).forward(np.array([0, 7]))

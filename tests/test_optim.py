@@ -14,7 +14,8 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 def parameters(seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
-    return [Parameter(rng.standard_normal(s).astype(dtype)) for s in [(3, 2), (4,), (2, 2, 2)]]
+    return [Parameter(rng.standard_normal(s).astype(dtype), "mlp")
+            for s in [(3, 2), (4,), (2, 2, 2)]]
 
 
 def give_gradients(ps, step, size=1.0):
@@ -47,7 +48,7 @@ def test_small_and_large_parameters_alike(monkeypatch, decay):
     def run(small, block, many, order="C"):
         for name, value in (("SMALL", small), ("BLOCK", block), ("MANY", many)):
             monkeypatch.setattr(optim, name, value)
-        ps = [Parameter(np.array(p.data, order=order)) for p in parameters()]
+        ps = [Parameter(np.array(p.data, order=order), "mlp") for p in parameters()]
         adam = Adam(ps, 0.02, weight_decay=decay)
         for t in range(4):
             give_gradients(ps, t)

@@ -5,7 +5,7 @@ import pytest
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gpt2 import LanguageModel
+from minifpt.gpt2 import by_gpt2_name
 from minifpt.layers import Parameter
 from minifpt.optim import Adam, clip_grad_norm
 
@@ -21,10 +21,10 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def torch_attention(qkv, n_head):
+def torch_attention(qkv, n_head, causal=True):
     B, n, C3 = qkv.shape
     q, k, v = (a.reshape(B, n, n_head, -1).transpose(1, 2) for a in qkv.split(C3 // 3, dim=2))
-    y = T.scaled_dot_product_attention(q, k, v, is_causal=True)
+    y = T.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return y.transpose(1, 2).reshape(B, n, C3 // 3)
 
 
@@ -38,12 +38,22 @@ OPS = {
     "layer_norm": (F.layer_norm, F.layer_norm_backward,
                    lambda x, w, b: T.layer_norm(x, (C,), w, b, 1e-5),
                    (normal(3, 4, C), normal(C), normal(C))),
+    "unembedding": (F.unembedding, F.unembedding_backward, T.linear,
+                    (normal(3, 4, C), normal(7, C))),
+    "positions": (lambda x, w: F.positions(x, w, 2), F.positions_backward,
+                  lambda x, w: x + w[2:6], (normal(3, 4, C), normal(9, C))),
     "gelu": (F.gelu, F.gelu_backward, lambda x: T.gelu(x, approximate="tanh"),
              (3 * normal(5, 6),)),
+    "gelu_exact": (F.gelu_exact, F.gelu_exact_backward, T.gelu, (3 * normal(5, 6),)),
+    "relu": (F.relu, F.relu_backward, torch.relu, (3 * normal(5, 6),)),
     "softmax": (F.softmax, F.softmax_backward, lambda x: torch.softmax(x, -1),
                 (3 * normal(5, 6),)),
     "attention": (lambda x: F.attention(x, 2), F.attention_backward,
                   lambda x: torch_attention(x, 2), (normal(2, 5, 3 * C),)),
+    "attention to all": (lambda x: F.attention(x, 2, causal=False), F.attention_backward,
+                         lambda x: torch_attention(x, 2, False), (normal(2, 5, 3 * C),)),
+    "last_tokens": (lambda x: F.last_tokens(x, 2), F.last_tokens_backward,
+                    lambda x: x[:, -2:], (normal(3, 5, C),)),
     "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward,
                     lambda x: torch.logsumexp(x, -1, keepdim=True), (9 * normal(5, 6),)),
     "cross_entropy": (F.cross_entropy, F.cross_entropy_backward,
@@ -70,12 +80,12 @@ def test_operation(name):
 def test_dropout():
     """The same mask gives the same values and gradients."""
     x, dy = normal(5, 6), normal(5, 6, seed=1)
-    y, mask = F.dropout(x, 0.25, np.random.default_rng(0))
+    y, cache = F.dropout(x, 0.25, np.random.default_rng(0))
     t = torch.tensor(x, requires_grad=True)
-    want = torch.where(torch.tensor(mask > 0), t / 0.75, 0.0)
+    want = torch.where(torch.tensor(cache.mask > 0), t / 0.75, 0.0)
     want.backward(torch.tensor(dy))
     np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-12)
-    np.testing.assert_allclose(F.dropout_backward(dy, mask), t.grad.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(F.dropout_backward(dy, cache), t.grad.numpy(), rtol=1e-12)
 
 
 # ------------------------------------------------------------------------------- GPT-2
@@ -84,20 +94,25 @@ def test_dropout():
 CONFIGS = [dict(n_layer=1, n_head=1, n_embd=8, n_positions=6, vocab_size=11),
            dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13),
            dict(n_layer=3, n_head=4, n_embd=32, n_positions=90, vocab_size=50),
-           dict(n_layer=6, n_head=2, n_embd=64, n_positions=30, vocab_size=30)]
+           dict(n_layer=6, n_head=2, n_embd=64, n_positions=30, vocab_size=30),
+           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13,
+                activation_function="gelu"),
+           dict(n_layer=2, n_head=2, n_embd=16, n_positions=20, vocab_size=13,
+                activation_function="relu")]
 
 
-def pair(kind, dtype, seed=0, std=None, **config):
-    """Our trunk and Transformers' model of the same weights, at random scales and offsets."""
-    ours = minifpt.GPT2(minifpt.GPT2Config(**config, dropout=0.0), seed=seed, dtype=dtype)
+def pair(kind, dtype, seed=0, **config):
+    """Our language model and Transformers' model of the same weights, at random scales and
+    biases."""
+    ours = minifpt.LanguageModel(minifpt.GPT2Config(**config, dropout=0.0), seed, dtype)
     rng = np.random.default_rng(seed + 1)
-    for _, p in ours.named_parameters():
+    for p in ours.parameters():
         p.data += (0.1 * rng.standard_normal(p.data.shape)).astype(dtype)
     theirs = getattr(transformers, kind)(transformers.GPT2Config(
         **config, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="eager"))
     theirs = theirs.to(getattr(torch, np.dtype(dtype).name))
     trunk = theirs.transformer if kind == "GPT2LMHeadModel" else theirs
-    weights = {n: torch.tensor(p.data) for n, p in ours.named_parameters()}
+    weights = {name: torch.tensor(a) for name, a in by_gpt2_name(ours)}
     missing, unexpected = trunk.load_state_dict(weights, strict=False)
     assert not unexpected and all("attn.bias" in n or "masked_bias" in n for n in missing)
     return ours, theirs, trunk
@@ -110,18 +125,18 @@ def assert_close(got, want, tolerance, name=""):
     assert error <= tolerance, f"{name}: relative error {error:.2e}"
 
 
-def assert_gradients(ours, trunk, tolerance, skip=()):
+def assert_gradients(ours, trunk, tolerance):
     theirs = dict(trunk.named_parameters())
     for name, p in ours.named_parameters():
-        if name not in skip:
-            assert p.grad.dtype == p.data.dtype
-            assert_close(p.grad, theirs[name].grad, tolerance, name)
+        assert p.grad.dtype == p.data.dtype
+        assert_close(p.grad, theirs[name.removeprefix("trunk.")].grad, tolerance, name)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_trunk(config, dtype, tolerance):
-    ours, theirs, trunk = pair("GPT2Model", dtype, **config)
+    lm, theirs, trunk = pair("GPT2Model", dtype, **config)
+    ours = lm.trunk
     n = config["n_positions"]
     for length in (1, n // 2, n):
         ours.zero_grad()
@@ -136,15 +151,14 @@ def test_trunk(config, dtype, tolerance):
         assert y.dtype == dx.dtype == dtype
         assert_close(y, want.last_hidden_state, tolerance)
         assert_close(dx, t.grad, tolerance)
-        assert_gradients(ours, trunk, tolerance, skip=["wte.weight"])
+        assert_gradients(ours, trunk, tolerance)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-9), (np.float32, 1e-4)])
 @pytest.mark.parametrize("config", CONFIGS)
 def test_language_model(config, dtype, tolerance):
-    ours, theirs, trunk = pair("GPT2LMHeadModel", dtype, **config)
+    model, theirs, trunk = pair("GPT2LMHeadModel", dtype, **config)
     ids = np.random.default_rng(0).integers(0, config["vocab_size"], (3, config["n_positions"]))
-    model = LanguageModel(ours)
     logits, cache = model.forward(ids)
     loss, ce = F.cross_entropy(logits[:, :-1], ids[:, 1:])
     dlogits = np.zeros_like(logits)
@@ -157,9 +171,9 @@ def test_language_model(config, dtype, tolerance):
                                 torch.tensor(ids[:, 1:]).flatten())
     want_loss.backward()
     assert_close(logits, want.logits, tolerance)
-    assert_close(ours.logits(ids), want.logits, tolerance)
+    assert_close(model.logits(ids), want.logits, tolerance)
     assert loss == pytest.approx(want_loss.item(), rel=tolerance)
-    assert_gradients(ours, trunk, tolerance)
+    assert_gradients(model, trunk, tolerance)
 
 
 # --------------------------------------------------------------------------- optimizer
@@ -167,9 +181,9 @@ def test_language_model(config, dtype, tolerance):
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_adam(decay):
-    """Torch decays in AdamW whatever it is given; ours only matrices."""
+    """PyTorch's AdamW decays whatever it is given; ours only matrices."""
     data = [normal(4, 3), normal(3, 3, 2, seed=1), normal(5, seed=2)]
-    ours = [Parameter(x.copy()) for x in data]
+    ours = [Parameter(x.copy(), "mlp") for x in data]
     theirs = [torch.nn.Parameter(torch.tensor(x)) for x in data]
     adam = Adam(ours, lr=0.01, weight_decay=decay)
     want = torch.optim.AdamW([{"params": theirs[:2], "weight_decay": decay},
@@ -241,9 +255,9 @@ def torch_training(model, theirs, batches):
 @pytest.mark.parametrize("n_layer, n_head, n_embd", [(2, 2, 64), (4, 4, 128), (6, 4, 64)])
 def test_training_gives_the_losses_of_pytorch(n_layer, n_head, n_embd):
     """Forty steps of bit XOR in float32 from the same start on the same batches."""
-    trunk, theirs, _ = pair("GPT2Model", np.float32, n_layer=n_layer, n_head=n_head,
+    lm, theirs, _ = pair("GPT2Model", np.float32, n_layer=n_layer, n_head=n_head,
                             n_embd=n_embd, n_positions=16, vocab_size=5)
-    model = minifpt.FPT(trunk, input_dim=2, output_dim=2, output_tokens=5)
+    model = minifpt.FPT(lm.trunk, input_dim=2, output_dim=2, output_tokens=5)
     model.freeze(minifpt.FreezeMask.fpt())
     rng = np.random.default_rng(0)
     batches = [xor_batch(rng, 5, 4) for _ in range(40)]

@@ -5,17 +5,21 @@ depends on how fast the machine is.
 """
 
 import tracemalloc
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 import minifpt
-from minifpt import plan, tasks
+from minifpt import tasks
+from minifpt.files import weights
 from minifpt.freeze import FreezeMask
 from minifpt.gpt2 import SHAPES
+from minifpt.lab import plan
+from minifpt.lab.trunks import TrunkSpec
 
 MASKS = ["fpt", "full", "output_only", "ln", "attn,mlp,h.0.*", "input,pos,ln,attn,mlp",
-         "tok,pos,input,h.1.*", "output,attn,mlp,input,pos,ln_f.*,h.1.*,h.2.*,h.3.*"]
+         "pos,input,h.1.*", "output,attn,mlp,input,pos,ln_f.*,h.1.*,h.2.*,h.3.*"]
 
 
 def config(**kw):
@@ -23,8 +27,23 @@ def config(**kw):
                                  "vocab_size": 9, "dropout": 0.0, **kw})
 
 
-def fpt(task, config, mask="fpt"):
-    model = minifpt.FPT(minifpt.GPT2(config), task.input_dim, task.output_dim, task.output_tokens)
+@dataclass
+class Shape:
+    """In place of a TrunkSpec: a trunk by its config, of which there are no weights."""
+
+    shape: minifpt.GPT2Config
+
+    def config(self, dropout):
+        return replace(self.shape, dropout=dropout)
+
+
+def made_of(task, config, mask, batch, dropout=0.0):
+    return plan.plan(task, Shape(config), FreezeMask.parse(mask), batch, dropout)
+
+
+def fpt(task, config, mask="fpt", seed=0):
+    model = minifpt.FPT(minifpt.GPT2(config, seed), task.input_dim, task.output_dim,
+                        task.output_tokens)
     model.freeze(FreezeMask.parse(mask))
     return model
 
@@ -36,69 +55,118 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_parameters_are_the_model_s(mask):
+def test_the_model_in_shape_only(quick, mask):
     task = tasks.get("bit-memory", strings=2, bits=6, patch=3)
-    want = {name: (p.data.shape, p.trainable)
-            for name, p in fpt(task, config(), mask).named_parameters()}
-    assert plan.parameters(task, config(), FreezeMask.parse(mask)) == want
+    made = made_of(task, config(), mask, 3)
+    want = fpt(task, config(), mask)
+    assert [(name, p.data.shape, p.trainable) for name, p in made.model.named_parameters()] == [
+        (name, p.data.shape, p.trainable) for name, p in want.named_parameters()]
+    assert not any(p.data.any() for p in made.model.trunk.h[0].mlp.parameters())
+    assert made.weights == sum(p.data.nbytes for p in want.parameters())
 
 
-def test_blocks():
-    """What of each is trained, and whether anything below it is."""
-    def blocks(mask):
-        every = plan.parameters(tasks.get("bit-xor"), config(n_layer=3), FreezeMask.parse(mask))
-        return [(sum(flags), below) for flags, below in plan._blocks(every, 3)]
-    assert blocks("fpt") == [(4, True)] * 3
-    assert blocks("full") == [(12, True)] * 3
-    assert blocks("output_only") == [(0, False)] * 3
-    assert blocks("input,pos,attn,mlp,h.0.*") == [(0, False), (4, False), (4, True)]
-    assert blocks("pos,h.*,input.weight") == [(0, True)] * 3
+RUNNING_BACK = [("fpt", 4), ("full", 4), ("output_only", 0), ("input,pos,attn,mlp", 4),
+                ("input,pos,attn,mlp,h.0.*", 3), ("input,pos,attn,mlp,h.0.*,h.1.*,h.2.*", 1),
+                ("input,pos,h.*", 0), ("h.*", 4), ("pos,h.*,input.weight", 4),
+                ("input,pos,ln,attn,mlp,ln_f.*", 0), ("input,pos,h.1.*,h.0.*", 2)]
 
 
-@pytest.mark.parametrize("mask, kinds, want", [
-    ("fpt", 1, (2.0 + 3 * 0.5, 0.25 + 3 * 0.125)),
-    # Blocks 0 and 1 run forward only, block 2 is the lowest that learns.
-    ("input,pos,attn,mlp,h.0.*,h.1.*", 2, (2.0 + 2 * 0.5 + 1.0, 0.25 + 2 * 0.125 + 0.25))])
-def test_how_it_adds_up(monkeypatch, mask, kinds, want):
-    """Blocks by their kinds, in proportion to the batch."""
+@pytest.mark.parametrize("mask, n", RUNNING_BACK)
+def test_how_many_blocks_run_back(mask, n):
+    """What is counted, and what a model of these blocks then does: it keeps caches for them."""
+    task = tasks.get("bit-xor", n=2)
+    model = fpt(task, config(), mask)
+    assert plan._running_back(model) == n
+    logits, cache = model.forward(task.batch(np.random.default_rng(0), 2)[0], train=True,
+                                  rng=np.random.default_rng(0))
+    trunk = cache["trunk"]
+    kept = [block is not None for block in trunk["h"]] if trunk else [False] * 4
+    assert kept == [False] * (4 - n) + [True] * n
+
+
+@pytest.mark.parametrize("n_layer", [1, 2, 4])
+@pytest.mark.parametrize("mask", [*(mask for mask, _ in RUNNING_BACK), *MASKS])
+def test_the_topmost_blocks_learn_as_in_the_whole(mask, n_layer):
+    """And as many of them run back as there."""
+    task = tasks.get("bit-xor", n=2)
+    whole = fpt(task, config(), mask)
+    model = plan._topmost(task, whole, config(n_layer=n_layer))
+    assert len(model.trunk.h) == n_layer
+    for block, like in zip(model.trunk.h, whole.trunk.h[-n_layer:], strict=True):
+        assert [p.trainable for p in block.parameters()] == [p.trainable for p in like.parameters()]
+    assert plan._running_back(model) == min(n_layer, plan._running_back(whole))
+    for part, like in ((model.trunk.ln_f, whole.trunk.ln_f), (model.output, whole.output),
+                       (model.input, whole.input)):
+        assert [p.trainable for p in part.parameters()] == [p.trainable for p in like.parameters()]
+
+
+@pytest.mark.parametrize("mask, back", [
+    ("fpt", 9), ("output_only", 0), ("input,pos,attn,mlp,h.0.*", 8),
+    ("input,pos,attn,mlp,h.0.*,h.1.*,h.2.*", 6), ("input,pos,attn,mlp,h.[0-6].*", 2)])
+def test_how_it_adds_up(monkeypatch, mask, back):
+    """Five of nine blocks are measured.  Of the others some run back, and those below run
+    forward only, which takes of a step as long as of a test."""
     asked = []
 
-    def measured(model, task, part, test_part, arrange, all_kinds):
-        asked.extend((part, test_part, len(all_kinds) - 1))
-        # Seconds of a step, of a test, bytes of caches: with one block, then with three more.
-        base = np.array([2.0, 0.25, 1000.0])
+    def measured(models, task, part, test_part):
+        asked.extend((part, test_part, [len(model.trunk.h) for model in models]))
+        # Seconds of a step, of a test, bytes of caches: with five blocks, then with one.
+        one = np.array([2.0, 0.25, 1000.0])
         each = np.array([0.5, 0.125, 500.0])
-        return [base, *(base + 3 * (i + 1) * each for i in range(kinds))], np.array([200., 100.])
+        return [one + 4 * each, one], np.array([200., 100.])
     monkeypatch.setattr(plan, "_measure", measured)
-    task = tasks.get("bit-xor", n=5)                      # 10 tokens: 51 examples are measured
-    made = plan.plan(task, config(), FreezeMask.parse(mask), 102)
-    assert asked == [51, 51, kinds] and made.measured == 4
-    assert made.step == pytest.approx(2 * want[0]) and made.test == pytest.approx(want[1] / 51)
+    task = tasks.get("bit-xor", n=5)                      # 10 tokens: 51 tests are measured
+    made = made_of(task, config(n_layer=9), mask, 17)
+    assert asked == [17, 51, [5, 1]] and made.measured == 5
+    more = max(back, 5) - 5                               # of the four others
+    assert made.step == pytest.approx(2.0 + (4 + more) * 0.5 + (4 - more) * 0.125 * 17 / 51)
+    assert made.test == pytest.approx((0.25 + 8 * 0.125) / 51)
+    # A batch too large to be measured: in proportion.
+    assert made_of(task, config(n_layer=9), mask, 102).step == pytest.approx(
+        2 * (2.0 + (4 + more) * 0.5 + (4 - more) * 0.125))
+
+
+def test_a_whole_trunk_that_is_measured_is_what_it_is(monkeypatch):
+    """Nothing is added up where no block is left."""
+    cost = np.array([3.0, 0.5, 1000.0])
+    monkeypatch.setattr(plan, "_measure", lambda models, *a: (
+        [cost, cost / 7][:len(models)], np.array([200.0, 100.0])))
+    for n_layer in (1, 2, 5):
+        made = made_of(tasks.get("bit-xor"), config(n_layer=n_layer), "input,pos,attn,mlp,h.0.*", 4)
+        assert made.step == 3.0 and made.test == 0.5 / 51 and made.measured == n_layer
+
+
+def test_a_disturbed_clock(monkeypatch):
+    """More blocks never take less time than fewer."""
+    monkeypatch.setattr(plan, "_measure", lambda models, *a: (
+        [np.array([1.0, 0.5, 1600.0]), np.array([9.0, 9.0, 1000.0])], np.array([200.0, 100.0])))
+    made = made_of(tasks.get("bit-xor"), config(n_layer=1000), "fpt", 4)
+    assert made.step == 1.0 and made.test == 0.5 / 51
 
 
 def test_memory_by_hand(monkeypatch):
     monkeypatch.setattr(plan, "_measure", lambda *a: (
-        [np.array([0, 0, 1000.0]), np.array([0, 0, 1600.0])], np.array([200.0, 100.0])))
-    task, mask = tasks.get("bit-xor"), FreezeMask.fpt()
-    made = plan.plan(task, config(), mask, 4)
+        [np.array([0, 0, 1600.0]), np.array([0, 0, 1000.0])], np.array([200.0, 100.0])))
+    task = tasks.get("bit-xor")
+    made = made_of(task, config(n_layer=6), "fpt", 4)
     C = 16
     ln, block = 4 * C, 12 * C * C + 13 * C
-    trained = 4 * ((1 + 1) * C + 40 * C + 4 * ln + 2 * C + 2 * C + 2)
-    weights = 4 * (2 * C + 40 * C + 4 * block + 2 * C + 2 * C + 2)
+    trained = 4 * ((1 + 1) * C + 40 * C + 6 * ln + 2 * C + 2 * C + 2)
+    weights = 4 * (2 * C + 40 * C + 6 * block + 2 * C + 2 * C + 2)
     assert made.weights == weights
-    kept = 1000 + 3 * 600 / 3
+    kept = 1600 + 600 / 4                                 # of the sixth block
     assert made.peak == pytest.approx(plan.PROCESS + weights + plan.HOLES * (
         2 * trained + kept + 200 + trained))
 
 
 @pytest.mark.parametrize("mask", ["fpt", "full"])
-@pytest.mark.parametrize("batch", [4, 200])
+@pytest.mark.parametrize("batch", [4, 100])
 def test_memory_of_a_real_step(quick, mask, batch):
     """The peak of a model of eight blocks, predicted from five of them and 64 examples; for
     Adam two numbers more for each that is trained."""
     task, shape = tasks.get("bit-memory", strings=1, bits=20, patch=5), config(n_layer=8,
-                                                                            n_embd=128)
-    made = plan.plan(task, shape, FreezeMask.parse(mask), batch)
+                                                                            n_embd=64)
+    made = made_of(task, shape, mask, batch)
     assert made.measured == 5
     model = fpt(task, shape, mask)
     x, y = task.batch(np.random.default_rng(0), batch)
@@ -122,20 +190,45 @@ def test_memory_of_a_real_step(quick, mask, batch):
 def test_every_mask_and_depth(quick, mask, n_layer):
     if any(f"h.{i}" in mask for i in range(n_layer, 4)):
         return
-    made = plan.plan(tasks.get("bit-xor", n=2), config(n_layer=n_layer), FreezeMask.parse(mask), 3)
+    made = made_of(tasks.get("bit-xor", n=2), config(n_layer=n_layer), mask, 3)
     assert made.step > 0 and made.test > 0 and made.measured == min(n_layer, 5)
     assert made.peak > made.weights > 0
 
 
 def test_the_whole_model_is_never_there(quick, monkeypatch):
+    """Of thousands of blocks all but a few are zeros that were never written."""
     built = []
 
-    def small(config, seed):
-        built.append(config)
+    def recorded(config, seed):
+        built.append((config.n_layer, seed))
         return minifpt.GPT2(config, seed)
-    monkeypatch.setattr(plan, "GPT2", small)
-    made = plan.plan(tasks.get("bit-xor"), config(n_layer=5000), FreezeMask.fpt(), 4)
-    assert built == [config(n_layer=5)] and made.measured == 5 and made.weights > 5000 * 12 * 16**2
+    monkeypatch.setattr(plan, "GPT2", recorded)
+    made = made_of(tasks.get("bit-xor"), config(n_layer=3000), "fpt", 4)
+    assert built == [(3000, None), (5, 0), (1, 0)] and made.measured == 5
+    assert made.weights > 3000 * 12 * 16**2 * 4
+
+
+def test_dropout(quick):
+    made = made_of(tasks.get("bit-xor", n=2), config(n_layer=2), "fpt", 3, dropout=0.25)
+    assert made.model.trunk.config.dropout == 0.25
+
+
+OWN = """
+from minifpt import GPT2, GPT2Config
+
+def three(seed=0, dropout=0.0):
+    return GPT2(GPT2Config(3, 2, 16, 40, 9, dropout), seed)
+"""
+
+
+@pytest.mark.parametrize("mask", ["fpt", "full", "output_only"])
+def test_a_trunk_of_the_user_s_own_is_measured_whole(quick, tmp_path, mask):
+    (tmp_path / "mine.py").write_text(OWN)
+    spec, task = TrunkSpec.parse(f"{tmp_path / 'mine.py'}:three"), tasks.get("bit-xor", n=2)
+    made = plan.plan(task, spec, FreezeMask.parse(mask), 3)
+    assert made.measured == 0 and made.step > 0 and made.test > 0
+    assert made.weights == sum(p.data.nbytes for p in fpt(task, config(n_layer=3)).parameters())
+    assert made.peak > made.weights
 
 
 @pytest.mark.parametrize("task", ["mnist", "bit-xor", "bit-memory"])
@@ -153,27 +246,17 @@ def test_examples_need_no_data(task, monkeypatch):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_by_name_need_no_weights(name, monkeypatch):
-    monkeypatch.setattr(plan.weights, "folders", lambda: [])
+    monkeypatch.setattr(weights, "folders", lambda: [])
     want = minifpt.GPT2Config(**SHAPES[name], dropout=0.3)
-    assert plan.shape_of(name, 0.3) == plan.shape_of(f"random:{name}", 0.3) == want
-    assert plan.shape_of("random").n_embd == SHAPES["minigpt"]["n_embd"]
+    assert TrunkSpec.parse(name).config(0.3) == want
+    assert TrunkSpec.parse(f"random:{name}").config(0.3) == want
+    assert TrunkSpec.parse(f"{name}+attn=random:{name}+mlp=nope").config(0.3) == want
 
 
-def test_shapes_of_weights(tmp_path):
-    minifpt.GPT2(config(dropout=0.1)).save(tmp_path / "t.npz")
-    for model in (tmp_path / "t.npz", f"statistics:{tmp_path / 't.npz'}"):
-        assert plan.shape_of(str(model), 0.2) == config(dropout=0.2)
-    assert plan.shape_of("minigpt-language").n_layer == 6
-    assert plan.shape_of("gpt2-xl+attn=random:gpt2-xl+mlp=nope").n_layer == 48
-
-
-@pytest.mark.parametrize("model, kind, message", [
-    ("nope", FileNotFoundError, "no weights 'nope'"),
-    ("statistics:nope", FileNotFoundError, "no weights 'nope'"),
-    ("random:nope", ValueError, "no shape 'nope', expected one of gpt2, ")])
-def test_no_such_model(model, kind, message):
-    with pytest.raises(kind, match=f"^[^\n]*{message}[^\n]*$"):
-        plan.shape_of(model)
+@pytest.mark.parametrize("model", ["nope", "statistics:nope", "nope+attn=random"])
+def test_no_such_model(model):
+    with pytest.raises(FileNotFoundError, match="^[^\n]*no weights 'nope'[^\n]*$"):
+        plan.plan(tasks.get("bit-xor"), TrunkSpec.parse(model), FreezeMask.fpt(), 4)
 
 
 @pytest.mark.parametrize("mask, batch, message", [
@@ -181,9 +264,9 @@ def test_no_such_model(model, kind, message):
     ("input,pos,ln,attn,mlp,output", 4, "every parameter is frozen")])
 def test_errors(mask, batch, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
-        plan.plan(tasks.get("bit-xor"), config(), FreezeMask.parse(mask), batch)
+        made_of(tasks.get("bit-xor"), config(), mask, batch)
 
 
 def test_too_many_tokens(quick):
     with pytest.raises(ValueError, match="100 tokens, the trunk has 40 positions"):
-        plan.plan(tasks.get("bit-xor", n=50), config(), FreezeMask.fpt(), 4)
+        made_of(tasks.get("bit-xor", n=50), config(), "fpt", 4)

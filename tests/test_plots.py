@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import plots, weights
-from minifpt.train import COLUMNS
+from minifpt import files, plots
+from minifpt.files.runs import COLUMNS
 
 
 def history(n=4, tests=True, shift=0.0):
@@ -97,7 +97,7 @@ def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch, where):
     if where == "drawing":
         monkeypatch.setattr(fig, "savefig", crash)
     else:
-        monkeypatch.setattr(weights.os, "replace", crash)
+        monkeypatch.setattr(files.os, "replace", crash)
     with pytest.raises(OSError, match="disk full"):
         plots.save(fig, path)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]

@@ -5,10 +5,19 @@ import pytest
 from test_data import write_mnist
 
 import minifpt
-from minifpt import pretrain, weights
+from minifpt import plots
+from minifpt.files import weights
+from minifpt.gpt2 import by_gpt2_name
+from minifpt.lab import pretrain
 from minifpt.tasks import Text
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Runs draw no curves, which take longer than they do."""
+    monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
 
 
 @pytest.fixture
@@ -21,6 +30,11 @@ def text(tmp_path, monkeypatch):
     return tmp_path / "books"
 
 
+def arrays_of(path):
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file if name != "config"}
+
+
 def language(text, out, **kw):
     options = {"steps": 6, "batch_size": 4, "seed": 2, "progress": False} | kw
     return pretrain.pretrain("language", out, text=[text], **options)
@@ -30,27 +44,29 @@ def language(text, out, **kw):
 def test_weight_file(text, tmp_path, name):
     history = language(text, tmp_path / name)
     path = (tmp_path / name).with_suffix(".npz")
-    config, arrays = weights.load(path)
+    config, _ = weights.load(path)
+    arrays = arrays_of(path)
     assert {k: config[k] for k in SHAPE} == SHAPE and config["dropout"] == 0.1
     assert config["source"] == "language" and config["text"] == ["a.txt", "b.txt"]
     assert config["test_loss"] == round(history[-1]["test_loss"], 4)
     for part in ("pretrain language", "--steps 6", "--batch-size 4", "--seed 2", "--lr 0.003"):
         assert part in config["command"]
-    trunk = minifpt.GPT2.from_pretrained(str(path))
+    lm = minifpt.LanguageModel.from_pretrained(str(path))
+    assert {name.removeprefix("trunk.") for name, _ in lm.named_parameters()} == {*arrays}
     with np.load(path.with_suffix("") / "checkpoint.npz") as trained:
-        for key, p in trunk.named_parameters():
-            assert arrays[key].dtype == np.float16
-            np.testing.assert_array_equal(p.data, trained[f"trunk.{key}"].astype(np.float16))
+        for name, p in lm.named_parameters():
+            assert arrays[name.removeprefix("trunk.")].dtype == np.float16
+            np.testing.assert_array_equal(p.data, trained[name].astype(np.float16))
     assert minifpt.History.load(path.with_suffix(".csv")) == history
     assert {p.name for p in path.parent.iterdir()} - {"books"} == {"w", "w.npz", "w.csv"}
 
 
 def test_the_last_loss_is_that_of_all_held_out_text(text, tmp_path):
     history = language(text, tmp_path / "w")
-    trunk = minifpt.GPT2.from_pretrained(tmp_path / "w.npz")
+    lm = minifpt.LanguageModel.from_pretrained(tmp_path / "w.npz")
     task = Text([text], tokens=16)
     x, y = task.test_set()
-    assert history[-1]["test_loss"] == pytest.approx(task.loss(trunk.logits(x), y)[0], rel=1e-3)
+    assert history[-1]["test_loss"] == pytest.approx(task.loss(lm.logits(x), y)[0], rel=1e-3)
 
 
 def test_it_learns(text, tmp_path):
@@ -60,11 +76,12 @@ def test_it_learns(text, tmp_path):
 
 
 def test_same_seed_same_file(text, tmp_path):
-    files = [(language(text, tmp_path / f"{i}" / "w", seed=seed),
-              weights.load(tmp_path / f"{i}" / "w.npz")[1]) for i, seed in enumerate((2, 2, 3))]
-    for name, _ in minifpt.GPT2(minifpt.GPT2Config(**SHAPE)).named_parameters():
-        np.testing.assert_array_equal(files[0][1][name], files[1][1][name])
-    assert (files[0][1]["wpe.weight"] != files[2][1]["wpe.weight"]).any()
+    for i, seed in enumerate((2, 2, 3)):
+        language(text, tmp_path / f"{i}" / "w", seed=seed)
+    a, b, c = (arrays_of(tmp_path / f"{i}" / "w.npz") for i in range(3))
+    np.testing.assert_equal(a, b)
+    for name in ("wte.weight", "wpe.weight", "h.0.attn.c_attn.weight"):
+        assert (a[name] != c[name]).any()
 
 
 def test_resume(text, tmp_path):
@@ -84,9 +101,15 @@ def test_resume(text, tmp_path):
     with pytest.raises(ValueError, match="already holds a run"):
         language(text, tmp_path / "b")
     language(text, tmp_path / "b", resume=True)
-    one, two = (weights.load(tmp_path / f"{n}.npz")[1] for n in "ab")
-    for name in ("wte.weight", "h.0.attn.c_attn.weight"):
-        np.testing.assert_array_equal(one[name], two[name])
+    np.testing.assert_equal(*(arrays_of(tmp_path / f"{n}.npz") for n in "ab"))
+
+
+def test_no_weight_file_is_written_over(text, tmp_path):
+    (tmp_path / "w.npz").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="w.npz is there already: choose another") as error:
+        language(text, tmp_path / "w")
+    assert "\n" not in str(error.value) and (tmp_path / "w.npz").read_bytes() == b"mine"
+    assert not (tmp_path / "w").exists()
 
 
 @pytest.mark.parametrize("source, error, message", [
@@ -112,9 +135,9 @@ def test_sources_trained_as_an_fpt(source, tmp_path, monkeypatch):
     assert config["source"] == source and f"minifpt pretrain {source}" in config["command"]
     assert config["test_accuracy"] == round(history[-1]["test_accuracy"], 4)
     made = minifpt.GPT2.from_pretrained(str(tmp_path / "w.npz"))
-    start = minifpt.GPT2(made.config, seed=0)
-    moved = {n: np.abs(p.data - q.data).max() for (n, p), q in
-             zip(made.named_parameters(), start.parameters(), strict=True)}
+    assert made.config.dropout == 0.1 and "wte.weight" not in arrays_of(tmp_path / "w.npz")
+    start = dict(by_gpt2_name(minifpt.GPT2(made.config, seed=0)))
+    moved = {name: np.abs(a - start[name]).max() for name, a in by_gpt2_name(made)}
     assert moved["h.0.mlp.c_fc.weight"] > 1e-5 and moved["h.0.attn.c_attn.weight"] > 1e-5
 
 

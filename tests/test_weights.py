@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifpt import weights
+from minifpt.files import cache_folder, weights, write_beside
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -24,10 +24,22 @@ def write(path, dtype=np.float32):
     return path
 
 
+def numbers(tensor):
+    """All of a tensor, in the dtype in which it lies in its file."""
+    return np.concatenate(list(tensor.blocks())).reshape(tensor.shape)
+
+
 def read_all(path):
     """Load everything; a weight file is read array by array, when one is asked for."""
-    config, arrays = weights.load(path)
-    return config, {name: arrays[name] for name in ARRAYS}
+    config, tensors = weights.load(path)
+    return config, {name: numbers(tensor) for name, tensor in tensors.items()}
+
+
+def read_into(path, **changed):
+    """Fill arrays of the shapes of ``ARRAYS``, or those given, from a file; the arrays."""
+    named = {name: np.zeros_like(a) for name, a in ARRAYS.items()} | changed
+    weights.read_into(path, list(named.items()), weights.load(path)[1])
+    return named
 
 
 def one_line(error):
@@ -43,9 +55,84 @@ def test_round_trip(tmp_path, dtype):
         np.testing.assert_array_equal(arrays[name], a.astype(dtype))
 
 
-def test_contains(tmp_path):
-    _, arrays = weights.load(write(tmp_path / "w.npz"))
-    assert "wte.weight" in arrays and "wpe.weight" not in arrays
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_read_into(tmp_path, compressed, dtype):
+    """What NumPy wrote, too, packed or not."""
+    arrays = {name: a.astype(dtype) for name, a in ARRAYS.items()}
+    (np.savez_compressed if compressed else np.savez)(tmp_path / "w.npz", config=np.array("{}"),
+                                                      **arrays)
+    for name, a in read_into(tmp_path / "w.npz").items():
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, arrays[name].astype(np.float32))
+
+
+def test_the_file_is_what_numpy_would_write(tmp_path):
+    with np.load(write(tmp_path / "w.npz"), allow_pickle=False) as file:
+        assert list(file) == ["config", *ARRAYS]
+        for name, a in ARRAYS.items():
+            np.testing.assert_array_equal(file[name], a)
+    assert (tmp_path / "w.npz").read_bytes() == write(tmp_path / "again.npz").read_bytes()
+
+
+@pytest.mark.parametrize("changed, message", [
+    ({"ln_f.weight": np.zeros(3)}, "w.npz: lacks 'ln_f.weight': it does not fit the model"),
+    ({"wte.weight": np.zeros((4, 3))},
+     r"w.npz: 'wte.weight' has shape \(3, 4\), the model wants \(4, 3\)")])
+def test_arrays_that_do_not_fit(tmp_path, changed, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read_into(write(tmp_path / "w.npz"), **changed)
+    one_line(error)
+
+
+def test_an_array_that_the_model_has_no_use_for(tmp_path):
+    path, named = write(tmp_path / "w.npz"), [("ln_f.bias", np.zeros(3))]
+    tensors = weights.load(path)[1]
+    with pytest.raises(ValueError, match="w.npz: also holds 'wte.weight'") as error:
+        weights.read_into(path, named, tensors)
+    one_line(error)
+    weights.read_into(path, named, tensors, unused={"wte.weight"})
+    np.testing.assert_array_equal(named[0][1], ARRAYS["ln_f.bias"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
+    bad = ARRAYS["wte.weight"].astype(dtype)
+    bad[1, 1] = value
+    np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"wte.weight": bad})
+    with pytest.raises(ValueError, match="w.npz: 'wte.weight' holds a NaN or an inf") as error:
+        read_into(tmp_path / "w.npz")
+    one_line(error)
+    with pytest.raises(ValueError, match="s.npz: 'wte.weight' holds a NaN or an inf") as error:
+        weights.save(tmp_path / "s.npz", {}, [("wte.weight", bad)], dtype)
+    one_line(error)
+    assert not (tmp_path / "s.npz").exists()
+
+
+@pytest.mark.parametrize("bad", [np.ones(3, int), np.ones(3, bool), np.ones(3, complex),
+                                 np.array(["a"]), np.asfortranarray(np.ones((2, 3)))])
+def test_arrays_of_another_kind_are_refused(tmp_path, bad):
+    np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"ln_f.bias": bad})
+    with pytest.raises(ValueError, match="'ln_f.bias' has dtype .*, expected float16 or") as error:
+        weights.load(tmp_path / "w.npz")
+    one_line(error)
+
+
+@pytest.mark.parametrize("dtype", ["float64", int, "half a float", None])
+def test_save_as_what(tmp_path, dtype):
+    with pytest.raises(ValueError, match="dtype is .*, expected float16 or float32") as error:
+        write(tmp_path / "w.npz", dtype)
+    one_line(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_many_threads_may_read_one_file(tmp_path):
+    """Each array is read where it lies, whatever is being read from the file elsewhere."""
+    tensors = weights.load(write(tmp_path / "w.npz"))[1]
+    readers = [(ARRAYS[name], iter(tensors[name].blocks())) for name in [*ARRAYS] * 2]
+    for want, blocks in readers:                          # all are open at once
+        np.testing.assert_array_equal(next(blocks), want.reshape(-1))
 
 
 def test_makes_the_folder(tmp_path):
@@ -103,8 +190,16 @@ def test_find_where_there_are_none(monkeypatch):
 
 def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert weights.cache_folder() == tmp_path / "minifpt"
+    assert cache_folder() == tmp_path / "minifpt"
     assert tmp_path / "minifpt" / "weights" in weights.folders()
+
+
+def test_cache_folder_of_a_user_without_a_home(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(weights.Path, "home", home)
+    assert cache_folder().name == "minifpt" and weights.folders()
 
 
 # ------------------------------------------------------------------------ damaged files
@@ -150,17 +245,8 @@ def test_pickled_array(tmp_path):
     path = tmp_path / "w.npz"
     np.savez(path, allow_pickle=True, config=np.array("{}"),
              **{**ARRAYS, "ln_f.bias": np.array([Bomb()])})
-    _, arrays = weights.load(path)
-    arrays["wte.weight"]
-    with pytest.raises(ValueError, match="'ln_f.bias' is damaged") as error:
-        arrays["ln_f.bias"]
-    one_line(error)
-
-
-def test_missing_array(tmp_path):
-    _, arrays = weights.load(write(tmp_path / "w.npz"))
-    with pytest.raises(ValueError, match="holds no array 'wpe.weight'") as error:
-        arrays["wpe.weight"]
+    with pytest.raises(ValueError, match="w.npz: .*'ln_f.bias' has dtype object") as error:
+        weights.load(path)
     one_line(error)
 
 
@@ -191,6 +277,23 @@ def test_any_damage_is_a_value_error(tmp_path_factory, data):
         assert "\n" not in str(e)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("n, place", [(3, 2), (100_000, 0), (100_000, 50_000), (100_000, 99_999)])
+def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
+    """By the sum that the zip file keeps, in a small array and anywhere in a large one."""
+    path, a = tmp_path / "w.npz", np.arange(n, dtype=np.float32) + 0.1
+    if ours:
+        weights.save(path, {}, [("ln_f.bias", a)], np.float32)
+    else:
+        np.savez(path, config=np.array("{}"), **{"ln_f.bias": a})
+    raw = path.read_bytes()
+    at = raw.index(a.tobytes()) + 4 * place
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
+    with pytest.raises(ValueError, match="w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias") as error:
+        read_all(path)
+    one_line(error)
+
+
 @pytest.mark.parametrize("changed", ["compression", "encrypted"])
 def test_zip_members_that_cannot_be_read(tmp_path, changed):
     """Encrypted, or packed in a way that Python does not know."""
@@ -219,10 +322,10 @@ def test_a_crash_leaves_the_old_file(tmp_path):
         f.write(b"half of")
         raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        weights.write_beside(path, crash)
+        write_beside(path, crash)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     with pytest.raises(KeyboardInterrupt):
-        weights.write_beside(tmp_path / "new.npz", crash)
+        write_beside(tmp_path / "new.npz", crash)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -236,7 +339,7 @@ def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
         assert path.read_text() == "old"
         assert {p.parent for p in tmp_path.iterdir()} == {tmp_path}
         assert len(list(tmp_path.iterdir())) == 2
-    weights.write_beside(path, write_new, "w")
+    write_beside(path, write_new, "w")
     assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
 
 

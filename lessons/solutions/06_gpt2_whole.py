@@ -7,7 +7,7 @@ from minifpt.exercises import check
 
 
 def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
-    """Heads cut the same matrices into pieces; how many pieces changes no size."""
+    """Heads share the same matrices; their number changes no size."""
     C = n_embd
     attention = (C * 3 * C + 3 * C) + (C * C + C)
     feed_forward = (C * 4 * C + 4 * C) + (4 * C * C + C)
@@ -22,21 +22,21 @@ def block_backward(dy, a_backward, m_backward):
 
 
 def gelu_exact_backward(dy, x):
-    """The product rule: x moves, and Φ(x) moves with the density as its rate."""
+    """The product rule: x changes at rate 1, and Φ(x) at the rate of the density."""
     return dy * (ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
 
 
 def c_attn_from_three(wq, wk, wv):
-    """The loader would see a result of shape (3C, C) and no other mistake: each transposed or
-    exchanged part has the right shape."""
+    """The loader would see a result of shape (3C, C) and no other mistake: a part that is
+    transposed or exchanged has the right shape."""
     return np.concatenate([wq.T, wk.T, wv.T], axis=1)
 
 
 def parts_to_spare(loss_without, n, k):
-    """Greedy: n + (n - 1) + ... calls.  Not always the best set, but never fooled by two parts
-    that stand in for each other.  Without line breaks our trunk is lost after some seventy bytes,
-    where a book's line ends.  Then the cheapest part is attn 1, and without it the loss even
-    falls: it may well be what looks for the last line break."""
+    """Greedy: n + (n - 1) + ... calls.  Not always the best set, but not fooled by two parts that
+    stand in for each other.  On a text without line breaks our model is lost after some seventy
+    bytes, where a book's line ends.  Then the cheapest part is h.1.attn, and without it the loss
+    even falls: perhaps it is what looks for the last line break."""
     parts = []
     for _ in range(k):
         left = [i for i in range(n) if i not in parts]

@@ -6,21 +6,21 @@ from minifpt.exercises import check
 
 
 def way_back(trained):
-    """A layer runs if it or something below it is trained; its dx is for what is below."""
+    """A layer runs back if it or something below it is trained; its dx is for what is below."""
     n = len(trained)
     runs = [any(trained[:i + 1]) for i in range(n)]
-    makes_dx = [any(trained[:i]) for i in range(n)]
-    return runs, makes_dx
+    has_dx = [any(trained[:i]) for i in range(n)]
+    return runs, has_dx
 
 
 def products_of_a_step(trained):
     """y for each layer, dw for each trained one, dx for each that has one below it."""
-    _, makes_dx = way_back(trained)
-    return len(trained) + sum(trained) + sum(makes_dx)
+    _, has_dx = way_back(trained)
+    return len(trained) + sum(trained) + sum(has_dx)
 
 
 def freeze_below(k):
-    """With the dot after the number: h.1* would freeze blocks 10 and 11 as well."""
+    """The dot after the number matters: h.1* would freeze blocks 10 and 11 as well."""
     return ",".join(["input", "pos", "attn", "mlp", *(f"h.{i}.*" for i in range(k))])
 
 
@@ -32,8 +32,8 @@ def clipped_step(data, gradients, trained, lr, max_norm):
 
 
 def spend(sizes, budget):
-    """One choice of many: the output layer, then the smallest first, which are scales and
-    offsets, from the top down: so the way back stays short while the budget is small."""
+    """One choice of many: the output layer, then the layer norms from the top down, then the rest:
+    the way back stays short while the budget is small."""
     chosen = ["output.weight", "output.bias"]
     left = budget - sum(sizes[name] for name in chosen)
     others = [name for name in reversed(list(sizes)) if name not in chosen]

@@ -1,19 +1,19 @@
 # %% [markdown]
 # # 1. Gradients by hand
 #
-# **A model has one number that says how wrong it is, and thousands of weights. Which way should
+# **One number says how wrong a model is, and the model has thousands of weights. Which way should
 # each weight move? And how do you know that your answer is right?**
 #
 # After this lesson you can
 #
-# - carry a gradient back through a linear layer and a bend, with the chain rule, line by line;
+# - carry a gradient back through a linear layer and an activation function, line by line;
 # - check any gradient with nothing but the forward pass;
 # - say which step such a check should take, and why it runs in float64.
 #
 # You need a derivative, a matrix product and a little NumPy. It takes about 45 minutes.
 #
-# A cell with `guess = ...` asks you to commit yourself before you run the next one: put your
-# answer in place of the dots. A wrong guess is worth more than none.
+# A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
+# in place of the dots. A wrong guess is worth more than none.
 
 # %%
 import numpy as np
@@ -28,19 +28,20 @@ rng = np.random.default_rng(1)
 # %% [markdown]
 # ## One weight moves
 #
-# A **linear layer** takes $x$ of shape `(N, I)`: $N$ rows, one an example, with $I$ numbers
+# A **linear layer** takes $x$ of shape `(N, I)`: $N$ rows, one for each example, with $I$ numbers
 # each. It has a **weight** $w$ `(I, O)` and a **bias** $b$ `(O,)`, and gives $y$ `(N, O)`:
 #
 # $$ y = x\,w + b, \qquad y_{no} = \sum_i x_{ni}\, w_{io} + b_o $$
 #
-# Here $N = 4$, $I = 3$, $O = 2$. The library's layer returns $y$ and a **cache**, which holds
-# what the way back will need.
+# Here $N = 4$, $I = 3$, $O = 2$. The library's function returns $y$ and a **cache**: a tuple with
+# named fields that keeps what the backward pass needs, such as `cache.x`.
 
 # %%
 x = rng.standard_normal((4, 3))                           # (N, I)
 w = rng.standard_normal((3, 2))                           # (I, O)
 b = np.array([0.5, -0.5])                                 # (O,)
 y, cache = F.linear(x, w, b)                              # (N, O)
+print("the cache has", ", ".join(cache._fields))
 
 fig, axes = figure(3, width=2.6, height=2.6, ratios=[3, 2, 2])
 matrix(axes[0], x, "x  (N, I)", "i", "n", limit=3)
@@ -58,7 +59,7 @@ guess = ...                                               # a whole number
 w_moved = w.copy()
 w_moved[0, 1] += 0.01
 y_moved, _ = F.linear(x, w_moved, b)
-rate = (y_moved - y) / 0.01                               # y's move for a unit of w[0, 1]
+rate = (y_moved - y) / 0.01                               # y's change per unit of w[0, 1]
 reveal(guess, int((rate != 0).sum()), f"of {y.size}")
 
 fig, axes = figure(2, width=3, height=2.6)
@@ -78,21 +79,22 @@ picture(fig)
 #
 # ## From the loss back to the weight
 #
-# Now a model with something to get wrong. The linear layer, then a bend, then one number, the
-# **loss** $L$: how far $y$ is from the targets $t$ `(N, O)` that we want.
+# Now a model with something to get wrong: the linear layer, then an **activation function**,
+# $\tanh$, which makes the model nonlinear, and then one number, the **loss** $L$. It says how far
+# $y$ is from the targets $t$ `(N, O)` that we want.
 #
 # $$ s = x\,w + b, \qquad y = \tanh(s), \qquad L = \frac{1}{NO} \sum_{n,o} (y_{no} - t_{no})^2 $$
 #
 # The **gradient** of $L$ with respect to $w$ is an array that says, for each entry of $w$, at
-# what rate $L$ moves with it. We call it $dw$. It has the shape of $w$, and so for every array:
-# $dy$ has the shape of $y$, $ds$ that of $s$.
+# what rate $L$ changes with it. We call it $dw$. It has the shape of $w$, and the same holds for
+# every array: $dy$ has the shape of $y$, $ds$ that of $s$.
 #
-# Here are the three steps backwards. The **chain rule** says that rates multiply along a path
-# and add up over all paths.
+# Here are the three steps back. The **chain rule** says that rates multiply along a path and add
+# up over all paths.
 #
 # | forward | backward | why |
 # |---|---|---|
-# | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | derivative of a square |
+# | $L = \frac{1}{NO}\sum (y - t)^2$ | $dy = \frac{2}{NO}\,(y - t)$ | the derivative of a square |
 # | $y = \tanh(s)$ | $ds = dy \cdot (1 - y^2)$ | $\tanh' = 1 - \tanh^2$; one path for each entry |
 # | $s = x\,w + b$ | $dw = x^\top ds$ | $w_{io}$ has $N$ paths, see below |
 #
@@ -122,9 +124,10 @@ print(f"loss {loss:.4f}")
 print("dw =\n", dw)
 
 # %% [markdown]
-# The library holds the same three products for the linear layer. `need` says which of them
-# somebody wants: the weight that is frozen in lesson 7 is a `False` here, and its product is
-# never computed.
+# The library has the same three lines for the linear layer, and a shape check before them. Each
+# operation comes as such a pair, the backward directly below the forward. `need` says which of
+# the three gradients will be wanted: where lesson 7 freezes a weight, its entry is `False`, and
+# the product is never computed.
 
 # %%
 show(F.linear, F.linear_backward)
@@ -132,13 +135,13 @@ show(F.linear, F.linear_backward)
 # %% [markdown]
 # ## A check that needs no calculus
 #
-# Did we get `dw` right? We could have lost a factor, or a transpose. But what a gradient means
-# can be measured: move one weight a little up, a little down, and look at the loss.
+# Did we get `dw` right? We may have lost a factor or a transpose. But what a gradient means can be
+# measured: move one weight up a little, then down a little, and look at the loss.
 #
 # $$ dw_{io} \approx \frac{L(w_{io} + h) - L(w_{io} - h)}{2h} $$
 #
-# This is the **central difference** with **step** $h$. It uses the forward pass alone, so a
-# mistake in the backward pass cannot hide in it.
+# This is the **central difference** with **step** $h$. It uses only the forward pass, so it
+# cannot repeat a mistake of the backward pass.
 #
 # To how many significant digits will the two agree, with $h = 10^{-5}$?
 
@@ -164,14 +167,14 @@ reveal(guess, int(-np.log10(relative_error(dw))), "digits")
 print(f"largest relative error: {relative_error(dw):.1e}")
 
 # %% [markdown]
-# A check that has never failed has told us nothing. So we break the backward pass on purpose,
-# in four ways that happen to everybody, and look at the same number.
+# A check that has never failed has told us nothing. So we break the backward pass on purpose, in
+# four ways, and look at the same number.
 
 # %%
 broken = {
     "as it is": dw,
-    "forgot the bend": x.T @ dy,
-    "bend at y, not at s": x.T @ (dy * (1 - np.tanh(y) ** 2)),
+    "forgot tanh": x.T @ dy,
+    "slope of tanh at y, not at s": x.T @ (dy * (1 - np.tanh(y) ** 2)),
     "sum for mean in the loss": dw * y.size,
     "0.1 % too large": dw * 1.001,
 }
@@ -186,12 +189,12 @@ ax.invert_yaxis()
 picture(fig)
 
 # %% [markdown]
-# Between the right gradient and a wrong one lie many powers of ten. That gap is what makes the
+# Many powers of ten lie between the right gradient and the wrong ones. That gap is what makes the
 # check useful: there is no doubt on which side of the line a gradient lies.
 #
 # From here on the library does this for us. `gradcheck` takes an operation and its backward. An
-# operation has many outputs, not one loss; so it makes one, $L = \sum y \cdot r$ with random
-# numbers $r$, and then $dy = r$.
+# operation has many outputs and no loss, so `gradcheck` makes one: $L = \sum y \cdot r$ with
+# random numbers $r$, so that $dy = r$.
 
 # %%
 print(minifpt.gradcheck(F.linear, F.linear_backward, (x, w, b)))
@@ -208,7 +211,7 @@ print(minifpt.gradcheck(F.linear, broken_backward, (x, w, b)))
 # %% [markdown]
 # ## Which step, and why float64
 #
-# We took $h = 10^{-5}$. A derivative is a limit $h \to 0$: should the step not be as small as
+# We took $h = 10^{-5}$. A derivative is the limit $h \to 0$, so should the step not be as small as
 # the computer allows? Which power of ten gives the smallest error in float64?
 
 # %%
@@ -217,7 +220,7 @@ guess = ...                                               # such as 1e-12
 
 # %%
 def slope(h, dtype=np.float64, central=True):
-    """The slope of the loss along w[0, 1], all of it computed in dtype."""
+    """The slope of the loss along w[0, 1], computed in dtype throughout."""
     xs, bs, ts = (a.astype(dtype) for a in (x, b, t))
 
     def loss(step):
@@ -239,8 +242,8 @@ best = steps[error["float64, central"].argmin()]
 reveal(guess, float(10 ** round(np.log10(best))))
 
 fig, (ax,) = figure(width=7, height=3.4)
-for name, (ink, _, _) in kinds.items():
-    ax.loglog(steps, error[name] + 1e-13, color=ink, label=name)
+for (name, (ink, _, _)), style in zip(kinds.items(), ("--", "-.", "-"), strict=True):
+    ax.loglog(steps, error[name] + 1e-13, style, color=ink, label=name)
 ax.axhline(1e-3, color=color.ink, linewidth=0.8, linestyle=":")
 ax.text(1e-8, 1.6e-3, "a gradient that is 0.1 % wrong", fontsize=9, ha="center")
 ax.set(xlabel="step h", ylabel="relative error", ylim=(1e-12, 1e3),
@@ -249,26 +252,28 @@ ax.legend()
 picture(fig)
 
 # %% [markdown]
-# Each line falls and then rises. To the right of its lowest point the error is the
-# mathematics', to the left it is the computer's.
+# Follow a line from right to left: it falls, and then it rises. Right of its lowest point the error
+# comes from the mathematics, left of it from the computer.
 #
-# **On the right**, the function bends within the step. Taylor's series, up and down:
+# **On the right**, the function curves within the step. Taylor's series, up and down:
 #
 # $$ L(w \pm h) = L \pm h\,L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots $$
 #
-# One-sided, $\frac{L(w+h) - L(w)}{h}$ is wrong by $\frac{h}{2} L''$. In the central difference
-# the $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$: its line is twice as steep.
+# The one-sided difference $\frac{L(w+h) - L(w)}{h}$ is wrong by $\frac{h}{2} L''$. In the central
+# difference the two $L''$ cancel, and what remains is $\frac{h^2}{6} L'''$: its line is twice as
+# steep.
 #
-# **On the left**, rounding. A loss is right to about $\varepsilon |L|$, where $\varepsilon$ is
-# the spacing of the numbers at 1. The difference of two losses keeps that error, and we divide
-# it by $2h$. The smaller the step, the larger it gets.
+# **On the left** the error is rounding. A loss is right to about $\varepsilon |L|$, where
+# $\varepsilon$ is the spacing of floating-point numbers at 1. The difference of two losses keeps
+# that error, and we divide it by $2h$. The smaller the step, the larger it gets.
 #
 # The sum $\frac{h^2}{6}|L'''| + \frac{\varepsilon}{h} |L|$ is smallest where its derivative is
 # 0, at
 #
 # $$ h = \sqrt[3]{3\,\varepsilon\, |L| / |L'''|} $$
 #
-# This is a prediction, and it can fail. Does the formula find the lowest points of the picture?
+# This is a prediction, and predictions can fail. Does the formula find the lowest points of the
+# picture?
 
 # %%
 h = 1e-2
@@ -282,12 +287,13 @@ for name, (_, dtype, central) in kinds.items():
               f"in the picture {steps[k]:.1e}, error there {error[name][k]:.1e}")
 
 # %% [markdown]
-# The lowest points are jagged, because rounding is luck: expect the power of ten, not the
-# digits.
+# The lines are jagged where rounding rules, because rounding is a matter of luck: expect the power
+# of ten to be right, not the digits.
 #
-# Now look at the dotted line. In float32 most steps make an error as large as a gradient that
-# is wrong by 0.1 %. So we let both number types judge that wrong gradient, with `gradcheck`'s
-# step and with a better one for float32.
+# Now look at the dotted line. In float32 most steps make an error as large as that of a gradient
+# that is 0.1 % wrong. So let both number types judge such a gradient, with the step that
+# `gradcheck` takes and with a better one for float32. A cell's number is how far the gradient is
+# from the measured slope.
 
 # %%
 print(f"{'':22}{'right gradient':>16}{'0.1 % too large':>18}")
@@ -297,17 +303,17 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
     print(f"{dtype.__name__}, step {h:<8.0e}{right:>16.1e}{wrong:>18.1e}")
 
 # %% [markdown]
-# In float64 the two columns are far apart, and nobody had to search for the step. In float32
-# the short step's own error hides the difference between a right gradient and a wrong one. The
-# longer step leaves a gap, but a narrow one, and only because we knew where to look. So we *check*
-# in float64 and *train* in float32, with the same code.
+# In float64 the two columns are far apart, and nobody had to search for the step. In float32 the
+# error of the short step hides the difference between a right gradient and a wrong one. The
+# longer step leaves a gap, but a narrow one, and we found it only because we knew where to look.
+# So we *check* in float64 and *train* in float32, with the same code.
 #
 # ## Exercises
 #
-# Replace the dots and run the cell. The check draws new numbers each time. A cell that is left
-# as it is stops nothing. Solutions are in `solutions/01_gradients_by_hand.py`.
+# Replace the dots and run the cell. The check draws new numbers each time. You can leave an
+# exercise as it is and go on. Solutions are in `solutions/01_gradients_by_hand.py`.
 #
-# **1.** In a language model the rows come on two axes: $y$ is `(B, T, O)`, batch and tokens.
+# **1.** In a language model the rows lie along two axes, batch and tokens: $y$ is `(B, T, O)`.
 # What is the gradient of the bias $b$ `(O,)`?
 
 # %%
@@ -321,8 +327,8 @@ check("bias_gradient", bias_gradient)
 
 # %% [markdown]
 # **2.** A weight can be used twice: $y = (x\,w)\,w$ with $x$ `(N, I)` and $w$ `(I, I)`. (GPT-2
-# does so: its token table is its first layer and its last.) Write $dw$. Which rule says what to
-# do with two paths?
+# does so: its token table is its first layer and its last.) Write $dw$. What does the chain rule
+# say about two paths?
 
 # %%
 def shared_weight_gradient(x, w, dy):
@@ -335,8 +341,9 @@ check("shared_weight_gradient", shared_weight_gradient)
 
 # %% [markdown]
 # **3.** Write the check yourself. `f` takes an array and gives a number; `gradient` is what
-# somebody claims. Say `True` or `False`. You will be asked about right and wrong gradients,
-# large and small ones, and one with a zero in it.
+# somebody claims its gradient to be. Answer `True` or `False`. The arrays have one, two or three
+# axes. The gradients may be large or small as a whole, and one has a zero in it. A gradient that
+# is 0.1 % too large counts as wrong, and so does one with a single wrong entry.
 
 # %%
 def gradient_is_right(f, x, gradient):
@@ -348,14 +355,19 @@ check("gradient_is_right", gradient_is_right)
 
 
 # %% [markdown]
-# **4.** *Open.* The best step depends on how much the function bends, and you do not know that.
-# Find a way to choose a step for any `f` from its values alone. The check asks for a slope that
-# is right to six digits, for functions that wind slowly and functions that wind very fast. How
-# few calls of `f` can you do it with?
+# **4.** *Open.* The best step depends on how fast the function curves, and you do not know that.
+# Here each `f` is
+#
+# $$ f(z) = c + \sin(k z + \varphi), \qquad 1 \le c \le 3, \qquad 10^{-4} \le k \le 10^4 $$
+#
+# but you are not told $c$, $k$ or $\varphi$: you can only call `f`. The point $x$ lies between -1
+# and 1, where the curve is neither flat nor straight. Return a step $h > 0$ at which the central
+# difference has a relative error below $10^{-6}$. No single step does that for every $k$. How few
+# calls of `f` do you need?
 
 # %%
 def choose_step(f, x):
-    """f(number) -> number, x a number -> the step h for a central difference at x"""
+    """f: a function of one number; x a number -> the step h for a central difference at x"""
     return ...
 
 
@@ -363,4 +375,4 @@ check("choose_step", choose_step)
 
 # %% [markdown]
 # **Next**: [lesson 2](02_softmax_and_cross_entropy.ipynb) turns scores into probabilities and
-# measures how wrong they are, without an overflow.
+# measures how wrong they are, without overflow.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 2. Softmax and cross-entropy
 #
-# **A model gives each of $V$ words a score. How do scores become probabilities, how do we
-# measure how wrong these are, and what happens when a score is 1000?**
+# **A model gives each of $V$ words a score. How do scores become probabilities? How do we measure
+# how wrong these are? And what happens when a score is 1000?**
 #
 # After this lesson you can
 #
 # - write softmax and cross-entropy so that they stay finite for every finite input;
-# - derive the gradient of the loss, which is a difference that you can read off a picture;
-# - carry a gradient through a softmax that is not at the end, as attention will need.
+# - derive the gradient of the loss, a difference that you can read off a picture;
+# - carry a gradient back through a softmax in the middle of a model, as attention needs.
 #
 # You need [lesson 1](01_gradients_by_hand.ipynb). It takes about 45 minutes.
 
@@ -25,9 +25,9 @@ rng = np.random.default_rng(2)
 # %% [markdown]
 # ## Scores become probabilities
 #
-# A score may be any number; it is called a **logit**, and a row of them is $z$ `(V,)`. A
-# probability must be above 0, and a row of them must sum to 1. **Softmax** makes both true: the
-# exponential makes every number positive, the division makes the sum 1.
+# A score can be any number. It is called a **logit**, and a row of them is $z$ `(V,)`.
+# Probabilities cannot be negative, and a row of them must sum to 1. **Softmax** turns the one into
+# the other: the exponential makes every number positive, and the division makes the sum 1.
 #
 # $$ p_i = \frac{e^{z_i}}{\sum_j e^{z_j}} $$
 
@@ -64,13 +64,13 @@ print("before:", p.round(4))
 print("after: ", moved.round(4))
 
 # %% [markdown]
-# Softmax sees only differences of logits. A number $c$ added to all of them is a factor $e^c$
-# above and below the line, and cancels:
+# Softmax sees only the differences between logits. A number $c$ added to all of them becomes a
+# factor $e^c$ above and below the fraction line, and cancels:
 #
 # $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
 #
-# That is the mathematics. The computer has something to add. At which logit, a whole number,
-# does $e^z$ overflow in float32?
+# That is the mathematics. The computer's numbers have an end. What is the smallest whole number
+# $z$ for which $e^z$ overflows in float32?
 
 # %%
 guess = ...
@@ -83,10 +83,9 @@ print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is 
       f"{np.log(np.finfo(np.float32).max):.2f}")
 
 # %% [markdown]
-# That is not a large logit: a score that grows during training gets there. So we use the
-# freedom that we have just found. We choose $c = -\max_j z_j$: the largest logit becomes 0, and
-# no exponential is above 1. The sum has at least one term that is exactly 1, so it can be
-# neither infinite nor 0.
+# That is not a very large logit, and nothing keeps training from reaching it. So we use the freedom
+# that we have just found and choose $c = -\max_j z_j$. The largest logit becomes 0, and no
+# exponential is above 1. One term of the sum is exactly 1, so the sum is neither infinite nor 0.
 #
 # The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
 #
@@ -107,10 +106,10 @@ fig, axes = figure(2, width=3.9, height=2.8)
 for ax, naive, stable in ((axes[0], naive_p, stable_p), (axes[1], naive_lse, stable_lse)):
     fine = np.isfinite(naive)
     ax.plot(shifts, stable, color=color.teal, linewidth=5, alpha=0.5,
-            label="maximum taken away")
-    ax.plot(shifts, np.where(fine, naive, np.nan), color=color.ink, label="as written")
+            label="maximum subtracted first")
+    ax.plot(shifts, np.where(fine, naive, np.nan), color=color.ink, label="formula as it stands")
     ax.plot(shifts[~fine], stable[~fine], "x", color=color.ochre, markersize=4,
-            label="as written: nan or inf")
+            label="formula as it stands: nan or inf")
     ax.set(xlabel="c, added to every logit")
 axes[0].set(title='probability of "mat"', ylim=(0, 1))
 axes[1].set(title="log-sum-exp")
@@ -118,12 +117,11 @@ axes[1].legend(loc="upper left", fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# The stable forms give the same values where both exist, and go on where the formula as it is
-# written ends.
+# Where the formula as it stands gives a value, the stable forms give the same one. Where it fails,
+# they go on.
 #
-# Is the maximum really to be taken *row by row*? Here is a version that takes one maximum for
-# the whole array. It passes on ordinary data. A check that could fail needs rows of very
-# different size.
+# Must the maximum be subtracted *row by row*? Here is a version with one maximum for the whole
+# array. On ordinary data it is right. To see it fail we need rows of very different size.
 
 # %%
 def one_maximum(z):
@@ -142,16 +140,16 @@ with np.errstate(all="ignore"):
 # %% [markdown]
 # ## The loss, and its gradient
 #
-# The right word is known: its index is the **target** $t$. The **cross-entropy** is minus the
-# logarithm of the probability that the model gave to it. It is 0 for a model that was certain
-# and right, and grows without end for one that was certain and wrong.
+# In training the right word is known. Its index is the **target** $t$. The **cross-entropy** is
+# minus the logarithm of the probability that the model gives it. It is 0 for a model that is
+# certain and right, and it grows without bound for one that is certain and wrong.
 #
 # $$ L = -\log p_t = \log \sum_j e^{z_j} - z_t $$
 #
-# The logarithm is the natural one, and the loss so measured is in **nats** (divided by $\log 2$ it
-# is in bits). The second form needs no probabilities: softmax and logarithm have merged. Does
-# that matter?
-# We let the model be wrong by a **margin**: some word's logit is that much above the target's.
+# With the natural logarithm the unit of the loss is the **nat**; divided by $\log 2$ the loss is in
+# bits. The second form needs no probabilities: softmax and logarithm have merged into one. Does
+# that matter? Let the model be wrong by a **margin**: the logit of another word is that much above
+# the target's.
 
 # %%
 margins = np.arange(0, 151, 2)
@@ -173,10 +171,10 @@ picture(fig)
 print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in float32")
 
 # %% [markdown]
-# So even the stable softmax is not enough: its smallest probabilities become 0, and the
-# logarithm of 0 ends the training. The merged form goes on in a straight line.
+# So a stable softmax is not enough: its smallest probabilities become 0, and the logarithm of 0 is
+# infinite. The merged form goes on in a straight line.
 #
-# Now the gradient. We want $dz$ `(V,)`: at what rate does the loss move with each logit? Before
+# Now the gradient. We want $dz$ `(V,)`: at what rate does the loss change with each logit? Before
 # any mathematics: the target is "sat". For how many of the five words is the gradient negative,
 # so that *raising* their logit makes the loss smaller?
 
@@ -218,12 +216,13 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 #
 # $$ dz = p - \text{one-hot}(t) $$
 #
-# What the model believed, minus what was true. It sums to 0, because both sum to 1: the loss
-# cannot see a number added to all logits. And it is bounded: no logit, however wrong, makes a
-# gradient outside $-1 \dots 1$.
+# What the model believes, minus what is true. It sums to 0, because both sum to 1: adding a number
+# to all logits leaves the loss as it is. And it is bounded: however wrong a logit is, its gradient
+# stays between -1 and 1.
 #
-# With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean, so each row's
-# gradient is divided by $N$. Here is the library's code.
+# With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
+# row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
+# exponentials that the forward pass kept, and 1 is subtracted at each target.
 
 # %%
 show(F.cross_entropy, F.cross_entropy_backward)
@@ -238,14 +237,15 @@ targets = rng.integers(0, 5, 6)
 
 def forgot_target(dy, cache):
     dlogits = F.cross_entropy_backward(dy, cache)
-    np.put_along_axis(dlogits, cache[1][:, None], 0.0, -1)
+    np.put_along_axis(dlogits, cache.targets[:, None], 0.0, -1)
     return dlogits
 
 
 backwards = {
     "F.cross_entropy_backward": F.cross_entropy_backward,
-    "sum for mean": lambda dy, cache: F.cross_entropy_backward(dy, cache) * len(cache[1]),
-    "p alone, no one-hot": lambda dy, cache: F.log_sum_exp_backward(dy / 6, cache[0]),
+    "sum for mean": lambda dy, cache: F.cross_entropy_backward(dy, cache) * len(cache.targets),
+    "p alone, no one-hot": lambda dy, cache: F.log_sum_exp_backward(
+        dy / len(cache.targets), cache.log_sum_exp),
     "target's entry left at 0": forgot_target,
 }
 for name, backward in backwards.items():
@@ -266,9 +266,9 @@ reveal(guess, float(F.cross_entropy(np.zeros((1, V)), np.array([0]))[0]), "nats"
 # %% [markdown]
 # ## A softmax in the middle
 #
-# In attention (lesson 4) a softmax stands in the middle of the model. Something comes back to
-# it, $dp$ `(V,)`, and it must hand on $dz$ `(V,)`. We ask how each probability moves with each
-# logit. How many of the five probabilities move when one logit does?
+# In attention (lesson 4) a softmax stands in the middle of the model. A gradient $dp$ `(V,)` comes
+# back to it, and it has to pass on $dz$ `(V,)`. So how does each probability change with each
+# logit? If one logit moves, how many of the five probabilities move?
 
 # %%
 guess = ...
@@ -287,8 +287,8 @@ picture(fig)
 print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %% [markdown]
-# The first matrix is the sum of the other two. A logit lifts its own probability (red) and
-# takes from all the others (blue), because the sum must stay 1: each column sums to 0.
+# The first matrix is the sum of the other two. A logit raises its own probability (red) and lowers
+# all the others (blue), because the sum must stay 1: each column sums to 0.
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
 #
@@ -297,8 +297,9 @@ print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 # $$ dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}
 #         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
 #
-# The sum is one number a row, the average of $dp$ under $p$. Only what differs from that
-# average gets through. No `(V, V)` matrix is ever made.
+# The sum is one number for each row, the average of $dp$ with the weights $p$. Only what differs
+# from that average gets through. No `(V, V)` matrix is ever made: `np.vecdot` computes the average
+# of every row at once.
 
 # %%
 show(F.softmax_backward)
@@ -324,9 +325,9 @@ check("loss_of_a_hint", loss_of_a_hint)
 
 
 # %% [markdown]
-# **2.** Text is often drawn from $\text{softmax}(z / \tau)$. The **temperature** $\tau$ makes
-# the choice bolder (below 1) or wilder (above 1). It may be as small as $10^{-6}$. Write it,
-# stable, without calling the library.
+# **2.** Text is often drawn from $\text{softmax}(z / \tau)$. With a **temperature** $\tau$ below 1
+# the likely words become likelier still; above 1 the unlikely ones gain. It may be as small as
+# $10^{-6}$. Write a stable form, without calling the library.
 
 # %%
 def softmax_with_temperature(z, tau):
@@ -338,9 +339,9 @@ check("softmax_with_temperature", softmax_with_temperature)
 
 
 # %% [markdown]
-# **3.** *Label smoothing* trains towards a softer target: $(1 - a)\,\text{one-hot}(t) + a/V$
-# for every word. The loss is the mean over rows of
-# $-\sum_i \text{target}_i \log p_i$. What becomes of the gradient?
+# **3.** *Label smoothing* trains towards a softer target, $(1 - a)\,\text{one-hot}(t) + a/V$: every
+# word gets $a/V$, and the target $1 - a$ on top. The loss is the mean over rows of
+# $-\sum_i \text{target}_i \log p_i$. What is its gradient?
 
 # %%
 def smoothed_gradient(logits, targets, a):
@@ -352,8 +353,8 @@ check("smoothed_gradient", smoothed_gradient)
 
 
 # %% [markdown]
-# **4.** `y = log_softmax(x)`, which is $x$ minus its log-sum-exp, is an operation of its own in
-# most libraries. Derive its backward; it gets the output $y$, not $x$.
+# **4.** `log_softmax(x)`, which is $x$ minus its log-sum-exp, is an operation of its own in most
+# libraries. Derive its backward. It gets the output $y$, not $x$.
 
 # %%
 def log_softmax_backward(dy, y):
@@ -365,12 +366,13 @@ check("log_softmax_backward", log_softmax_backward)
 
 
 # %% [markdown]
-# **5.** *Open.* float16 has a short range: the next cell prints its ends. Below it a number
-# becomes 0, above it infinite. The gradient of a mean over many tokens is full of small numbers.
-# Training in float16 therefore multiplies the loss by a **scale**, so that the gradient is large
-# when it is cast, and divides afterwards. Choose a scale for a given gradient: no entry may
-# overflow, and at most 1 % of them may become 0. Then plot the lost share against the scale. Is
-# there always a scale that works? Make a gradient for which there is none.
+# **5.** *Open.* float16 has a short range: the next cell prints its ends. What is smaller becomes
+# 0, what is larger becomes infinite. The gradient of a mean over many tokens is full of small
+# numbers. So training in float16 multiplies the loss by a **scale** before the backward pass, and
+# divides the gradient by it afterwards. Choose the scale for a given gradient, whose entries may
+# have either sign. It must be a power of two, no entry may overflow, and at most 1 % of them may
+# become 0. Then plot the share that is lost against the scale. Is there always a scale that works?
+# Make a gradient for which there is none.
 
 # %%
 half = np.finfo(np.float16)
@@ -385,5 +387,5 @@ def loss_scale(gradient):
 check("loss_scale", loss_scale)
 
 # %% [markdown]
-# **Next**: [lesson 3](03_layer_norm.ipynb), layer norm: what keeps twelve blocks in a row from
-# blowing up.
+# **Next**: [lesson 3](03_layer_norm.ipynb), layer norm: what keeps the numbers of twelve blocks in
+# a row from growing without bound.

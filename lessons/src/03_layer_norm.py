@@ -1,15 +1,15 @@
 # %% [markdown]
 # # 3. Layer norm
 #
-# **Between any two parts of a GPT-2 stands a small operation with two vectors of weights. What
-# is it for? And how can these few numbers steer a model in which all else is frozen?**
+# **In front of every part of a GPT-2 stands a small operation with two vectors of weights. What is
+# it for? And how can these few numbers steer a model in which all else is frozen?**
 #
 # After this lesson you can
 #
-# - say what layer norm fixes, and to which two changes of its input it is blind;
-# - derive its backward from a picture of its Jacobian, and name what each term is for;
+# - say what layer norm does to a row, and to which two changes of the row it is blind;
+# - derive its backward from a picture of its Jacobian, and say what each term is for;
 # - choose the data of a test so that a missing term cannot hide;
-# - turn frozen attention to another token with nothing but layer norm's scales.
+# - make frozen attention look at another token by training nothing but a layer norm's scale.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb) and
 # [2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
@@ -28,7 +28,8 @@ from minifpt.lesson import color, figure, matrix, picture, reveal, show
 # A **block** reads the activations $x$ `(T, C)`, $T$ tokens with $C$ channels each, and adds
 # what it computed: $x \leftarrow x + f(x)$. GPT-2 base has twelve of them. Ours are random:
 # $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)` and $w_2$ `(4C, C)`, drawn so that a
-# product keeps the size of its input. (GELU is a bend, as tanh was; it is lesson 6's.)
+# product keeps the size of its input. (GELU is an activation function, as tanh is; lesson 6 has
+# its formula.)
 #
 # The activations start with a standard deviation of 1. How large is it after twelve blocks?
 
@@ -57,8 +58,9 @@ reveal(guess, float(deviations(False)[-1]))
 
 fig, axes = figure(2, width=3.9, height=2.8, sharey=True)
 for ax, layer_norm in zip(axes, (False, True), strict=True):
-    for size, ink in ((2.0, color.ochre), (1.0, color.ink), (0.5, color.teal)):
-        ax.semilogy(deviations(layer_norm, size), "o-", color=ink, markersize=3,
+    for size, ink, style in ((2.0, color.ochre, "^-"), (1.0, color.ink, "o-"),
+                             (0.5, color.teal, "s-")):
+        ax.semilogy(deviations(layer_norm, size), style, color=ink, markersize=4,
                     label=f"weights x {size}")
     ax.set(xlabel="blocks", title="with layer norm" if layer_norm else "without layer norm")
 axes[0].set_ylabel("standard deviation of x")
@@ -70,23 +72,23 @@ for layer_norm in (False, True):
           ", ".join(f"{value:.3g}" for value in last))
 
 # %% [markdown]
-# Without layer norm each block multiplies: a straight line on this scale, and how steep it is
-# depends on the size of the weights. Twice the weights, and after twelve blocks the numbers are
-# useless. With layer norm each block *adds* something whose size does not depend on what came
-# before.
+# Without layer norm each block multiplies the size of $x$ by some factor, which is a straight line
+# on this scale. How steep it is depends on the size of the weights: with weights twice as large,
+# the numbers grow to hundreds of thousands. With layer norm each block *adds* something whose size
+# does not depend on what came before.
 #
 # ## Three lines
 #
-# **Layer norm** works on each row $x$ `(C,)` alone. It takes away the row's mean, divides by
-# its standard deviation, and then multiplies by a **scale** $w$ `(C,)` and adds an **offset**
-# $b$ `(C,)`. These two are its weights.
+# **Layer norm** works on each row $x$ `(C,)` alone. It subtracts the row's mean, divides by the
+# row's standard deviation, and then multiplies by a **scale** $w$ `(C,)` and adds a **bias** $b$
+# `(C,)`. Scale and bias are its weights.
 #
 # $$ \mu = \frac1C \sum_c x_c, \qquad \sigma^2 = \frac1C \sum_c (x_c - \mu)^2 $$
 #
 # $$ \hat x = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, \qquad y = \hat x \cdot w + b $$
 #
-# ($\epsilon$ is a small number against division by 0.) On two rows of four channels, one step
-# after the other:
+# ($\epsilon$ is a small number that keeps the divisor away from 0.) Here it is on two rows of four
+# channels, step by step:
 
 # %%
 rng = np.random.default_rng(3)
@@ -97,7 +99,7 @@ scaled = centred / np.sqrt((centred ** 2).mean(axis=-1, keepdims=True) + 1e-5)
 
 fig, axes = figure(4, width=2.3, height=1.7)
 for ax, values, title in zip(axes, (x, centred, scaled, scaled * w + b),
-                             ("x", "minus its mean", "by its deviation: x̂", "x̂ w + b"),
+                             ("x", "mean subtracted", "divided by deviation: x̂", "x̂ w + b"),
                              strict=True):
     matrix(ax, values, title, "channel", limit=6, digits=1)
 picture(fig)
@@ -105,18 +107,18 @@ print("means of x̂:     ", np.abs(scaled.mean(axis=-1)).round(9))
 print("deviations of x̂:", scaled.std(axis=-1))
 
 # %% [markdown]
-# Channel 1 has scale 0: whatever comes in, 0 goes out, and the next layer is deaf to it.
-# Channel 2 has an offset of 3, which is there for every token. Here is the library's code. The
-# part that you may not expect is for rows so large that their squares overflow float32.
+# Channel 1 has scale 0: whatever comes in, 0 goes out, and the next layer learns nothing about it.
+# Channel 2 has a bias of 3, which every token gets. Here is the library's code: the three lines,
+# and `rescue_overflow` for rows so large that their squares overflow float32.
 
 # %%
-show(F.layer_norm, F._standardise)
+show(F.layer_norm, F.rescue_overflow)
 
 # %% [markdown]
 # ## Everything moves
 #
-# Now backwards. One row of eight channels, scale 1 and offset 0. We move one channel of the
-# input by 0.01. How many channels of the output move?
+# Now the way back. Take one row of eight channels, with scale 1 and bias 0. We move one channel of
+# the input by 0.01. How many channels of the output move?
 
 # %%
 guess = ...
@@ -145,8 +147,8 @@ picture(fig)
 # All of them. The mean and the deviation belong to the whole row, so each input reaches each
 # output. The **Jacobian** $J$ `(C, C)` holds all the rates.
 #
-# Is there a direction in which we can move the row so that *nothing* moves? Think of what the
-# three lines take out. Then look at three moves: one channel, all channels by the same amount,
+# Is there a direction in which we can move the row so that the output does *not* move? Think of
+# what the formula removes. Then look at three moves: one channel, all channels by the same amount,
 # and along $\hat x$ itself.
 
 # %%
@@ -163,22 +165,22 @@ for name, output in zip(names, outputs, strict=True):
     print(f"output moves by {np.linalg.norm(output):.1e}   {name}")
 
 # %% [markdown]
-# Two directions vanish. A shift of the row is taken out by the mean. A stretch of the row (a
-# move along $\hat x$ makes every deviation larger by the same factor) is taken out by the
-# division. (Not quite to 0: that is $\epsilon$.) Layer norm is blind to both.
+# Two of the three moves vanish. Subtracting the mean removes a shift of the row. The division
+# removes a stretch of the row: a move along $\hat x$ makes all distances from the mean larger by
+# one factor. (What is left of the stretch is due to $\epsilon$.) Layer norm is blind to both.
 #
 # ## The backward, from the picture
 #
-# This is all we need. $J$ must do three things: pass a move on, but without its part along
-# $(1, \dots, 1)$, and without its part along $\hat x$; then divide by the deviation, as the
-# forward pass did. To remove the part along a vector $v$ with $v \cdot v = C$, subtract
-# $\frac{1}{C} v v^\top$:
+# This is all we need. $J$ does three things to a move: it removes the part along
+# $(1, \dots, 1)$, it removes the part along $\hat x$, and it divides by the deviation as the
+# forward pass does. To remove the part along a vector $v$ with $v \cdot v = C$, subtract
+# $\frac{1}{C} v v^\top$ from the identity $I$:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
 #
-# A guess from a picture can be wrong. Here are the three terms, and the largest difference
-# between their sum and what we measured.
+# What we read off a picture can be wrong. Here are the three terms, and the largest difference
+# between their sum and the measured $J$.
 
 # %%
 rstd = 1 / np.sqrt(row.var() + 1e-5)
@@ -193,16 +195,19 @@ difference = np.abs(rstd * sum(terms.values()) - jacobian).max()
 print(f"the sum of the three against what we measured: {difference:.1e}")
 
 # %% [markdown]
-# With a scale, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is
-# $g = dy \cdot w$ `(C,)`. $J$ is symmetric, so $dx = J^\top g = J g$, and the two products with
-# vectors are means:
+# With scale and bias, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is
+# $g = dy \cdot w$ `(C,)`. $J$ is symmetric, so $dx = J^\top g = J g$. The products of $g$ with the
+# two vectors, divided by $C$, are means:
 #
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
 #
-# Three terms for three pictures. And the two weights, over all rows $n$, as in lesson 1:
+# Three terms for three pictures. The gradients of scale and bias are sums over all rows $n$, as in
+# lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$
+
+# In the library the formula for $dx$ is one line:
 
 # %%
 show(F.layer_norm_backward)
@@ -216,9 +221,9 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (x, w, b)))
 # %% [markdown]
 # ## Broken, and hard to see
 #
-# We leave out a term, or write a sum for a mean, and ask how wrong $dx$ becomes: the length of
-# the error divided by the length of $dx$. We do it with 8 channels and with 768, as GPT-2 has.
-# The gradient `dy` that arrives is random.
+# We leave out a term, or write a sum for a mean, and ask how wrong $dx$ becomes: the length of the
+# error divided by the length of $dx$. We do it with 8 channels and up to GPT-2's 768. The gradient
+# `dy` that arrives is random.
 #
 # With 768 channels, by how many percent is $dx$ wrong when its mean term is missing?
 
@@ -229,7 +234,8 @@ guess = ...
 # %%
 def broken_dx(dy, x, missing):
     """Layer norm's dx with scale 1, with one thing wrong."""
-    _, (xhat, rstd, _) = F.layer_norm(x, np.ones(x.shape[-1]), np.zeros(x.shape[-1]))
+    _, cache = F.layer_norm(x, np.ones(x.shape[-1]), np.zeros(x.shape[-1]))
+    xhat, rstd = cache.xhat, cache.rstd
     mean_g = dy.mean(axis=-1, keepdims=True)
     mean_gx = (dy * xhat).mean(axis=-1, keepdims=True)
     if missing == "no mean term":
@@ -269,24 +275,24 @@ axes[1].legend()
 picture(fig)
 
 # %% [markdown]
-# On the left, a missing term fades as the rows grow. Random numbers average out: the mean of
-# $C$ of them is about $1/\sqrt{C}$. In a training run you would hardly see it, and a test that
-# allows five percent would pass. On the right, `dy` has a part along the two directions that
-# must be removed, and then the error is large however many channels there are.
+# On the left, the error of a missing term fades as the rows grow. Random numbers average out: the
+# mean of $C$ of them is about $1/\sqrt{C}$. With 768 channels a test that allows five percent
+# passes the broken backward. On the right, `dy` has a part along the two directions that must be
+# removed, and the error is large however many channels there are.
 #
-# Two lessons for tests: let the tolerance be that of float64, not of hope; and choose data that
-# has what the term is there to remove.
+# So a test needs two things: a tolerance as small as float64 allows, and data that contain what
+# the term is there to remove.
 #
 # ## What the scale can steer
 #
-# Here is what layer norm does for a frozen model. One head of **attention**: each token looks
-# at itself and at those before it, with weights that sum to 1. (How it works is lesson 4; here
-# we only look at the map.) It reads the output of a layer norm. Its own weight $W$ `(C, 3C)` is
-# random and stays as it is: frozen. We train the scale alone, 16 numbers, so that the *last*
-# token looks at a token of our choice.
+# Now to what layer norm can do in a frozen model. Take one head of **attention**: each token looks
+# at itself and at those before it, with shares that sum to 1. (Lesson 4 explains how; here we only
+# look at the map of the shares.) The head reads the output of a layer norm. Its own weight $W$
+# `(C, 3C)` is random and frozen. We train the scale alone, 16 numbers, so that the *last* token
+# looks at a token of our choice.
 #
-# The gradient is the central difference of lesson 1, with nothing derived. That is too slow for
-# a model, but fine for 16 numbers.
+# As the gradient we take the central difference of lesson 1. That would be too slow for a whole
+# model, but it is fine for 16 numbers.
 
 # %%
 C, T = 16, 6
@@ -295,12 +301,12 @@ tokens = rng.standard_normal((1, T, C))                   # (B, T, C)
 W = rng.standard_normal((C, 3 * C)) / np.sqrt(C)          # frozen
 
 
-def attention_map(scale):
-    """scale (C,) -> A (T, T): row t says where token t looks."""
+def attention_map(scale, tokens=tokens):
+    """scale (C,), tokens (1, T, C) -> A (T, T): row t says where token t looks."""
     a, _ = F.layer_norm(tokens, scale, np.zeros(C))
     qkv, _ = F.linear(a, W, np.zeros(3 * C))
-    _, (_, _, _, A, _) = F.attention(qkv, n_head=1)
-    return A[0, 0]
+    _, cache = F.attention(qkv, n_head=1)
+    return cache.probabilities[0, 0]
 
 
 def train_scale(target, steps=100, lr=0.1, h=1e-4):
@@ -320,8 +326,8 @@ before = attention_map(np.ones(C))[-1]
 print("the last token looks at", before.round(2))
 
 # %% [markdown]
-# Token 3 gets the smallest share. Can the scale alone bring the last token to look at it? What
-# share will token 3 get, in percent, after 100 steps?
+# Token 3 gets the smallest share. Can the scale alone make the last token look at it? What share
+# does token 3 get after 100 steps, in percent?
 
 # %%
 guess = ...
@@ -344,37 +350,74 @@ axes[4].set_ylabel("scale")
 picture(fig)
 
 # %% [markdown]
-# Same tokens, same $W$, three different places to look: read the last row of each map. The
-# other rows changed as well; nobody asked them not to. The head scores a pair of tokens by sums
-# over their channels. Turn up the channels in which the last token and the chosen one agree, turn
-# down those in which they do not, and the score of this pair wins.
+# Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
+# rows changed as well; nobody asked them not to.
 #
-# This is how a Frozen Pretrained Transformer learns: scales, offsets, positions, and the two
-# layers at its ends. Our example is smaller than that in one way that matters. It has a single
-# sequence, and 16 numbers can learn a single sequence by heart. A scale that is good for all
-# sequences needs frozen weights in which there is something to turn up. Whether language leaves
-# such weights behind is the paper's question.
+# How can 16 numbers do that? The score that the head gives to tokens $t$ and $s$ is a sum over all
+# pairs of channels. With $w$ the scale, $\hat x$ `(T, C)` the normalised tokens, and
+# $M = W_q W_k^\top$ `(C, C)` from the frozen weights,
+#
+# $$ \text{score}_{ts} = \frac{1}{\sqrt C} \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
+#
+# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how
+# much each pair of channels counts, and a negative scale turns signs around. Is that all that the
+# head sees of it? We compute the map from this formula, and compare.
+
+# %%
+M = W[:, :C] @ W[:, C:2 * C].T                            # (C, C), frozen
+xhat, _ = F.layer_norm(tokens[0], np.ones(C), np.zeros(C))
+for scale, target in zip(scales, targets, strict=True):
+    score = (xhat * scale) @ M @ (scale * xhat).T / np.sqrt(C)
+    A, _ = F.softmax(score + F.causal_mask(T, T, score.dtype))
+    print(f"token {target}: the formula differs from the map by "
+          f"{np.abs(A - attention_map(scale)).max():.0e}")
+
+# %% [markdown]
+# This is how a Frozen Pretrained Transformer learns: scales, biases, positions, and the two layers
+# at its ends decide what the frozen weights get to see.
+#
+# Did our scale learn "look at token 3"? It has seen a single sequence. Let us try it on others:
+# what share does token 3 get there, on average? An even look at six tokens is 0.17.
+
+# %%
+guess = ...                                               # a number from 0 to 1
+
+# %%
+others = rng.standard_normal((500, 1, T, C))
+shares = {name: np.mean([attention_map(scale, other)[-1, 3] for other in others])
+          for name, scale in (("before", np.ones(C)), ("trained", scales[0]))}
+reveal(guess, float(shares["trained"]))
+print("before training:", f"{shares['before']:.2f}")
+
+# %% [markdown]
+# It learned this one sequence by heart: 16 numbers are enough for that. A scale that is right for
+# *all* sequences needs frozen weights in which there is something worth turning up. Do the weights
+# of a language model have it, and do random ones? [Lesson
+# 0](00_a_language_model_learns_xor.ipynb) began with that question.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/03_layer_norm.py`.
 #
-# **1.** The offset's gradient, for activations `(B, T, C)`.
+# **1.** Layer norm is blind to two changes of a row. Use them: return a different array for which
+# layer norm, with scale 1 and bias 0, gives the same output. *Every* number must differ from the
+# old one by at least 0.1. (You need not use both.)
 
 # %%
-def offset_gradient(dy):
-    """dy (B, T, C) -> db (C,)"""
+def unseen_change(x):
+    """x (T, C), numbers between -2 and 2 -> another (T, C), the same to layer norm"""
     return ...
 
 
-check("offset_gradient", offset_gradient)
+check("unseen_change", unseen_change)
 
 
 # %% [markdown]
 # **2.** Someone normalises over the *tokens*: `x.mean(axis=0)` for $x$ `(T, C)`. The numbers look
-# fine. But a language model predicts the next token, and no output may know of a later token.
-# Write the check that finds out: does any output row of `op` depend on an input row after it?
-# You will be asked about several operations.
+# fine. But a language model predicts the next token, so no output may depend on a later token.
+# Write the check: does any output row of `op` depend on any input row after it, however little and
+# through whichever channel? You will be asked about many operations. Some of them read a row
+# through a layer norm, so mind how you move it.
 
 # %%
 def sees_the_future(op, x):
@@ -387,8 +430,8 @@ check("sees_the_future", sees_the_future)
 
 # %% [markdown]
 # **3.** **RMS norm** leaves out the mean: $\hat x = x / \sqrt{\text{mean}(x^2) + \epsilon}$,
-# $y = \hat x \cdot w$. To which direction is it blind, and to which no longer? Write it, then
-# its backward.
+# $y = \hat x \cdot w$. To which change of a row is it still blind, and to which no longer? Write
+# it, then its backward.
 
 # %%
 def rms_norm(x, w, eps=1e-5):
@@ -412,16 +455,18 @@ check("rms_norm_backward", rms_norm_backward)
 
 # %% [markdown]
 # **4.** *Open.* Of all layer norms in the shipped trunk, whose scale moves most while bit XOR is
-# learned? First say what "moves most" means to you, as a function of the parameters before and
-# after. Then measure: set `RUN` to `True`. Is it the same one with another seed? With a random
-# trunk, `minifpt.GPT2(trunk.config, seed=1)`?
+# learned? First decide what "moves most" means, and write it as a function of the parameters before
+# and after. (A scale that was large and stayed so has not moved; one that goes up in half of its
+# channels and down in the others has.) Then measure: set `RUN` to `True`. Is it the same one with
+# another seed? And with a random trunk, `minifpt.GPT2(trunk.config, seed=1)`?
 
 # %%
 def most_moved_scale(before, after):
     """Two dictionaries, parameter's name -> array -> the name of the scale that moved most.
 
-    A layer norm's scale is called "trunk.h.0.ln_1.weight", its offset "trunk.h.0.ln_1.bias".
-    The dictionaries hold all other parameters too.
+    The scales are called "trunk.h.0.ln_1.weight", "trunk.h.0.ln_2.weight" and so on, and
+    "trunk.ln_f.weight" at the trunk's end; each has a bias beside it.  The dictionaries hold all
+    other parameters too.
     """
     return ...
 
@@ -439,3 +484,6 @@ if RUN:
     minifpt.train(model, task, steps=500, batch_size=16)
     after = {name: p.data for name, p in model.named_parameters()}
     print(most_moved_scale(before, after))
+
+# %% [markdown]
+# **Next**: [lesson 4](04_self_attention.ipynb), where the map of this lesson comes from.

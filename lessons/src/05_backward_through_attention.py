@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 5. Backward through attention
 #
-# **Attention multiplies activations with activations, with a softmax in between. A gradient
-# comes back to its output. How much of it belongs to the queries, how much to the keys, how much
-# to the values?**
+# **Attention multiplies activations by activations, with a softmax in between. A gradient
+# arrives at its output. How much of it goes to the queries, how much to the keys, how much to
+# the values?**
 #
 # After this lesson you can
 #
-# - say which outputs a query, a key and a value reach, and read the backward off that;
-# - derive all of it from two rules that you have, and write it in five lines;
+# - say which outputs a query, a key and a value reach, and read the backward pass off that;
+# - derive all of it from two rules that you know, and write it in five lines;
 # - find each of five classic mistakes, and choose data on which none of them can hide;
 # - say when attention learns where to look, and when it cannot.
 #
@@ -24,8 +24,8 @@ import minifpt
 from minifpt import fast
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.files.tokenizer import Bytes
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
-from minifpt.tokenizer import Bytes
 
 # %% [markdown]
 # ## Who moves whom?
@@ -70,37 +70,37 @@ reveal(guess, int((measured[1][:, 2] > 0).sum()))
 
 fig, axes = figure(3, width=2.9, height=2.8)
 for ax, name, values in zip(axes, ("query", "key", "value"), measured, strict=True):
-    matrix(ax, values, f"rate of y with a {name}", f"{name} of token", limit=1.5)
+    matrix(ax, values, f"how fast y moves with a {name}", f"{name} of token", limit=1.5)
 axes[0].set_ylabel("row of y")
 picture(fig)
 
 # %% [markdown]
-# A query is read by its own row alone. A key and a value are read by every row that may look at
-# them: a *column* of the picture. The chain rule adds over all paths, so $dk$ and $dv$ of a
-# token must be sums over later tokens, and $dq$ must not.
+# Only its own row reads a query. A key and a value are read by every row that may look at them: a
+# *column* of the picture. The chain rule adds over all paths, so $dk$ and $dv$ of a token must be
+# sums over later tokens, and $dq$ must not.
 #
-# Look at token 0 as well. Its value moves row 0. Its query and its key do not: there is only one
+# Look at token 0 as well. Its value moves row 0. Its query and its key do not: it has only one
 # token to look at, the share is 1, and nothing can change that.
 #
 # ## Three steps back
 #
-# $dy$ `(T, D)` arrives. Nothing here is new: two matrix products as in lesson 1, where for
-# $y = x\,w$ we had $dx = dy\,w^\top$ and $dw = x^\top dy$, and the softmax in the middle from
-# lesson 2.
+# $dy$ `(T, D)` arrives. Nothing here is new. There are two matrix products, as in lesson 1, where
+# $y = x\,w$ gave $dx = dy\,w^\top$ and $dw = x^\top dy$; between them is the softmax of lesson 2.
 #
 # | forward | backward | why |
 # |---|---|---|
-# | $y = A\,v$ | $dA = dy\,v^\top$ | a product: $A$ stands where $x$ stood |
-# | | $dv = A^\top dy$ | and $v$ where $w$ stood |
-# | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r dA_{tr} A_{tr})$ | lesson 2 |
+# | $y = A\,v$ | $dA = dy\,v^\top$ | a product: $A$ takes the part of $x$ |
+# | | $dv = A^\top dy$ | and $v$ the part of $w$ |
+# | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r A_{tr}\, dA_{tr})$ | lesson 2 |
 # | $S = q\,k^\top / \sqrt D$ | $dq = dS\,k / \sqrt D$ | a product, and a factor |
 # | | $dk = dS^\top q / \sqrt D$ | $k$ went in transposed |
 #
+# The sum in the bracket is the *weighted* mean of a row of $dA$, with the row of $A$ as weights.
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
 # from every token $t$ that looked at $s$.
 #
-# Where is the mask? It hides what stands above the diagonal. Before you run the cell: how many
-# of the 15 entries above the diagonal of $dA$ are not 0? And of $dS$?
+# Where is the mask? It hides all that is above the diagonal. Before you run the cell: how many of
+# the 15 entries above the diagonal of $dA$ are not 0? And of $dS$?
 
 # %%
 guess = ...                                               # of dA
@@ -111,7 +111,7 @@ dy = rng.standard_normal((T, D))
 
 dA = dy @ v.T                                             # (T, T)
 dv = A.T @ dy                                             # (T, D)
-dS = A * (dA - (dA * A).sum(axis=1, keepdims=True))       # (T, T)
+dS = A * (dA - (A * dA).sum(axis=1, keepdims=True))       # (T, T)
 dq = dS @ k / math.sqrt(D)                                # (T, D)
 dk = dS.T @ q / math.sqrt(D)                              # (T, D)
 
@@ -121,12 +121,12 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 
 
 # %% [markdown]
-# $dA$ knows nothing of the mask: it asks what *would* help. But $A_{ts} = 0$ stands in front of
-# the bracket, so nothing gets through. The mask needs no line of its own on the way back.
+# $dA$ knows nothing of the mask: it asks what *would* help. But $A_{ts} = 0$ multiplies the
+# bracket, so nothing gets through. The backward pass needs no line for the mask.
 #
-# Here is the whole way as data flow. Each box has a matrix and, beside it in teal, its gradient.
-# Black arrows run forward, teal ones back. A gradient arrow always needs the *other* matrix from
-# the forward pass; that is why there is a cache.
+# Here is all of it as a picture. Each matrix has its gradient beside it, in teal. Black arrows run
+# forward, teal arrows back. A gradient arrow always needs the *other* matrix of the forward pass.
+# That is why there is a cache.
 
 # %%
 CELL, ROW = 0.019, 0.27                                   # shares of the picture
@@ -165,16 +165,16 @@ node(ax, 0.24, 0.52, "S", S, dS)
 node(ax, 0.585, 0.52, "A", A, dA)
 node(ax, 0.905, 0.24, "y", y, dy)
 arrows(ax, (0.10, 0.87), (0.23, 0.75), "q kᵀ / √D", "dS k / √D", 0.06, 0.02)
-arrows(ax, (0.10, 0.52), (0.23, 0.60), "", "dSᵀ q / √D", 0.0, 0.05)
-arrows(ax, (0.485, 0.68), (0.58, 0.68), "softmax", "A (dA - mean)")
+arrows(ax, (0.10, 0.52), (0.23, 0.60), "q kᵀ / √D", "dSᵀ q / √D", 0.045, 0.05)
+arrows(ax, (0.485, 0.68), (0.58, 0.68), "softmax", "A (dA - Σ A dA)")
 arrows(ax, (0.842, 0.62), (0.90, 0.48), "   A v", "")
 ax.text(0.855, 0.46, "dy vᵀ", color=color.teal, size=9, ha="right", va="center")
-arrows(ax, (0.10, 0.17), (0.895, 0.33), "", "Aᵀ dy", drop=0.02)
+arrows(ax, (0.10, 0.17), (0.895, 0.33), "A v", "Aᵀ dy", 0.01, 0.02)
 picture(fig)
 
 # %% [markdown]
-# Now your own check, as in lesson 1. The loss is $L = \sum y \cdot dy$ with $dy$ held fixed; then
-# the gradient that arrives at $y$ is $dy$. We move every number of $q$, $k$ and $v$ up and down.
+# Now your own check, as in lesson 1. The loss is $L = \sum y \cdot dy$ with a constant $dy$; then
+# $dy$ is the gradient that arrives at $y$. We move every number of $q$, $k$ and $v$ up and down.
 
 # %%
 def numerical_gradients(h=1e-5):
@@ -197,22 +197,22 @@ for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical,
     print(f"{name}: relative error {relative_error(gradient, part):.1e}")
 
 # %% [markdown]
-# The library does the same for all heads and sequences at once. `split_heads` gives views of
-# `dqkv`, so each product is written to its place. Dropout, where it is on, multiplies the shares
-# by a mask of 0 and $1/(1-p)$; what was dropped gets nothing back.
+# The library does the same for all heads and sequences at once. $A$ is called `probabilities`
+# there. `split_heads` gives three views into `dqkv`, so that each product is written where it
+# belongs. Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the product
+# with $v$; an entry that was dropped gets no gradient.
 
 # %%
-show(F.attention_backward)
+show(F.attention_backward, F.softmax_backward)
 
 # %%
 qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D = 3
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
-# This is the simple form. The layers run `fast.attention`. Up to 64 tokens it is the simple form
-# itself; a longer text it takes in tiles of 64 queries, skips most of what is masked, and keeps no
-# map of more than one tile. It must be the same function. Is it? Lengths around 64 are where it
-# could go wrong.
+# This is the simple form. The layers run `fast.attention`. Up to 64 tokens that is the simple form
+# itself. A longer text is cut into tiles of 64 queries; most of what is masked is skipped, and no
+# map is kept. It must be the same function. Is it? Lengths around 64 are where it could go wrong.
 
 # %%
 for length in (1, 63, 64, 65, 150):
@@ -224,37 +224,36 @@ for length in (1, 63, 64, 65, 150):
     d_fast = fast.attention_backward(dy_all, cache_fast)
     print(f"T = {length:3}: y differs by {np.abs(y_simple - y_fast).max():.0e}, "
           f"dqkv by {np.abs(d_simple - d_fast).max():.0e}")
-lse = cache_fast[1][2]                                    # (B, H, T, 1)
-q_all, k_all, _, A_all, _ = cache                         # (B, H, T, D), A (B, H, T, T)
-S_all = q_all @ k_all.swapaxes(-1, -2) / math.sqrt(4)
+lse, A_all = cache_fast.log_sum_exp, cache.probabilities  # (B, H, T, 1), (B, H, T, T)
+S_all = cache.q @ cache.k.swapaxes(-1, -2) / math.sqrt(4)
 S_all += F.causal_mask(150, 150, S_all.dtype)
-print(f"A has {A_all.size} numbers; kept instead: {lse.size}. A comes back from them, "
+print(f"A has {A_all.size} numbers; kept instead: {lse.size}. They give A back "
       f"to {np.abs(np.exp(S_all - lse) - A_all).max():.0e}")
 
 # %% [markdown]
-# What it keeps of a longer text is the log-sum-exp of each row of scores (lesson 2), one number
-# for each query: $A = e^{S - \text{lse}}$, computed once more on the way back.
+# Of a longer text it keeps the log-sum-exp of each row of scores (lesson 2), one number for each
+# query. The backward pass then computes $A = e^{S - \text{lse}}$ once more.
 #
 # ## Broken in three ways
 #
-# Here is the backward again, with a switch for mistakes that happen. First three that concern
-# the mathematics:
+# Here is the backward pass again, with a switch for mistakes that people make. First three that
+# concern the mathematics:
 #
-# - *no average*: the sum in the bracket of $dS$ is left out;
+# - *no weighted mean*: the sum in the bracket of $dS$ is left out;
 # - *no transpose*: $dk = dS\,q$, which has the right shape;
 # - *no √D* on the way back.
 
 # %%
 def backward(dy, cache, mistake=None):
     """F.attention_backward, and what can go wrong in it"""
-    q, k, v, A, dropped = cache
+    q, k, v, A, dropped = cache.q, cache.k, cache.v, cache.probabilities, cache.mask
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
     if dropped is None or mistake == "no dropout mask":
         dropped = np.ones_like(A)
     dA = dropped * (dy @ v.swapaxes(-1, -2))
-    average = 0 if mistake == "no average" else (dA * A).sum(axis=-1, keepdims=True)
-    dS = A * (dA - average)
+    mean = 0 if mistake == "no weighted mean" else (A * dA).sum(axis=-1, keepdims=True)
+    dS = A * (dA - mean)
     if mistake != "no √D":
         dS = dS / math.sqrt(D)
     dk = (dS if mistake == "no transpose" else dS.swapaxes(-1, -2)) @ q
@@ -274,22 +273,22 @@ def check_backward(mistake, B=2, T=6, H=2, D=3, p=0.3):
     return minifpt.gradcheck(op, lambda dy, cache: backward(dy, cache, mistake), (qkv,))
 
 
-for mistake in (None, "no average", "no transpose", "no √D"):
+for mistake in (None, "no weighted mean", "no transpose", "no √D"):
     report = check_backward(mistake)
-    print(f"{mistake or 'as it is':14} error {report.max_relative_error:.1e}  "
+    print(f"{mistake or 'as it is':16} error {report.max_relative_error:.1e}  "
           f"{'pass' if report else 'FAIL'}")
 
 # %% [markdown]
-# All three are found. Would they be on any data? We add two mistakes of bookkeeping: the dropout
-# mask is forgotten, and the heads are put side by side without being moved back. And we make the
-# test data poorer, one thing at a time. A favourite: a single token, because it is so easy to
-# do by hand. With $T = 1$, how many of the five does the check still find?
+# The check finds all three. Would it find them on any data? We add two mistakes of bookkeeping:
+# the dropout mask is forgotten, and the heads are put side by side without being moved back. And
+# we make the test data poorer, one thing at a time. A favourite is a single token, because it is
+# so easy to do by hand. With $T = 1$, how many of the five does the check still find?
 
 # %%
 guess = ...                                               # of 5
 
 # %%
-mistakes = [None, "no average", "no transpose", "no √D", "no dropout mask",
+mistakes = [None, "no weighted mean", "no transpose", "no √D", "no dropout mask",
             "heads not moved back"]
 data = {"T = 1": {"T": 1}, "D = 1": {"D": 1}, "H = 1": {"H": 1}, "p = 0": {"p": 0},
         "all of it": {}}
@@ -299,26 +298,26 @@ reveal(guess, int((errors[1:, 0] > 1e-6).sum()))
 
 fig, (ax,) = figure(width=6.2, height=3.2)
 digits = np.clip(-np.log10(errors), 0, None)
-matrix(ax, digits, "Digits that agree: 6 or more, and it passes", limit=14, digits=0,
-       columns=list(data), rows=["as it is", *mistakes[1:]])
+matrix(ax, digits, "Digits that agree: 6 or more, and it passes", "test data", limit=14,
+       digits=0, columns=list(data), rows=["as it is", *mistakes[1:]])
 picture(fig)
 
 # %% [markdown]
-# Read a column from the second row on: each dark cell is a mistake that this data lets through.
-# With one token the share is always 1, so the right $dS$ is 0: transposed or not, with its factor
-# or without, it stays 0. (The missing average is seen even there, because it makes something of
-# nothing.) With one channel a head $\sqrt D = 1$. With one head there is nothing to move. Only
-# the last column is light all the way down.
+# Read a column from the second row on: each dark cell is a mistake that this data does not show.
+# With one token the share is always 1, so the right $dS$ is 0; transposed or not, with its factor
+# or without, it stays 0. (A missing weighted mean is seen even there: without it $dS$ is not 0.)
+# With one channel a head $\sqrt D = 1$. With one head there is nothing to move. Only the last
+# column is light all the way down.
 #
-# In lesson 3 the data had to have what the missing term removes. Here the *shape* had to be rich
-# enough: more than one of everything.
+# In lesson 3 the data needed the part that the missing term removes. Here the *shape* has to be
+# rich enough: more than one of everything.
 #
 # ## What gets through
 #
 # The scores are where attention learns *where* to look; the values are *what* it brings. Both
-# wait for the same $dy$. We make the queries longer and longer, so that each row of $A$ goes from
-# an even look to a single token. What do you expect of $dS$, from the first to the last: `"up"`,
-# `"down"`, or `"up, then down"`?
+# depend on the same $dy$. We make the queries longer and longer, so that each row of $A$ goes from
+# equal shares to a single token. What do you expect of the size of $dS$, from the first to the
+# last: `"up"`, `"down"`, or `"up, then down"`?
 
 # %%
 guess = ...
@@ -329,10 +328,10 @@ def lengths(size, T=32, D=16, H=8):
     rng = np.random.default_rng(0)
     q, k, v, dy = rng.standard_normal((4, 1, T, H * D))
     _, cache = F.attention(np.concatenate([size * q, k, v], axis=-1), H)
-    v, A = cache[2:4]
-    dA = dy.reshape(1, T, H, D).swapaxes(1, 2) @ v.swapaxes(-1, -2)
+    A = cache.probabilities
+    dA = dy.reshape(1, T, H, D).swapaxes(1, 2) @ cache.v.swapaxes(-1, -2)
     dv = F.attention_backward(dy, cache)[..., 2 * H * D:]
-    return (A.max(axis=-1).mean(), np.linalg.norm(F.softmax_backward(dA, A)),
+    return (A.max(axis=-1).mean(), np.linalg.norm(F.softmax_backward(dA, F.SoftmaxCache(A))),
             np.linalg.norm(dv))
 
 
@@ -341,58 +340,73 @@ share, length_S, length_v = np.array([lengths(size) for size in query_sizes]).T
 peak = int(length_S.argmax())
 down = length_S[-1] < length_S[peak]
 reveal(guess, ("up, then down" if 0 < peak and down else "down" if down else "up"))
-
-# the trunk's first heads, and all others, with a random dA
-trunk = minifpt.GPT2.from_pretrained("minigpt-language", dtype=np.float64)
-text = ("The door stood open, and there was no light in the hall.\n"
-        '"Somebody has been here," said')
-x = trunk.wte.weight.data[[Bytes().encode(text)]]
-x = x + trunk.wpe.weight.data[:x.shape[1]]                # (1, T, C)
-heads = []
-for block in trunk.h:
-    qkv, _ = block.attn.c_attn.forward(block.ln_1.forward(x)[0])
-    A = F.attention(qkv, block.attn.n_head)[1][3][0]      # (H, T, T)
-    dS = F.softmax_backward(rng.standard_normal((50, *A.shape)), A)
-    late = slice(8, None)                                 # where there is a choice
-    heads.append([A[:, late].max(axis=-1).mean(axis=-1),
-                  np.linalg.norm(dS[:, :, late], axis=-1).mean(axis=(0, 2))])
-    x, _ = block.forward(x)
-heads = np.array(heads)                                   # (blocks, 2, H)
-
-fig, axes = figure(2, width=4.4, height=3.1)
-axes[0].semilogx(query_sizes, length_v / length_v[0], color=color.grey, label="dv")
-axes[0].semilogx(query_sizes, length_S / length_S[0], color=color.teal, label="dS")
-axes[0].set(title="Random head: sharper and sharper", xlabel="size of the queries",
-            ylabel="length, relative to the first", ylim=(0, None))
-axes[0].legend()
-axes[1].plot(heads[1:, 0].ravel(), heads[1:, 1].ravel(), "o", color=color.grey,
-             markersize=4, label="other blocks")
-axes[1].plot(heads[0, 0], heads[0, 1], "o", color=color.language, label="block 0")
-for h, (a, b) in enumerate(heads[0].T):
-    axes[1].annotate(f"head {h}", (a, b), (5, 4), textcoords="offset points",
-                     fontsize=8)
-axes[1].set(title="The trunk's 24 heads", xlabel="largest share of a row, on average",
-            ylabel="length of dS for a random dA", xlim=(0, 1.05), ylim=(0, 0.36))
-axes[1].legend(loc="lower left", fontsize=8)
-picture(fig)
 print(f"largest share: {share[0]:.2f} at first, {share[peak]:.2f} where dS is longest, "
       f"{share[-1]:.2f} at last")
 
 # %% [markdown]
-# Up, then down. A head that is undecided passes a good part of the gradient on to its scores, and
-# one that is sure passes almost none: $A_{ts}$ is 0 for all but one token, and for that one
-# the bracket is 0. $dv$ goes the other way: a value that one token takes whole gets its gradient
-# whole. So a head that is sure of where to look still learns what to bring.
+# Is it so in a model that has learned to look? We let the shipped language model predict a text,
+# carry the loss back, and record both passes with `minifpt.trace`. Inside each attention layer it
+# finds the softmax, with the $dA$ that came in and the $dS$ that went out. For each head: which
+# share of its $dA$ is left in $dS$? (Of $dA$ only the entries that the mask leaves count, and of
+# the rows only those from the ninth on, where there is a choice.)
+
+# %%
+text = ("The door stood open, and there was no light in the hall.\n"
+        '"Somebody has been here," said the old man, and he put his\n'
+        "hand upon the table, where the dust of a whole winter lay.\n"
+        "There were the marks of five fingers in it, and they were\n"
+        "not his own.")
+ids = np.array([Bytes().encode(text)])                    # (1, T + 1)
+lm = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64)
+with minifpt.trace(lm) as t:
+    logits, cache = lm.forward(ids[:, :-1])
+    loss, cache_loss = F.cross_entropy(logits, ids[:, 1:])
+    lm.backward(F.cross_entropy_backward(1.0, cache_loss), cache)
+
+largest, passed = {}, {}                                  # layer -> (H,)
+for step in t.steps:
+    if step.op == "softmax" and step.backward:
+        A, dA, dS = (a[0, :, 8:] for a in (t.attention[step.layer],
+                                           np.tril(step.inputs["dy"]), step.output))
+        largest[step.layer] = A.max(axis=-1).mean(axis=-1)
+        passed[step.layer] = 100 * (np.linalg.norm(dS, axis=(1, 2))
+                                    / np.linalg.norm(dA, axis=(1, 2)))
+
+first = "trunk.h.0.attn"
+fig, axes = figure(2, width=4.4, height=3.1)
+axes[0].semilogx(query_sizes, length_v / length_v[0], "--", color=color.grey, label="dv")
+axes[0].semilogx(query_sizes, length_S / length_S[0], color=color.teal, label="dS")
+axes[0].set(title="Random heads: sharper and sharper", xlabel="size of the queries",
+            ylabel="length, relative to the first", ylim=(0, None))
+axes[0].legend()
+for i, layer in enumerate(layer for layer in largest if layer != first):
+    axes[1].plot(largest[layer], passed[layer], "o", color=color.grey, markersize=4,
+                 label="other blocks" if i == 0 else None)
+axes[1].plot(largest[first], passed[first], "s", color=color.language, label="block 0")
+for h, (a, b) in enumerate(zip(largest[first], passed[first], strict=True)):
+    axes[1].annotate(f"head {h}", (a, b), (5, -10 if h == 2 else 4), fontsize=8,
+                     textcoords="offset points")
+axes[1].set(title="The language model's 24 heads, one text", ylabel="length of dS, % of dA's",
+            xlabel="largest share of a row, mean over rows", xlim=(0, 1.1), ylim=(0, None))
+axes[1].legend(fontsize=8)
+picture(fig)
+
+# %% [markdown]
+# On the left: up, then down. A head that is undecided passes a good part of the gradient on to
+# its scores; one that is sure passes almost none: $A_{ts}$ is 0 for all tokens but one, and for
+# that one the bracket is 0. $dv$ goes the other way: a value that one token takes whole gets its
+# gradient whole. So a head that is sure of where to look still learns what to bring.
 #
-# The trunk's heads agree as far as they can. The sharpest, the one of lesson 4 that looks at the
-# byte before, passes least. These are real maps but a random $dA$: what this trunk's training
-# really sent through them, we did not measure.
+# On the right, the trained heads. The sharpest one, head 3 of block 0, which looks at the byte
+# before (lesson 4), is among those that pass least, and those that pass most are neither sharp
+# nor even. But the cloud is wide: what a head passes depends on its $dA$ as well.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/05_backward_through_attention.py`.
 #
-# **1.** One head, in which the last $n$ of $T$ tokens ask and all $T$ are looked at.
+# **1.** One head in which only the last $n$ of the $T$ tokens have a query; all $T$ have a key and
+# a value.
 
 # %%
 def value_gradient(dy, A):
@@ -405,7 +419,7 @@ check("value_gradient", value_gradient)
 
 # %% [markdown]
 # **2.** To save memory, many models give all heads *one* set of keys and values (**multi-query
-# attention**): $q$ `(H, T, D)`, but $k$ and $v$ `(T, D)`. What becomes of the backward?
+# attention**): $q$ `(H, T, D)`, but $k$ and $v$ `(T, D)`. What becomes of the backward pass?
 
 # %%
 def multi_query_backward(dy, q, k, v, A):
@@ -434,11 +448,12 @@ check("distance_gradient", distance_gradient)
 
 
 # %% [markdown]
-# **4.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them, but we
-# want to know *before* $dA$ is computed, from $A$ alone. Choose $n$ entries. You are asked to
-# keep nearly as much of $\lVert dS \rVert^2$, on average over random $dA$, as can be kept. Some
-# rows are even, some are sure. Then measure it on the trunk's maps with the cell below. How few
-# entries are enough for 95 %? Does it help to know in which block you are?
+# **4.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them. But we
+# want to know *before* $dA$ is computed, from $A$ alone. Choose $n$ entries, and keep nearly as
+# much of $\lVert dS \rVert^2$, on average over random $dA$, as $n$ entries can hold. Some rows of
+# $A$ have nearly equal shares, some give all to one token. Then measure it on the language model's
+# maps and its own $dA$ with the cell below, where $n$ is the number of tokens. How many entries do
+# you need for 95 %? Does it help to know which block you are in?
 
 # %%
 def worth_computing(A, n):
@@ -449,16 +464,16 @@ def worth_computing(A, n):
 check("worth_computing", worth_computing)
 
 # %%
-A_trunk = F.attention(qkv, 4)[1][3][0]                    # the last block's (H, T, T)
-dS = F.softmax_backward(rng.standard_normal((200, *A_trunk.shape)), A_trunk)
-squares = (dS ** 2).mean(axis=0)                          # (H, T, T)
-for h, (A, square) in enumerate(zip(A_trunk, squares, strict=True)):
-    n = A.size // 16
-    best = np.sort(square, axis=None)[-n:].sum() / square.sum()
-    mine = worth_computing(A, n)
-    kept = "" if mine is ... else f", yours {square[mine].sum() / square.sum():.0%}"
-    print(f"head {h}: the best {n} of {A.size} entries hold {best:.0%} of dS{kept}")
+n = A.shape[-1]                                           # as many entries as tokens
+for step in t.steps[::-1]:
+    if step.op == "softmax" and step.backward and step.layer in (first, "trunk.h.5.attn"):
+        for h, (A, dS) in enumerate(zip(t.attention[step.layer][0], step.output[0], strict=True)):
+            square = dS ** 2
+            best = np.sort(square, axis=None)[-n:].sum() / square.sum()
+            mine = worth_computing(A, n)
+            kept = "" if mine is ... else f", yours {square[mine].sum() / square.sum():.0%}"
+            print(f"{step.layer} head {h}: the largest {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
-# **Next**: [lesson 6](06_gpt2_whole.ipynb), the whole of GPT-2: where attention stands in it, and
-# what stands around it.
+# **Next**: [lesson 6](06_gpt2_whole.ipynb), the whole of GPT-2: where attention sits in it, and
+# what is around it.

@@ -2,8 +2,8 @@
 # # 6. GPT-2 whole
 #
 # **GPT-2 is one block, repeated, between a table and the same table. What runs through it,
-# where do its parameters sit, and how do you know that a file's numbers landed in the right
-# place?**
+# where are its parameters, and how do you know that a file's numbers ended up where they
+# belong?**
 #
 # After this lesson you can
 #
@@ -18,28 +18,29 @@
 # %%
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr
 
 import minifpt
-from minifpt import fast
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.freeze import group_of
+from minifpt.files import weights
+from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import SHAPES
-from minifpt.huggingface import parameter_shapes
-from minifpt.layers import Block
+from minifpt.lab.convert import convert
+from minifpt.layers import Activation, Block, Layer
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
-from minifpt.tokenizer import Bytes
 
 # %% [markdown]
 # ## Ten lines
 #
-# The trunk that ships has read novels, byte by byte: its tokens are the $V = 256$ bytes. Here is
-# a text that it cannot have read, because we made it up for this lesson, in lines as short as a
-# book's. $x$ `(B, T)` holds its bytes, $y$ `(B, T)` at each place the byte that comes next.
+# The language model that ships has read novels, byte by byte: its tokens are the $V = 256$ bytes.
+# Here is a text that it cannot have read, because we wrote it for this lesson, in lines as short
+# as a book's. $x$ `(B, T)` holds its bytes, $y$ `(B, T)` at each position the byte that comes
+# next.
 
 # %%
 text = """\
@@ -52,49 +53,42 @@ have not had the courage to open it." Nobody answered. The wind was in
 the chimney, and somewhere above them a door began to knock, slowly, as
 if it had all the night before it."""
 
-trunk = minifpt.GPT2.from_pretrained("minigpt-language")
-words = Bytes()
-ids = np.array(words.encode(text))
+lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
+trunk = lm.trunk
+letters = Bytes()
+ids = np.array(letters.encode(text))
 B, T = 2, trunk.config.n_positions                        # rows as long as it can see
 x, y = ids[:B * T].reshape(B, T), ids[1:B * T + 1].reshape(B, T)
 print(trunk.config)
-about, _ = minifpt.weights.load(minifpt.weights.find("minigpt-language"))
+about, _ = weights.load(weights.find("minigpt-language"))
 print(f"it has read {len(about['text'])} novels; on their held-out pages its loss is "
       f"{about['test_loss']:.4f} nats a byte")
 
 # %% [markdown]
 # A **block** has two **parts**: self-attention (lessons 4 and 5), in which tokens look at each
-# other, and a **feed-forward** part, in which each token is by itself. Each reads through a layer
-# norm of its own and *adds* its result to what it read:
+# other, and a **feed-forward** part, in which each token is by itself. Each part reads through a
+# layer norm of its own, and its result is *added* to what it read:
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
 # $s$ `(B, T, C)` is the **residual stream**. It begins as the token's row in a table, `wte`
-# `(V, C)`, plus the position's row in another, `wpe` `(N, C)`, for $N$ positions. At its end a
-# last layer norm, and each of the $V$ bytes gets a score: the product of the stream with that
-# byte's row in the *same* table.
+# `(V, C)`, plus the position's row in another, `wpe` `(N, C)`, for $N$ positions. At its end
+# comes a last layer norm. Then each of the $V$ bytes gets a score: the product of the stream with
+# that byte's row in the *same* table.
 
 # %%
-NAMES = [f"{part} {i}" for i in range(trunk.config.n_layer) for part in ("attn", "mlp")]
-
-
-def stream(x, cut=(), overwrite=()):
-    """ids (B, T) -> the stream s (B, T, C) at the start and after each part."""
-    s = trunk.wte.weight.data[x] + trunk.wpe.weight.data[:x.shape[1]]
-    stages = [s]
-    for i, block in enumerate(trunk.h):
-        for part, norm, layer in (("attn", block.ln_1, block.attn),
-                                  ("mlp", block.ln_2, block.mlp)):
-            if f"{part} {i}" not in cut:
-                out = layer.forward(norm.forward(s)[0])[0]
-                s = out if f"{part} {i}" in overwrite else s + out
-            stages.append(s)
-    return stages
-
-
 def read(s):
     """stream (B, T, C) -> scores (B, T, V)"""
-    return trunk.ln_f.forward(s)[0] @ trunk.wte.weight.data.T
+    return trunk.ln_f.forward(s)[0] @ lm.wte.weight.data.T
+
+
+def gpt2(ids):
+    """All of GPT-2: ids (B, T) -> scores (B, T, V)"""
+    s = lm.wte.weight.data[ids] + trunk.wpe.weight.data[:ids.shape[1]]     # (B, T, C)
+    for block in trunk.h:
+        s = s + block.attn.forward(block.ln_1.forward(s)[0])[0]
+        s = s + block.mlp.forward(block.ln_2.forward(s)[0])[0]
+    return read(s)
 
 
 def nats(logits):
@@ -102,16 +96,16 @@ def nats(logits):
     return float(F.cross_entropy(logits, y)[0])
 
 
-stages = stream(x)
-whole = nats(read(stages[-1]))
-print(f"our text by our lines:       {whole:.4f} nats a byte")
-print(f"our text by the library:     {nats(trunk.logits(x)):.4f}")
+whole = nats(lm.logits(x))
+print(f"our text by our lines:       {nats(gpt2(x)):.4f} nats a byte")
+print(f"our text by the library:     {whole:.4f}")
 print(f"a model that knows nothing:  {np.log(256):.4f}")
 
 # %% [markdown]
-# (Our text is plainer than the novels.) The library's block does the same, and keeps what the way
-# back will need. With `last` it leaves out what nobody reads: a Frozen Pretrained Transformer
-# reads its answer off the last tokens alone.
+# (Our text is plainer than the novels.) The library's block computes the same, and keeps what the
+# backward pass will need. With `last` it leaves out what nobody reads: a Frozen Pretrained
+# Transformer reads its answer off the last tokens alone. With `past` it goes on from tokens that
+# it has seen before, to write text byte by byte.
 
 # %%
 show(Block.forward)
@@ -119,9 +113,23 @@ show(Block.forward)
 # %% [markdown]
 # ## What runs through
 #
-# The stream has the same shape everywhere. So we can ask at any place what the model would say if
-# it ended there: `read` the stream early. The text goes on with the line at the bottom; each row
-# of the picture is read after one more part, and shows the likeliest next byte.
+# The stream has the same shape everywhere. So we can ask after any part what the model would say
+# if it ended there: `read` the stream early. `minifpt.trace` records every operation while the
+# library runs. The stream begins as what `wpe` returns, and after each part it is what a residual
+# connection returns.
+
+# %%
+with minifpt.trace(lm) as t:
+    lm.logits(x)
+residuals = [step for step in t.steps if step.op == "residual"]
+stages = [t.outputs["trunk.wpe"], *(step.output for step in residuals)]       # each (B, T, C)
+NAMES = [f"h.{i}.{part}" for i in range(trunk.config.n_layer) for part in ("attn", "mlp")]
+print(f"{len(t.steps)} operations, {len(residuals)} of them add to the stream:",
+      *(step.name for step in residuals[:3]), "...")
+
+# %% [markdown]
+# In the picture the text stands in the line at the bottom. Each row is read after one more part,
+# and shows the likeliest next byte.
 
 # %%
 def sign(byte):
@@ -136,16 +144,16 @@ fig, (ax,) = figure(width=8.6, height=4.5)
 matrix(ax, right[:, window], "Read early: the likeliest next byte after each part",
        limit=1, digits=None, columns=[sign(b) for b in y[0, window]],
        rows=["tables", *NAMES])
-for (i, t), byte in np.ndenumerate(probabilities.argmax(-1)[:, window]):
-    ax.text(t, i, sign(byte), ha="center", va="center", fontsize=8,
-            color="white" if right[:, window][i, t] > 0.6 else color.ink)
-ax.set_xlabel("the byte that comes next; dark: it was given a high probability")
+for (i, j), byte in np.ndenumerate(probabilities.argmax(-1)[:, window]):
+    ax.text(j, i, sign(byte), ha="center", va="center", fontsize=8,
+            color="white" if right[:, window][i, j] > 0.6 else color.ink)
+ax.set_xlabel("the byte that comes next; dark: the model gives it a high probability")
 picture(fig)
 print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in stages])
 
 # %% [markdown]
-# At the start it says what it was given: a byte is most like itself. Then the guesses grow from
-# frequent bytes to words. No part replaces what was there; each writes a correction:
+# At the start the model repeats its input: a byte is most like itself. Then the guesses grow from
+# frequent bytes to words. No part replaces what was there; each adds a correction:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots
 #    + \text{mlp}_5(\cdot) $$
@@ -158,28 +166,63 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 guess = ...                                               # 0 to 12
 
 # %%
-cut = np.array([nats(read(stream(x, cut=[name])[-1])) for name in NAMES])
-overwritten = np.array([nats(read(stream(x, overwrite=[name])[-1])) for name in NAMES])
-reveal(guess, int((cut < whole + 0.1).sum()), "of 12")
+class Changed(Block):
+    """A block in which the result of a part joins the stream in another way."""
+
+    def __init__(self, block, joins):
+        vars(self).update(vars(block))                    # the same layers
+        self.joins = joins                                # {"attn": a function}
+
+    def forward(self, s, *args, **kwargs):
+        for norm, part in ((self.ln_1, "attn"), (self.ln_2, "mlp")):
+            result = getattr(self, part).forward(norm.forward(s)[0])[0]
+            s = self.joins.get(part, np.add)(s, result)
+        return s, None
+
+
+def cut(s, result):
+    """The stream runs past the part."""
+    return s
+
+
+def forget(s, result):
+    """The residual connection is forgotten: the result takes the place of the stream."""
+    return result
+
+
+def loss_with(join, parts):
+    """The loss of our text with some parts, ["h.0.attn"], joined in another way."""
+    blocks = trunk.h
+    trunk.h = [Changed(block, {part: join for part in ("attn", "mlp") if f"h.{i}.{part}" in parts})
+               for i, block in enumerate(blocks)]
+    try:
+        return nats(lm.logits(x))
+    finally:
+        trunk.h = blocks
+
+
+loss_cut = np.array([loss_with(cut, [name]) for name in NAMES])
+loss_forgotten = np.array([loss_with(forget, [name]) for name in NAMES])
+reveal(guess, int((loss_cut < whole + 0.1).sum()), "of 12")
 
 fig, (ax,) = figure(width=8, height=3.1)
-places = np.arange(len(NAMES))
-ax.bar(places - 0.2, cut, 0.4, color=color.teal,
-       label="the part is cut: s stays as it is")
-ax.bar(places + 0.2, overwritten, 0.4, color=color.ochre,
-       label="forgotten residual: its result in place of s")
+at = np.arange(len(NAMES))
+ax.bar(at - 0.2, loss_cut, 0.4, color=color.teal,
+       label="the part is cut: the stream runs past it")
+ax.bar(at + 0.2, loss_forgotten, 0.4, color=color.ochre, hatch="//", edgecolor="white",
+       label="forgotten residual: the result replaces the stream")
 ax.axhline(whole, color=color.ink, linestyle="--", label="whole")
 ax.set(title="One part wrong, the other eleven as they were", ylabel="nats a byte",
-       ylim=(0, 1.15 * max(cut.max(), overwritten.max())))
-ax.set_xticks(places, NAMES, fontsize=8)
+       ylim=(0, 1.15 * max(loss_cut.max(), loss_forgotten.max())))
+ax.set_xticks(at, NAMES, fontsize=8)
 ax.legend(loc="upper left", fontsize=8)
 picture(fig)
 
 # %% [markdown]
 # Most parts can be spared, one at a time. Those of the first block cannot: they make of bytes
-# what all others read. To forget the residual is another matter: what was written before is gone.
-# With one exception. Look at `mlp 0`: its result can stand in for the stream almost without a
-# loss, so it must hold nearly all that the parts above will ask for.
+# what all others read. To forget a residual connection is far worse for most of them: what was
+# written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
+# little cost, so it must hold nearly all that the parts above ask for.
 #
 # ## The way back
 #
@@ -189,17 +232,18 @@ picture(fig)
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# where $f^\top$ stands for "the backward of $f$". The library's code; its lines with `None` are
-# for frozen parameters, lesson 7:
+# where $f^\top$ means "the backward pass of $f$". Here is the library's code. Its `dy` is first
+# $ds'$ and then $du$; its lines with `None` are for frozen parameters, lesson 7.
 
 # %%
-show(Block.backward)
+show(F.residual_backward, Block.backward)
 
 
 # %% [markdown]
-# We break it in two places, and check a small block with weights off their starting values. Its
-# own parameters, 12 arrays, and its input $x$: of how many of these 13 gradients will the check
-# say that they are wrong, when the *outer* residual (`da[:, -dx.shape[1]:] += dx`) is forgotten?
+# We break it in two places, and check a small block whose weights are not at their starting
+# values. It has 12 arrays of parameters, and an input $x$. For how many of these 13 does the check
+# find a wrong gradient when the *outer* residual connection is forgotten, that is, when the last
+# line returns `da` alone?
 
 # %%
 guess = ...
@@ -208,16 +252,14 @@ guess = ...
 # %%
 class OuterForgotten(Block):
     def backward(self, dy, cache):
-        c_ln_1, c_attn, c_ln_2, c_mlp, _ = cache
-        dx = self.ln_2.backward(self.mlp.backward(dy, c_mlp), c_ln_2) + dy
-        return self.ln_1.backward(self.attn.backward(dx, c_attn), c_ln_1)
+        du = dy + self.ln_2.backward(self.mlp.backward(dy, cache["mlp"]), cache["ln_2"])
+        return self.ln_1.backward(self.attn.backward(du, cache["attn"]), cache["ln_1"])
 
 
 class InnerForgotten(Block):
     def backward(self, dy, cache):
-        c_ln_1, c_attn, c_ln_2, c_mlp, _ = cache
-        dx = self.ln_2.backward(self.mlp.backward(dy, c_mlp), c_ln_2)
-        return self.ln_1.backward(self.attn.backward(dx, c_attn), c_ln_1) + dx
+        du = self.ln_2.backward(self.mlp.backward(dy, cache["mlp"]), cache["ln_2"])
+        return du + self.ln_1.backward(self.attn.backward(du, cache["attn"]), cache["ln_1"])
 
 
 def checked(kind):
@@ -236,78 +278,90 @@ for kind in (Block, OuterForgotten, InnerForgotten):
     print(f"{kind.__name__:15} error {error:.0e}, wrong:", ", ".join(wrong) or "none")
 
 # %% [markdown]
-# A block can hand a wrong gradient down and have all of its own right. It would train; the blocks
-# below it would not. Whoever checks parameters only, of one block only, never sees it: check $dx$
-# as well.
+# A block can hand a wrong gradient down while all of its own are right. It would train; the blocks
+# below it would not. A check of the parameters of one block never sees this: check $dx$ as well.
 #
-# ## A bend
+# ## The activation
 #
-# The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. Without
-# something between them they would be one. GPT-2 has **GELU** there: $x$ times the probability
-# $\Phi(x)$ that a normal random number is below $x$. The code of its authors takes an
-# approximation with tanh:
+# The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. With nothing
+# between them they would be one linear layer. So a nonlinear function stands there, the
+# **activation function**. GPT-2 takes **GELU**: $x$ times the probability $\Phi(x)$ that a normal
+# random number is below $x$. Its authors' code uses an approximation with tanh:
 #
 # $$ x\,\Phi(x) \approx \frac{x}{2}\,(1 + \tanh u), \qquad
 #    u = \sqrt{2/\pi}\,\big(x + 0.044715\, x^3\big) $$
 #
-# The trunk was trained with this bend. We put others in its place and train nothing. How many
-# nats does the loss rise with ReLU, $\max(x, 0)$, which looks much the same?
+# The trunk was trained with this one, `gelu_new` in GPT-2's config. We put others in its place and
+# train nothing. By how many nats does the loss rise with ReLU, $\max(x, 0)$, which looks much the
+# same?
 
 # %%
 guess = ...
 
 
 # %%
-def with_bend(bend):
-    """The loss with another bend in all blocks; then everything is as before."""
-    original = fast.gelu                                  # what the layers call
-    fast.gelu = lambda u, keep=True: (bend(u), None)
+class NoActivation(Layer):
+    def forward(self, x, need_dx=True):
+        return x, None
+
+
+def loss_with_activation(activation):
+    """The loss with another activation in all blocks; then everything is as before."""
+    before = [block.mlp.act for block in trunk.h]
     try:
-        return nats(trunk.logits(x))
+        for block in trunk.h:
+            block.mlp.act = activation
+        return nats(lm.logits(x))
     finally:
-        fast.gelu = original
+        for block, act in zip(trunk.h, before, strict=True):
+            block.mlp.act = act
 
 
-bends = {"tanh form, GPT-2's": lambda u: F.gelu(u)[0], "x Φ(x)": lambda u: u * ndtr(u),
-         "ReLU": lambda u: np.maximum(u, 0), "no bend": lambda u: u}
-rise = {name: with_bend(bend) - whole for name, bend in bends.items()}
-reveal(guess, rise["ReLU"], "nats")
+activations = {"gelu_new: with tanh": Activation("gelu_new"),
+               "gelu: x Φ(x)": Activation("gelu"), "relu": Activation("relu"),
+               "none": NoActivation()}
+rise = {name: loss_with_activation(act) - whole for name, act in activations.items()}
+reveal(guess, rise["relu"], "nats")
 
 u = np.linspace(-4, 3, 300)
 fig, axes = figure(2, width=4, height=2.7)
-for (name, bend), ink, style in zip(bends.items(),
-                                    (color.ink, color.teal, color.ochre, color.grey),
-                                    ("-", ":", "-", "--"), strict=True):
-    axes[0].plot(u, bend(u), style, color=ink, label=name)
-axes[0].set(title="The bend", xlabel="in", ylabel="out", ylim=(-1, 3))
+for (name, act), ink, style in zip(activations.items(),
+                                   (color.ink, color.teal, color.ochre, color.grey),
+                                   ("-", ":", "-.", "--"), strict=True):
+    axes[0].plot(u, act.forward(u)[0], style, color=ink, label=name)
+axes[0].set(title="The activation function", xlabel="in", ylabel="out", ylim=(-1, 3))
 axes[0].legend(fontsize=8)
-axes[1].plot(u, F.gelu_backward(np.ones_like(u), u), color=color.ink, label="GELU")
+axes[1].plot(u, F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), color=color.ink,
+             label="GELU's")
 axes[1].plot(u, 0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3))), "--",
              color=color.ochre, label="(1 + tanh u) / 2 alone")
-axes[1].set(title="Its slope", xlabel="in")
+axes[1].set(title="Its derivative", xlabel="in")
 axes[1].legend(fontsize=8)
 picture(fig)
 for name, value in rise.items():
     print(f"{name:20} loss {value:+.4f} nats")
 
 # %% [markdown]
-# The exact form and the approximation can stand for each other. ReLU cannot: weights belong to
-# the bend that they were trained with. Without a bend little is left.
+# The exact form and the approximation can stand in for each other. ReLU cannot: weights belong to
+# the activation that they were trained with. With none at all, little is left of what the model
+# knows.
 #
-# The slope is the product rule, with $t = \tanh u$ and $\tanh' = 1 - \tanh^2$:
+# The derivative follows from the product rule, with $t = \tanh u$ and $\tanh' = 1 - \tanh^2$:
 #
 # $$ dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,\frac{du}{dx} \Big),
 #    \qquad \frac{du}{dx} = \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) $$
 #
-# Forget its second term and you get the dashed line, which looks harmless. The check:
+# Forget its second term and you get the dashed line, which looks harmless. The check does not
+# think so:
 
 # %%
-show(F.gelu, F._gelu_tanh, F.gelu_backward)
+show(F.gelu, F.gelu_backward)
 
 
 # %%
-def half_a_product_rule(dy, x):
-    return dy * 0.5 * (1 + F._gelu_tanh(x))
+def half_a_product_rule(dy, cache):
+    x = cache.x
+    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
 
 
 some = np.random.default_rng(0).standard_normal((4, 8))
@@ -318,14 +372,14 @@ for name, backward in (("F.gelu_backward", F.gelu_backward),
           "pass" if report else "FAIL")
 
 # %% [markdown]
-# (`F.gelu` is the mathematics. The layers call `fast.gelu`, which finds the slope in the same
-# pass; a test holds the two equal.)
+# (`F.gelu` is the mathematics. The layers call `fast.gelu`, which computes the derivative in the
+# same pass; a test checks that the two agree.)
 #
 # ## Counted and drawn
 #
-# Every matrix of the trunk, to scale: a rectangle as large as it has numbers. Pink is what a
-# Frozen Pretrained Transformer trains, grey what it keeps frozen or does not use. (The offsets of
-# the linear layers, a line each, are left out.)
+# Every matrix of the language model, to scale: the area of a rectangle is how many numbers the
+# matrix has. Pink is what a Frozen Pretrained Transformer trains, grey what it keeps frozen or
+# does not use. (The biases of the linear layers, a thin line each, are left out.)
 
 # %%
 C = trunk.config.n_embd
@@ -349,7 +403,7 @@ for i, block in enumerate(trunk.h):
             label = name.removesuffix(".weight") if wide > C else "c_proj"
             draw(at, row, wide, C, label)
             at += wide + 12
-    for k in range(4):                                    # two norms, scale and offset
+    for k in range(4):                                    # two norms, scale and bias
         draw(at + 8, row + 36 * k, C, 10, trained=True)
     ax.text(-12, row + C / 2, f"h.{i}", ha="right", va="center", fontsize=8)
 for k in range(2):                                        # ln_f
@@ -357,14 +411,14 @@ for k in range(2):                                        # ln_f
 ax.text(at, row + 1.55 * C, "ln_f", ha="right", va="center", fontsize=8)
 ax.text(at + 8 + C / 2, 1.2 * C, "ln_1, ln_2", ha="center", fontsize=8)
 ax.set(xlim=(-70, at + C + 20), ylim=(row + 1.8 * C, -10), aspect="equal",
-       title="The shipped trunk, to scale (layer norms are drawn too thick)")
+       title="The shipped model, to scale (layer norms are drawn too thick)")
 ax.axis("off")
 picture(fig)
 
 # %% [markdown]
-# A block has $3C^2$ in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the feed-forward
-# part: $12\,C^2$ weights, whatever the number of heads or tokens. All the rest of it grows with
-# $C$ only.
+# A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
+# feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of it grows
+# with $C$ only.
 #
 # GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens. What share of its parameters,
 # in percent, is that table?
@@ -373,49 +427,49 @@ picture(fig)
 guess = ...
 
 # %%
-def count(**shape):
-    """Parameters of a GPT-2 by group, from its shape; nothing is allocated."""
-    config = vars(minifpt.GPT2Config(**shape))
-    total = {}
-    for name, size in parameter_shapes(config):
-        total[group_of(name)] = total.get(group_of(name), 0) + int(np.prod(size))
+def count(model):
+    """{part: parameters}; "wte" is the table of tokens."""
+    total = Counter()
+    for name, p in model.named_parameters():
+        total["wte" if name == "wte.weight" else p.group] += p.data.size
     return total
 
 
-counts = {name: count(**shape) for name, shape in SHAPES.items()}
-base = counts["gpt2"]
-reveal(guess, 100 * base["tok"] / sum(base.values()), "%")
+def from_shape(**shape):
+    """A language model without weights: all are 0 and take no memory."""
+    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
+
+
+counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
+reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
 
 fig, (ax,) = figure(width=8, height=2.7)
-inks = {"tok": color.grey, "attn": color.teal, "mlp": color.ink, "pos": color.trained,
+inks = {"wte": color.grey, "attn": color.teal, "mlp": color.ink, "pos": color.trained,
         "ln": color.trained}
 for name, groups in counts.items():
-    left, total = 0, sum(groups.values())
+    left = 0
     for group, ink in inks.items():
-        share = 100 * groups[group] / total
+        share = 100 * groups[group] / groups.total()
         ax.barh(name, share, left=left, color=ink, edgecolor="white", linewidth=0.5)
         if share > 8:
             ax.text(left + share / 2, name, f"{group} {share:.0f} %", ha="center",
                     va="center", fontsize=8, color="white")
         left += share
-    ax.text(101, name, f"{total / 1e6:,.1f} M", va="center", fontsize=9)
+    ax.text(101, name, f"{groups.total() / 1e6:,.1f} M", va="center", fontsize=9)
 ax.invert_yaxis()
 ax.set(xlim=(0, 112), xlabel="share of the parameters, %",
        title="What GPT-2s are made of (pink: positions and layer norms)")
 picture(fig)
-mine = {}
-for name, p in trunk.named_parameters():
-    mine[group_of(name)] = mine.get(group_of(name), 0) + p.data.size
-print("minigpt, counted by shape:", counts["minigpt"])
-print("minigpt, counted by array:", mine)
+print("minigpt, from its shape:  ", dict(counts["minigpt"]))
+print("minigpt, from its weights:", dict(count(lm)))
 
 # %% [markdown]
 # ## From a file
 #
-# The names in our trunk are GPT-2's own, as the library Transformers spells them, and so are the
-# shapes. Then its weights can go into a file as Transformers writes it, and come back. Such a
-# folder has a `config.json`, and `model.safetensors`: eight bytes with the length of a header,
-# the header as JSON, then the numbers as they lie in memory. We write one by hand.
+# Our parameters have the names and shapes of GPT-2's own, as the library Transformers spells them.
+# So we can write our weights into a file as Transformers does, and read them back. Such a folder
+# has a `config.json`, and a `model.safetensors`: eight bytes with the length of a header, the
+# header as JSON, then the numbers as they lie in memory. We write one by hand.
 
 # %%
 def save_like_transformers(arrays, config, folder):
@@ -432,7 +486,12 @@ def save_like_transformers(arrays, config, folder):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-arrays = {name: p.data for name, p in trunk.named_parameters()}
+def arrays_of(model):
+    """{GPT-2's name: array}, without the "trunk." of ours"""
+    return {name.removeprefix("trunk."): p.data for name, p in model.named_parameters()}
+
+
+arrays = arrays_of(lm)
 config = {"model_type": "gpt2", "activation_function": "gelu_new",
           "layer_norm_epsilon": 1e-5,
           "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
@@ -443,35 +502,36 @@ for name in ("wte.weight", "wpe.weight", *(n for n in arrays if n.startswith("h.
     print(f"{name:24}{arrays[name].shape}")
 
 # %% [markdown]
-# Two ways to take it in. `from_pretrained` reads the folder as it is. `minifpt.weights.convert`
-# writes it once more as a file of ours, by default in float16.
+# There are two ways to load it. `from_pretrained` reads the folder as it is. `convert` writes it
+# once more as a file of ours, by default in float16.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
     folder = Path(folder)
     save_like_transformers(arrays, config, folder)
-    again = minifpt.GPT2.from_pretrained(folder)
-    path = minifpt.weights.convert(folder, folder / "mine.npz", progress=False)
-    converted = minifpt.GPT2.from_pretrained(path)
+    again = minifpt.LanguageModel.from_pretrained(folder)
+    path = convert(folder, folder / "mine.npz", progress=False)
+    converted = minifpt.LanguageModel.from_pretrained(path)
     for name, other in (("the folder itself", again), ("converted", converted)):
-        same = all((p.data == arrays[n]).all() for n, p in other.named_parameters())
+        same = all((a == arrays[n]).all() for n, a in arrays_of(other).items())
         print(f"{name:18} every number the same: {same},",
               f"{nats(other.logits(x)):.4f} nats")
 
     wrong = {**arrays, "h.0.attn.c_attn.weight": arrays["h.0.attn.c_attn.weight"].T}
     save_like_transformers(wrong, config, folder)
     try:
-        minifpt.GPT2.from_pretrained(folder)
+        minifpt.LanguageModel.from_pretrained(folder)
     except ValueError as e:
         print("c_attn transposed:", str(e).replace(str(folder), "FOLDER"))
 
 # %% [markdown]
 # (float16 lost nothing here only because the shipped numbers were float16 to begin with.)
 #
-# Real ones go the same way. These commands need a network, so this lesson does not run them:
+# OpenAI's weights go the same way. These commands need a network, so this lesson does not run
+# them; the first is run in a clone of the project:
 #
 # ```sh
-# pip install "minifpt[gpt2]"
+# pip install '.[gpt2]'
 # minifpt convert gpt2                       # or gpt2-medium, -large, -xl, distilgpt2, OWNER/NAME
 # minifpt convert path/to/folder             # what Transformers' save_pretrained wrote
 # minifpt generate --model gpt2 "It was a"
@@ -485,8 +545,8 @@ with tempfile.TemporaryDirectory() as folder:
 # But `attn.c_proj` is `(C, C)`. Transposed, it loads without a word. And some things have no
 # shape at all: the number of heads, or what comes first, query or key.
 #
-# We transpose `attn.c_proj` in all six blocks. How many nats a byte? (The trunk as it is, and a
-# model that knows nothing, are printed at the top.)
+# We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (Those of the
+# model as it is, and of one that knows nothing, are printed at the top.)
 
 # %%
 guess = ...
@@ -494,15 +554,15 @@ guess = ...
 
 # %%
 def mistake(change):
-    """A fresh trunk, changed, -> (nats a byte, largest change of a score)."""
-    other = minifpt.GPT2.from_pretrained("minigpt-language")
-    change(other)
+    """A fresh model, its trunk changed -> (nats a byte, largest change of a score, the model)."""
+    other = minifpt.LanguageModel.from_pretrained("minigpt-language")
+    change(other.trunk)
     logits = other.logits(x)
-    return nats(logits), float(np.abs(logits - trunk.logits(x)).max()), other
+    return nats(logits), float(np.abs(logits - lm.logits(x)).max()), other
 
 
 def each_block(change):
-    return lambda other: [change(block) for block in other.h]
+    return lambda trunk: [change(block) for block in trunk.h]
 
 
 def transpose(block):
@@ -527,18 +587,18 @@ def epsilon(block):
     block.ln_1.eps = block.ln_2.eps = 1e-12
 
 
-def shift_positions(other):
-    other.wpe.weight.data = np.roll(other.wpe.weight.data, 1, axis=0)
+def shift_positions(trunk):
+    trunk.wpe.weight.data = np.roll(trunk.wpe.weight.data, 1, axis=0)
 
 
-mistakes = {"none": lambda other: None,
+mistakes = {"none": lambda trunk: None,
             "attn.c_proj transposed": each_block(transpose),
             "queries and keys exchanged": each_block(queries_for_keys),
             "ln_1 and ln_2 exchanged": each_block(exchange_norms),
-            "positions count from 1": shift_positions,
+            "positions shifted by one": shift_positions,
             "8 heads in place of 4": each_block(eight_heads),
-            "blocks 2 and 3 exchanged": lambda other: other.h.insert(2, other.h.pop(3)),
-            "epsilon 1e-12 for 1e-5": each_block(epsilon)}
+            "blocks 2 and 3 exchanged": lambda trunk: trunk.h.insert(2, trunk.h.pop(3)),
+            "epsilon 1e-12, not 1e-5": each_block(epsilon)}
 found = {name: mistake(change) for name, change in mistakes.items()}
 reveal(guess, found["attn.c_proj transposed"][0], "nats")
 
@@ -552,24 +612,24 @@ ax.invert_yaxis()
 ax.set(xlabel="nats a byte", xlim=(0, 6.3),
        title="Seven mistakes that load without a word")
 picture(fig)
-exact = minifpt.GPT2.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
-rounding = np.abs(trunk.logits(x) - exact).max()
+exact = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
+rounding = np.abs(lm.logits(x) - exact).max()
 print(f"largest change of a score: rounding alone {rounding:.1e}, "
       f"blocks exchanged {found['blocks 2 and 3 exchanged'][1]:.1e}, "
-      f"epsilon {found['epsilon 1e-12 for 1e-5'][1]:.1e}")
+      f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
 
 # %% [markdown]
-# All seven have the right names and shapes. Most would be noticed by whoever reads what the model
-# writes. The last two might not: it writes on, a little worse or not even that. What sees all
-# seven is to compare *scores* with those of the reference implementation, on the same input. Two
-# right programs differ by rounding; the smallest mistake here makes a difference many times as
-# large. So the project's tests hold our scores against those of Transformers
+# All seven have the right names and shapes. Most of them show when you read what the model writes.
+# The last two might not: it writes a little worse, or as well as before. What sees all seven is to
+# compare *scores* with those of the reference implementation, on the same input. Two correct
+# programs differ by rounding; the smallest mistake here makes a difference many times as large. So
+# the project's tests compare our scores with those of Transformers
 # (`tests/test_oracle_gpt2.py`, and small checkpoints that it wrote in `tests/golden`).
 #
 # ## It writes
 #
-# The scores at the last token, softmax, a draw; the drawn byte is appended, and again.
-# `temperature` divides the scores (lesson 2), `top_k` keeps the k likeliest.
+# To write, take the scores at the last token, apply softmax, draw a byte, append it, and start
+# again. `temperature` divides the scores (lesson 2), `top_k` keeps the k likeliest.
 
 # %%
 show(minifpt.gpt2.sample)
@@ -579,26 +639,26 @@ prompt = "The old man opened the door and "
 
 
 def write(model, temperature, tokens=160):
-    ids = model.generate(words.encode(prompt), tokens, temperature, top_k=40, seed=2)
-    return words.decode(ids).replace("\n", " ")
+    ids = model.generate(letters.encode(prompt), tokens, temperature, top_k=40, seed=2)
+    return letters.decode(ids).replace("\n", " ")
 
 
 for temperature in (0, 0.5, 0.8, 1.2):
-    print(f"temperature {temperature}:\n  {write(trunk, temperature)}")
+    print(f"temperature {temperature}:\n  {write(lm, temperature)}")
 for name in ("attn.c_proj transposed", "blocks 2 and 3 exchanged"):
     print(f"\n{name}, 0.8:\n  {write(found[name][2], 0.8)}")
 
 # %% [markdown]
-# Words, the rhythm of a sentence, no sense: it is about a hundredth of the smallest GPT-2. At
-# temperature 0 it runs in circles. For the next lessons it need not write well. The question will
-# be whether its weights hold something that random ones do not.
+# Words, the rhythm of a sentence, no sense: it has about a hundredth of the parameters of the
+# smallest GPT-2. At temperature 0 it goes round in circles. For the next lessons it need not write
+# well. They ask whether its weights hold something that random ones do not.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/06_gpt2_whole.py`.
 #
 # **1.** Count the parameters of a GPT-2 from its shape, to the last one: two tables, the weights
-# *and offsets* of the blocks, the last layer norm. The number of heads is not among the
+# *and biases* of the blocks, the last layer norm. The number of heads is not among the
 # arguments. Why?
 
 # %%
@@ -612,7 +672,7 @@ check("gpt2_parameters", gpt2_parameters)
 
 # %% [markdown]
 # **2.** The way back through a block: $u = s + a(s)$, $s' = u + m(u)$. You are given the backward
-# of $a$ and of $m$, layer norms included, as functions.
+# passes of $a$ and of $m$, layer norms included, as functions.
 
 # %%
 def block_backward(dy, a_backward, m_backward):
@@ -624,8 +684,8 @@ check("block_backward", block_backward)
 
 
 # %% [markdown]
-# **3.** The exact GELU is $y = x\,\Phi(x)$. Derive its backward. $\Phi$ is `ndtr`, imported
-# above; its slope is the density $\varphi(x) = e^{-x^2/2} / \sqrt{2\pi}$. Then try
+# **3.** The exact GELU is $y = x\,\Phi(x)$. Derive its backward pass. $\Phi$ is `ndtr`, imported
+# above; its derivative is the density $\varphi(x) = e^{-x^2/2} / \sqrt{2\pi}$. Then try
 # `minifpt.gradcheck` on it.
 
 # %%
@@ -653,11 +713,11 @@ check("c_attn_from_three", c_attn_from_three)
 
 # %% [markdown]
 # **5.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes
-# a list of parts to cut and says the loss. It costs a run of the model, so do not try every set.
+# a list of parts to cut and returns the loss. Each call runs the model, so do not try every set.
 # The check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to
-# `True`: how many of the twelve parts can our trunk lose for half a nat? And is the answer the
+# `True`: how many of its twelve parts can our model lose for half a nat? And is the answer the
 # same for a text without line breaks, `text.replace("\n", " ")`? (Look at the loss of the *whole*
-# trunk on it, too. What has the trunk learned that such a text breaks?)
+# model on it, too. What has it learned that such a text breaks?)
 
 # %%
 def parts_to_spare(loss_without, n, k):
@@ -674,7 +734,7 @@ check("parts_to_spare", parts_to_spare)
 RUN = False
 if RUN:
     def loss_without(parts):
-        return nats(read(stream(x, cut=[NAMES[i] for i in parts])[-1]))
+        return loss_with(cut, [NAMES[i] for i in parts])
 
     for k in range(1, 9):
         parts = parts_to_spare(loss_without, len(NAMES), k)

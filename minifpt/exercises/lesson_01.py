@@ -99,11 +99,21 @@ def gradient_is_right(rng):
         f"{right}one of its entries was 0. Do you divide by that entry?": False})
 
 
+def _turns(rng, low, high):
+    """10^low <= k < 10^high, such that no step in powers of ten or two is close to a whole number
+    of half turns: there all longer steps of the row would agree on one wrong slope."""
+    steps = np.concatenate([10.0 ** np.arange(-4, 4), 2.0 ** np.arange(-14, 11)])
+    while True:
+        k = float(10.0 ** rng.uniform(low, high))
+        if (np.abs(np.sin(k * steps[k * steps > 1])) > 0.02).all():
+            return k
+
+
 @exercise
 def choose_step(rng):
     for low, high in rng.permutation([(-4.0, -3.7), (-4.0, -3.7), (-3.0, 3.0), (3.7, 4.0),
                                       (3.7, 4.0)]):
-        k, x = float(10.0 ** rng.uniform(low, high)), float(rng.uniform(-1, 1))
+        k, x = _turns(rng, low, high), float(rng.uniform(-1, 1))
         # Neither flat there (the slope is at least 0.7 k) nor straight (the curvature is not 0).
         at_x = float(rng.uniform(0.2, 0.8) * rng.choice([-1, 1]))
         phase, c = at_x - k * x, float(rng.uniform(1, 3))

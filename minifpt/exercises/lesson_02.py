@@ -8,18 +8,19 @@ from . import Case, exercise
 
 @exercise
 def loss_of_a_hint(rng):
-    V, k = int(rng.integers(5, 60000)), float(rng.uniform(2, 50))
-    p = k / (V - 1 + k)
-    return Case((V, k), -np.log(p), {
-        "bits for nats: take the natural logarithm": -np.log2(p),
-        "the probabilities must sum to 1: the target's share is one of V words, not added to V":
-            -np.log(k / (V + k)),
-        "that is the loss of a model that knows nothing": np.log(V),
-        "k / V is no probability: when the target gets more, do the others keep 1 / V?":
-            -np.log(k / V),
-        "the sign is the other way round: a loss is at least 0": np.log(p),
-        "that is the probability; the loss is minus its logarithm": p,
-    })
+    for low, high in ((5, 30), (1000, 60000)):            # where V - 1 and V differ, and GPT-2's
+        V, k = int(rng.integers(low, high)), float(rng.uniform(2, 50))
+        p = k / (V - 1 + k)
+        yield Case((V, k), -np.log(p), {
+            "bits for nats: take the natural logarithm": -np.log2(p),
+            "the probabilities must sum to 1: the target is one of the V words, not one more":
+                -np.log(k / (V + k)),
+            "that is the loss of a model that knows nothing": np.log(V),
+            "k / V is no probability: when the target gets more, do the others keep 1 / V?":
+                -np.log(k / V),
+            "the sign is the other way round: a loss is at least 0": np.log(p),
+            "that is the probability; the loss is minus its logarithm": p,
+        })
 
 
 @exercise
@@ -41,7 +42,7 @@ def softmax_with_temperature(rng):
             "one softmax over the whole array: each row is a choice of its own":
                 softmax(x / tau),
             "the temperature has no effect: that is softmax(z)": softmax(x, axis=-1),
-            "a row sums to 0 / 0: take the maximum away row by row, not from the whole array":
+            "a row is 0 / 0: subtract the maximum row by row, not one maximum for the whole array":
                 lambda p, top=top: np.isnan(p).any() and np.isfinite(p[top]).all(),
             "it overflows: what is the largest number that you take the exponential of?":
                 lambda p, naive=naive: not np.isfinite(naive).all() and not np.isfinite(p).all(),
@@ -52,7 +53,7 @@ def softmax_with_temperature(rng):
 
 @exercise
 def smoothed_gradient(rng):
-    N, V = int(rng.integers(3, 7)), int(rng.integers(4, 9))
+    N, V = int(rng.integers(3, 7)), int(rng.integers(7, 11))
     logits, targets = 2 * rng.standard_normal((N, V)), rng.integers(0, V, N)
     a = float(rng.uniform(0.1, 0.4))
     p, hot = softmax(logits, axis=-1), np.eye(V)[targets]
@@ -61,10 +62,10 @@ def smoothed_gradient(rng):
         "a sum for a mean: the loss is the mean over the rows": p - soft,
         "a mean over rows and words: the loss is the mean over the rows alone":
             (p - soft) / (N * V),
-        "the sign is the other way round: what the model believed minus what was true":
+        "the sign is the other way round: what the model believes minus what is true":
             (soft - p) / N,
         "the smoothing is missing: that is the gradient for a hard target": (p - hot) / N,
-        "the soft target does not sum to 1: the target keeps only 1 - a of its own":
+        "the soft target does not sum to 1: the one-hot part counts 1 - a":
             (p - hot - a / V) / N,
         "the a / V is missing: every word gets its share, the target too":
             (p - (1 - a) * hot) / N,
@@ -84,25 +85,30 @@ def log_softmax_backward(rng):
         "that is softmax's backward, with p = exp(y): here y is a logarithm":
             p * (dy - (dy * p).sum(axis=-1, keepdims=True)),
         "the path through the log-sum-exp is missing: it reaches every entry of the row": dy,
-        "y is used for a probability: a logarithm became one by exp(y)":
+        "y is a logarithm; the probability is exp(y)":
             dy - y * dy.sum(axis=-1, keepdims=True),
         "a mean for a sum: every y of the row has its own path through the log-sum-exp":
             dy - p * dy.mean(axis=-1, keepdims=True),
         "the wrong axis: the log-sum-exp belongs to a row":
             dy - p * dy.sum(axis=0, keepdims=True),
-        "the sum stands alone: how much of it does each entry get?":
+        "each entry gets the whole sum: its share is its probability":
             dy - dy.sum(axis=-1, keepdims=True),
         "each entry counts only its own path: the log-sum-exp is shared by the row":
             dy - p * dy,
-        "the sign: y is x minus the log-sum-exp":
+        "a sign is wrong: y is x minus the log-sum-exp":
             dy + p * dy.sum(axis=-1, keepdims=True),
     })
 
 
 @exercise
 def loss_scale(rng):
+    sign = float(rng.choice([-1, 1]))
     for size in rng.permutation([1e-11, 1e-7, 1e4]):
+        sign = -sign                                      # the largest entry's, both in each draw
         gradient = size * rng.uniform(0.5, 2) * np.exp(1.5 * rng.standard_normal((50, 20)))
+        gradient *= rng.choice([-1.0, 1.0], gradient.shape)
+        row, column = rng.integers(50), rng.integers(20)
+        gradient[row, column] = 8 * sign * np.abs(gradient).max()
 
         def lost(scale, g=gradient):
             return float((np.float16(g * float(scale)) == 0).mean())
@@ -113,11 +119,16 @@ def loss_scale(rng):
         def power(scale):
             return np.isfinite(scale) and scale > 0 and np.frexp(float(scale))[0] == 0.5
 
+        def overflows_below(scale, g=gradient, o=overflows):
+            return o(scale) and not np.isposinf(np.float16(g * float(scale))).any()
+
         yield Case(
             (gradient,),
             lambda s, o=overflows, n=lost: bool(power(s) and not o(s) and n(s) <= 0.01), {
                 "not a power of two: any other scale rounds every entry once more":
                     lambda s: not power(s),
+                "negative entries overflow to minus infinity: how large an entry is has nothing "
+                "to do with its sign": overflows_below,
                 "the scale is too large: entries overflow to infinity": overflows,
                 "the scale is too small: more than 1 % of the entries become 0":
                     lambda s, n=lost: n(s) > 0.01})

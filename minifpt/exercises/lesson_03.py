@@ -5,67 +5,101 @@ import numpy as np
 from . import Case, exercise
 
 
+def _standardise(x, axis=-1):
+    """Layer norm with scale 1 and bias 0."""
+    centred = x - x.mean(axis=axis, keepdims=True)
+    return centred / np.sqrt((centred ** 2).mean(axis=axis, keepdims=True) + 1e-5)
+
+
 @exercise
-def offset_gradient(rng):
-    dy = rng.standard_normal((*rng.choice([2, 3, 4, 5], 2, replace=False), 7))
-    return Case((dy,), dy.sum(axis=(0, 1)), {
-        "a mean for a sum: every token adds its whole share": dy.mean(axis=(0, 1)),
-        "a mean over one axis of rows: every token adds its whole share": lambda db: any(
-            np.allclose(db, wrong) for wrong in (dy.sum(axis=0).mean(axis=0),
-                                                 dy.mean(axis=0).sum(axis=0))),
-        "the wrong axis: you sum over the channels, but each channel has its own offset":
-            lambda db: np.shape(db) == dy.shape[:2],
-        "one axis of rows is still there: the offset is shared by all tokens of all sequences":
-            lambda db: np.shape(db) in (dy.shape[1:], (dy.shape[0], dy.shape[2])),
-        "a sum over everything: the offset has one number for each channel": dy.sum(),
-        "only some of the rows: the offset is shared by all tokens of all sequences":
-            lambda db: any(np.allclose(db, part) for part in (
-                dy[0].sum(axis=0), dy[-1].sum(axis=0), dy[:, 0].sum(axis=0),
-                dy[:, -1].sum(axis=0))),
-    })
+def unseen_change(rng):
+    T, C = int(rng.integers(3, 6)), int(rng.integers(6, 9))
+    x = rng.uniform(-2, 2, (T, C))
+    x[:, 0], x[:, 1] = rng.uniform(-2, -1.5, T), rng.uniform(1.5, 2, T)      # no row is flat
+    x[np.arange(T), rng.integers(2, C, T)] = 0.0          # doubling a row leaves its 0
+    before = _standardise(x)
+
+    def same(y):
+        return np.allclose(_standardise(np.asarray(y, float)), before, rtol=0, atol=1e-3)
+
+    def differs(y):
+        return (np.abs(y - x) > 0.1 * (1 - 1e-6)).all()
+
+    def right(y):
+        return np.shape(y) == x.shape and bool(np.isfinite(y).all()) and differs(y) and same(y)
+
+    def shape(y):
+        return np.shape(y) != x.shape
+
+    def by_token(y):
+        move = y - x
+        return np.allclose(move, move[:1])                # one number for each channel
+
+    return Case((x,), right, {
+        "another shape: return an array (T, C)": shape,
+        "that is the old array: every number must differ by at least 0.1":
+            lambda y: np.allclose(y, x),
+        "some numbers hardly change: a row that is only stretched keeps its 0": lambda y: (
+            same(y) and not differs(y)),
+        "the sign: a row times a negative number is mirrored, and so is its x̂": lambda y: (
+            np.allclose(_standardise(np.asarray(y, float)), -before, rtol=0, atol=1e-3)),
+        "each channel gets a number of its own: the shift must be the same for all channels of a "
+        "row": lambda y: by_token(y) and not same(y),
+        "a stretch with another factor for each channel: it must be the same for all channels of "
+        "a row": lambda y: np.allclose((y / x)[:, :2], (y / x)[:1, :2]) and not same(y),
+    }, about="Layer norm gives something else for it. Which two changes of a row does it remove?")
 
 
 @exercise
 def sees_the_future(rng):
-    T = int(rng.integers(4, 7))
-    x = rng.standard_normal((T, 3))
-
-    def standardised(axis):
-        def op(x):
-            centred = x - x.mean(axis=axis, keepdims=True)
-            return centred / np.sqrt((centred ** 2).mean(axis=axis, keepdims=True) + 1e-5)
-        return op
+    T, C = int(rng.integers(4, 7)), 3
+    x = rng.standard_normal((T, C))
 
     def running_mean(x):
         return np.cumsum(x, axis=0) / np.arange(1, len(x) + 1)[:, None]
 
-    def last_to_first(x):
+    def past_only(x):                                     # each row sees the one before it
         y = x.copy()
-        y[0] += 1e-3 * np.tanh(x[-1])
+        y[1:] += np.tanh(x[:-1])
         return y
 
-    def next_row(x):
-        return x + 0.1 * np.roll(x, -1, axis=0) * (np.arange(len(x)) < len(x) - 1)[:, None]
-
-    yield Case((standardised(-1), x), False, {
+    yield Case((_standardise, x), False, {
         "layer norm does not mix tokens, and your check says that it does: does each output "
         "row's own input row count as later?": True})
-    yield Case((standardised(0), x), True, {
+    yield Case((lambda x: _standardise(x, axis=0), x), True, {
         "a norm over the tokens sees the future, and your check says no: after moving a later "
         "row, do you look at the earlier outputs?": False})
-    yield Case((running_mean, x), False, {
-        "a mean over the tokens so far does not see the future, and your check says that it "
-        "does: only an *earlier* output may not move": True})
-    yield Case((last_to_first, x), True, {
-        "an operation that lets a little of the last token into the first, and your check says "
-        "no: do you try every pair of rows, and any difference, however small?": False})
-    yield Case((next_row, x), True, {
-        "an operation in which each row sees the next one, and your check says no: do you try "
-        "every pair of rows?": False})
+    for op in (running_mean, past_only):
+        yield Case((op, x), False, {
+            "an operation that reads only tokens so far, and your check says that it sees the "
+            "future: only an *earlier* output may not move": True})
+    # Each pair of rows leaks once, through one channel into another.
+    pairs = [(s, t) for t in range(T) for s in range(t)]
+    for n, (s, t) in enumerate(rng.permutation(pairs)):
+        def leaks(x, s=s, t=t, c=n % C):
+            y = x.copy()
+            y[s, (c + 1) % C] += 1e-3 * x[t, c]
+            return y
+
+        yield Case((leaks, x), True, {
+            f"output row {s} reads a thousandth of channel {n % C} of input row {t}, of {T} rows, "
+            "and your check says no: try every pair of rows, every channel, and any difference, "
+            "however small": False})
+
+    def through_a_norm(x):
+        y = x.copy()
+        y[:-1] += _standardise(x[1:])
+        return y
+
+    yield Case((through_a_norm, x), True, {
+        "each row reads the next one through a layer norm, and your check says no: you move a row "
+        "in a way to which layer norm is blind": False})
 
 
 def _rms(rng):
-    x = rng.standard_normal((4, 6)) * rng.uniform(0.5, 2, (4, 1)) + 0.7
+    """Rows of different size, and one so small that it matters where eps stands."""
+    size = rng.permutation([1e-3, *rng.uniform(0.5, 2, 3)])[:, None]
+    x = size * (rng.standard_normal((4, 6)) + 0.7)
     w = 1 + 0.5 * rng.standard_normal(6)
     rstd = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
     return x, w, rstd, x * rstd
@@ -74,13 +108,15 @@ def _rms(rng):
 @exercise
 def rms_norm(rng):
     x, w, rstd, xhat = _rms(rng)
+    square = (x * x).mean(axis=-1, keepdims=True)
     centred = x - x.mean(axis=-1, keepdims=True)
-    yield Case((x, w), xhat * w, {
-        "that is layer norm: RMS norm takes no mean away":
+    mistakes = {
+        "that is layer norm: RMS norm does not subtract the mean":
             centred / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5) * w,
-        "the mean is taken away above the line: RMS norm leaves it in": centred * rstd * w,
-        "a deviation in the denominator: it knows the mean; take the mean of the squares":
-            x / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5) * w,
+        "the mean is subtracted above the fraction line: RMS norm leaves it in":
+            centred * rstd * w,
+        "the standard deviation is below the fraction line: take the mean of the squares, without "
+        "subtracting the mean": x / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5) * w,
         "a sum for a mean: the squares are averaged":
             x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-5) * w,
         "the wrong axis: each row is normalised alone":
@@ -89,7 +125,15 @@ def rms_norm(rng):
             x / np.sqrt((x * x).mean() + 1e-5) * w,
         "the square root is missing": x * rstd ** 2 * w,
         "the scale w is missing": xhat,
-    }, rtol=1e-4)
+        "eps is added outside the square root: it is added to the mean of the squares":
+            x / (np.sqrt(square) + 1e-5) * w,
+        "eps is missing, and one row is so small that it counts": x / np.sqrt(square) * w,
+    }
+    yield Case((x, w), xhat * w, mistakes, rtol=1e-4)
+    yield Case((x, w, 0.1), x / np.sqrt(square + 0.1) * w, {
+        "eps is an argument: do you use it?": xhat * w,
+        "eps is added outside the square root: it is added to the mean of the squares":
+            x / (np.sqrt(square) + 0.1) * w}, rtol=1e-4)
     zero = np.zeros((2, 6))
     yield Case((zero, w), zero, about="A row of zeros must stay 0: where does eps belong?")
 
@@ -98,6 +142,7 @@ def rms_norm(rng):
 def rms_norm_backward(rng):
     x, w, rstd, xhat = _rms(rng)
     dy = rng.standard_normal(x.shape) + 0.5 * xhat + 0.5
+    dy[np.abs(xhat).max(axis=-1) < 1] *= 1e-3             # so that the small row does not rule dx
     g = dy * w
 
     def along(v):
@@ -114,52 +159,61 @@ def rms_norm_backward(rng):
     return Case((dy, x, w), (dx, dw), {
         "dx still removes the mean of g: that is layer norm's backward, here a shift counts":
             with_dx((g - g.mean(axis=-1, keepdims=True) - xhat * along(g)) * rstd),
-        "dx: the part along xhat is not removed: moving x also moves the row's size":
+        "dx: the part along xhat is not removed: moving x also changes the row's size":
             with_dx(g * rstd),
         "dx: a sum for a mean in the part along xhat":
             with_dx((g - xhat * along(g) * x.shape[-1]) * rstd),
-        "dx: the scale is forgotten: what arrives at xhat is dy times w":
+        "dx: the scale is missing: what arrives at xhat is dy times w":
             with_dx((dy - xhat * along(dy)) * rstd),
         "dx: the division by the row's size is missing": with_dx(g - xhat * along(g)),
         "dx: the part along x is removed with x itself: it must be xhat, both times":
             with_dx((g - x * (g * x).mean(axis=-1, keepdims=True)) * rstd),
-        "dx: the sign of the second term": with_dx((g + xhat * along(g)) * rstd),
+        "dx: the second term has the wrong sign": with_dx((g + xhat * along(g)) * rstd),
         "dw: the scale multiplies xhat, not x": with_dw((dy * x).sum(axis=0)),
         "dw: a mean for a sum: every row adds its whole share": with_dw((dy * xhat).mean(axis=0)),
         "dw: what arrives at the scale is dy, without w": with_dw((g * xhat).sum(axis=0)),
         "dw: the wrong axis: each channel has its own scale, shared by the rows":
             lambda out: np.shape(out[1]) == (len(x),),
-        "dw: that is an offset's gradient: the scale's rate is xhat": with_dw(dy.sum(axis=0)),
+        "dw: that is a bias's gradient; the scale is multiplied by xhat": with_dw(dy.sum(axis=0)),
     })
 
 
 @exercise
 def most_moved_scale(rng):
     norms = [f"trunk.h.{i}.ln_{k}" for i in range(3) for k in (1, 2)] + ["trunk.ln_f"]
-    winner, other, balanced = (str(n) for n in rng.choice(norms, 3, replace=False))
 
     def signs(n):
         return rng.permutation(np.repeat([-1.0, 1.0], n // 2))
 
-    before, after = {}, {}
-    for name in ["input.weight", "trunk.wpe.weight", "trunk.h.0.attn.c_attn.weight"]:
-        before[name] = rng.standard_normal((8, 8))
-        after[name] = before[name] + rng.standard_normal((8, 8)) * (name == "trunk.wpe.weight")
-    for n in norms:
-        before[f"{n}.weight"] = rng.uniform(0.95, 1.05, 8)
-        after[f"{n}.weight"] = before[f"{n}.weight"] + 0.01 * rng.standard_normal(8)
-        before[f"{n}.bias"] = 0.1 * rng.standard_normal(8)
-        after[f"{n}.bias"] = before[f"{n}.bias"] + 0.02 * rng.standard_normal(8)
-    after[f"{winner}.weight"] = before[f"{winner}.weight"] + 0.5 * signs(8)
-    after[f"{other}.weight"] = before[f"{other}.weight"] + 0.2
-    after[f"{balanced}.bias"] = before[f"{balanced}.bias"] + 1.5
-    return Case((before, after), f"{winner}.weight", {
-        "it rose the most, but another scale moved further, half up and half down: moves of "
-        "both signs count": f"{other}.weight",
-        "that is an offset (bias); the scales are called weight": f"{balanced}.bias",
-        "that is no layer norm: choose among the names with ln_ and weight":
-            lambda name: isinstance(name, str) and "ln_" not in name,
-        "return the name of one parameter, a text": lambda name: not isinstance(name, str),
-        "the full name, as it is in the dictionaries": lambda name: name not in before,
-    }, about="Another scale moved further: is it the difference of before and after that you "
-             "measure, or how large the scale is?")
+    for winner in rng.permutation(norms):                 # each of them once
+        others = rng.permutation([n for n in norms if n != winner])
+        rises, loud, of_a_bias = (str(n) for n in others[:3])
+        before = {name: rng.standard_normal((8, 8)) for name in (
+            "input.weight", "trunk.wpe.weight", "trunk.h.0.attn.c_attn.weight")}
+        for n in rng.permutation(norms):                  # in no order
+            before[f"{n}.weight"] = rng.uniform(0.95, 1.05, 8)
+            before[f"{n}.bias"] = 0.1 * rng.standard_normal(8)
+        before[f"{loud}.weight"] = rng.uniform(4, 8, 8)
+        after = {name: value + 0.01 * rng.uniform(-1, 1, value.shape)
+                 for name, value in before.items()}
+        after["trunk.wpe.weight"] = before["trunk.wpe.weight"] + rng.standard_normal((8, 8))
+        after[f"{winner}.weight"] = before[f"{winner}.weight"] + 0.5 * signs(8)
+        after[f"{rises}.weight"] = before[f"{rises}.weight"] + 0.2
+        after[f"{of_a_bias}.bias"] = before[f"{of_a_bias}.bias"] + 1.5
+
+        def chosen(name):
+            return lambda out: isinstance(out, str) and out == name
+
+        yield Case((before, after), chosen(f"{winner}.weight"), {
+            f"it rose the most, but {winner}.weight moved further, half up and half down: do "
+            "moves of both signs count, and do you look at every scale?": chosen(f"{rises}.weight"),
+            "that scale is the largest, and was so before: ask of every scale how far it *moved*":
+                chosen(f"{loud}.weight"),
+            "that is a bias; the scales are called weight": chosen(f"{of_a_bias}.bias"),
+            "that is no layer norm: choose among the names with ln_ and weight":
+                lambda name: isinstance(name, str) and "ln_" not in name,
+            "return the name of one parameter, a text": lambda name: not isinstance(name, str),
+            "return the full name, as it is in the dictionaries":
+                lambda name, before=before: name not in before,
+        }, about=f"{winner}.weight moved further: do you look at every scale, and at the "
+                 "difference of after and before?")

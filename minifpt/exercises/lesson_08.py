@@ -21,22 +21,21 @@ def vote_level(rng):
     others = strings - 1
     agree = at_least(others // 2, others)
     return Case((strings, masked), level(agree), {
-        "that is the score on the masked bits alone; the visible ones are right for sure": agree,
+        "that is the score on the masked bits alone; the visible ones are always right": agree,
         "the visible and the masked bits are exchanged: with probability 1 - masked a bit is "
         "copied": level(agree, 1 - masked),
-        "that is guessing; the vote knows a little, because the asked string has one itself":
-            level(0.5),
-        "the asked string votes too: with its own vote, half of the others are enough":
+        "that is guessing; the vote does better, because the asked string votes, too": level(0.5),
+        "the asked string votes, too: with its own vote, half of the others are enough":
             level(at_least(others // 2 + 1, others)),
-        "the others do not have to agree all of them, half of them are enough":
+        "not all of the others have to agree, half of them are enough":
             level(at_least(others, others)),
         "one other string that agrees is not a majority": level(at_least(1, others)),
-        "the asked string's own vote is for sure, only the others are drawn: count among "
+        "the asked string's own vote is certain, only the others are random: count among "
         "strings - 1": lambda out: any(math.isclose(out, level(at_least(k, strings)))
                                        for k in (strings // 2, others // 2 - 1) if k >= 0),
         "half of the bits are masked in the lesson; here it is the share that you are given":
             0.5 + 0.5 * agree,
-        "a share from 0 to 1 is asked for": 100 * level(agree),
+        "return a share from 0 to 1, not a percentage": 100 * level(agree),
     }, about="A visible bit is right; a masked one is right if the asked string is in the "
              "majority.")
 
@@ -62,26 +61,28 @@ def copy_share(rng):
                       for i, k in enumerate(which)])      # (B, H)
     five = A[:, :, strings * P:, :strings * P].sum(axis=-1).transpose(0, 2, 1)     # (B, P, H)
     return Case((A, which, strings), answer, {
-        "that is the attention on the whole right string; only its token p counts for asked "
-        "token p": whole.mean(axis=0),
-        "a sum over the asked tokens for a mean": answer * P,
-        "a sum over the examples for a mean": answer * B,
-        "rows and columns of A are exchanged: the asked token looks, so it is the row":
+        "that is the attention to the whole right string; for asked token p only its token p "
+        "counts": whole.mean(axis=0),
+        "a sum over the asked tokens in place of a mean": answer * P,
+        "a sum over the examples in place of a mean": answer * B,
+        "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
+        "row":
             lambda out: not np.any(out) or np.allclose(out, on(twin, asked).mean(axis=(0, 1))),
-        "it is not divided by the attention on the strings here: of all that the token gives":
+        "do not divide by the attention to the strings here: the share is of all that the token "
+        "gives":
             (on(asked, twin) / five).mean(axis=(0, 1)),
-        "token p must be the same in both strings: a mean over all pairs is not asked for":
+        "p is the same in both strings; yours is a mean over all pairs of tokens":
             whole.mean(axis=0) / P,
         "each example has its own right string": lambda out: any(
             np.allclose(out, on(asked, k * P + p + 0 * n).mean(axis=(0, 1)))
             for k in range(strings)),
-        "which is the number of a string; its tokens begin at which times P":
+        "which is the number of a string; the first of its tokens is which times P":
             on(asked, which[:, None] + p).mean(axis=(0, 1)),
         "only one of the asked tokens is looked at": lambda out: any(
             np.allclose(out, on(asked, twin)[:, i].mean(axis=0)) for i in range(P)),
-        "the mean over the heads is taken too: one number for each head is asked for":
+        "yours is a mean over the heads, too: return one number for each head":
             lambda out: np.ndim(out) == 0 or np.shape(out) in ((B,), (P,), (B, P)),
-        "the examples are still there: take their mean": lambda out: np.shape(out)[:1] == (B,),
+        "the examples' axis is still there: take the mean over it": lambda out: np.shape(out)[:1] == (B,),
     })
 
 
@@ -99,53 +100,71 @@ def say_the_mean(rng):
 
     means = y[..., mine].mean(axis=(0, 1))
     return Case((y, head, n_head), put(means), {
-        "the head is mute, 0 everywhere; it shall say its mean": put(0.0),
+        "the head is mute, 0 everywhere; let it say its mean": put(0.0),
         "each channel has its own mean; you take one over all the head's channels":
             put(y[..., mine].mean()),
         "a mean over the channels of each token still depends on the example":
             put(y[..., mine].mean(axis=-1, keepdims=True)),
-        "a mean over the examples alone: over the tokens too": put(y[..., mine].mean(axis=0)),
-        "a mean over the tokens alone: it must be the same for all examples":
+        "that is a mean over the examples only: take it over the tokens, too":
+            put(y[..., mine].mean(axis=0)),
+        "that is a mean over the tokens only: it must be the same for all examples":
             put(y[..., mine].mean(axis=1, keepdims=True)),
-        "the head's channels stand side by side, C / n_head of them": lambda out: any(
+        "the head's channels are side by side, C / n_head of them": lambda out: any(
             np.allclose(out, put(y[..., where].mean(axis=(0, 1)), where))
             for where in (slice(head, None, n_head), slice(head, head + 1),
                           slice(head * n_head, head * n_head + n_head))),
-        "all the other heads say their mean now; it is this one that shall": lambda out: (
+        "all heads but this one say their mean; it is the other way round": lambda out: (
             np.allclose(out[..., mine], y[..., mine])),
-        "all heads say their mean; only this one shall": np.broadcast_to(
+        "all heads say their mean; only this one should": np.broadcast_to(
             y.mean(axis=(0, 1)), y.shape),
-        "only the head's channels are returned; the others stay beside them as they are":
+        "return all channels: those of the other heads stay as they are":
             lambda out: np.shape(out)[-1:] == (D,),
     })
 
 
 @exercise
 def gap(rng):
-    n, m = (int(k) for k in rng.permutation([3, 4, 5])[:2])
-
-    def case(a, b, about=""):
-        better, worse = (a, b) if a.mean() > b.mean() else (b, a)
+    def case(better, worse, about=""):
+        """The two in random order, with the given runs of each."""
         answer = float(better.min() - worse.max())
-        return Case((a, b), answer, {
-            "that is the difference of the means; it says nothing of the spread": lambda out: any(
-                math.isclose(out, s * (better.mean() - worse.mean())) for s in (1, -1)),
+        args = (better, worse) if rng.random() < 0.5 else (worse, better)
+        return Case(args, answer, {
+            "that is the difference of the means; it says nothing about the spread": lambda out: (
+                any(math.isclose(out, s * (better.mean() - worse.mean())) for s in (1, -1))),
+            "that is the difference of the medians; it says nothing about the spread":
+                lambda out: any(math.isclose(out, s * (np.median(better) - np.median(worse)))
+                                for s in (1, -1)),
             "the best run of the better kind is no test: take its worst": lambda out: any(
                 math.isclose(out, w) for w in (better.max() - worse.min(),
                                                better.max() - worse.max())),
             "compare with the best run of the other kind, not with its worst": lambda out: (
                 math.isclose(out, better.min() - worse.min())),
-            "which kind has the higher mean? It may be the second one": lambda out: (
+            "that takes the other kind for the better one: the better one has the higher mean, "
+            "whichever of the two comes first": lambda out: (
                 math.isclose(out, worse.min() - better.max())),
-            "where the runs overlap it is below 0: keep the sign": lambda out: (
-                out >= 0 > answer),
-            "a true or false; a number says more: how far": lambda out: isinstance(
+            "below 0 the runs overlap: keep the sign": lambda out: out >= 0 > answer,
+            "that is True or False; return a number that says how far": lambda out: isinstance(
                 out, (bool, np.bool_)),
         }, about=about)
 
-    high, low = rng.uniform(0.9, 0.98, n), rng.uniform(0.7, 0.8, m)
-    yield case(high, low, "The first kind is far better.")
-    yield case(low, high, "The second kind is far better.")
-    a, b = rng.uniform(0.82, 0.90, n), rng.uniform(0.80, 0.86, m)
-    a[0], b[0] = 0.81, 0.89
-    yield case(a, b, "Two kinds that overlap.")
+    def runs(low, high, n, *more):
+        return rng.permutation([*rng.uniform(low, high, n), *more])
+
+    def first(a, value):
+        """The same runs, ``value`` the first of them."""
+        return np.array([value, *(v for v in a if v != value)])
+
+    # The better kind by the mean is the worse one by the sum, the median, the best or the worst
+    # run, the middle of both, the first run or the last.
+    far = runs(0.90, 0.98, 3), runs(0.70, 0.80, 5)
+    yield case(*far, "One kind is far better.")
+    yield case(*far, "One kind is far better.")
+    failed = float(rng.uniform(0.20, 0.35))
+    a, b = runs(0.80, 0.84, 5), runs(0.86, 0.90, int(rng.integers(3, 5)), failed)
+    yield case(a, first(b, b.max()), "One run failed, of the kind that is better in most runs.")
+    failed = float(rng.uniform(0.40, 0.45))
+    a, b = runs(0.92, 0.96, int(rng.integers(3, 5)), failed), runs(0.72, 0.77, 3)
+    yield case(first(a, failed), b, "One run failed, and its kind has the higher mean all the "
+                                    "same.")
+    a, b = runs(0.84, 0.90, 3, 0.81), runs(0.77, 0.80, 2, 0.87)
+    yield case(a, b, "The two kinds overlap.")

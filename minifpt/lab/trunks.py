@@ -67,7 +67,8 @@ class TrunkSpec:
         if isinstance(text, cls):
             return text
         text = str(text)
-        if USERS_OWN.fullmatch(text):
+        own = USERS_OWN.fullmatch(text)
+        if own and ("+" not in text or Path(own[1]).is_file()):
             return cls(text, "own", text)
         if "+" in text and not Path(text).exists():
             base, _, part = text.rpartition("+")

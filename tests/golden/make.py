@@ -1,14 +1,15 @@
 """Makes the golden files beside it: small GPT-2s that Transformers saved, and what it computes.
 
-    python tests/golden/make.py
+    python tests/golden/make.py [FOLDER ...]
 
-needs PyTorch and Transformers.  Each folder is as ``save_pretrained`` writes it, and
-``expected.npz`` in it holds, computed by Transformers in float64: ``ids`` (B, T), ``hidden``
-(after ln_f), ``logits``, ``loss`` (the mean cross-entropy of each next token) and the loss's
-gradient for each parameter, ``grad.NAME``.
+makes all of them, or those that are named; it needs PyTorch and Transformers.  Each folder is
+as ``save_pretrained`` writes it, and ``expected.npz`` in it holds, computed by Transformers in
+float64: ``ids`` (B, T), ``hidden`` (after ln_f), ``logits``, ``loss`` (the mean cross-entropy of
+each next token) and the loss's gradient for each parameter, ``grad.NAME``.
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,10 @@ MODELS = {
                        lambda m, out: m.transformer.save_pretrained(out)),
     "float16": (dict(n_embd=8, n_inner=32, scale_attn_weights=True), torch.float16,
                 lambda m, out: m.save_pretrained(out)),
+    "gelu": (dict(n_embd=8, n_layer=1, activation_function="gelu"), torch.float32,
+             lambda m, out: m.save_pretrained(out)),
+    "relu": (dict(n_embd=8, n_layer=1, activation_function="relu"), torch.float32,
+             lambda m, out: m.save_pretrained(out)),
 }
 
 
@@ -39,7 +44,7 @@ def make(folder, changes, dtype, save, seed):
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(GPT2Config(**SHAPE | changes, attn_implementation="eager")).eval()
     with torch.no_grad():
-        for p in model.parameters():                      # no offset 0, no scale 1
+        for p in model.parameters():                      # no bias 0, no scale 1
             p += 0.1 * torch.randn_like(p)
     model.to(dtype)
     save(model, folder)
@@ -60,5 +65,6 @@ def make(folder, changes, dtype, save, seed):
 
 if __name__ == "__main__":
     for number, (name, (changes, dtype, save)) in enumerate(MODELS.items()):
-        make(HERE / name, changes, dtype, save, number)
+        if name in sys.argv[1:] or not sys.argv[1:]:
+            make(HERE / name, changes, dtype, save, number)
     print(sum(f.stat().st_size for f in HERE.rglob("*") if f.is_file()), "bytes")

@@ -18,19 +18,53 @@ def _absolute(f, x, gradient):
     return bool(np.abs(gradient - _numerical(f, x)).max() < 1e-6)
 
 
-def _first_entry_only(f, x, gradient):
-    d = np.zeros_like(x)
-    d[0, 0] = 1e-5
-    return abs((f(x + d) - f(x - d)) / 2e-5 - gradient[0, 0]) < 1e-4 * abs(gradient[0, 0])
+def _one_entry_only(which):
+    def answer(f, x, gradient):
+        d = np.zeros_like(x)
+        d.flat[which] = 1e-5
+        return (abs((f(x + d) - f(x - d)) / 2e-5 - gradient.flat[which])
+                <= 1e-4 * np.abs(gradient).max())
+    return answer
+
+
+def _all_at_once(f, x, gradient):
+    n = (f(x + 1e-5) - f(x - 1e-5)) / 2e-5
+    return bool(abs(n - gradient.sum()) <= 1e-6 * np.abs(gradient).max())
+
+
+def _two_axes(f, x, gradient):
+    n = np.zeros_like(x)
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            up, down = x.copy(), x.copy()
+            up[i, j] += 1e-5
+            down[i, j] -= 1e-5
+            n[i, j] = (f(up) - f(down)) / 2e-5
+    return bool(np.abs(gradient - n).max() <= 1e-6 * np.abs(n).max())
+
+
+def _rows_at_once(f, x, gradient):
+    n = np.zeros(len(x))
+    for i in range(len(x)):
+        up, down = x.copy(), x.copy()
+        up[i] += 1e-5
+        down[i] -= 1e-5
+        n[i] = (f(up) - f(down)) / 2e-5
+    rows = gradient.reshape(len(x), -1).sum(axis=1)
+    return bool(np.abs(rows - n).max() <= 1e-6 * np.abs(gradient).max())
+
+
+def _divided_by_h(f, x, gradient):
+    return bool(np.abs(gradient - 2 * _numerical(f, x)).max() < 1e-6 * np.abs(gradient).max())
 
 
 def _divides_by_entries(f, x, gradient):
     return bool((np.abs(gradient - _numerical(f, x)) / np.abs(gradient) < 1e-5).all())
 
 
-def _wide(f, x, gradient):
+def _wide(f, x, gradient, tolerance=0.1):
     n = _numerical(f, x)
-    return bool(np.abs(gradient - n).max() < 0.1 * np.abs(n).max())
+    return bool(np.abs(gradient - n).max() < tolerance * np.abs(n).max())
 
 
 def _step_too_small(f, x, gradient):
@@ -65,10 +99,17 @@ WRONG = {
     "gradient_is_right": [
         ("every entry", lambda f, x, gradient: True),
         ("no", lambda f, x, gradient: False),
-        ("every entry", _first_entry_only),
+        ("every entry", _one_entry_only(0)),
+        ("every entry", _one_entry_only(-1)),
+        ("each entry alone", _all_at_once),
+        ("each entry alone", _rows_at_once),
+        ("any number of axes", lambda f, x, gradient: x.ndim == 2
+         and _wide(f, x, gradient, 1e-6)),
+        ("IndexError", _two_axes),
+        ("divided by all of it", _divided_by_h),
         ("absolute", _absolute),
         ("was 0", _divides_by_entries),
-        ("too wide", _wide),
+        ("too wide", lambda f, x, gradient: _wide(f, x, gradient, 0.01)),
         ("step", _step_too_small),
         ("in place", _forgets_to_put_back),
     ],
@@ -78,5 +119,7 @@ WRONG = {
         ("too short", lambda f, x: 1e-15),
         ("above 0", lambda f, x: 0.0),
         ("too long", lambda f, x: 1e-3 * max(1, abs(x))),
+        ("too short", lambda f, x: 1e-7),
+        ("too short", lambda f, x: (3 * np.finfo(float).eps * abs(f(x))) ** (1 / 3) * 1e-2),
     ],
 }

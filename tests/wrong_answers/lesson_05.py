@@ -3,8 +3,16 @@
 import numpy as np
 
 
-def _dS(dA, A, average=True):
-    return A * (dA - ((dA * A).sum(axis=-1, keepdims=True) if average else 0))
+def _dS(dA, A, mean=True):
+    return A * (dA - ((dA * A).sum(axis=-1, keepdims=True) if mean else 0))
+
+
+def _plain(dA, A):
+    return A * (dA - dA.mean(axis=-1, keepdims=True))
+
+
+def _plain_seen(dA, A):
+    return A * (dA - np.nanmean(np.where(A > 0, dA, np.nan), axis=-1, keepdims=True))
 
 
 def _t(M):
@@ -55,20 +63,23 @@ def _one_hot(A):
 
 WRONG = {
     "value_gradient": [
-        ("mean for a sum", lambda dy, A: A.T @ dy / len(A)),
+        ("in place of a sum", lambda dy, A: A.T @ dy / len(A)),
         ("shares are missing", lambda dy, A: (A > 0).T.astype(float) @ dy),
         ("shares are missing", lambda dy, A: np.ones_like(A).T @ dy),
         ("need not sum to 1", lambda dy, A: (A / A.sum(axis=0)).T @ dy),
-        ("most looked at", lambda dy, A: _one_hot(A).T @ dy),
+        ("largest share gets", lambda dy, A: _one_hot(A).T @ dy),
         ("ValueError", lambda dy, A: A @ dy),
         ("each of the T values", lambda dy, A: A[:, :len(A)] @ dy),
     ],
     "multi_query_backward": [
         ("one set of keys", _multi(heads=lambda M: M)),
-        ("mean for a sum", _multi(heads=lambda M: M.mean(axis=0))),
+        ("in place of a sum", _multi(heads=lambda M: M.mean(axis=0))),
         ("only one head", _multi(heads=lambda M: M[0])),
         ("only one head", _multi(heads=lambda M: M[-1])),
-        ("average is missing", _multi(dS=lambda dA, A: _dS(dA, A, average=False))),
+        ("only one head", _multi(heads=lambda M: M[1])),
+        ("weighted mean is missing", _multi(dS=lambda dA, A: _dS(dA, A, mean=False))),
+        ("mean in dS is weighted", _multi(dS=_plain)),
+        ("mean in dS is weighted", _multi(dS=_plain_seen)),
         ("through the softmax", _multi(dS=lambda dA, A: dA)),
         ("factor is missing", _multi(scale=False)),
         ("dk: the factor", _multi(key_scale=False)),
@@ -81,12 +92,15 @@ WRONG = {
         ("mean over the heads", _distance(heads=lambda M: M.mean(axis=0))),
         ("b_0 has T paths", lambda dA, A: _distance(reduce=np.mean)(dA, A) / len(A)),
         ("before the softmax", _distance(dS=lambda dA, A: dA)),
-        ("with its average", _distance(dS=lambda dA, A: A * dA)),
+        ("with its weighted mean", _distance(dS=lambda dA, A: A * dA)),
+        ("mean in dS is weighted", _distance(dS=_plain)),
+        ("mean in dS is weighted", _distance(dS=_plain_seen)),
         ("other way", lambda dA, A: _distance()(dA, A)[::-1]),
         ("diagonal; you sum", lambda dA, A: _dS(dA, A).sum(axis=(0, 1))),
         ("diagonal; you sum", lambda dA, A: _dS(dA, A).sum(axis=(0, 2))),
-        ("above the diagonal", lambda dA, A: _distance(dS=lambda dA, A: _t(_dS(dA, A)))(dA, A)),
+        ("above the main one", lambda dA, A: _distance(dS=lambda dA, A: _t(_dS(dA, A)))(dA, A)),
         ("only one head", lambda dA, A: _distance()(dA[:1], A[:1])),
+        ("only one head", lambda dA, A: _distance()(dA[1:2], A[1:2])),
     ],
     "worth_computing": [
         ("largest shares", _top(lambda A: A)),

@@ -1,0 +1,527 @@
+"""Grids of runs: they go on where they stood, and tell it in a table and a picture."""
+
+import json
+
+import numpy as np
+import pytest
+from test_data import write_mnist
+from test_plots import png_size
+
+import minifpt
+from minifpt import plots, tasks, training
+from minifpt.files.runs import COLUMNS
+from minifpt.freeze import FreezeMask
+from minifpt.lab import compare, trunks
+from minifpt.lab.trunks import TrunkSpec
+
+TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
+SMALL = {"steps": 4, "batch_size": 2}
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The path of a weight file."""
+    path = tmp_path / "minigpt-tiny.npz"
+    minifpt.GPT2(minifpt.GPT2Config(**TINY, dropout=0.3), seed=3).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """``random`` is tiny, too."""
+    monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The (task, seed, steps) of each run that made any steps."""
+    seen, asked, train, step = [], [], compare.train, training.step
+
+    def stepping(*args, **kw):
+        asked.append(1)
+        return step(*args, **kw)
+
+    def recorded(model, task, **kw):
+        asked.clear()
+        try:
+            return train(model, task, **kw)
+        finally:
+            seen.extend([(task.name, kw["seed"], len(asked))] if asked else [])
+    monkeypatch.setattr(compare, "train", recorded)
+    monkeypatch.setattr(training, "step", stepping)
+    return seen
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Runs draw no curves, which take longer than they do."""
+    monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
+
+
+def grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw):
+    return compare.grid(out, list(names), list(models), seeds,
+                            **{"progress": False, "options": SMALL} | kw)
+
+
+def make_trunk(text, seed=0, dropout=None, dtype=np.float32):
+    return TrunkSpec.parse(text).make(seed, dropout, dtype)
+
+
+def history(*accuracies):
+    return minifpt.History(dict.fromkeys(COLUMNS) | {"step": i + 1, "test_accuracy": a}
+                           for i, a in enumerate(accuracies))
+
+
+# ------------------------------------------------------------------------------ trunks
+
+
+OWN = """
+import numpy as np
+from minifpt import GPT2, GPT2Config
+
+def small(seed=0, dropout=0.25, dtype=np.float32):
+    return GPT2(GPT2Config(1, 2, 8, 64, 11, dropout), seed=seed + 100, dtype=dtype)
+
+def plain():
+    return small()
+
+class Trunk(GPT2):
+    def __init__(self, seed):
+        super().__init__(GPT2Config(1, 2, 8, 64, 11), seed)
+
+def no_trunk():
+    return 3
+
+number = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The path of a file of the user's own."""
+    (tmp_path / "mine.py").write_text(OWN)
+    return tmp_path / "mine.py"
+
+
+def weights_of(trunk):
+    return {name: p.data for name, p in trunk.named_parameters()}
+
+
+# What --model takes: kind, label, what the folder begins with.
+@pytest.mark.parametrize("text, kind, label, folder", [
+    ("minigpt-language", "weights", "language", "minigpt-language"),
+    ("some/where/minigpt-bits.npz", "weights", "bits", "some-where-minigpt-bits.npz-"),
+    ("../x", "weights", "x", "x-"), ("distilgpt2", "weights", "distilgpt2", "distilgpt2"),
+    ("random", "random", "random", "random"),
+    ("random:minigpt", "random", "random", "random-minigpt-"),
+    ("random:gpt2", "random", "random (gpt2)", "random-gpt2-"),
+    ("statistics:minigpt-language", "statistics", "statistics", "statistics-minigpt-language-"),
+    ("mine.py:small", "own", "small", "mine.py-small-"),
+    ("a/b.py:Trunk", "own", "Trunk", "a-b.py-Trunk-"),
+    ("minigpt-language+attn=random", "mixed", "language + attn of random",
+     "minigpt-language+attn=random"),
+    ("minigpt-language+attn,h.0.*=statistics:minigpt-language", "mixed",
+     "language + attn,h.0.* of statistics", "minigpt-language+attn,h.0.-=statistics-minigpt-l"),
+    ("random+mlp=mine.py:small", "mixed", "random + mlp of small", "random+mlp=mine.py-small-"),
+    ("mine.py:small+mlp=a.py:f+ln=random", "mixed", "small + mlp of f + ln of random",
+     "mine.py-small+mlp=a.py-f+ln=random-"),
+    ("random+mlp=minigpt-bits+ln=random:gpt2", "mixed",
+     "random + mlp of bits + ln of random (gpt2)", "random+mlp=minigpt-bits+ln=random-gpt2-")])
+def test_kinds_labels_and_folders(text, kind, label, folder):
+    spec = TrunkSpec.parse(text)
+    assert (spec.text, spec.kind, spec.label) == (text, kind, label)
+    assert spec.folder.startswith(folder) and (spec.folder == folder) == (spec.folder == text)
+    assert TrunkSpec.parse(spec) is spec and TrunkSpec.parse(text) == spec
+
+
+def test_parts_of_a_mixed_trunk():
+    spec = TrunkSpec.parse("random+attn=minigpt-bits+ln,h.0.*=statistics:minigpt-images")
+    assert (spec.base.text, spec.other.text) == ("random+attn=minigpt-bits",
+                                                 "statistics:minigpt-images")
+    assert spec.mask == FreezeMask(ln=True, patterns=("h.0.*",))
+    assert (spec.base.base.text, spec.base.other.text) == ("random", "minigpt-bits")
+    assert spec.base.mask == FreezeMask(attn=True)
+
+
+def test_folders_differ():
+    """A run's folder is known by its model: no two may share one."""
+    names = [f"{base}+{mask}={other}" for base in ("a/x.npz", "random")
+             for mask in ("attn", "h.0.*", "h.0.-") for other in ("b/x.npz", "statistics:x")]
+    names += ["a/x.npz", "b/x.npz", "a-x.npz", "x.npz", "x", "random", "random:minigpt",
+              "statistics:x", "statistics-x", ".x", "-x", "../x", "../../x", "a.py:f", "a.py:g"]
+    folders = [TrunkSpec.parse(name).folder for name in names]
+    assert len(set(folders)) == len(names) and not set("/:*") & set("".join(folders))
+    assert not any(folder.startswith((".", "-")) for folder in folders)
+
+
+def test_a_file_may_have_a_plus_in_its_name(tiny, model, tmp_path):
+    path = tmp_path / "a+b=c.npz"
+    path.write_bytes(open(model, "rb").read())
+    assert TrunkSpec.parse(path).kind == "weights" and make_trunk(path).config.n_embd == 8
+    (tmp_path / "a+b=c.py").write_text(OWN)
+    assert TrunkSpec.parse(f"{tmp_path}/a+b=c.py:small").kind == "own"
+    assert make_trunk(f"{tmp_path}/a+b=c.py:small+attn=random").config.dropout == 0.25
+
+
+def test_make_trunk_random_takes_the_seed(tiny):
+    a, b, c = (make_trunk("random", seed=s) for s in (0, 0, 1))
+    assert (a.config.n_layer, a.config.n_embd, a.config.dropout) == (1, 8, 0.1)
+    np.testing.assert_array_equal(a.wpe.weight.data, b.wpe.weight.data)
+    assert (a.wpe.weight.data != c.wpe.weight.data).all()
+
+
+def test_make_trunk_of_a_named_shape(monkeypatch):
+    monkeypatch.setitem(trunks.SHAPES, "gpt2", TINY | {"n_layer": 2})
+    assert len(make_trunk("random:gpt2").h) == 2
+    assert {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "minigpt"} == set(trunks.SHAPES)
+
+
+def test_make_trunk_of_statistics(model):
+    ours, a, b, c = (make_trunk(text, seed=seed) for text, seed in (
+        (model, 0), (f"statistics:{model}", 0), (f"statistics:{model}", 0),
+        (f"statistics:{model}", 1)))
+    assert a.config == ours.config
+    np.testing.assert_equal(weights_of(a), weights_of(b))
+    for name, p in weights_of(ours).items():
+        drawn = weights_of(a)[name]
+        if np.ptp(p) == 0:                                # a scale of 1, a bias of 0
+            np.testing.assert_array_equal(drawn, p)
+            continue
+        assert (drawn != p).all() and (drawn != weights_of(c)[name]).all()
+        error = 5 * p.std() / np.sqrt(p.size)
+        assert abs(drawn.mean() - p.mean()) < error and abs(drawn.std() - p.std()) < error, name
+
+
+def test_make_trunk_with_parts_of_another(tiny, model):
+    ours, theirs = make_trunk(model), make_trunk("random", seed=5)
+    mixed = make_trunk(f"{model}+attn,wpe.*=random", seed=5)
+    for (name, p), a, b in zip(mixed.named_parameters(), ours.parameters(), theirs.parameters(),
+                               strict=True):
+        swapped = ".attn." in name or name == "wpe.weight"
+        np.testing.assert_array_equal(p.data, (b if swapped else a).data, name)
+    twice = make_trunk(f"random+attn={model}+ln=statistics:{model}", seed=5)
+    np.testing.assert_array_equal(twice.h[0].attn.c_attn.weight.data,
+                                  ours.h[0].attn.c_attn.weight.data)
+    np.testing.assert_array_equal(twice.h[0].mlp.c_fc.weight.data, theirs.h[0].mlp.c_fc.weight.data)
+
+
+@pytest.mark.parametrize("mask", ["input", "output", "input,output"])
+def test_a_mask_that_names_nothing_of_a_trunk(tiny, model, mask):
+    """A trunk has no input or output layer, so nothing would be taken from the other one."""
+    text = f"random+{mask}={model}"
+    with pytest.raises(ValueError, match=f"--model .*: the mask '{mask}' names no parameter") as e:
+        make_trunk(text)
+    assert "\n" not in str(e.value)
+
+
+def test_parts_of_another_shape(model):
+    with pytest.raises(ValueError, match="different shapes, see h.0.mlp.c_fc.weight"):
+        make_trunk(f"random+mlp={model}")
+
+
+def test_make_trunk_from_a_file(model):
+    trunk = make_trunk(model, dtype=np.float64)
+    assert trunk.config.dropout == 0.3 and trunk.dtype == np.float64
+    assert make_trunk(model, dropout=0.0).config.dropout == 0.0
+    assert make_trunk("random", dropout=0.2).config.dropout == 0.2
+
+
+def test_make_trunk_of_the_user_s_own(own):
+    trunk = make_trunk(f"{own}:small", seed=3, dtype=np.float64)
+    assert trunk.config.dropout == 0.25 and trunk.dtype == np.float64
+    np.testing.assert_equal(weights_of(trunk), weights_of(minifpt.GPT2(
+        trunk.config, seed=103, dtype=np.float64)))
+    assert make_trunk(f"{own}:small", dropout=0.5).config.dropout == 0.5
+    # What a function does not take it is not given.
+    assert make_trunk(f"{own}:plain", seed=3, dropout=0.5).config.dropout == 0.25
+    np.testing.assert_equal(weights_of(make_trunk(f"{own}:Trunk", seed=4)), weights_of(
+        minifpt.GPT2(make_trunk(f"{own}:Trunk").config, seed=4)))
+
+
+def test_configs(model, own, tiny):
+    """Without making the trunk."""
+    def config(text, dropout=None):
+        return TrunkSpec.parse(text).config(dropout)
+    want = minifpt.GPT2Config(**TINY, dropout=0.3)
+    assert config(model) == config(f"statistics:{model}") == want
+    assert config(model, 0.2).dropout == 0.2 and config(f"statistics:{model}", 0.0).dropout == 0.0
+    assert config("random") == minifpt.GPT2Config(**TINY)
+    assert config("random", 0.2) == minifpt.GPT2Config(**TINY, dropout=0.2)
+    assert config(f"{model}+attn=random") == want          # that of the first
+    assert config("minigpt-language").n_layer == 6
+    assert config("gpt2-xl").n_embd == config("random:gpt2-xl").n_embd == 1600
+    assert config(f"{own}:small") is None and config("nowhere.py:small") is None
+
+
+@pytest.mark.parametrize("name, error, message", [
+    ("random:gpt3", ValueError, "--model random:gpt3: no shape 'gpt3', expected one of gpt2, "),
+    ("nothing-here", FileNotFoundError, "no weights 'nothing-here'"),
+    ("", FileNotFoundError, "no weights ''|holds none of"),
+    ("Random", FileNotFoundError, "no weights 'Random'"),
+    ("statistics:", FileNotFoundError, "no weights ''|holds none of"),
+    ("statistics:nothing", FileNotFoundError, "no weights 'nothing'"),
+    ("random+attn", ValueError, "--model: '\\+attn', expected \\+MASK=MODEL"),
+    ("random+=random", ValueError, "--model: '\\+=random', expected \\+MASK=MODEL"),
+    ("random+attn=", ValueError, "--model: '\\+attn=', expected \\+MASK=MODEL"),
+    ("+attn=random", FileNotFoundError, "no weights ''|holds none of"),
+    ("random+attn=Random", FileNotFoundError, "no weights 'Random'"),
+    ("random+nothing=random", ValueError, "'nothing' is neither"),
+    ("random+h.9.*=random", ValueError, "the pattern 'h.9.\\*' matches no parameter"),
+    ("nowhere.py:f", FileNotFoundError, "nowhere.py:f: there is no file nowhere.py"),
+    ("mine.py:nothing", ValueError, "mine.py: it has no function or class 'nothing'"),
+    ("mine.py:number", ValueError, "mine.py: it has no function or class 'number'"),
+    ("mine.py:no_trunk", ValueError, "no trunk: it has no config, dtype, forward"),
+    ("broken.py:f", ValueError, "broken.py: SyntaxError while it was run"),
+    ("raises.py:f", ValueError, "raises.py: ZeroDivisionError while it was run: division")])
+def test_make_trunk_errors(tiny, own, monkeypatch, name, error, message):
+    monkeypatch.chdir(own.parent)
+    (own.parent / "broken.py").write_text("def f(:\n    pass\n")
+    (own.parent / "raises.py").write_text("f = 1 / 0\n")
+    with pytest.raises(error, match=message) as raised:
+        make_trunk(name)
+    assert str(raised.value) and "\n" not in str(raised.value)
+
+
+# -------------------------------------------------------------------------------- runs
+
+
+def test_run_builds_the_paper_s_model(model, tmp_path):
+    task = tasks.get("bit-xor", n=3)
+    fpt, _ = compare.run(task, model, tmp_path / "run", seed=5, dropout=0.0, progress=False,
+                             **SMALL)
+    assert {n for n, p in fpt.named_parameters() if not p.trainable} == {
+        n for n, _ in fpt.named_parameters() if ".attn." in n or ".mlp." in n}
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["model"], config["freeze"], config["dropout"], config["seed"]) == (
+        model, "attn,mlp", 0.0, 5)
+    trunk = minifpt.GPT2.from_pretrained(model)
+    np.testing.assert_array_equal(fpt.trunk.h[0].mlp.c_fc.weight.data,
+                                  trunk.h[0].mlp.c_fc.weight.data)
+
+
+@pytest.mark.parametrize("kw", [{"freeze": "nonsense"}, {"freeze": "h.7.*"}, {"dropout": 1.0}])
+def test_run_errors_write_nothing(model, tmp_path, kw):
+    with pytest.raises(ValueError):
+        compare.run(tasks.get("bit-xor"), model, tmp_path / "run", **kw, **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
+    names = ["bit-xor", "bit-memory"]
+    results = grid(tmp_path / "g", names, [model, "random"])
+    assert runs == [(t, s, 4) for t in names for _ in (model, "random") for s in (0, 1)]
+    assert list(results) == names and list(results["bit-xor"]) == ["tiny", "random"]
+    assert all(len(h) == 2 for t in results.values() for h in t.values())
+    for task in names:
+        for folder in (TrunkSpec.parse(model).folder, "random"):
+            for seed in "01":
+                assert (tmp_path / "g" / task / folder / seed / "checkpoint.npz").exists()
+    runs.clear()
+    assert grid(tmp_path / "g", names, [model, "random"]) == results and not runs
+    grid(tmp_path / "g", names[:1], ["random"], range(3))         # one seed more
+    assert runs == [("bit-xor", 2, 4)]
+
+
+def test_a_stopped_grid_goes_on(tiny, tmp_path, runs, monkeypatch):
+    whole = grid(tmp_path / "whole", options=SMALL | {"steps": 6})
+    runs.clear()
+    asked, draw = [], tasks.BitXOR.draw
+
+    def stopping(self, rng, size, split):
+        asked.append(size)
+        if asked.count(2) == 11:                          # a batch of the second run
+            raise KeyboardInterrupt
+        return draw(self, rng, size, split)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks.BitXOR, "draw", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            grid(tmp_path / "g", options=SMALL | {"steps": 6})
+    assert runs == [("bit-xor", 0, 6), ("bit-xor", 1, 4)]
+    runs.clear()
+    results = grid(tmp_path / "g", options=SMALL | {"steps": 6})
+    assert runs == [("bit-xor", 1, 6)]                    # it was stopped before a checkpoint
+    for a, b in zip(whole["bit-xor"]["random"], results["bit-xor"]["random"], strict=True):
+        np.testing.assert_array_equal(a["test_loss"], b["test_loss"])
+
+
+def test_longer_runs_go_on(tiny, tmp_path, runs):
+    grid(tmp_path / "g")
+    results = grid(tmp_path / "g", options=SMALL | {"steps": 7})
+    assert runs == [("bit-xor", 0, 4), ("bit-xor", 1, 4), ("bit-xor", 0, 3), ("bit-xor", 1, 3)]
+    assert all(h[-1]["step"] == 7 for h in results["bit-xor"]["random"])
+
+
+def test_other_settings_are_not_answered_from_old_runs(tiny, tmp_path):
+    grid(tmp_path / "g")
+    with pytest.raises(ValueError, match="lr = 0.003, not 0.01"):
+        grid(tmp_path / "g", options=SMALL | {"lr": 1e-2})
+
+
+@pytest.mark.parametrize("kw, error, message", [
+    ({"models": ["random", "nope"]}, FileNotFoundError, "no weights 'nope'"),
+    ({"models": ["random", "random:gpt9"]}, ValueError, "no shape 'gpt9'"),
+    ({"names": ["bit-xor", "nope"]}, ValueError, "no task 'nope'"),
+    ({"names": ["bit-xor", "mnist"], "task_options": {"data": "nowhere"}}, FileNotFoundError,
+     "nowhere does not"),
+    ({"names": ["bit-xor", "digits"], "task_options": {"n": 3, "m": 4}}, ValueError,
+     "none of the tasks has an option 'm'"),
+    ({"task_options": {"n": 0}}, ValueError, "n must be a whole number, at least 1, got 0"),
+    ({"task_options": {"n": "five"}}, ValueError, "bit-xor: n must be a whole number, got 'five'"),
+    ({"names": []}, ValueError, "at least one task"),
+    ({"models": []}, ValueError, "at least one"), ({"seeds": range(0)}, ValueError, "one seed")])
+def test_a_grid_s_errors_come_before_its_first_run(tiny, tmp_path, runs, kw, error, message):
+    with pytest.raises(error, match=message):
+        grid(tmp_path / "g", **kw)
+    assert not runs and not (tmp_path / "g").exists()
+
+
+def test_two_files_of_one_name_are_two_trunks(tmp_path, runs):
+    """Each has runs, a folder and a row in the table of its own."""
+    paths = [str(tmp_path / folder / "minigpt-x.npz") for folder in "ab"]
+    for seed, path in enumerate(paths):
+        minifpt.GPT2(minifpt.GPT2Config(**TINY), seed=seed).save(path)
+    results = grid(tmp_path / "g", models=paths, seeds=[0])
+    assert len(runs) == 2 and list(results["bit-xor"]) == paths
+    a, b = (results["bit-xor"][path][0] for path in paths)
+    assert a[-1]["train_loss"] != b[-1]["train_loss"]
+    assert compare.table(results).count("1 seed |") == 2
+
+
+def test_other_weights_of_the_same_name_are_refused(model, tmp_path):
+    grid(tmp_path / "g", models=[model], seeds=[0])
+    minifpt.GPT2(minifpt.GPT2Config(**TINY, dropout=0.3), seed=9).save(model)
+    with pytest.raises(ValueError, match="trunk_crc = .*: other weights"):
+        grid(tmp_path / "g", models=[model], seeds=[0])
+
+
+def test_what_is_asked_for_twice_is_run_once(tiny, tmp_path, runs):
+    results = grid(tmp_path / "g", ["bit-xor"] * 2, ["random"] * 2, [0, 1, 1])
+    assert [s for _, s, _ in runs] == [0, 1]
+    assert [len(h) for h in results["bit-xor"].values()] == [2]
+
+
+def test_task_options_go_to_the_tasks_that_have_them(tiny, tmp_path):
+    """As text, as from the command line, or as numbers."""
+    grid(tmp_path / "g", ["bit-xor", "bit-memory"], seeds=[0],
+         task_options={"n": "3", "bits": 6, "patch": "3", "strings": 2})
+    for task, want in (("bit-xor", {"n": 3}), ("bit-memory", {"strings": 2, "bits": 6,
+                                                              "patch": 3})):
+        config = json.loads((tmp_path / "g" / task / "random/0/config.json").read_text())
+        assert config["options"] == want
+    with pytest.raises(ValueError, match="options = {'n': 3}, not {'n': 4}"):
+        grid(tmp_path / "g", seeds=[0], task_options={"n": 4})
+
+
+TASK = """
+from minifpt.tasks import BitXOR, Choices
+
+class Mine(BitXOR):
+    name = "mine"
+    defaults = Choices.defaults | {"steps": 4, "batch_size": 2}
+
+    def __init__(self, n=2, share=0.5, hard=False, steps=1, label="x", size: int = None):
+        super().__init__(n)
+        self.options = {"n": n, "share": share, "hard": hard, "steps": steps, "label": label,
+                        "size": size}
+
+class Same(BitXOR):
+    pass
+
+class Half:
+    name = "half"
+    def __init__(self, n): pass
+
+def function(share=0.5):
+    return Mine(share=share)
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path):
+    (tmp_path / "my_task.py").write_text(TASK)
+    return tmp_path / "my_task.py"
+
+
+def test_a_task_of_the_user_s_own(tiny, tmp_path, own_task):
+    results = grid(tmp_path / "g", [f"{own_task}:Mine", "bit-xor"], seeds=[0],
+                   task_options={"share": "0.25", "n": "3"})
+    assert list(results) == ["mine", "bit-xor"]
+    config = json.loads((tmp_path / "g/mine/random/0/config.json").read_text())
+    assert config["options"] == {"n": 3, "share": 0.25, "hard": False, "steps": 1, "label": "x",
+                                 "size": None}
+    made = compare.make_task(f"{own_task}:function", {"share": "2"})
+    assert made.options["share"] == 2.0
+
+
+def test_two_tasks_of_one_name(tiny, tmp_path, own_task, runs):
+    with pytest.raises(ValueError, match="compare: two tasks have one name: bit-xor, bit-xor"):
+        grid(tmp_path / "g", ["bit-xor", f"{own_task}:Same"])
+    assert not runs and not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("option, text, value", [
+    ("n", "7", 7), ("share", "0.125", 0.125), ("share", "1e-3", 1e-3), ("share", "2", 2.0),
+    ("hard", "true", True), ("hard", "False", False), ("label", "7", "7"), ("size", "9", 9),
+    ("n", 7, 7), ("hard", True, True)])
+def test_options_are_read_as_what_their_defaults_are(own_task, option, text, value):
+    made = compare.make_task(f"{own_task}:Mine", {option: text})
+    assert made.options[option] == value and type(made.options[option]) is type(value)
+
+
+@pytest.mark.parametrize("name, given, error, message", [
+    ("Mine", {"n": "2.5"}, ValueError, "Mine: n must be a whole number, got '2.5'"),
+    ("Mine", {"share": "much"}, ValueError, "Mine: share must be a number, got 'much'"),
+    ("Mine", {"hard": "1"}, ValueError, "Mine: hard must be true or false, got '1'"),
+    ("Mine", {"size": "big"}, ValueError, "Mine: size must be a whole number, got 'big'"),
+    ("Mine", {"colour": "red"}, ValueError, "Mine has no option 'colour': its options are n, sh"),
+    ("Half", {}, ValueError, "Half needs the option 'n'"),
+    ("Half", {"n": 1}, ValueError, "Half is no task: it has no 'input_dim'"),
+    ("TASK", {}, ValueError, "it has no function or class 'TASK'")])
+def test_errors_of_a_task_of_the_user_s_own(own_task, name, given, error, message):
+    with pytest.raises(error, match=message) as raised:
+        compare.make_task(f"{own_task}:{name}", given)
+    assert "\n" not in str(raised.value)
+
+
+def test_mnist_in_a_grid(tiny, tmp_path):
+    write_mnist(tmp_path / "data")
+    results = grid(tmp_path / "g", ["mnist"], seeds=[0],
+                   task_options={"data": tmp_path / "data"})
+    assert 10 * results["mnist"]["random"][0][-1]["test_accuracy"] % 1 < 1e-9     # 10 digits
+
+
+# ------------------------------------------------------------------- table and picture
+
+
+def test_table():
+    results = {"bit-xor": {"language": [history(0.5, 1.0), history(0.98)],
+                           "random": [history(0.5)]},
+               "mnist": {"language": [history(0.9341)]}}
+    assert compare.table(results).splitlines() == [
+        "| trunk | bit XOR | MNIST |", "|---|---|---|",
+        "| language | 99.0 (98.0 to 100.0), 2 seeds | 93.4 (93.4 to 93.4), 1 seed |",
+        "| random | 50.0 (50.0 to 50.0), 1 seed |  |"]
+
+
+def test_picture(tmp_path):
+    runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
+    results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]},
+               "something": {"x": runs}}
+    compare.picture(results, tmp_path / "p.png")
+    width, height = png_size(tmp_path / "p.png")
+    assert width == 2 * 5.2 * 120 and height == 3.6 * 120
+
+
+def test_compare(tiny, tmp_path, model):
+    text = compare.compare(tmp_path / "g", ["bit-xor"], [model, "random"], range(2),
+                               options=SMALL, progress=False)
+    assert (tmp_path / "g" / "table.md").read_text() == text + "\n"
+    assert "| tiny | " in text and "| random | " in text and text.count("2 seeds") == 2
+    assert png_size(tmp_path / "g" / "curves.png")
+    last = [minifpt.History.load(tmp_path / "g" / "bit-xor" / "random" / s / "metrics.csv")[-1]
+            ["test_accuracy"] for s in "01"]
+    assert f"{100 * np.mean(last):.1f} ({100 * min(last):.1f} to {100 * max(last):.1f})" in text
+
+
+def test_every_task_of_the_command_line_has_a_label():
+    assert set(compare.LABELS) == set(tasks.names()) - {"text"}

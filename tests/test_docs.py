@@ -1,0 +1,166 @@
+"""What the texts say holds: their code runs, their commands and links exist; and the package's
+modules import each other in one direction."""
+
+import ast
+import contextlib
+import graphlib
+import re
+import shlex
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from minifpt import cli, layers
+from minifpt.freeze import FreezeMask
+from minifpt.lab import compare
+from minifpt.lab.trunks import TrunkSpec, load_object
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md")])
+pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="there is no checkout")
+each_text = pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def code_blocks(path):
+    """The Python code blocks of a text."""
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def write_files(path, folder):
+    """Write each code block whose first line is ``# NAME.py`` to that file."""
+    for block in code_blocks(path):
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (folder / name[1]).write_text(block, encoding="utf-8")
+
+
+def commands(path):
+    """The calls of ``minifpt`` in a text's code blocks, as lists of arguments."""
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
+    indented = "\n".join(re.findall(r"^    (.*)$", text, re.M))
+    calls = re.findall(r"^(?:.*&& )?minifpt +(\S.*)$", f"{fenced}\n{indented}", re.M)
+    return [shlex.split(call, comments=True) for call in calls]
+
+
+# ------------------------------------------------------------------------- code, commands
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_the_code_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "readme"}
+    blocks = code_blocks(ROOT / name)
+    assert blocks
+    with patch.dict(layers.ACTIVATIONS):
+        for block in blocks:
+            exec(compile(block, name, "exec"), namespace)
+
+
+@each_text
+def test_the_commands_parse(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(path, tmp_path)
+    load_object.cache_clear()
+    for argv in commands(path):
+        args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
+        for task in getattr(args, "tasks", []):
+            compare.task_class(task)
+        if args.run in (cli.train, cli.compare, cli.summary, cli.plan_command):
+            for model in getattr(args, "models", None) or [args.model]:
+                spec = TrunkSpec.parse(model)
+                assert spec.make() if spec.kind == "own" else spec.config(0.0)
+        FreezeMask.parse(getattr(args, "freeze", "fpt"))
+    load_object.cache_clear()                             # another test's mine.py is another
+
+
+def test_there_are_commands_to_parse():
+    assert len(commands(ROOT / "README.md")) >= 12
+    assert len(commands(ROOT / "RESULTS.md")) >= 5
+
+
+def test_a_command_that_is_none_is_seen(tmp_path):
+    (tmp_path / "x.md").write_text("    pip install . && minifpt train bit-xor --stepz 3  # no\n")
+    [argv] = commands(tmp_path / "x.md")
+    assert argv == ["train", "bit-xor", "--stepz", "3"]
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(None):
+        cli.parser(argv).parse_args(argv)
+
+
+@each_text
+def test_benchmarks_that_are_named_exist(path):
+    for name in re.findall(r"python -m benchmarks\.(\w+)", path.read_text(encoding="utf-8")):
+        assert (ROOT / "benchmarks" / f"{name}.py").exists()
+
+
+# ------------------------------------------------------------------------- links, installing
+
+
+def anchors(path):
+    """What ``#...`` may stand behind a link to a text, as GitHub makes it from the headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@each_text
+def test_links_point_to_something(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if re.match(r"https?://", target):
+            continue
+        file, _, anchor = target.partition("#")
+        to = path.parent / file if file else path
+        assert to.exists(), target
+        assert not anchor or anchor in anchors(to), target
+
+
+def test_what_is_installed_is_there():
+    """Install lines work from a clone: no index has to have minifpt, and every extra exists."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    files = [*TEXTS, *ROOT.glob("minifpt/**/*.py"), *ROOT.glob("lessons/src/*.py"),
+             ROOT / "lessons" / "build.py"]
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"""pip install [^\n]*minifpt""", text), file
+        for extras in re.findall(r"pip install [^\n]*\.\[([\w,]+)\]", text):
+            assert all(f'"{extra}": [' in setup for extra in extras.split(",")), file
+    packages = {".".join(p.parent.relative_to(ROOT).parts)
+                for p in ROOT.glob("minifpt/**/__init__.py")}
+    assert all(f'"{package}"' in setup for package in packages)
+
+
+# -------------------------------------------------------------------------------- imports
+
+
+def modules():
+    """{dotted name: path} of every module of the package."""
+    found = {}
+    for path in sorted(ROOT.glob("minifpt/**/*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name, path, known):
+    """The modules of ours that a module imports, wherever in it that happens."""
+    package = name if path.stem == "__init__" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            up = package.split(".")[:len(package.split(".")) - node.level + 1]
+            base = ".".join([*(up if node.level else []), *filter(None, [node.module])])
+            for alias in node.names:                      # a module of that package, or a name
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in known else base)
+    return {module for module in found if module.split(".")[0] == "minifpt"} - {name}
+
+
+def test_imports_point_one_way():
+    known = modules()
+    graph = {name: imports(name, path, known) for name, path in known.items()}
+    assert {"minifpt.fast", "minifpt.functional"} <= graph["minifpt.layers"]
+    assert all(target in known for targets in graph.values() for target in targets)
+    assert graph["minifpt.functional"] == set()
+    assert [name for name in graph if "minifpt.cli" in graph[name]] == ["minifpt.__main__"]
+    graphlib.TopologicalSorter(graph).prepare()           # a CycleError names the cycle

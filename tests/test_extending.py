@@ -1,0 +1,470 @@
+"""What a user adds in a file of their own: an activation, three trunks, a task.
+
+The files are in ``tests/extend``, written to be read.  Each is trained, summarised, planned and
+compared from the command line, checked by its gradients, and traced.
+"""
+
+import ast
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+import minifpt
+from minifpt import cli
+from minifpt import functional as F
+from minifpt.files.runs import History
+from minifpt.lab import plan
+from minifpt.lab.trunks import TrunkSpec, load_object
+from minifpt.layers import ACTIVATIONS, Layer, Parameter
+
+FOLDER = Path(__file__).parent / "extend"
+TRUNKS = ["silu.py:make_trunk", "bidirectional.py:make_trunk", "rnn.py:RNN", "decay.py:Decay"]
+WALK = "walk.py:Walk"
+GPT2 = ["wpe", "h.0.ln_1", "h.0.attn.c_attn", "h.0.attn.c_proj", "h.0.attn", "h.0.ln_2",
+        "h.0.mlp.c_fc", "h.0.mlp.act", "h.0.mlp.c_proj", "h.0.mlp", "h.0", "ln_f"]
+INNER = {"rnn.py:RNN": ["inputs", "ln_f"], "decay.py:Decay": []}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with the user's files, in which the command line runs."""
+    for path in FOLDER.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "SECONDS", 0.0)
+    load_object.cache_clear()
+    before = dict(ACTIVATIONS)
+    yield tmp_path
+    ACTIVATIONS.clear()
+    ACTIVATIONS.update(before)
+
+
+@pytest.fixture
+def minifpt_says(capsys):
+    """Runs a command that has to succeed; what it printed, without the progress bar."""
+    def run(*argv):
+        assert cli.main(argv) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+    return run
+
+
+@pytest.fixture
+def error(capsys):
+    """Runs a command that has to fail; its one line."""
+    def run(*argv):
+        assert cli.main(argv) == 2
+        text = capsys.readouterr().err.splitlines()[-1]
+        assert text.startswith("minifpt: ")
+        return text
+    return run
+
+
+def make(spec, dtype=np.float64, **options):
+    return TrunkSpec.parse(spec).make(dtype=dtype, **options)
+
+
+def fpt(trunk, mask="full", dim=3, output_tokens=2):
+    model = minifpt.FPT(trunk, dim, 4, output_tokens)
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    return model
+
+
+def x_of(*shape):
+    return np.random.default_rng(1).standard_normal(shape)
+
+
+def user_code(path):
+    """How many lines of a file are code: no docstring, no comment, none that is blank."""
+    source = path.read_text(encoding="utf-8")
+    said = set()
+    for node in ast.walk(ast.parse(source)):
+        if (isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+                and ast.get_docstring(node)):
+            said |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and i not in said
+               for i, line in enumerate(source.splitlines(), 1))
+
+
+def test_user_code_is_short():
+    lines = {path.name: user_code(path) for path in FOLDER.glob("*.py")}
+    assert {spec.partition(":")[0] for spec in [*TRUNKS, WALK]} == lines.keys()
+    assert max(lines.values()) <= 30, lines
+
+
+# -------------------------------------------------------------------- the command line
+
+
+def command_in(file):
+    """The command line that a file's docstring shows."""
+    text = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8")))
+    line, = [line for line in text.splitlines() if line.strip().startswith("minifpt ")]
+    return line.split()[1:]
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+def test_train(spec, minifpt_says):
+    """As the file says; and a run that was stopped goes on."""
+    argv = [*command_in(spec.partition(":")[0]), "--steps", 4, "--batch-size", 2, "--out", "run"]
+    assert argv[:4] == ["train", "bit-xor", "--model", spec]
+    assert "after 4 steps" in minifpt_says(*argv)
+    assert json.loads(Path("run/config.json").read_text())["model"] == spec
+    first = History.load("run/metrics.csv")
+    assert "after 4 steps" in minifpt_says(*argv, "--resume")
+    assert History.load("run/metrics.csv") == first and Path("run/curves.png").exists()
+
+
+def test_a_recurrent_trunk_learns(minifpt_says):
+    out = minifpt_says("train", "bit-xor", "--n", 3, "--model", "rnn.py:RNN", "--steps", 250,
+                       "--freeze", "full", "--lr", 1e-2)
+    assert float(out.split()[1]) > 99                     # per cent
+
+
+SUMMARIES = {
+    # 5 + 5 layer norms of 32 scales and biases; 2 blocks of 4 C^2 + 4 C and 8 C^2 + 5 C.
+    "silu.py:make_trunk": ["ln 320 320", "attn 8,448 frozen", "mlp 16,704 frozen"],
+    "bidirectional.py:make_trunk": ["ln 320 320", "attn 8,448 frozen", "mlp 16,704 frozen"],
+    "rnn.py:RNN": ["ln 64 64", "attn 1,024 frozen", "mlp 1,056 frozen"],
+    "decay.py:Decay": ["attn 32 frozen"]}
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+def test_summary(spec, minifpt_says):
+    out = minifpt_says("summary", WALK, "--model", spec)
+    assert out.startswith(f"{spec} on walk: in 15 x 1, out 1 x 2 (tokens x numbers)\n")
+    rows = [" ".join([line.split()[0], *line.split()[-2:]]) for line in out.splitlines()]
+    for row in [*SUMMARIES[spec], "input 64 64", "output 66 66"]:
+        assert row in rows
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+def test_plan(spec, minifpt_says):
+    out = minifpt_says("plan", "--model", spec, WALK, "--steps", 50)
+    assert f"walk with {spec}: 32 channels, 4 x 15 tokens" in out
+    assert "\n50 steps" in out and "the whole trunk" in out
+
+
+def test_compare(minifpt_says):
+    """Two trunks whose functions have one name are two rows; a second time nothing is run."""
+    argv = ["compare", WALK, "--noise", 0.5, "--models", *TRUNKS, "--seeds", 1, "--steps", 2,
+            "--out", "table"]
+    out = minifpt_says(*argv)
+    rows = [line for line in out.splitlines() if line.startswith("| ")]
+    assert rows[0] == "| trunk | walk |" and len(rows) == 5
+    assert all(row.endswith(", 1 seed |") for row in rows[1:])
+    table = Path("table/table.md").read_text()
+    assert table.splitlines()[-1] == rows[-1] and Path("table/curves.png").exists()
+    configs = [json.loads(p.read_text()) for p in Path("table/walk").glob("*/0/config.json")]
+    assert {(c["model"], c["options"]["noise"]) for c in configs} == {(m, 0.5) for m in TRUNKS}
+    checkpoints = {p: p.stat().st_mtime_ns for p in Path("table").rglob("checkpoint.npz")}
+    assert len(checkpoints) == 4
+    minifpt_says(*argv)
+    assert Path("table/table.md").read_text() == table
+    assert checkpoints == {p: p.stat().st_mtime_ns for p in checkpoints}
+
+
+# ----------------------------------------------------------------------- every trunk
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+def test_gradients(spec, randomise):
+    """Alone, and in a model under the three masks of the paper, in float64."""
+    trunk = randomise(make(spec), size=0.2)
+    report = minifpt.gradcheck_layer(trunk, x_of(2, 5, 32), elementwise=0, directions=4)
+    assert report and report.tolerance == 1e-6
+    assert report.errors.keys() == {"x", *dict(trunk.named_parameters())}
+    for mask in ("full", "fpt", "output_only"):
+        model = fpt(trunk, mask)
+        report = minifpt.gradcheck_layer(model, x_of(2, 5, 3), elementwise=0, directions=2)
+        assert report, report
+        assert report.errors.keys() - {"x"} == {
+            n for n, p in model.named_parameters() if p.trainable}
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+@pytest.mark.parametrize("mask", ["full", "fpt"])
+def test_traced(spec, mask, randomise):
+    """By the names of its layers; the results are those without a trace."""
+    model = fpt(randomise(make(spec), size=0.2), mask)
+
+    def run():
+        model.zero_grad()
+        y, cache = model.forward(x_of(2, 6, 3), True, np.random.default_rng(2))
+        model.backward(y, cache)
+        return [y, *(p.grad for p in model.parameters() if p.grad is not None)]
+    want = run()
+    with minifpt.trace(model) as t:
+        got = run()
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-12)
+    names = INNER.get(spec) or [] if spec in INNER else [
+        n for i in range(2) for n in GPT2 if n.startswith("h.0")]
+    expected = {f"trunk.{n}" for n in names} | {"input", "trunk", "output", ""}
+    if spec not in INNER:
+        expected |= {n.replace("h.0", "h.1") for n in expected} | {"trunk.wpe", "trunk.ln_f"}
+    assert set(t.outputs) == set(t.grads) == expected and not t.reasons
+    assert t.outputs["trunk"].shape[0::2] == (2, 32) and t.grads["trunk"].shape[0::2] == (2, 32)
+    assert all(step.partner for step in t.steps)
+
+
+@pytest.mark.parametrize("spec", TRUNKS)
+def test_dtype(spec, float32_only):
+    """float32 unless asked otherwise, and never a detour through float64."""
+    trunk = make(spec, np.float32)
+    model = fpt(trunk)
+    y, cache = model.forward(float32_only(x_of(2, 5, 3)), True, np.random.default_rng(0))
+    model.backward(float32_only(np.ones(y.shape)), cache)
+    assert y.dtype == np.float32
+    assert {p.grad.dtype for p in model.parameters()} == {np.dtype(np.float32)}
+
+
+# ---------------------------------------------------------------------- one by one
+
+
+def test_silu():
+    silu, silu_backward = (load_object(f"silu.py:{name}") for name in ("silu", "silu_backward"))
+    x = 3.0 * x_of(4, 9)
+    np.testing.assert_allclose(silu(x)[0], x * expit(x), rtol=1e-12)
+    report = minifpt.gradcheck(silu, silu_backward, (x,))
+    assert report and report.max_relative_error <= 1e-6
+    far = np.array([-1e38, -100.0, 0.0, 100.0, 1e38], np.float32)
+    y, cache = silu(far)
+    np.testing.assert_allclose(y, [0, 0, 0, 100, 1e38], atol=1e-30)
+    np.testing.assert_allclose(silu_backward(np.ones_like(far), cache), [0, 0, 0.5, 1, 1])
+
+
+def test_silu_is_what_runs():
+    model = fpt(make("silu.py:make_trunk"))
+    with minifpt.trace(model) as t:
+        y, cache = model.forward(x_of(2, 6, 3))
+        model.backward(y, cache)
+    steps = [s for s in t.steps if s.op == "silu" and not s.backward]
+    assert [s.name for s in steps] == ["trunk.h.0.mlp.act.silu", "trunk.h.1.mlp.act.silu"]
+    assert (steps[0].function, steps[0].partner.function) == ACTIVATIONS["silu"]
+    np.testing.assert_array_equal(t.outputs["trunk.h.0.mlp.act"],
+                                  steps[0].function(t.outputs["trunk.h.0.mlp.c_fc"])[0])
+    with pytest.raises(ValueError, match="activation_function is 'mish', expected one of .*, silu"):
+        minifpt.GPT2Config(activation_function="mish")
+
+
+@given(T=st.integers(2, 100), at=st.integers(0, 10**6))
+def test_bidirectional(T, at):
+    """Whichever token changes, every output does; in a causal one none before it."""
+    config = dict(n_layer=1, n_head=2, n_embd=8, n_positions=100, vocab_size=4)
+    both, left = (minifpt.GPT2(minifpt.GPT2Config(**config, causal=causal), dtype=np.float64)
+                  for causal in (False, True))
+    x, at = x_of(1, T, 8), at % T
+    changed = x.copy()
+    changed[0, at] = np.roll(x[0, at], 1)
+
+    def differs(trunk):
+        return (trunk.forward(x)[0] != trunk.forward(changed)[0]).any(-1)[0]
+    assert differs(both).all()
+    assert not differs(left)[:at].any() and differs(left)[at:].all()
+    for block in left.h:                                  # as the user's file says of weights
+        block.attn.causal = False
+    np.testing.assert_array_equal(left.forward(x)[0], both.forward(x)[0])
+
+
+def test_bidirectional_attention_as_traced():
+    trunk = make("bidirectional.py:make_trunk")
+    with minifpt.trace(trunk) as t:
+        trunk.forward(x_of(2, 64, 32))
+    for a in t.attention.values():
+        assert a.shape == (2, 2, 64, 64) and (a > 0).all()
+        np.testing.assert_allclose(a.sum(-1), 1.0)
+    with pytest.raises(ValueError, match="generate: the model is not causal"):
+        minifpt.LanguageModel(trunk).generate(np.arange(3), 1)
+
+
+@given(T=st.integers(1, 12), B=st.integers(1, 3))
+def test_recurrence(T, B):
+    """The state after each token, by the formula; each runs on to what comes later only."""
+    trunk = load_object("rnn.py:RNN")(dtype=np.float64, n_embd=4)
+    x, h, want = x_of(B, T, 4), np.zeros((B, 4)), []
+    for t in range(T):
+        h = np.tanh(x[:, t] @ trunk.inputs.weight.data + h @ trunk.state.data)
+        want.append(F.layer_norm(h, np.ones(4), np.zeros(4))[0])
+    np.testing.assert_allclose(trunk.forward(x)[0], np.stack(want, 1), rtol=1e-12)
+    assert minifpt.gradcheck_layer(trunk, x, elementwise=4, directions=2)
+
+
+def test_a_trunk_from_nothing():
+    """It inherits from no class of ours, and is trained, saved and frozen as any."""
+    Decay = load_object("decay.py:Decay")
+    assert Decay.__mro__ == (Decay, object)
+    trunk = Decay(np.float64, n_embd=3)
+    trunk.keep.data[:] = 0.0, 0.5, 1.0
+    y, _ = trunk.forward(np.ones((1, 4, 3)))
+    np.testing.assert_allclose(y[0].T, [[1, 1, 1, 1], [1, 1.5, 1.75, 1.875], [1, 2, 3, 4]])
+    model = fpt(trunk, "attn")
+    assert not trunk.keep.trainable and model.counts()["attn"] == (3, 0)
+
+
+def test_a_trunk_of_functions():
+    """Not even a class is needed."""
+    w = Parameter(np.full(3, 2.0), "mlp")
+    trunk = SimpleNamespace(
+        config=SimpleNamespace(n_embd=3), dtype=np.dtype(np.float64),
+        forward=lambda x, train=False, rng=None, *, last: (x[:, -last:] * w.data, (x, last)),
+        named_parameters=lambda: [("w", w)])
+
+    def backward(dy, cache):
+        x, last = cache
+        w.add_grad((dy * x[:, -last:]).sum(axis=(0, 1)))
+        return F.last_tokens_backward(dy * w.data, F.LastTokensCache(x.shape[1]))
+    trunk.backward = backward
+    model = fpt(trunk)
+    assert minifpt.gradcheck_layer(model, x_of(2, 5, 3))
+    with minifpt.trace(model) as t:
+        model.forward(x_of(2, 5, 3))
+    assert list(t.outputs) == ["input", "trunk", "output", ""]
+    assert t.outputs["trunk"].shape == (2, 2, 3)
+
+
+# ------------------------------------------------------------------------------- the task
+
+
+def test_task(minifpt_says):
+    out = minifpt_says(*command_in("walk.py"), "--model", "rnn.py:RNN", "--steps", 3, "--out",
+                       "run")
+    assert out.startswith("walk: ")
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["options"] == {"steps": 31, "noise": 0.3} and config["steps"] == 3
+
+
+@pytest.mark.parametrize("argv", [
+    ["--model", "rnn.py:RNN", WALK, "--task-steps", "7"], [WALK, "--task-steps=7"],
+    ["--task", WALK, "--task-steps", "7"], [f"--task={WALK}", "--steps", "7"],
+    ["--freeze", "full", WALK, "--steps", "7", "--model=rnn.py:RNN"]])
+def test_where_a_task_may_stand(argv, minifpt_says):
+    """``--task-steps`` does for every command, ``--steps`` where the command has none."""
+    argv = argv if any("model" in a for a in argv) else [*argv, "--model", "decay.py:Decay"]
+    assert "on walk: in 7 x 1, out 1 x 2" in minifpt_says("summary", *argv, "--noise", "0")
+
+
+def test_the_walk():
+    task = load_object(WALK)(steps=21, noise=0.0)
+    x, y = task.batch(np.random.default_rng(0), 400, "test")
+    assert x.shape == (400, 21, 1) and x.dtype == np.float32 and set(np.unique(x)) == {-1, 1}
+    np.testing.assert_array_equal(y, x.sum(1) > 0)
+    assert 0.4 < y.mean() < 0.6
+    noisy, same = load_object(WALK)(steps=21, noise=0.5).batch(np.random.default_rng(0), 400)
+    assert 0.45 < (noisy - np.sign(noisy)).std() < 1.0 and same.shape == (400, 1)
+    logits = x_of(400, 1, 2)
+    report = minifpt.gradcheck(lambda z: task.loss(z, y), lambda dy, dlogits: dy * dlogits,
+                               (logits,), elementwise=800)
+    assert report and report.max_relative_error <= 1e-6
+    assert task.accuracy(np.where(np.arange(2) == y[..., None], 1.0, 0.0), y) == 1.0
+
+
+@pytest.mark.parametrize("argv, message", [
+    (["--task-steps", "8"], "walk: steps must be odd, got 8"),
+    (["--task-steps", "7.5"], f"{WALK}: steps must be a whole number, got '7.5'"),
+    (["--noise", "much"], f"{WALK}: noise must be a number, got 'much'"),
+    (["--noise", "-1"], "scale < 0"),
+    (["--n", "5"], f"{WALK} has no option 'n': its options are steps, noise")])
+def test_task_errors(argv, message, error):
+    assert message in error("train", WALK, "--model", "decay.py:Decay", "--steps", 2, *argv)
+
+
+# ------------------------------------------------------------------- what is no trunk
+
+
+class Good:
+    """As small as a trunk can be."""
+
+    def __init__(self, **changes):
+        self.config, self.dtype = SimpleNamespace(n_embd=4), np.dtype(np.float32)
+        self.w = Parameter(np.ones(4, np.float32), "mlp")
+        vars(self).update(changes)
+
+    def forward(self, x, train=False, rng=None):
+        return x * self.w.data, x
+
+    def backward(self, dy, cache):
+        self.w.add_grad((dy * cache).sum(axis=(0, 1)))
+        return dy * self.w.data
+
+    def named_parameters(self):
+        yield "w", self.w
+
+
+def test_the_good_one():
+    model = fpt(Good())
+    y, cache = model.forward(x_of(2, 5, 3))
+    model.backward(y, cache)
+    assert all(p.grad is not None for p in model.parameters())
+
+
+class Only:
+    """Has what it is told, no more."""
+
+    def __init__(self, *names):
+        vars(self).update(dict.fromkeys(names, SimpleNamespace(n_embd=4)))
+
+
+@pytest.mark.parametrize("trunk, message", [
+    (None, "it has no config, dtype, forward, backward, named_parameters"),
+    (Only("config", "dtype", "forward", "backward"), "it has no named_parameters"),
+    (Only("config", "dtype", "forward", "named_parameters"), "it has no backward"),
+    (Only("config", "forward", "backward", "named_parameters"), "it has no dtype"),
+    (Layer(), "it has no config, dtype, forward, backward"),
+    (Good, "it has no config, dtype"),
+    (Good(config=None), "it has no config.n_embd"),
+    (Good(config={"n_embd": 4}), "it has no config.n_embd"),
+    (Good(config=SimpleNamespace(n_embd="4")), "config.n_embd is '4', expected a whole number"),
+    (Good(config=SimpleNamespace(n_embd=4.0)), "config.n_embd is 4.0, expected a whole number"),
+    (Good(config=SimpleNamespace(n_embd=0)), "config.n_embd is 0, expected a whole number"),
+    (Good(dtype="float32"), "dtype is 'float32', expected np.float32 or np.float64"),
+    (Good(dtype=int), "dtype is <class 'int'>, expected np.float32"),
+    (Good(forward=lambda x: (x, x)), "forward: too many positional arguments"),
+    (Good(backward=lambda dy: dy), "backward: too many positional arguments"),
+    (Good(named_parameters=lambda: [("w", np.ones(4))]), "named_parameters gives something else"),
+    (Good(named_parameters=lambda: {"w": Parameter(np.ones(4), "mlp")}),
+     "named_parameters gives something else than pairs \\(name, Parameter\\)"),
+    (Good(named_parameters=lambda: [Parameter(np.ones(4), "mlp")]), "named_parameters gives some")])
+def test_what_is_no_trunk(trunk, message):
+    with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
+        minifpt.FPT(trunk, 3, 2)
+
+
+@pytest.mark.parametrize("forward", [
+    lambda x, train=False, rng=None: x,
+    lambda x, train=False, rng=None: (x, x, None),
+    lambda x, train=False, rng=None: (x[:, -1], x),
+    lambda x, train=False, rng=None: (x[..., :2], x),
+    lambda x, train=False, rng=None: (x[:, :1], x),
+    lambda x, train=False, rng=None: (x.astype(np.float64), x)])
+def test_a_forward_pass_that_gives_something_else(forward):
+    model = fpt(Good(forward=forward))
+    with pytest.raises(ValueError, match="^FPT: the trunk's forward must give a pair: hidden, of "
+                                         r"shape \(2, 5, 4\) and float32 as x, and its cache$"):
+        model.forward(x_of(2, 5, 3))
+
+
+def test_a_group_that_there_is_not():
+    trunk = Good(named_parameters=lambda: [("w", Parameter(np.ones(4), "memory"))])
+    with pytest.raises(ValueError, match="'trunk.w' is in the group 'memory', expected one of in"):
+        fpt(trunk)
+
+
+@pytest.mark.parametrize("model, message", [
+    ("rnn.py:GRU", "rnn.py: it has no function or class 'GRU'"),
+    ("gru.py:GRU", "gru.py:GRU: there is no file gru.py"),
+    ("walk.py:Walk", "FPT: <class 'minifpt_user_walk.Walk'> is no trunk: it has no config, dtype"),
+    ("own.py:nothing", "FPT: <class 'NoneType'> is no trunk: it has no config"),
+    ("broken.py:make_trunk", "broken.py: SyntaxError while it was run"),
+    ("wide.py:make_trunk", "wide.py: ModuleNotFoundError while it was run: No module named 'no")])
+def test_errors_of_a_file(model, message, error):
+    Path("own.py").write_text("def nothing(): pass\n")
+    Path("broken.py").write_text("def make_trunk(:\n")
+    Path("wide.py").write_text("import nothing_like_it\n")
+    for command in ("train", "summary", "plan"):
+        assert message in error(command, "bit-xor", "--model", model)

@@ -1,0 +1,1055 @@
+"""minifpt.trace: what it shows is what was computed, and it leaves no mark."""
+
+import copy
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import fast, layers, training
+from minifpt import functional as F
+from minifpt.layers import ACTIVATIONS, Layer, Linear
+
+MASKS = {"fpt": minifpt.FreezeMask.fpt(), "full": minifpt.FreezeMask.full(),
+         "output_only": minifpt.FreezeMask.output_only()}
+BELOW, FROZEN = "nothing below learns", "frozen"
+
+# The layers of a model with one block, in the order in which they finish.
+BLOCK = ["ln_1", "attn.c_attn", "attn.c_proj", "attn", "ln_2", "mlp.c_fc", "mlp.act",
+         "mlp.c_proj", "mlp"]
+GPT2 = ["wpe", *(f"h.0.{name}" for name in BLOCK), "h.0", "ln_f"]
+NAMES = ["input", *(f"trunk.{name}" for name in GPT2), "trunk", "output", ""]
+
+
+def rng(*seed):
+    return np.random.default_rng(seed or 0)
+
+
+def config(T=10, **changes):
+    return minifpt.GPT2Config(**dict(n_layer=2, n_head=2, n_embd=8, n_positions=T, vocab_size=11,
+                                     dropout=0.2) | changes)
+
+
+@pytest.fixture
+def build(randomise):
+    """Makes an FPT in float64 whose parameters are all well away from 0."""
+    def make(mask="full", T=10, output_tokens=2, dtype=np.float64, **changes):
+        trunk = minifpt.GPT2(config(T, **changes), dtype=dtype)
+        model = randomise(minifpt.FPT(trunk, 3, 4, output_tokens))
+        model.freeze(MASKS[mask] if isinstance(mask, str) else mask)
+        return model
+    return make
+
+
+def batch(T=10, B=2):
+    return rng(1).standard_normal((B, T, 3))
+
+
+def run(model, x, seed=5, train=True):
+    """A forward and a backward pass with dropout: (logits, gradients by name, the generator)."""
+    draws = rng(seed)
+    model.zero_grad()
+    logits, cache = model.forward(x, train=train, rng=draws)
+    loss, kept = F.cross_entropy(logits, targets(logits))
+    model.backward(F.cross_entropy_backward(1.0, kept), cache)
+    return logits, grads_of(model), draws.bit_generator.state
+
+
+def targets(logits):
+    return rng(9).integers(0, logits.shape[-1], logits.shape[:-1])
+
+
+def grads_of(model):
+    return {n: None if p.grad is None else p.grad.copy() for n, p in model.named_parameters()}
+
+
+def traced(model, x, **options):
+    with minifpt.trace(model) as t:
+        result = run(model, x, **options)
+    return t, result
+
+
+def close(got, want, tolerance=1e-12):
+    """Equal to rounding, relative to the largest entry; trees of arrays too."""
+    if isinstance(want, dict):
+        assert got.keys() == want.keys()
+        got, want = list(got.values()), list(want.values())
+    if isinstance(want, (list, tuple)):
+        for g, w in zip(got, want, strict=True):
+            close(g, w, tolerance)
+    elif isinstance(want, np.ndarray):
+        assert got.shape == want.shape and got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=0,
+                                   atol=tolerance * max(1.0, np.abs(want).max(initial=0)))
+    else:
+        assert got == want or got is want
+
+
+def ahead(t):
+    return [step for step in t.steps if not step.backward]
+
+
+def back(t):
+    return [step for step in t.steps if step.backward]
+
+
+# --------------------------------------------------------------------- the same results
+
+
+@pytest.mark.parametrize("T", [10, 120])
+@pytest.mark.parametrize("mask", MASKS)
+def test_results_are_those_without_a_trace(build, mask, T):
+    """To rounding, with dropout on, above one tile of attention too; the same draws."""
+    model, x = build(mask, T), batch(T)
+    want = run(model, x)
+    t, got = traced(model, x)
+    close(got[:2], want[:2])
+    assert got[2] == want[2]
+    again = run(model, x)
+    np.testing.assert_array_equal(again[0], want[0])      # to the bit, once it is over
+
+
+@given(st.data())
+def test_results_of_any_shape(randomise, data):
+    draw = data.draw
+    n_head, B, T = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 80))
+    c = config(T, n_head=n_head, n_embd=n_head * draw(st.integers(1, 4)),
+               n_layer=draw(st.integers(1, 3)), dropout=draw(st.sampled_from([0.0, 0.3])),
+               causal=draw(st.booleans()), activation_function=draw(st.sampled_from(
+                   ["gelu_new", "gelu", "relu"])))
+    model = minifpt.FPT(minifpt.GPT2(c, dtype=np.float64), 3, 4, draw(st.integers(1, T)))
+    model.freeze(MASKS[draw(st.sampled_from(list(MASKS)))])
+    x = batch(T, B)
+    want = run(randomise(model), x)
+    t, got = traced(model, x)
+    close(got, want, 1e-11)
+    assert all(t.attention[f"trunk.h.{i}.attn"].shape == (B, n_head, T, T)
+               for i in range(c.n_layer))
+
+
+def test_float32_stays_float32(build):
+    t, _ = traced(build(dtype=np.float32), batch().astype(np.float32))
+    for kept in (t.outputs, t.grads, t.attention):
+        assert {a.dtype for a in kept.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_one_pass_inside_the_trace_the_other_outside(build, T):
+    model, x = build(T=T, output_tokens=T), batch(T)
+    model.zero_grad()
+    dlogits = rng(3).standard_normal((2, T, 4))
+
+    def both(forward_inside, backward_inside):
+        model.zero_grad()
+        with minifpt.trace(model) if forward_inside else fast.kept_memory as t:
+            logits, cache = model.forward(x, True, rng(5))
+        with minifpt.trace(model) if backward_inside else fast.kept_memory as t:
+            model.backward(dlogits, cache)
+        return logits, grads_of(model), t
+    want = both(False, False)[:2]
+    close(both(True, False)[:2], want)
+    *got, t = both(False, True)
+    close(got, want)
+    assert t.steps and not any(step.partner or not step.backward for step in t.steps
+                               if not step.inside)
+    assert set(t.grads) == {name.replace("h.0", f"h.{i}") for name in NAMES for i in range(2)}
+
+
+# -------------------------------------------------------------------- outputs and names
+
+
+def test_names_of_an_fpt(build):
+    t, (logits, _, _) = traced(build(n_layer=1), batch())
+    assert list(t.outputs) == list(t.grads) == NAMES
+    assert list(t.attention) == ["trunk.h.0.attn"]
+    np.testing.assert_array_equal(t.outputs[""], logits)
+    np.testing.assert_array_equal(t.outputs["output"], logits)
+    np.testing.assert_array_equal(t.outputs["trunk"], t.outputs["trunk.ln_f"])
+
+
+def test_names_of_a_trunk_alone():
+    trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
+    x = rng(1).standard_normal((2, 10, 8))
+    with minifpt.trace(trunk) as t:
+        y, cache = trunk.forward(x, True, rng(2))
+        dx = trunk.backward(np.ones_like(y), cache)
+    assert list(t.outputs) == [*GPT2, ""]
+    assert t.outputs["h.0"].shape == (2, 10, 8) and list(t.attention) == ["h.0.attn"]
+    np.testing.assert_array_equal(t.grads[""], 1.0)
+    first = next(s for s in t.steps if s.name == "wpe.positions")
+    np.testing.assert_array_equal(first.gradients["x"], dx)
+
+
+def test_names_of_a_language_model():
+    """The table is read twice, and its gradient is the sum of both."""
+    lm = minifpt.LanguageModel(config(n_layer=1, dropout=0.0), dtype=np.float64)
+    ids = rng(1).integers(0, 11, (2, 10))
+    with minifpt.trace(lm) as t:
+        logits, cache = lm.forward(ids)
+        lm.backward(np.ones_like(logits) * logits, cache)
+    assert list(t.outputs) == ["wte", *(f"trunk.{name}" for name in GPT2), "trunk", ""]
+    uses = [step for step in ahead(t) if step.inputs.get("w") is lm.wte.weight.data]
+    assert [step.name for step in uses] == ["wte.embedding", "unembedding"]
+    close(sum(step.gradients["w"] for step in uses), lm.wte.weight.grad)
+
+
+def test_names_of_single_layers():
+    """Any layer is a model: a block, a linear map."""
+    block = layers.Block(8, 2, dtype=np.float64)
+    with minifpt.trace(block) as t:
+        block.forward(rng(1).standard_normal((2, 5, 8)))
+    assert list(t.outputs) == [*BLOCK, ""]
+    linear = Linear(3, 2)
+    with minifpt.trace(linear) as t:
+        linear.forward(np.ones((1, 3), np.float32))
+    assert list(t.outputs) == [""] and [s.name for s in t.steps] == ["linear"]
+
+
+def test_a_layer_that_is_shared_has_its_first_name(randomise):
+    trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
+    trunk.h = [trunk.h[0]] * 3
+    model = randomise(minifpt.FPT(trunk, 3, 4, 10))
+    x = batch()
+    want = run(model, x)
+    t, got = traced(model, x)
+    close(got, want)
+    assert sorted(t.outputs) == sorted(NAMES)
+    assert sum(step.name == "trunk.h.0.attn.attention" for step in ahead(t)) == 3
+    w = trunk.h[0].mlp.c_fc.weight
+    close(sum(s.gradients["w"] for s in ahead(t) if s.inputs.get("w") is w.data), w.grad)
+
+
+def wreck(*trees):
+    """Fill every array with NaN that can be written to."""
+    for tree in trees:
+        if isinstance(tree, np.ndarray) and tree.flags.writeable and tree.dtype.kind == "f":
+            tree.fill(np.nan)
+        elif isinstance(tree, dict):
+            wreck(*tree.values())
+        elif isinstance(tree, (list, tuple)):
+            wreck(*tree)
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_what_is_recorded_are_copies(build, T):
+    """Whatever happens to the model's arrays afterwards, and to each other."""
+    model, x = build(T=T, output_tokens=T), batch(T)
+    own = {id(p.data): p.data for p in model.parameters()}
+
+    def of_steps(t):
+        return [[step.output, step.gradients, step.cache] for step in t.steps]
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(x, True, rng(5))
+        dlogits = rng(3).standard_normal(logits.shape)
+        model.backward(dlogits, cache)
+    names, steps = copy.deepcopy([t.outputs, t.grads, t.attention]), of_steps(t)
+    steps = copy.deepcopy(steps, dict(own))
+    wreck(x, logits, dlogits, [p.grad for p in model.parameters()])
+    for p in model.parameters():
+        p.data += 1.0                                     # as training would
+    close([t.outputs, t.grads, t.attention], names, 0.0)
+    close(of_steps(t), steps, 0.0)
+    wreck(t.outputs, t.grads, t.attention)
+    close(of_steps(t), steps, 0.0)
+    assert all(np.isfinite(data).all() for data in own.values())
+    wreck(cache)                                          # the parameters in it too
+    close(of_steps(t), steps, 0.0)
+
+
+def test_parameters_are_the_model_s_own(build):
+    model = build()
+    t, _ = traced(model, batch())
+    own = {id(p.data) for p in model.parameters()}
+    uses = [v for s in ahead(t) for k, v in s.inputs.items() if k in ("w", "b")]
+    assert uses and all(id(v) in own for v in uses)
+
+
+def test_an_output_that_is_a_parameter_is_a_copy():
+    class Table(Layer):
+        def __init__(self):
+            self.weight = layers.Parameter(np.ones((2, 3)), "input")
+
+        def forward(self, x):
+            return self.weight.data, None
+    table = Table()
+    with minifpt.trace(table) as t:
+        table.forward(None)
+    table.weight.data += 1.0
+    np.testing.assert_array_equal(t.outputs[""], 1.0)
+
+
+def test_outputs_are_what_the_last_operation_returned(build):
+    """Of each layer with one operation: so a later operation wrote over none of them."""
+    t, _ = traced(build(dropout=0.0), batch())
+    leaves = {s.layer: s for s in ahead(t) if s.layer.rpartition(".")[2] in (
+        "ln_1", "ln_2", "ln_f", "c_attn", "c_proj", "c_fc", "act", "wpe", "output")}
+    assert len(leaves) == 17
+    for name, step in leaves.items():
+        np.testing.assert_array_equal(t.outputs[name], step.output)
+        np.testing.assert_array_equal(t.grads[name], step.partner.inputs["dy"])
+
+
+@pytest.mark.parametrize("T", [10, 70])
+def test_grads_are_true(build, T):
+    """``t.grads[name]`` is how the loss changes as that layer's output does: to each output in
+    turn a small array is added, and the loss goes up by their product."""
+    model, x = build(T=T), batch(T)
+    t, (logits, _, _) = traced(model, x)
+    y = targets(logits)
+    owners = dict(inner(model))
+    assert set(t.grads) == set(owners)
+    for name, layer in owners.items():
+        move = rng(7).standard_normal(t.outputs[name].shape)
+
+        def loss(h, layer=layer, move=move):
+            forward = layer.forward
+
+            @functools.wraps(forward)
+            def moved(*args, **kwargs):
+                out, cache = forward(*args, **kwargs)
+                return out + h * move, cache
+            layer.forward = moved
+            try:
+                return F.cross_entropy(model.forward(x, True, rng(5))[0], y)[0]
+            finally:
+                del layer.forward
+        slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+        assert np.sum(t.grads[name] * move) == pytest.approx(slope, rel=1e-5, abs=1e-9), name
+
+
+def inner(layer, name=""):
+    """(name, layer) of a model and all layers in it."""
+    yield name, layer
+    for key, child in layer.children():
+        if isinstance(child, Layer):
+            yield from inner(child, f"{name}.{key}".lstrip("."))
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+@given(st.integers(1, 3), st.integers(1, 100), st.integers(1, 3), st.booleans(),
+       st.sampled_from([0.0, 0.4]))
+def test_attention(B, T, n_head, causal, dropout):
+    """Each row is a distribution over the tokens that may be seen, before dropout, and is
+    that of the queries and keys that c_attn gave."""
+    trunk = minifpt.GPT2(config(T, n_head=n_head, n_embd=4 * n_head, causal=causal,
+                                dropout=dropout), dtype=np.float64)
+    for block in trunk.h:
+        block.attn.c_attn.weight.data *= 30.0             # scores well away from 0
+    with minifpt.trace(trunk) as t:
+        trunk.forward(rng(1).standard_normal((B, T, 4 * n_head)), True, rng(2))
+    assert list(t.attention) == ["h.0.attn", "h.1.attn"]
+    for name, a in t.attention.items():
+        assert a.shape == (B, n_head, T, T) and (a >= 0).all()
+        np.testing.assert_allclose(a.sum(-1), 1.0, rtol=1e-12)
+        later = np.triu(np.ones((T, T), bool), 1)
+        assert (a[..., later] == 0).all() if causal else (a > 0).all()
+        qkv = t.outputs[f"{name}.c_attn"].reshape(B, T, 3, n_head, 4)
+        scores = np.einsum("bihd,bjhd->bhij", qkv[:, :, 0], qkv[:, :, 1]) / 2.0
+        e = np.exp(scores) * (~later if causal else 1.0)
+        np.testing.assert_allclose(a, e / e.sum(-1, keepdims=True), rtol=1e-9, atol=1e-300)
+
+
+# -------------------------------------------------------------------------------- steps
+
+FORWARD = """input.linear, dropout, trunk.wpe.positions, trunk.dropout,
+trunk.h.0.ln_1.layer_norm, trunk.h.0.attn.c_attn.linear,
+trunk.h.0.attn.attention, trunk.h.0.attn.softmax, trunk.h.0.attn.dropout,
+trunk.h.0.attn.last_tokens, trunk.h.0.attn.c_proj.linear, trunk.h.0.attn.dropout,
+trunk.h.0.last_tokens, trunk.h.0.residual,
+trunk.h.0.ln_2.layer_norm, trunk.h.0.mlp.c_fc.linear, trunk.h.0.mlp.act.gelu,
+trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.dropout, trunk.h.0.residual,
+trunk.ln_f.layer_norm, output.linear, cross_entropy, log_sum_exp""".replace("\n", " ").split(", ")
+BACKWARD = """cross_entropy, log_sum_exp, output.linear, trunk.ln_f.layer_norm,
+trunk.h.0.mlp.dropout, trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.act.gelu,
+trunk.h.0.mlp.c_fc.linear, trunk.h.0.ln_2.layer_norm, trunk.h.0.residual,
+trunk.h.0.attn.dropout, trunk.h.0.attn.c_proj.linear, trunk.h.0.attn.last_tokens,
+trunk.h.0.attn.attention, trunk.h.0.attn.dropout, trunk.h.0.attn.softmax,
+trunk.h.0.attn.c_attn.linear, trunk.h.0.ln_1.layer_norm, trunk.h.0.last_tokens,
+trunk.h.0.residual, trunk.dropout, trunk.wpe.positions, dropout,
+input.linear""".replace("\n", " ").split(", ")
+INSIDE = {"softmax": "attention", "log_sum_exp": "cross_entropy"}
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_every_step_in_order(build, T):
+    t, _ = traced(build(T=T, n_layer=1), batch(T))
+    assert [step.name for step in t.steps] == FORWARD + BACKWARD
+    assert [step.backward for step in t.steps] == [False] * len(FORWARD) + [True] * len(BACKWARD)
+    for i, step in enumerate(t.steps):
+        assert step.layer == step.name.rpartition(".")[0] and step.name.endswith(step.op)
+        outer = INSIDE.get(step.op)
+        if step.name == "trunk.h.0.attn.dropout" and "softmax" in (
+                t.steps[i - 1].op, t.steps[i + 1].op):
+            outer = "attention"
+        assert (step.inside and step.inside.op) == outer
+        if outer:
+            assert step.inside.backward == step.backward and step.inside.layer == step.layer
+    assert repr(t.steps[0]) == "Step(input.linear)"
+    assert repr(t.steps[-1]) == "Step(input.linear, backward)"
+    assert repr(t) == "Trace: 48 steps, outputs of 16 layers, gradients of 16, attention of 1"
+
+
+def check_partners(t):
+    """Of each step that ran back: the one cache was handed from the one to the other."""
+    for step in back(t):
+        assert step.partner.partner is step and not step.partner.backward
+        assert (step.partner.name, step.partner.op) == (step.name, step.op)
+        assert (step.inside and step.inside.partner) is step.partner.inside
+        dy, cache = step.inputs.values()
+        if step.op != "residual":
+            close(cache, step.partner.cache, 0.0)
+            assert np.shape(dy) in ((), np.shape(step.partner.output))
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_partners(build, T):
+    model = build(T=T)
+    t, _ = traced(model, batch(T))
+    check_partners(t)
+    assert all(step.partner for step in t.steps)
+    for i in range(2):                                    # that after the MLP runs back first
+        first, second, late, early = (s for s in t.steps if s.name == f"trunk.h.{i}.residual")
+        assert (first.partner, second.partner) == (early, late)
+
+
+def test_partners_when_passes_cross(build):
+    """Predictions between forward and backward, two batches run back in either order."""
+    model = build(T=12, output_tokens=12)
+    for order in ([0, 1], [1, 0], [1]):
+        with minifpt.trace(model) as t:
+            caches = []
+            for i in range(2):
+                caches.append(model.forward(batch(12) + i, True, rng(i))[1])
+                model.predict(batch(12) - i)
+            for i in order:
+                model.backward(np.ones((2, 12, 4)), caches[i])
+        check_partners(t)
+        ran = len([s for s in ahead(t) if s.partner])
+        assert ran == len(back(t)) == len(order) * len(ahead(t)) / 4
+        if order == [1]:                                  # the first batch never ran back
+            first = ahead(t)[0]
+            assert first.reasons == dict.fromkeys("xwb", "backward was not run")
+
+
+class Branches(Layer):
+    """Four branches of one x, which run back in the order in which they ran."""
+
+    def __init__(self):
+        self.a, self.b = (layers.Parameter(rng(i).standard_normal((6, 6)), "mlp") for i in (1, 2))
+
+    def forward(self, x):
+        zero = np.zeros(6)
+        a, cache_a = F.linear(x, self.a.data, zero)
+        b, cache_b = F.linear(x, self.b.data, zero)
+        c, cache_c = F.attention(x, 1)
+        d, cache_d = F.softmax(x)
+        return np.concatenate([a, b, c, d], -1), (cache_a, cache_b, cache_c, cache_d)
+
+    def backward(self, dy, cache):
+        dx, da, _ = F.linear_backward(dy[..., :6], cache[0])
+        self.a.add_grad(da)
+        dx, db, _ = F.linear_backward(dy[..., 6:12], cache[1])
+        self.b.add_grad(db)
+        F.attention_backward(dy[..., 12:14], cache[2])
+        F.softmax_backward(dy[..., 14:], cache[3])
+
+
+def test_partners_within_a_layer_go_by_their_caches():
+    """Not by the order; and one within another operation is no partner of one outside."""
+    model = Branches()
+    with minifpt.trace(model) as t:
+        y, cache = model.forward(rng(3).standard_normal((2, 4, 6)))
+        model.backward(rng(4).standard_normal(y.shape), cache)
+    check_partners(t)
+    assert all(step.partner for step in t.steps)
+    check_gradients(t, model)
+
+
+def test_the_order_is_that_of_the_last_runs():
+    block = layers.Block(8, 2, dtype=np.float64)
+    x = np.ones((1, 2, 8))
+    with minifpt.trace(block) as t:
+        block.forward(x)
+        block.ln_1.forward(x)
+    assert list(t.outputs) == [*BLOCK[1:], "", "ln_1"]
+
+
+def test_caches_are_not_kept_alive(build):
+    """What a trace holds after its end are its own copies."""
+    model = build()
+    with minifpt.trace(model) as t:
+        _, cache = model.forward(batch())
+    kept = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
+    del cache
+    assert kept() is None and len(t.steps) > 20
+
+
+def test_running_back_twice(build):
+    """From one cache: the second time there is no partner left, and the first keeps its own."""
+    model = build()
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(batch())
+        model.backward(np.ones_like(logits), cache)
+        once = len(back(t))
+        model.backward(np.zeros_like(logits), cache)
+    assert [s.partner is None for s in back(t)] == [False] * once + [True] * once
+    assert all(np.any(s.gradients["w"]) for s in ahead(t) if "w" in s.gradients)
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_the_function_is_the_one_of_functional(build, T):
+    """And its source is the source that ran: nothing of ``fast`` did."""
+    model, x, ran = build(T=T), batch(T), set()
+
+    def profile(frame, event, arg):
+        if event == "call":
+            ran.add(frame.f_code)
+    with minifpt.trace(model) as t:
+        sys.setprofile(profile)
+        try:
+            run(model, x)
+        finally:
+            sys.setprofile(None)
+    for step in t.steps:
+        name = step.op + "_backward" * step.backward
+        assert step.function is getattr(F, name) and step.function.__code__ in ran
+        assert inspect.getsource(step.function).startswith(f"def {name}(")
+    for name in ("layer_norm", "gelu", "attention", "residual"):
+        for function in (getattr(fast, name, None), getattr(fast, f"{name}_backward")):
+            assert function is None or function.__code__ not in ran
+    assert "probabilities, _ = softmax(scores)" in inspect.getsource(next(
+        s.function for s in t.steps if s.op == "attention"))
+
+
+@pytest.mark.parametrize("T", [10, 70])
+def test_a_step_can_be_run_again(build, T):
+    """From what it recorded of its inputs, dropout's generator too, to the same bits."""
+    t, _ = traced(build(T=T), batch(T))
+    for step in t.steps:
+        result = step.function(**step.inputs)
+        y, cache = (result, None) if step.backward else result
+        close(y, step.output, 0.0)
+        close(cache, step.cache, 0.0)
+
+
+# ---------------------------------------------------------------- gradients and reasons
+
+
+def check_gradients(t, model):
+    """Each gradient is what the layer added to ``.grad``, or is missing for a reason."""
+    own = {id(p.data): p for p in model.parameters()}
+    added = {}
+    for step in ahead(t):
+        assert step.reasons.keys() == {k for k, g in step.gradients.items() if g is None}
+        for key, value in step.inputs.items():
+            floats = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+            assert (key in step.gradients) == floats
+            if id(value) in own:
+                p, grad = own[id(value)], step.gradients[key]
+                assert (grad is not None) == p.trainable
+                assert p.trainable or step.reasons[key] == FROZEN
+                added.setdefault(id(value), []).append(grad)
+            elif step.op == "residual" and key == "branch":
+                assert step.reasons.get(key, "nothing below x learns") == "nothing below x learns"
+            else:
+                assert step.reasons.get(key, BELOW) == BELOW
+            if step.gradients.get(key) is not None:
+                assert step.gradients[key].shape == value.shape
+    for key, p in own.items():
+        if p.trainable and key in added:
+            close(sum(added[key]), p.grad, 0.0 if len(added[key]) == 1 else 1e-12)
+
+
+@given(st.data())
+def test_gradients_under_any_mask(data):
+    """Each parameter frozen or not: what is missing is missing because it is frozen, or because
+    nothing before it in the chain of layers learns."""
+    model = minifpt.FPT(minifpt.GPT2(config(6, n_embd=4), dtype=np.float64), 3, 4, 2)
+    named = dict(model.named_parameters())
+    learns = data.draw(st.sets(st.sampled_from(list(named)), max_size=4))
+    for name, p in named.items():
+        p.trainable = name in learns
+    x = batch(6)
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(x, True, rng(1))
+        if learns:
+            model.backward(np.ones_like(logits), cache)
+    if not learns:
+        assert {r for s in ahead(t) for r in s.reasons.values()} == {"backward was not run"}
+        return
+    check_gradients(t, model)
+    position = {name: i for i, name in enumerate(named)}
+    lowest = min(position[name] for name in learns)
+    for name in t.outputs:
+        # A layer's gradient is wanted if it, or one before it, learns.
+        last = max((i for n, i in position.items() if n.startswith(f"{name}.") or not name
+                    or name.endswith(".act") and n.startswith(name[:-3] + "c_fc")))
+        assert (t.grads[name] is None) == (last < lowest), name
+        assert t.reasons.get(name) == ("frozen, and nothing below it learns" if last < lowest
+                                       else None)
+
+
+@pytest.mark.parametrize("tokens", [2, 10])
+def test_gradients_of_the_residual_connections(build, tokens):
+    """The branch gets what comes back to it; x that and what the branch passes on.  In the last
+    block they are of the tokens that are read."""
+    t, _ = traced(build(output_tokens=tokens), batch())
+    for i in range(2):
+        n = tokens if i else 10
+        first, second = (s for s in ahead(t) if s.name == f"trunk.h.{i}.residual")
+        for step, branch in ((first, "attn"), (second, "mlp")):
+            assert step.inputs["x"].shape == step.inputs["branch"].shape == (2, n, 8)
+            close(step.gradients["branch"], t.grads[f"trunk.h.{i}.{branch}"], 0.0)
+        np.testing.assert_array_equal(second.gradients["x"], first.gradients["branch"])
+        np.testing.assert_array_equal(
+            first.gradients["x"],
+            (t.grads["trunk.h.0"] if i else ahead(t)[3].partner.inputs["dy"])[:, -n:])
+
+
+def test_reasons_of_an_fpt(build):
+    """Attention and feed-forward frozen: their weights have none, what passes through has."""
+    model = build("fpt")
+    t, _ = traced(model, batch())
+    check_gradients(t, model)
+    by_name = {s.name: s for s in ahead(t)}
+    c_fc = by_name["trunk.h.0.mlp.c_fc.linear"]
+    assert c_fc.reasons == {"w": FROZEN, "b": FROZEN} and c_fc.gradients["x"].shape == (2, 10, 8)
+    assert by_name["input.linear"].reasons == {"x": BELOW}
+    assert by_name["trunk.h.0.ln_1.layer_norm"].reasons == {}
+    assert t.reasons == {} and all(g is not None for g in t.grads.values())
+
+
+def test_reasons_of_a_readout(build):
+    """Only the output layer learns: nothing comes back to anything else."""
+    model = build("output_only")
+    t, _ = traced(model, batch())
+    check_gradients(t, model)
+    *below, output, model_itself = t.grads
+    assert (output, model_itself) == ("output", "") and t.grads["output"] is not None
+    assert all(t.grads[name] is None for name in below)
+    assert t.reasons == dict.fromkeys(below, "frozen, and nothing below it learns")
+    by_name = {s.name: s for s in ahead(t)}
+    assert by_name["output.linear"].reasons == {"x": BELOW}
+    assert by_name["trunk.h.0.mlp.c_fc.linear"].reasons == {"x": BELOW, "w": FROZEN, "b": FROZEN}
+    assert by_name["trunk.h.1.attn.attention"].reasons == {"qkv": BELOW}
+    assert [s.name for s in back(t)] == ["cross_entropy", "log_sum_exp", "output.linear"]
+
+
+def test_reasons_without_a_backward_pass(build):
+    model = build()
+    with minifpt.trace(model) as t:
+        model.forward(batch(), True, rng(1))
+    assert t.reasons == dict.fromkeys(t.outputs, "backward was not run")
+    with minifpt.trace(model) as t:
+        model.predict(batch())
+    assert set(t.reasons.values()) == {"frozen, and nothing below it learns"}
+    assert {r for s in t.steps for r in s.reasons.values()} == {"backward was not run"}
+
+
+def test_a_prediction_after_the_backward_pass(build):
+    """The steps of the first run keep what came back; by name there is the last run."""
+    model = build("fpt")
+    with minifpt.trace(model) as t:
+        run(model, batch())
+        steps = len(ahead(t))
+        model.predict(2 * batch())
+    assert ahead(t)[0].gradients["w"] is not None and t.grads["trunk"] is None
+    assert [s.name for s in ahead(t)[:steps]][-1] == "log_sum_exp"
+    close(t.outputs[""], model.predict(2 * batch()))
+
+
+def test_a_frozen_parameter_that_is_a_view(build):
+    """As one that was cut from a larger array is."""
+    model = build()
+    for p in model.parameters():
+        p.data = p.data.reshape(1, *p.data.shape)[0]
+    model.freeze(MASKS["fpt"])
+    t, _ = traced(model, batch())
+    check_gradients(t, model)
+
+
+def test_operations_without_a_layer():
+    """Within a trace of any model, a bare operation is recorded too."""
+    x, w, b = rng(1).standard_normal((4, 3)), np.ones((3, 2)), np.zeros(2)
+    with minifpt.trace(Linear(1, 1)) as t:
+        y, cache = F.linear(x, w, b, (False, True, True))
+        F.linear_backward(np.ones_like(y), cache)
+        F.softmax(x)
+    linear, linear_back, softmax = t.steps
+    assert (linear.name, linear.layer, linear.partner) == ("linear", "", linear_back)
+    assert linear.reasons == {"x": BELOW} and softmax.reasons == {"x": "backward was not run"}
+    np.testing.assert_allclose(linear.gradients["w"], x.T @ np.ones((4, 2)))
+    _, before = F.cross_entropy(x, np.zeros(4, int))
+    with minifpt.trace(Linear(1, 1)) as t:                # its forward pass is not in here
+        F.log_sum_exp(x)
+        F.cross_entropy_backward(1.0, before)
+    assert [s.name for s in t.steps] == ["log_sum_exp", "cross_entropy", "log_sum_exp"]
+    assert not any(s.partner for s in t.steps) and t.steps[2].inside is t.steps[1]
+
+
+# ------------------------------------------------------------- activations of one's own
+
+
+def swish(x):
+    """Made of another operation, so that one step lies inside another."""
+    s, kept = F.softmax(np.stack([x, np.zeros_like(x)], -1))
+    return x * s[..., 0], (x, s[..., 0], kept)
+
+
+def swish_backward(dy, cache):
+    x, s, _ = cache
+    return dy * (s + x * s * (1.0 - s))
+
+
+class Scaled:
+    """A callable object: it has no ``__name__``."""
+
+    def __call__(self, x):
+        return 2.0 * x, None
+
+
+@pytest.mark.parametrize("pair, op", [
+    ((swish, swish_backward), "swish"),
+    ((functools.partial(swish), functools.partial(swish_backward)), "own"),
+    ((lambda x: (2.0 * x, None), lambda dy, cache: 2.0 * dy), "<lambda>"),
+    ((Scaled(), lambda dy, cache: 2.0 * dy), "own"),
+    ((F.relu, F.relu_backward), "relu")])
+def test_an_activation_of_the_user_s_own(build, monkeypatch, pair, op):
+    monkeypatch.setitem(ACTIVATIONS, "own", pair)
+    model = build(activation_function="own")
+    x = batch()
+    want = run(model, x)
+    t, got = traced(model, x)
+    close(got, want)
+    assert ACTIVATIONS["own"] is pair
+    steps = [s for s in ahead(t) if s.layer == "trunk.h.0.mlp.act" and not s.inside]
+    assert [s.name for s in steps] == [f"trunk.h.0.mlp.act.{op}"]
+    step, = steps
+    assert step.function is pair[0] and step.partner.function is pair[1]
+    np.testing.assert_array_equal(step.output, t.outputs["trunk.h.0.mlp.act"])
+    np.testing.assert_array_equal(step.gradients["x"], t.grads["trunk.h.0.mlp.c_fc"])
+    if pair[0] is swish:
+        inside, = [s for s in ahead(t) if s.inside is step]
+        assert inside.name == "trunk.h.0.mlp.act.softmax" and inside.function is F.softmax
+        assert inspect.getsource(step.function) == inspect.getsource(swish)
+
+
+@pytest.mark.parametrize("name, op", [("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"),
+                                      ("gelu", "gelu_exact"), ("relu", "relu")])
+def test_every_activation(build, name, op):
+    t, _ = traced(build(activation_function=name), batch())
+    assert {s.op for s in t.steps if s.layer.endswith(".act")} == {op}
+    assert {s.function for s in t.steps if s.layer.endswith(".act")} == {
+        getattr(F, op), getattr(F, f"{op}_backward")}
+
+
+def test_a_layer_with_methods_of_its_own(build):
+    """A helper in a model whose methods give no pair, or take more, does as without a trace."""
+    class Odd(Layer):
+        def __init__(self):
+            self.weight = layers.Parameter(np.ones(3), "mlp")
+
+        def forward(self, x):
+            return x * self.weight.data
+
+        def backward(self, dy, cache=None, *, scale=1.0):
+            return dy * scale
+    odd, x = Odd(), np.arange(6.0).reshape(2, 3)
+    with minifpt.trace(odd) as t:
+        np.testing.assert_array_equal(odd.forward(x), x)
+        np.testing.assert_array_equal(odd.backward(x, None, scale=2.0), 2.0 * x)
+    np.testing.assert_array_equal(t.outputs[""], x)
+    np.testing.assert_array_equal(t.grads[""], x)
+
+
+# ---------------------------------------------------------------- it leaves no mark
+
+
+def state(model):
+    """All that a trace replaces."""
+    return ([dict(vars(F)), dict(vars(fast)), dict(ACTIVATIONS)],
+            {name: dict(vars(layer)) for name, layer in inner(model)})
+
+
+def check_restored(model, before):
+    after = state(model)
+    for now, then in zip(after[0], before[0], strict=True):
+        assert now.keys() == then.keys() and all(now[key] is then[key] for key in then)
+    assert after[1] == before[1]
+    assert not any({"forward", "backward"} & set(vars(layer)) for _, layer in inner(model))
+    with minifpt.trace(model):                            # and another can begin
+        pass
+
+
+def test_all_is_restored(build):
+    model = build()
+    before = state(model)
+    with minifpt.trace(model):
+        assert F.attention is not before[0][0]["attention"]
+        assert "forward" in vars(model.trunk)
+        run(model, batch())
+    check_restored(model, before)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration, SystemExit])
+def test_all_is_restored_after_an_exception(build, error):
+    model = build()
+    before = state(model)
+    with pytest.raises(error, match="boom"), minifpt.trace(model) as t:
+        model.forward(batch())
+        raise error("boom")
+    check_restored(model, before)
+    assert t.outputs[""].shape == (2, 2, 4)
+
+
+def test_an_operation_that_fails(build):
+    """Inside a layer, inside an operation: what ran until then is there, nothing hangs over."""
+    model = build()
+    before = state(model)
+    with minifpt.trace(model) as t:
+        with pytest.raises(ValueError, match="rng is None"):
+            model.forward(batch(), train=True, rng=None)
+        with pytest.raises(ValueError, match="attention: qkv has 7 channels"):
+            F.attention(np.ones((1, 2, 7)), 2)
+        model.forward(batch())
+    check_restored(model, before)
+    assert [s.name for s in t.steps[:4]] == ["input.linear", "dropout", "attention",
+                                             "input.linear"]
+    assert not any(s.inside for s in t.steps if s.op not in ("softmax", "dropout"))
+    assert t.steps[1].output is None
+
+
+class Broken(Linear):
+    """A layer that raises when its parameters, children or methods are looked at."""
+
+    def __init__(self, where):
+        super().__init__(8, 4, np.float64, "output")
+        self.where = where
+
+    def named_parameters(self):
+        if self.where == "parameters":
+            raise RuntimeError("broken")
+        return super().named_parameters()
+
+    def children(self):
+        if self.where == "children":
+            raise RuntimeError("broken")
+        return super().children()
+
+    @property
+    def backward(self):
+        if self.where == "methods":
+            raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("where", ["parameters", "children", "methods", "activations"])
+def test_all_is_restored_when_entering_fails(build, monkeypatch, where):
+    model = build()
+    output, before = model.output, state(model)
+    if where == "activations":
+        monkeypatch.setitem(ACTIVATIONS, "broken", "no pair")
+    else:
+        model.output = Broken(where)
+    with pytest.raises((RuntimeError, AttributeError)), minifpt.trace(model):
+        raise AssertionError("it entered")
+    monkeypatch.undo()
+    model.output = output
+    check_restored(model, before)
+
+
+def test_a_method_that_was_replaced_before(build):
+    """On one layer, by the user: it is recorded and stays."""
+    model = build()
+    theirs = model.output.forward
+    model.output.forward = mine = lambda *args: theirs(*args)
+    with minifpt.trace(model) as t:
+        model.forward(batch())
+    assert model.output.forward is mine and "output" in t.outputs
+
+
+def test_an_activation_that_is_added_while_it_is_open(build):
+    with minifpt.trace(build()):
+        ACTIVATIONS["new"] = swish, swish_backward
+    assert ACTIVATIONS.pop("new") == (swish, swish_backward)
+
+
+@pytest.mark.parametrize("what", [
+    None, 3, "text", np.zeros(3), object(), minifpt.GPT2, minifpt.tasks.get("bit-xor"), F,
+    SimpleNamespace(forward=print), layers.Parameter(np.zeros(2), "mlp"), {"forward": 1}])
+def test_what_is_no_model(what):
+    with pytest.raises(ValueError, match="^trace: [^\n]* is no model, expected an object with "
+                                         "forward and named_parameters$"):
+        with minifpt.trace(what):
+            raise AssertionError("it entered")
+
+
+def test_two_traces_at_once(build):
+    """One clear line, and the first goes on as if nothing had been."""
+    model, other = build(), build()
+    line = "^trace: another trace is open; close it first$"
+    with minifpt.trace(model) as t:
+        for again in (model, other):
+            with pytest.raises(ValueError, match=line), minifpt.trace(again):
+                raise AssertionError("it entered")
+        errors = in_thread(lambda: minifpt.trace(other).__enter__())
+        assert len(errors) == 1 and "another trace is open" in str(errors[0])
+        run(model, batch())
+    assert len(t.outputs) == 26 and "forward" not in vars(other)
+    with minifpt.trace(other) as t:                       # one after the other is fine
+        run(other, batch())
+    assert len(t.outputs) == 26
+
+
+# ------------------------------------------------------------------------ other threads
+
+
+def in_thread(*jobs):
+    """Run each in a thread of its own at the same time; the exceptions."""
+    errors = []
+
+    def work(job):
+        try:
+            job()
+        except Exception as e:
+            errors.append(e)
+    threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return errors
+
+
+@pytest.mark.parametrize("T", [10, 120])
+def test_other_threads(build, T):
+    """On this model and on another, they compute to the bit what they do without a trace, by
+    the fast forms, and nothing of theirs is recorded."""
+    model, other, x, z = build(T=T), build(T=T, dropout=0.1), batch(T), 3.0 * batch(T)
+    want, theirs, same = run(model, x), run(other, z), model.forward(z)[0]
+    alone, _ = traced(model, x)
+    rounds, together = 6, threading.Barrier(3)
+    results = {"other": [], "same": []}
+
+    def on_other():
+        together.wait()
+        results["other"] += [run(other, z) for _ in range(rounds)]
+
+    def on_same():
+        together.wait()
+        results["same"] += [model.forward(z)[0] for _ in range(rounds)]
+    with minifpt.trace(model) as t:
+        threads = [threading.Thread(target=job) for job in (on_other, on_same)]
+        for thread in threads:
+            thread.start()
+        together.wait()
+        got = [run(model, x) for _ in range(rounds)]
+        for thread in threads:
+            thread.join(60)
+    for result in got:
+        close(result, want)
+    for result in results["other"]:
+        np.testing.assert_array_equal(result[0], theirs[0])
+        for name, grad in theirs[1].items():
+            np.testing.assert_array_equal(result[1][name], grad)
+    for result in results["same"]:
+        np.testing.assert_array_equal(result, same)
+    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * rounds
+    close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
+    check_partners(t)
+
+
+def test_a_thread_that_is_on_its_way(build):
+    """Its forward pass before the trace began, its backward pass within, the next after."""
+    model, x = build(T=120), batch(120)
+    want = run(model, x)[:2]
+    forward_done, opened, results = threading.Event(), threading.Event(), []
+
+    def work():
+        model.zero_grad()
+        logits, cache = model.forward(x, True, rng(5))
+        forward_done.set()
+        assert opened.wait(60)
+        _, kept = F.cross_entropy(logits, targets(logits))
+        model.backward(F.cross_entropy_backward(1.0, kept), cache)
+        results.append((logits, grads_of(model)))
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert forward_done.wait(60)
+    with minifpt.trace(model) as t:
+        opened.set()
+        thread.join(60)
+    assert t.steps == [] and t.outputs == {} and t.grads == {} and t.reasons == {}
+    (logits, grads), = results
+    np.testing.assert_array_equal(logits, want[0])
+    for name, grad in want[1].items():
+        np.testing.assert_array_equal(grads[name], grad)
+
+
+# --------------------------------------------------------------- generating and training
+
+
+@pytest.mark.parametrize("n_tokens", [8, 60])
+def test_generation(randomise, n_tokens):
+    """By keys and values of the tokens before, past the last position too: the same text."""
+    lm = randomise(minifpt.LanguageModel(config(40), dtype=np.float64), size=0.5)
+    ids = rng(1).integers(0, 11, (2, 10))
+    want = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
+    with minifpt.trace(lm) as t:
+        got = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(want[:, 10:])) > 3
+    steps = [s for s in t.steps if s.name == "trunk.h.1.attn.attention"]
+    assert len(steps) == n_tokens and steps[0].inputs["past"] is None
+    for n, step in enumerate(steps[1:20], 11):
+        k, v = step.inputs["past"]
+        assert k.shape == v.shape == (2, 2, n - 1, 4)
+        assert step.cache.probabilities.shape == (2, 2, 1, n)
+        close(step.function(**step.inputs)[0], step.output, 0.0)
+        np.testing.assert_allclose(step.cache.probabilities.sum(-1), 1.0)
+    close(t.attention["trunk.h.1.attn"], steps[-1].cache.probabilities, 0.0)
+
+
+def test_a_text_is_scored(randomise):
+    lm = randomise(minifpt.LanguageModel(config(20), dtype=np.float64))
+    ids = rng(1).integers(0, 11, 70)
+    want = lm.perplexity(ids, 7)
+    with minifpt.trace(lm):
+        got = lm.perplexity(ids, 7)
+    assert got == pytest.approx(want, rel=1e-12)
+
+
+def test_training(build):
+    """Within a trace it trains as without; what is recorded stays as it was."""
+    task = minifpt.tasks.get("bit-xor", n=3)
+
+    def make():
+        trunk = minifpt.GPT2(config(6, dropout=0.1), dtype=np.float64)
+        return minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    a, b = make(), make()
+    want = minifpt.train(a, task, 3, progress=False)
+    with minifpt.trace(b) as t:
+        got = minifpt.train(b, task, 3, progress=False)
+    assert got[-1]["train_loss"] == pytest.approx(want[-1]["train_loss"], rel=1e-9)
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        close(q.data, p.data, 1e-9)
+    check_partners(t)
+    assert sum(s.name == "output.linear" for s in back(t)) == 3
+
+
+def test_a_run_that_diverges_in_a_trace(build):
+    """The error says so; it used to be that a second trace cannot be opened."""
+    task = minifpt.tasks.get("bit-xor", n=3)
+    model = minifpt.FPT(minifpt.GPT2(config(6, dropout=0.0)), 1, 2, 3)
+    with pytest.raises(training.Diverged, match="^[^\n]*not finite[^\n]*$"), np.errstate(
+            all="ignore"), minifpt.trace(model):
+        minifpt.train(model, task, 5, lr=1e30, clip=1e30, progress=False)
