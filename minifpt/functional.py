@@ -113,6 +113,9 @@ def unembedding(x, w, need=(True, True)):
     x (..., C), w (V, C) -> y (..., V).  Tying the two tables is due to Press and Wolf (2016,
     arXiv 1608.05859).  ``need`` is for (dx, dw).
     """
+    if x.shape[-1] != w.shape[1]:
+        raise ValueError(f"unembedding: x has shape {x.shape}, w {w.shape}, expected x (..., C), "
+                         "w (V, C)")
     y = (x.reshape(-1, w.shape[1]) @ w.T).reshape(*x.shape[:-1], len(w))
     return y, UnembeddingCache(x if need[1] else None, w, need) if any(need) else None
 
@@ -132,6 +135,9 @@ def positions(x, w, start=0, need=(True, True)):
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
     tokens = slice(start, start + x.shape[1])
+    if start < 0 or tokens.stop > len(w) or x.shape[2:] != w.shape[1:]:
+        raise ValueError(f"positions: x has shape {x.shape}, w {w.shape}, start is {start}: "
+                         "expected x (B, T, C), w (N, C), N at least start + T")
     return x + w[tokens], PositionsCache(tokens, w.shape, need) if any(need) else None
 
 

@@ -232,8 +232,8 @@ def test_embedding_repeated_ids():
     np.testing.assert_array_equal(y[1, 2], w[0])
     dy = np.random.default_rng(0).standard_normal(y.shape)
     want = np.zeros_like(w)
-    for place in np.ndindex(ids.shape):
-        want[ids[place]] += dy[place]
+    for i in np.ndindex(ids.shape):
+        want[ids[i]] += dy[i]
     got = F.embedding_backward(dy, cache)
     np.testing.assert_allclose(got, want, rtol=1e-14)
     np.testing.assert_array_equal(got[[2, 4]], 0.0)
@@ -404,12 +404,12 @@ def test_layer_norm_finite(x):
         assert np.isfinite(grad).all()
 
 
-@pytest.mark.parametrize("offset", [0.0, 1.0, -30.0])
+@pytest.mark.parametrize("mean", [0.0, 1.0, -30.0])
 @pytest.mark.parametrize("size", [1e-30, 1e-5, 1.0, 1e10, 1e18, 1e20, 1e30, 3e36])
-def test_layer_norm_value_at_any_size(size, offset):
+def test_layer_norm_value_at_any_size(size, mean):
     """Also where the mean is far larger than the spread: the size of a row is no matter."""
     rng = np.random.default_rng(0)
-    x = (size * (offset + rng.uniform(-1, 1, (5, 32)))).astype(np.float32)
+    x = (size * (mean + rng.uniform(-1, 1, (5, 32)))).astype(np.float32)
     w, b = rng.standard_normal((2, 32)).astype(np.float32)
     y, cache = F.layer_norm(x, w, b)
     want, want_cache = F.layer_norm(x.astype(np.float64), w.astype(float), b.astype(float))

@@ -142,6 +142,39 @@ def test_entries_are_all_checked_up_to_the_limit():
     assert len(counted) == 2 + 2 * 4 + far
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_one_entry_of_thousands_that_is_slightly_wrong(seed):
+    """Every direction moves every entry, so that none hides behind the others."""
+    def wrong(dy, x):
+        dx = np.cos(x) * dy
+        dx[17, 31] += 1e-4
+        return dx
+    report = gradcheck(lambda x: (np.sin(x), x), wrong, (normal(60, 50),), directions=1, seed=seed)
+    assert not report and report.worst[1] == "direction 0"
+    assert report.max_relative_error > 1e-5
+
+
+def test_a_fault_that_only_shows_further_out():
+    """A clip in the forward pass that the backward pass forgets; no entry here reaches it."""
+    def clipped(x):
+        return np.clip(x, -3, 3) ** 2, np.clip(x, -3, 3)
+
+    def right(dy, c):
+        return 2 * c * dy * (np.abs(c) < 3)
+    x = np.linspace(-1, 1, 8)
+    assert gradcheck(clipped, right, (x,))
+    report = gradcheck(clipped, lambda dy, c: 2 * c * dy, (x,))
+    assert not report and list(report.errors) == ["x"]
+
+
+def test_no_look_further_out_where_the_numbers_end():
+    """Nor a word about it."""
+    def exp(x):
+        y = np.exp(x)
+        return y, y
+    assert gradcheck(exp, lambda dy, y: dy * y, (np.linspace(90, 100, 4),))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_gradient_that_is_no_number_fails(bad):
     def wrong(dy, x):

@@ -107,7 +107,7 @@ def stop_at(task, step):
 def test_bit_xor_is_learnt(n):
     task = BitXOR(n=n)
     model = build(task, "full", dropout=0.0)
-    _, history = go(model=model, task=task, steps=300, batch_size=32, lr=1e-2, eval_every=10,
+    _, history = go(model=model, task=task, steps=400, batch_size=32, lr=1e-2, eval_every=10,
                     test_examples=64)
     assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.1
     assert history["test_accuracy"][-1] > 0.95
@@ -115,7 +115,7 @@ def test_bit_xor_is_learnt(n):
 
 def test_frozen_trunk_learns():
     task = BitXOR(n=1)
-    _, history = go(model=build(task, dropout=0.0), task=task, steps=300, batch_size=32, lr=1e-2,
+    _, history = go(model=build(task, dropout=0.0), task=task, steps=400, batch_size=32, lr=1e-2,
                     eval_every=10, test_examples=64)
     assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.35
 

@@ -8,10 +8,10 @@ from minifpt.exercises import check
 
 
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
-    """Two layers, the places, two layer norms a block and one at the end.
+    """Two layers, the positions, two layer norms in each block and one at the end.
 
-    What is frozen grows with the square of C, about 12 C^2 a block, and what is trained only
-    with C: the larger the model, the smaller the share.  For GPT-2 base and bit XOR it is
+    What is frozen grows with the square of C, about 12 C^2 in each block, and what is trained
+    only with C: the larger the model, the smaller the share.  For GPT-2 base and bit XOR it is
     50,690 of 124 million, 0.04 %.
     """
     C = n_embd

@@ -6,7 +6,7 @@ from minifpt.exercises import check
 
 
 def pixel_of(t, j, p, W):
-    """W / p patches stand in a row of the picture, p pixels in a row of a patch."""
+    """There are W / p patches in a row of the picture, and p pixels in a row of a patch."""
     patch_row, patch_column = divmod(t, W // p)
     row, column = divmod(j, p)
     return patch_row * p + row, patch_column * p + column
@@ -21,7 +21,7 @@ def colour_patches(images, p):
 
 
 def overlapping_backward(dy, p, s, H, W):
-    """A pixel gets the sum over all patches that it lies in."""
+    """A pixel gets the sum over all patches that it is in."""
     columns = (W - p) // s + 1
     dimages = np.zeros((len(dy), H, W), dy.dtype)
     for t in range(dy.shape[1]):
@@ -31,7 +31,7 @@ def overlapping_backward(dy, p, s, H, W):
 
 
 def neighbour_score(s, rows, columns):
-    """Two places are neighbours if they are one step apart on the grid."""
+    """Two positions are neighbours if they are one step apart on the grid."""
     row, column = np.divmod(np.arange(rows * columns), columns)
     steps = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
     return s[steps == 1].mean() - s[steps > 1].mean()

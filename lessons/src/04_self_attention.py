@@ -1,15 +1,16 @@
 # %% [markdown]
 # # 4. Self-attention
 #
-# **What a word means depends on words before it. How does a token decide where to look, and
+# **What a word means depends on the words before it. How does a token decide where to look, and
 # what does it bring back?**
 #
 # After this lesson you can
 #
 # - write self-attention with queries, keys, values and heads, and say what each is for;
-# - say what the factor $1/\sqrt D$ keeps alive;
+# - say what the factor $1/\sqrt D$ keeps the same at every width;
 # - show by a measurement what breaks without the mask, and what without positions;
-# - read the attention maps of a trained model, and know one way to be fooled by it.
+# - look at the attention maps of a trained model, find out what a head is for, and know one way to
+#   be fooled.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb) to [3](03_layer_norm.ipynb). It takes about an
 # hour.
@@ -23,18 +24,18 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.layers import Parameter
+from minifpt.files.tokenizer import Bytes
+from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
-from minifpt.tokenizer import Bytes
 
 # %% [markdown]
 # ## Looking, without weights
 #
 # We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. A linear layer treats every row alone.
-# **Self-attention** lets rows take from other rows. Here is a first attempt without any weight.
-# The **score** of a pair says how alike two tokens are: their dot product. Softmax (lesson 2)
-# makes each row of scores into shares that sum to 1. Each token then takes the average of all
-# tokens, with these shares.
+# **Self-attention** lets a row take something from other rows. Here is a first attempt, without any
+# weights. The **score** of a pair of tokens says how alike they are: it is their dot product.
+# Softmax (lesson 2) turns each row of scores into shares that sum to 1. Then each token takes the
+# average of all tokens, weighted by its shares.
 #
 # $$ S = x\,x^\top, \qquad A = \text{softmax}(S), \qquad y = A\,x $$
 #
@@ -58,9 +59,9 @@ matrix(axes[1], A, "shares: softmax of each row", "is looked at", "looks", limit
 picture(fig)
 
 # %% [markdown]
-# Nobody is as much like a token as the token itself, so it looks at itself and brings back what
-# it had. And the scores are symmetric: if I interest you, you must interest me. A token cannot
-# *ask* for one thing and *offer* another.
+# Nothing is as much like a token as the token itself, so each token looks at itself and brings back
+# what it had. And the scores are symmetric: if token 1 scores high for token 3, then so does 3 for
+# 1. A token cannot *ask* for one thing and *offer* another.
 #
 # ## Query, key, value
 #
@@ -68,17 +69,18 @@ picture(fig)
 #
 # $$ q = x\,W_q, \qquad k = x\,W_k, \qquad v = x\,W_v $$
 #
-# The **query** is what a token asks for, the **key** what it answers to, the **value** what it
-# hands over. All three are `(T, D)`.
+# The **query** is what a token asks for, the **key** is what it can be found by, and the **value**
+# is what it hands over. All three are `(T, D)`.
 #
 # $$ S = q\,k^\top, \qquad A = \text{softmax}(S), \qquad y = A\,v $$
 #
-# We write the weights by hand. Tokens are pairs such as `a7`, and the last one asks: which
-# number stands with `b`? A question has the letter it asks for, and must not answer itself.
+# Let us write the weights by hand. Tokens are pairs such as `a7`, and the last one is a question:
+# which number stands with `b`? It carries the letter that it asks about, and it must not find
+# itself.
 
 # %%
 def tokens(text):
-    """"a7 b3 b?" -> x (T, C), its C = 5 channels are a, b, c, ? and the number"""
+    """"a7 b3 b?" -> x (T, C); the C = 5 channels are a, b, c, ? and the number"""
     x = np.zeros((len(text.split()), 5))
     for row, (letter, digit) in zip(x, text.split(), strict=True):
         row["abc".index(letter)] = 1
@@ -86,7 +88,7 @@ def tokens(text):
     return x
 
 
-# One row for each channel.  Query: my letter.  Key: my letter, unless "?".  Value: my number.
+# One row for each channel.  Query: its letter.  Key: its letter, unless "?".  Value: its number.
 W_q = 10 * np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]])
 W_k = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [-2, -2, -2], [0, 0, 0]])
 W_v = np.array([[0], [0], [0], [0], [1]])
@@ -102,9 +104,8 @@ A, y = look_up("a7 b3 c5 b?")
 print(f"a7 b3 c5 b?     -> {y[-1, 0]:.2f}")
 
 # %% [markdown]
-# It finds the number by content, not by place. (Every token looks at every other here, also at
-# later ones. We come to that.) Now `b` stands there twice, with 3 and with 9.
-# What comes out?
+# It finds the number by content, not by position. (Every token sees all the others here, later ones
+# too. We come to that.) Now `b` stands there twice, with 3 and with 9. What comes out?
 
 # %%
 guess = ...
@@ -122,16 +123,17 @@ matrix(axes[2], y, "y = A v", columns=[""], rows=[""] * 5, limit=9, digits=1)
 picture(fig)
 
 # %% [markdown]
-# Both keys match as well, each gets half, and the answer is a number that nobody said. Attention
-# is a dictionary that always answers, with an average. Remember this; heads are the cure.
+# Both keys match equally well, each gets half, and the answer is a number that stands nowhere in the
+# text. Attention is a dictionary that always answers, and it answers with an average. Remember
+# this; heads are the cure.
 #
 # ## Why √D
 #
-# In a model nobody writes $W_q$ by hand: it begins random. A score is a sum of $D$ products.
-# Say that the entries of query and key have mean 0 and variance 1. Then each product has
-# variance 1, and variances of independent numbers add:
+# In a model nobody writes $W_q$ by hand: it starts random. A score is a sum of $D$ products. Suppose
+# that the entries of queries and keys are independent, with mean 0 and variance 1. Then each
+# product has variance 1, and the variances add:
 #
-# $$ \text{var}(q \cdot k) = D, \qquad \text{deviation} = \sqrt D $$
+# $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #
 # GPT-2 has $D = 64$. With random queries and 32 random keys, how large is the largest share in a
 # row of the map, on average?
@@ -159,90 +161,98 @@ reveal(guess, float(plain[3, 0]))
 fig, axes = figure(2, width=3.9, height=2.8)
 for ax, i, title in ((axes[0], 0, "largest share of a row"),
                      (axes[1], 1, "gradient that passes the softmax")):
-    ax.semilogx(sizes, plain[:, i], "o-", color=color.ochre, label="q · k")
+    ax.semilogx(sizes, plain[:, i], "^-", color=color.ochre, label="q · k")
     ax.semilogx(sizes, scaled[:, i], "o-", color=color.teal, label="q · k / √D")
     ax.set(title=title, xlabel="D", xticks=sizes, xticklabels=sizes, ylim=(0, None))
     ax.minorticks_off()
 axes[0].legend()
 axes[1].set_ylabel("length of dS")
 picture(fig)
+print("   D   gradient that passes without the factor, compared with it")
+for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
+    print(f"{D:4}   {ratio:.2f} times as much")
 
 # %% [markdown]
-# A little sharper passes a little more, see $D = 4$. Then it falls. Without the factor a row of a
-# wide model is nearly all on one token from the first step on,
-# chosen by chance. That would be no harm if training could change it. But a softmax that is
-# nearly 1 and 0 passes little back: in lesson 2, $dz_j = p_j\,(dp_j - \sum_i p_i\,dp_i)$, and
-# where $p_j$ is 1 the bracket is 0. Divided by $\sqrt D$, the scores have deviation 1 at any width:
+# Without the factor, the wider the head, the more of a row goes to one token, and that token is a
+# matter of chance. What does it do to the gradient? Up to a point a sharper softmax passes *more*:
+# the left half of the picture. Then it passes less and less. In lesson 2 we had
+# $dz_j = p_j\,(dp_j - \sum_i p_i\,dp_i)$. Where a row is nearly 1 at one token and 0 at all others,
+# the bracket is 0 at that one, $p_j$ is 0 at the others, and little gets through: a row that is
+# sharp by chance is slow to change.
+#
+# With the factor both curves are flat. That is its purpose: the scores have the same size at every
+# width $D$, and so do the shares and the gradients. (GPT-2 starts from smaller queries and keys than
+# we do here, but their scores depend on $D$ in the same way.)
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
 # ## The mask
 #
-# A language model predicts the next token, at every place at once. At place $t$ it must not see
-# what comes after $t$. The **causal mask** adds $-\infty$ to the scores of later tokens, and
-# $e^{-\infty} = 0$: their share is 0, and the rest still sums to 1.
+# A language model predicts the next token, at every position at once. At position $t$ it must not
+# see what comes after $t$. The **causal mask** adds $-\infty$ to the scores of later tokens, and
+# $e^{-\infty} = 0$: their share is 0, and the other shares still sum to 1.
 #
-# What if we forget it? Let a small model predict *coin flips*: one attention between a token
-# table with positions and an output layer. No model can know the next flip, so no honest loss is
-# below $\log 2$. We train it with the mask and without it, 300 steps. How low does the loss
-# without it go?
+# What if we forget it? Let a small model predict *coin flips*: a table for heads and tails,
+# positions, one attention, an output layer. No model can know the next flip, so no honest loss is
+# below $\log 2$. We train it with the mask and without it, for 300 steps. How low does the loss
+# without the mask go?
 
 # %%
 guess = ...                                               # in nats; log 2 is 0.693
 
 
 # %%
-def attend(qkv, n_head, mask=True, scale=True):
-    """F.attention, with parts that can be left out."""
-    q, k, v = F.split_heads(qkv, n_head)                  # (B, H, T, D) each
-    S = q @ k.swapaxes(-1, -2)                            # (B, H, T, T)
-    if scale:
-        S = S / math.sqrt(q.shape[-1])
-    if mask:
-        S = S + F.causal_mask(*S.shape[-2:], S.dtype)
-    A, _ = F.softmax(S)
-    return F.merge_heads(A @ v), (q, k, v, A, None)
-
-
 T, C = 12, 16
 
 
-def coin_model(p, ids, mask):
-    """ids (B, T) -> scores of heads and tails (B, T, 2)"""
-    e, c_e = F.embedding(ids, p["token"].data)
-    qkv, c_in = F.linear(e + p["position"].data[:ids.shape[1]], p["qkv"].data, 0)
-    y, c_attn = attend(qkv, 1, mask)
-    logits, c_out = F.linear(y, p["out"].data, 0)
-    return logits, (c_e, c_in, c_attn, c_out)
+class Coins(Layer):
+    """A token table with positions, one attention, an output layer."""
+
+    def __init__(self, causal):
+        self.token, self.position = Embedding(2, C), Positions(T, C)
+        self.attn, self.out = Attention(C, n_head=1, causal=causal), Linear(C, 2)
+        rng = np.random.default_rng(0)
+        for p in self.parameters():
+            p.data[:] = rng.standard_normal(p.data.shape) / np.sqrt(C)
+
+    def forward(self, ids):
+        """ids (B, T) -> scores of heads and tails (B, T, 2), and what the way back needs"""
+        cache = {}
+        x, cache["token"] = self.token.forward(ids)
+        x, cache["position"] = self.position.forward(x)
+        x, cache["attn"] = self.attn.forward(x)
+        x, cache["out"] = self.out.forward(x)
+        return x, cache
+
+    def backward(self, dy, cache):                        # the same in reverse; see lesson 5
+        dy = self.out.backward(dy, cache["out"])
+        dy = self.attn.backward(dy, cache["attn"])
+        dy = self.position.backward(dy, cache["position"])
+        self.token.backward(dy, cache["token"])
 
 
 def train_on_coins(mask, steps=300):
-    rng = np.random.default_rng(0)
-    shapes = {"token": (2, C), "position": (T, C), "qkv": (C, 3 * C), "out": (C, 2)}
-    p = {name: Parameter(rng.standard_normal(shape) / np.sqrt(C))
-         for name, shape in shapes.items()}
-    adam, losses = minifpt.optim.Adam(list(p.values()), lr=0.02), []
+    """-> the model, its losses, and the attention map (T, T) of its last step"""
+    rng, model, losses = np.random.default_rng(0), Coins(mask), []
+    adam = minifpt.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(steps):
         coins = rng.integers(0, 2, (16, T + 1))
-        logits, (c_e, c_in, c_attn, c_out) = coin_model(p, coins[:, :-1], mask)
+        logits, cache = model.forward(coins[:, :-1])
         loss, c_loss = F.cross_entropy(logits, coins[:, 1:])
         losses.append(loss)
-        d = F.cross_entropy_backward(1.0, c_loss)         # and back, see lesson 5
-        d, p["out"].grad, _ = F.linear_backward(d, c_out)
-        d, p["qkv"].grad, _ = F.linear_backward(F.attention_backward(d, c_attn), c_in)
-        p["position"].grad = d.sum(axis=0)
-        p["token"].grad = F.embedding_backward(d, c_e)
+        model.zero_grad()
+        model.backward(F.cross_entropy_backward(1.0, c_loss), cache)
         adam.step()
-    return p, np.array(losses), c_attn[3][0, 0]
+    return model, np.array(losses), cache["attn"]["heads"].probabilities[0, 0]
 
 
 trained = {mask: train_on_coins(mask) for mask in (True, False)}
 reveal(guess, float(trained[False][1][-20:].mean()), "nats")
 
 fig, axes = figure(3, width=3.0, height=2.8, ratios=[1.4, 1, 1])
-for mask, ink, name in ((True, color.teal, "with mask"),
-                        (False, color.ochre, "without")):
-    axes[0].plot(trained[mask][1], color=ink, label=name)
+for mask, ink, style, name in ((True, color.teal, "-", "with mask"),
+                               (False, color.ochre, "--", "without")):
+    axes[0].plot(trained[mask][1], style, color=ink, label=name)
 axes[0].axhline(math.log(2), color=color.ink, linewidth=0.8, linestyle=":")
 axes[0].set(title="Nobody can predict a coin", xlabel="step", ylabel="loss (nats)",
             ylim=(0, 0.8))
@@ -253,32 +263,32 @@ matrix(axes[2], trained[False][2], "map without", "is looked at", limit=1, digit
 picture(fig)
 
 # %% [markdown]
-# It "predicts" the flip by looking at it: each token looks at the next one. Most of what is left
-# of its loss comes from the last token, which has no next one. Now let both models do what a
-# language model is for. They get the flips so far, and say the one that is not there yet.
+# It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
+# no next one, and its share of the loss that is left is $\log 2 / 12 = 0.058$. Now let both models
+# do what a language model is for: they get the flips so far, and say the one that is not there yet.
 
 # %%
 coins = np.random.default_rng(1).integers(0, 2, (2000, T + 1))
 
 
-def share_right(p, mask):
-    """In training all flips are there at once; when writing, only those so far."""
+def share_right(model):
+    """In training all flips are there at once; when it writes, only those so far."""
     def right(n):                                         # (sequences, n), from n flips
-        logits, _ = coin_model(p, coins[:, :n], mask)
+        logits, _ = model.forward(coins[:, :n])
         return logits.argmax(axis=-1) == coins[:, 1:n + 1]
 
     return right(T)[:, :-1].mean(), np.mean([right(n)[:, -1] for n in range(1, T)])
 
 
 for mask in (True, False):
-    training, writing = share_right(trained[mask][0], mask)
+    training, writing = share_right(trained[mask][0])
     print(f"{'with' if mask else 'without':7} mask: right in training {training:.0%}, "
           f"when it writes {writing:.0%}")
 
 # %% [markdown]
-# The better the loss looks, the worse the news. So we want a check that needs no training run.
-# Move one input token at a time and see which outputs move, even by a single bit. What comes
-# after a token may not move it: nothing may stand above the diagonal.
+# A loss that looks too good is bad news. So we want a check that needs no training run. Move one
+# input token at a time and see which outputs move, even by a single bit. What comes after a token
+# must not move it: in the picture of who moves whom, nothing may stand above the diagonal.
 
 # %%
 def influence(attention, n_head=2, T=6, C=8):
@@ -294,7 +304,7 @@ def influence(attention, n_head=2, T=6, C=8):
 
 
 def no_mask(qkv, n_head):
-    return attend(qkv, n_head, mask=False)
+    return F.attention(qkv, n_head, causal=False)
 
 
 for name, attention in (("F.attention", F.attention), ("without its mask", no_mask)):
@@ -303,21 +313,23 @@ for name, attention in (("F.attention", F.attention), ("without its mask", no_ma
 # %% [markdown]
 # ## Heads
 #
-# One row of shares can only give one average. A token that wants two things, each whole, needs
-# two rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has
-# its own queries, keys and values, its own map, and writes its own $D$ channels of the result.
-# All heads of all three roles come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`: first
-# all queries, then all keys, then all values. Here is the library's attention, whole.
+# One row of shares gives one average. A token that needs two things, each of them whole, needs two
+# rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has its own
+# queries, keys and values, its own map, and writes its own $D$ channels of the result. The queries,
+# keys and values of all heads come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`: first all
+# queries, then all keys, then all values. Here is the library's attention, whole.
 
 # %%
 show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
-# (`past` is for writing text, where keys and values of earlier tokens are kept. In training the
-# layers run the same thing, a long text tile by tile; lesson 5 comes to that.)
+# (`dot_products` is $q\,k^\top$, kept finite where float32 overflows. `past` is for writing text, where
+# the keys and values of earlier tokens are kept. `p` is for **dropout**, which sets some shares to 0
+# at random in training, so that the model does not rely on single ones; here it is 0. For long texts
+# the layers use a form that computes the same tile by tile; lesson 5 comes to it.)
 #
-# `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` could also be had
-# with one `reshape`. We compare both with a loop over heads that cannot be misread.
+# `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with a
+# single `reshape`. We compare both with a loop over heads that is hard to get wrong.
 
 # %%
 def loop_over_heads(qkv, n_head):
@@ -352,15 +364,15 @@ axes[0].set_ylabel("output moves")
 picture(fig)
 
 # %% [markdown]
-# The reshape's shapes are right, nothing fails, and the future stays hidden. But the picture says
-# what it does: it cuts the *text* into $H$ pieces and calls them heads. The second half never
-# hears of the first. A check of the future alone would have let it pass; the loop does not.
+# With `reshape` alone the shapes are right, nothing fails, and the future stays hidden. But the
+# picture shows what it does: it cuts the *text* into $H$ pieces and takes these for heads. The
+# second half never hears of the first. A check of the future alone would have passed it; the loop
+# does not.
 #
 # ## Positions
 #
-# Shuffle the earlier tokens and look at the last one. Its query is the same; the keys and values
-# are the same ones in another order. Does the output of the last token change? Say `"yes"` or
-# `"no"`.
+# Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values are
+# the same too, in another order. Does the output of the last token change? Say `"yes"` or `"no"`.
 
 # %%
 guess = ...
@@ -373,150 +385,235 @@ reveal(guess, "yes" if moved > 1e-12 else "no")
 print(f"largest change: {moved:.0e}")
 
 # %% [markdown]
-# A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are one and the
-# same for the token that reads them. (With several layers the mask gives some order away: the
-# first token can see only itself.) So GPT-2 adds to each token a vector that belongs to its
-# place, a **position embedding** `wpe` `(n_positions, C)`, and queries and keys can use it.
+# A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for the
+# token that reads them. (With several layers the mask gives some order away: the first token sees
+# only itself.) So GPT-2 adds to each token a vector that belongs to its position, a **position
+# embedding**, `wpe` `(n_positions, C)`, and queries and keys can make use of it.
 #
-# Do they? Here is the trunk that ships with this package. It was trained on novels, byte by byte,
-# and has six blocks of four heads. We run it with our `attend`, so that we can leave parts out.
+# Do they? Here is the language model that ships with this package. It was trained on novels, byte by
+# byte, and has six blocks of four heads. `minifpt.trace` records all that a model computes, by name.
 
 # %%
-trunk = minifpt.GPT2.from_pretrained("minigpt-language")
+def language_model():
+    return minifpt.LanguageModel.from_pretrained("minigpt-language")
 
 
 def encode(text):
     return np.array([Bytes().encode(text)])               # (1, T)
 
 
-def run(ids, positions=True, without=None, **parts):
-    """-> logits (1, T, V), maps (blocks, H, T, T); without=(block, head): silenced"""
-    x, maps = trunk.wte.weight.data[ids], []
-    if positions:
-        x = x + trunk.wpe.weight.data[:ids.shape[1]]
-    for i, block in enumerate(trunk.h):
-        a, _ = block.ln_1.forward(x)
-        qkv, _ = block.attn.c_attn.forward(a)
-        y, (_, _, v, A, _) = attend(qkv, block.attn.n_head, **parts)
-        if without and without[0] == i:
-            D = v.shape[-1]
-            y[..., without[1] * D:(without[1] + 1) * D] = 0
-        x = x + block.attn.c_proj.forward(y)[0]
-        x = x + block.mlp.forward(block.ln_2.forward(x)[0])[0]
-        maps.append(A[0])
-    return trunk.ln_f.forward(x)[0] @ trunk.wte.weight.data.T, np.array(maps)
-
-
 short = encode("The sisters saw the sea")
-letters = [chr(i).replace(" ", "_") for i in short[0]]
-difference = np.abs(run(short)[0] - trunk.logits(short)).max()
-print(f"our run against the library's: {difference:.0e}")
+model = language_model()
+with minifpt.trace(model) as t:
+    model.logits(short)
+print(t)
+print("what the layers returned:", ", ".join(list(t.outputs)[:7]), "...")
+print("attention:", ", ".join(t.attention))
+print("the first map:", t.attention["trunk.h.0.attn"].shape, "which is (B, H, T, T)")
 
+
+# %% [markdown]
+# To see what the positions do, we take them away: we set their table to 0 in a second copy of the
+# model. Here is the first block; rows look, columns are looked at.
+
+# %%
+def maps(model, ids):
+    """Where each head looks, ids (1, T) -> (blocks, H, T, T)"""
+    with minifpt.trace(model) as t:
+        model.logits(ids)
+    return np.array([t.attention[f"trunk.h.{i}.attn"][0] for i in range(model.config.n_layer)])
+
+
+def no_positions(model):
+    model.trunk.wpe.weight.data[:] = 0
+
+
+blind = language_model()
+no_positions(blind)
+letters = [chr(i).replace(" ", "_") for i in short[0]]
 fig, axes = figure(4, 2, width=2.55, height=2.65)
-for row, positions in enumerate((True, False)):
-    for h, A in enumerate(run(short, positions)[1][0]):
-        matrix(axes[4 * row + h], A, f"head {h}{'' if positions else ', no positions'}",
-               limit=1, digits=None, columns=letters, rows=letters)
+for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
+    for h, A in enumerate(maps(m, short)[0]):
+        matrix(axes[4 * row + h], A, f"head {h}{note}", limit=1, digits=None, columns=letters,
+               rows=letters)
         axes[4 * row + h].tick_params(labelsize=6)
 picture(fig)
 
-# %% [markdown]
-# This is the first block; rows look, columns are looked at. With positions, three heads are
-# almost rulers. Which distance does each of them measure? The fourth looks everywhere. Without
-# positions the rulers are gone.
 
-# %%
-A = run(short)[1][0]                                      # (H, T, T)
-for h in range(4):
-    shares = [A[h].diagonal(-back)[4:].mean() for back in range(6)]
-    back = int(np.argmax(shares))
-    print(f"head {h}: looks {back} back most, with a share of {shares[back]:.2f}")
+def by_distance(A):
+    """(T, T) -> the mean share on the token 0, 1, ... 7 back"""
+    return np.array([A.diagonal(-back)[7 - back:].mean() for back in range(8)])
+
+
+for m, note in ((model, ""), (blind, ", no positions")):
+    for h, A in enumerate(maps(m, short)[0]):
+        share = by_distance(A)
+        first, second = share.argsort()[:-3:-1]
+        print(f"head {h}{note}: {share[first]:.2f} on the token {first} back, "
+              f"{share[second]:.2f} on the one {second} back")
 
 # %% [markdown]
-# So each byte has the three before it at hand, one in each head, not blended. One head could
-# only have brought their average.
+# With positions, heads 3 and 0 are rulers: they look one and two back, and at little else. Head 2
+# is a blurred ruler: three back, with a good part on the neighbours of that position. Head 1 has no
+# favourite distance; in this text its look is spread over nearly all tokens. Without positions, no
+# head prefers a distance.
+#
+# So in this block each byte has the byte before it and the one before that at hand, nearly pure, each
+# in a head of its own. One head alone could only have brought a mixture of the two.
 #
 # ## What breaks, in numbers
 #
-# Now leave out one part at a time and measure the loss on a page of text, in bits a byte. 8 is
-# what a model scores that knows nothing. One of the cases is tempting: *without its mask* the
-# trunk sees the very byte that it must predict. Will its loss be `"lower"` or `"higher"`?
+# Now leave out one part at a time and measure the loss on three pages of text, in bits per byte. A
+# model that knows nothing scores 8. We change copies of the model: for "no mask" every token sees
+# all others; for "no √D" we multiply the queries by $\sqrt D$, which undoes the division.
+#
+# One case is tempting: *without its mask* the trunk sees the very byte that it is to predict. Is its
+# loss `"lower"` or `"higher"`?
 
 # %%
 guess = ...
 
 # %%
-page = """It was late in the evening when the two sisters came back to the house. The
-door stood open, and there was no light in the hall. "Somebody has been here," said the
-elder, and she took her sister by the hand. They went up the stairs without a word, and
-at the top they saw that the window had been broken.""".replace("\n", " ")
-lines = encode(textwrap.fill(page, 70))[:, :256]          # in lines, as in novels
+PAGES = ["""It was late in the evening when the two sisters came back to the house. The door stood
+open, and there was no light in the hall. "Somebody has been here," said the elder, and she took
+her sister by the hand. They went up the stairs without a word, and at the top they saw that the
+window had been broken.""", """The captain was a tall man with a grey beard, who had been at sea
+since he was a boy of twelve. He spoke little, and when he did the crew fell silent, for they knew
+that he would not say it twice. That morning he stood by the wheel and looked at the sky for a long
+time, and then he gave the order to turn back to the harbour.""", """My dear Margaret, I have
+received your letter of the third, and I am glad to hear that your mother is better. The weather
+here has been so bad that we could not leave the village for a week. I have read all the books in
+the house, and have begun to read them again. Yesterday the post came at last, and with it a large
+box from my uncle."""]
+flat = [encode(page.replace("\n", " "))[:, :256] for page in PAGES]
+lines = [encode(textwrap.fill(page.replace("\n", " "), 70))[:, :256] for page in PAGES]
 
 
-def bits(ids, **parts):
-    loss, _ = F.cross_entropy(run(ids, **parts)[0][:, :-1], ids[:, 1:])
-    return float(loss) / math.log(2)
+def nats(model, ids):
+    """-log of the probability of each byte but the first, (T - 1,)"""
+    logits = model.logits(ids)[0, :-1]
+    chosen = logits[np.arange(len(logits)), ids[0, 1:]]
+    return F.log_sum_exp(logits)[0][:, 0] - chosen
 
 
-cases = {"as it is": {}, "no √D": {"scale": False}, "no mask": {"mask": False},
-         "no positions": {"positions": False}}
-found = {name: bits(lines, **parts) for name, parts in cases.items()}
-reveal(guess, "lower" if found["no mask"] < found["as it is"] else "higher")
+def bits(model, pages):
+    """Bits per byte of each page"""
+    return np.array([nats(model, ids).mean() / math.log(2) for ids in pages])
+
+
+def no_mask_at_all(model):
+    for block in model.trunk.h:
+        block.attn.causal = False
+
+
+def no_root(model):
+    C = model.config.n_embd
+    for block in model.trunk.h:
+        for p in (block.attn.c_attn.weight, block.attn.c_attn.bias):
+            p.data[..., :C] *= math.sqrt(C / block.attn.n_head)      # the queries come first
+
+
+def changed(change):
+    model = language_model()
+    change(model)
+    return model
+
+
+cases = {"as it is": lambda model: None, "no √D": no_root, "no mask": no_mask_at_all,
+         "no positions": no_positions}
+found = {name: bits(changed(change), lines) for name, change in cases.items()}
+reveal(guess, "lower" if found["no mask"].mean() < found["as it is"].mean() else "higher")
 
 fig, (ax,) = figure(width=5.5, height=2.2)
-bars = ax.barh(list(found), found.values(), color=[color.language] + [color.ochre] * 3)
-ax.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+bars = ax.barh(list(found), [f.mean() for f in found.values()],
+               color=[color.language] + [color.ochre] * 3)
+ax.bar_label(bars, fmt="%.2f", padding=16, fontsize=9)
+for y, values in enumerate(found.values()):
+    ax.plot(values, [y] * len(values), "o", color=color.ink, markersize=3)
 ax.axvline(8, color=color.ink, linestyle=":")
 ax.invert_yaxis()
-ax.set(xlabel="bits a byte", xlim=(0, 8.5),
-       title="Each part is needed, some more than others")
+ax.set(xlabel="bits per byte; dots are the pages", xlim=(0, 8.5),
+       title="the trained model needs each part")
 picture(fig)
 
 # %% [markdown]
-# Higher by far. These weights never met a later token, so they know no use for one: it is noise
+# Much higher. These weights have never met a later token, so they have no use for one: it is noise
 # in every average. A missing mask is a cheat only for a model that is *trained* without it.
 #
-# And $\sqrt D$? Without it the trained trunk's maps are too sharp, but the order of the scores is
-# the same. What its absence does to training, the gradient above suggests; we did not train one
-# to see. (And a page is a small sample: trust the large differences, not the second digits.)
+# And $\sqrt D$? Without it the maps of the trained model are too sharp, although the order of the
+# scores is the same. This says nothing about *training* without it; we trained no such model.
 #
 # ## A trap
 #
-# How much does the trunk need each head of the first block? We silence one at a time, its
-# channels set to 0. We do it on the page, and on the same page without line breaks.
+# How much does the model need each head of the first block? We silence one at a time: the head's
+# rows of the weight `c_proj`, which read what it brings, are set to 0. We do it on our pages, and on
+# the same pages without line breaks.
 
 # %%
-flat = encode(page)[:, :256]
-cost = {name: [bits(ids, without=(0, h)) - bits(ids) for h in range(4)]
-        for name, ids in (("with line breaks", lines), ("without line breaks", flat))}
+def silenced(head, block=0):
+    model = language_model()
+    attn = model.trunk.h[block].attn
+    D = model.config.n_embd // attn.n_head
+    attn.c_proj.weight.data[head * D:(head + 1) * D] = 0
+    return model
 
-fig, axes = figure(2, width=3.6, height=2.5, sharey=True)
+
+kinds = {"with line breaks": lines, "without line breaks": flat}
+cost = {name: np.array([bits(silenced(h), pages) - bits(model, pages) for h in range(4)])
+        for name, pages in kinds.items()}                 # (heads, pages)
+
+fig, axes = figure(2, width=3.6, height=2.6, sharey=True)
 for ax, (name, values) in zip(axes, cost.items(), strict=True):
-    bars = ax.bar(range(4), values, color=color.language)
-    ax.bar_label(bars, fmt="%+.2f", fontsize=9, padding=2)
+    bars = ax.bar(range(4), values.mean(axis=1), color=color.language)
+    ax.bar_label(bars, fmt="%+.2f", fontsize=9, padding=6)
+    for h, dots in enumerate(values):
+        ax.plot([h] * len(dots), dots, "o", color=color.ink, markersize=3)
     ax.axhline(0, color=color.ink, linewidth=0.8)
-    ax.set(title=f"page {name}", xlabel="head that is silenced", xticks=range(4),
-           ylim=(-1.3, 2.5))
-axes[0].set_ylabel("bits a byte, added")
+    ax.set(title=f"pages {name}", xlabel="head that is silenced", xticks=range(4),
+           ylim=(-1.6, 2.9))
+axes[0].set_ylabel("bits per byte, added")
 picture(fig)
-for name, ids in (("with", lines), ("without", flat)):
-    print(f"{name} line breaks: all heads {bits(ids):.2f} bits, "
-          f"head 1 silenced {bits(ids, without=(0, 1)):.2f}")
+for name, pages in kinds.items():
+    print(f"{name}: {bits(model, pages).mean():.2f} bits per byte, "
+          f"with head 1 silenced {bits(silenced(1), pages).mean():.2f}")
 
 # %% [markdown]
-# The three rulers are missed on both pages. Head 1, the broad one, is the odd one. On the right
-# the trunk is *better* without it, by a lot. A wrong weight? A bug? It is the page. The novels
-# break their lines about every 70 bytes, and a line that does not end is new to the trunk. Nothing
-# but the breaks differs between the two pages; put them back, and the head does a little good.
+# The rulers are missed on all pages. But look at head 1. On the right the model is *better* without
+# it, by a lot. Is the weight wrong? Is there a bug? The two kinds of pages differ in nothing but the
+# line breaks. So where does head 1 look when there are some, which bytes get worse without it, and
+# what does the model expect when there are none?
+
+# %%
+at_break, hurt = [], {"line breaks": [], "other bytes": []}
+for ids in lines:
+    breaks = ids[0] == ord("\n")
+    first = breaks.argmax()                               # from here on there is one to look at
+    at_break.append(maps(model, ids)[0][:, first:, breaks].sum(axis=-1).mean(axis=-1))
+    worse = (nats(silenced(1), ids) - nats(model, ids)) / math.log(2)
+    hurt["line breaks"].append(worse[breaks[1:]].mean())
+    hurt["other bytes"].append(worse[~breaks[1:]].mean())
+print("share on line breaks, by head:", np.mean(at_break, axis=0).round(2))
+for name, values in hurt.items():
+    print(f"bits added when head 1 is silenced, at {name}: {np.mean(values):.2f}")
+for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
+    expected = [F.softmax(m.logits(ids)[0])[0][100:, ord("\n")].mean() for ids in flat]
+    print(f"no break for 100 bytes, {name}: the model gives a break {np.mean(expected):.0%} "
+          "at each byte")
+
+# %% [markdown]
+# Head 1 looks for the line break. The novels break their lines about every 70 bytes, so where the
+# last break stands tells when the next one is due. Without the head, the line breaks get much worse
+# and the other bytes hardly. On a page without any break, the model believes at every byte that one
+# is overdue, and pays for it. Silence the head, and the belief fades.
 #
-# We do not know what head 1 computes. The measurement says that it has to do with line breaks,
-# and no more. Keep the rule: before you explain what a model does, give it what it was trained on.
+# So the map of the short text above has fooled us: "spread over nearly all tokens" is what this head
+# does when it finds nothing. Before you explain what a model does, give it what it was trained on.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/04_self_attention.py`.
 #
-# **1.** All queries are 0. There is a causal mask. What is $y$? You need neither scores nor a
+# **1.** All queries are 0, and there is a causal mask. What is $y$? You need neither scores nor a
 # softmax.
 
 # %%
@@ -529,8 +626,8 @@ check("answer_to_no_question", answer_to_no_question)
 
 
 # %% [markdown]
-# **2.** For long texts many models look only at a **window**: each token sees itself and the
-# $w - 1$ tokens before it. Write one head of it, whole.
+# **2.** For long texts, many models look only at a **window**: each token sees itself and the
+# $w - 1$ tokens before it. Write one such head, whole.
 
 # %%
 def windowed_attention(q, k, v, w):
@@ -544,7 +641,7 @@ check("windowed_attention", windowed_attention)
 # %% [markdown]
 # **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row a
 # token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token $t$
-# gives at least 99 % to the token `back` places before it, for every $t$ that has one.
+# gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
 
 # %%
 def ruler(T, back):
@@ -558,28 +655,28 @@ check("ruler", ruler)
 
 
 # %% [markdown]
-# **4.** *Open.* Some heads go by place, others by content. Find a measure: given the maps of
-# several texts of one length, which head picks out a place, and the same place in every text?
+# **4.** *Open.* Some heads go by position, others by content. Find a measure: given the maps of
+# several texts of one length, which head picks out one position, and the same one in every text?
 # Careful: a head that looks everywhere equally is also the same in every text. Then run it on the
-# trunk: is the winner the one that you expect? And which head goes most by *content*? Is there
-# one that finds an earlier copy of the letters just read? The last cell is one way to look for it.
+# model: is the winner the one that you expect? And which head goes most by *content*? The last cell
+# looks for a special kind: a head that finds an earlier copy of the letters just read.
 
 # %%
-def goes_by_place(maps):
-    """maps (texts, blocks, H, T, T) -> (block, head) that goes most by place"""
+def goes_by_position(maps):
+    """maps (texts, blocks, H, T, T) -> (block, head) that goes most by position"""
     return ...
 
 
-check("goes_by_place", goes_by_place)
+check("goes_by_position", goes_by_position)
 
 # %%
-pages = [lines[:, i:i + 60] for i in range(0, 180, 30)]   # put other texts here
-maps = np.array([run(ids)[1] for ids in pages])
-print("maps", maps.shape, "-> yours:", goes_by_place(maps))
+pieces = [ids[:, i:i + 60] for ids in lines for i in (0, 60, 120)]   # put other texts here
+collected = np.array([maps(model, ids) for ids in pieces])
+print("maps", collected.shape, "-> yours:", goes_by_position(collected))
 
 # %%
 once = np.random.default_rng(0).integers(ord("a"), ord("z") + 1, (1, 40))
-A = run(np.concatenate([once, once], axis=1))[1]          # random letters, twice
+A = maps(model, np.concatenate([once, once], axis=1))     # random letters, twice
 copied = A.diagonal(-39, axis1=2, axis2=3)[..., 1:].mean(axis=-1)
 even = np.mean([1 / (t + 1) for t in range(40, 80)])
 print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "

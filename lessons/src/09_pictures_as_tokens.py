@@ -2,14 +2,14 @@
 # # 9. Pictures as tokens
 #
 # **A model that read novels, letter by letter, is frozen and given pictures of digits. What is a
-# letter of a picture? And does the model know which piece lies above which?**
+# letter of a picture? And does the model know which piece is above which?**
 #
 # After this lesson you can
 #
 # - cut a picture into patches, and say for each number of a token which pixel it is;
-# - put a frozen language model to pictures, test it on fonts that it never saw, and read its
+# - train a frozen language model on pictures, test it on fonts that it never saw, and read its
 #   mistakes;
-# - tell what a model takes from the order of its tokens and what from their position vectors;
+# - tell what a model gets from the order of its tokens and what from their positions;
 # - carry a gradient back to the pixels, and fool the model with it.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
@@ -22,17 +22,19 @@ import numpy as np
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.experiments import make_trunk
+from minifpt.files import cache_folder, data
+from minifpt.lab.trunks import TrunkSpec
+from minifpt.layers import Layer
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.tasks.images import FONTS, distort, glyphs, patches
 
 # %% [markdown]
 # ## A letter of a picture
 #
-# A transformer takes a sequence of vectors. A picture is a square of grey values. So we cut it
+# A transformer reads a sequence of vectors. A picture is a square of grey values. So we cut it
 # into squares of $p \times p$ pixels, the **patches**, and read them as we read a page: row by
 # row, from the top left. Each patch is a token, and the token's numbers are its pixels, again
-# row by row. With images `(B, H, W)`, where $H = W = 28$ and $p = 7$ here, that makes
+# row by row. Images are `(B, H, W)`, here with $H = W = 28$ and $p = 7$, and become
 # $x$ `(B, T, p * p)`:
 #
 # $$ T = \frac Hp \cdot \frac Wp = 16, \qquad p^2 = 49 $$
@@ -55,6 +57,11 @@ def draw(ax, values, title=""):
     ax.spines[:].set_color(color.grey)
 
 
+def row_title(ax, text):
+    """A title over a row of pictures, from its first one on."""
+    ax.set_title(text, loc="left")
+
+
 fig, axes = figure(2, width=3.4, height=3.3)
 draw(axes[0], image[0], "a picture and the numbers of its patches")
 for edge in np.arange(1, 4) * p - 0.5:
@@ -67,14 +74,16 @@ matrix(axes[1], x[0, 5].reshape(p, p), "token 5: its 49 numbers", limit=1, digit
        rows=[""] * p, columns=[""] * p)
 picture(fig)
 
-fig, axes = figure(T, width=0.5, height=0.75)
+fig, axes = figure(T, width=0.5, height=0.85)
 for t, ax in enumerate(axes):
-    draw(ax, x[0, t].reshape(p, p), str(t))
+    draw(ax, x[0, t].reshape(p, p))
+    ax.set_xlabel(t)
+row_title(axes[0], "the same picture as a sequence of tokens")
 picture(fig)
 
 # %% [markdown]
-# The second picture is what the model gets: a row of scraps. In a formula: token $t$ begins at a
-# patch row and a patch column, and its number $j$ is a row and a column within:
+# The second picture is what the model gets: a row of scraps. In a formula: $t$ says in which row and
+# column of patches a token lies, and $j$ in which row and column of the patch its number lies.
 #
 # $$ x_{tj} = \text{image}\Big[\, p \Big\lfloor \frac{t}{W/p} \Big\rfloor
 #    + \Big\lfloor \frac jp \Big\rfloor,\;\; p\,\Big(t \bmod \frac Wp\Big) + j \bmod p \,\Big] $$
@@ -85,14 +94,14 @@ picture(fig)
 show(patches)
 
 # %% [markdown]
-# The transpose again, as with the heads in lesson 4. Without it, one `reshape(B, 16, 49)` has the
-# right shape, too. The 49 pixels of token 5: how many rows of the picture would they touch?
+# The transpose again, as with the heads in lesson 4. Without it, a single `reshape(B, 16, 49)` has
+# the right shape, too. How many rows of the picture would the 49 pixels of token 5 then touch?
 
 # %%
 guess = ...                                               # 7 with patches
 
 # %%
-which = np.arange(28 * 28).reshape(1, 28, 28)             # each pixel its own number
+which = np.arange(28 * 28).reshape(1, 28, 28)             # a number for each pixel
 ways = {"patches": patches(which, p)[0, 5], "one reshape": which.reshape(T, p * p)[5]}
 reveal(guess, len(set(ways["one reshape"] // 28)))
 
@@ -105,21 +114,22 @@ for ax, (name, pixels) in zip(axes, ways.items(), strict=True):
 picture(fig)
 
 # %% [markdown]
-# Strips. Nothing would have failed; a picture shows it at once.
+# Strips. No program would have complained; a picture shows it at once.
 #
-# Then each token goes through the same small **input layer**, and gets the vector of its place,
-# its **position** $\ell_t$ `(C,)`. With $w$ `(49, C)`, $b$ `(C,)` and $C = 128$:
+# Then each token goes through the same small **input layer**, and the vector of its position $t$ is
+# added, the **position embedding** $\ell_t$ `(C,)` (lesson 4). With $w$ `(49, C)`, $b$ `(C,)` and
+# $C = 128$:
 #
 # $$ e_t = x_t\, w + b + \ell_t $$
 #
 # From here on the trunk treats $e$ `(B, T, C)` as it would a text of 16 letters. The answer is
-# read at the last token, ten scores, one for each digit.
+# read at the last token: ten scores, one for each digit.
 #
 # ## Digits from fonts
 #
 # Where do the pictures come from? We make them. The task `digits` takes the fonts that come with
 # Matplotlib. Some are for training, and the test has others, which the model never sees. Each
-# digit is turned, stretched, shifted and blurred, anew each time.
+# digit is turned, stretched, shifted and blurred, differently each time.
 
 # %%
 show(distort)
@@ -139,9 +149,10 @@ draw(ax, np.hstack(task.images(np.random.default_rng(2), 12, "test")[0]),
 picture(fig)
 
 # %% [markdown]
-# We freeze the language trunk as in lesson 0: only the input layer, the positions, the layer
-# norms and the output layer are trained. 300 steps of 16 pictures. Guessing gets 10 % right. How
-# many percent will be right in fonts that it never saw?
+# We freeze the language trunk as in lesson 0: only the input layer, the position embeddings, the
+# layer norms and the output layer are trained, with 300 steps of 16 pictures. (The learning rate
+# rises for 40 steps and then falls along half a cosine.) Guessing gets 10 % right. How many per
+# cent will be right in fonts that it never saw?
 
 # %%
 guess = ...                                               # a percentage
@@ -150,7 +161,7 @@ guess = ...                                               # a percentage
 # %%
 def make(kind, task):
     """An FPT on a frozen trunk: "minigpt-language", "random" or "statistics:..."."""
-    trunk = make_trunk(kind, seed=0, dropout=0.0)
+    trunk = TrunkSpec.parse(kind).make(seed=0, dropout=0.0)
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
     model.freeze(minifpt.FreezeMask.fpt())
     return model
@@ -162,7 +173,7 @@ def train(model, task):
 
 
 model = make("minigpt-language", task)
-start = model.trunk.wpe.weight.data[:T].copy()            # the positions (T, C) that it starts from
+start = model.trunk.wpe.weight.data[:T].copy()            # the embeddings (T, C) it starts from
 histories = {"language": train(model, task)}
 
 # %%
@@ -179,18 +190,19 @@ print(f"fresh pictures, fonts of the training: {seen:.1f} %")
 print(f"fresh pictures, fonts never seen:      {accuracy(model, x_test, y_test):.1f} %")
 
 # %% [markdown]
-# Other fonts cost a few points, no more: it learned digits, not fonts. Which ones does it get
-# wrong?
+# New fonts cost a few points, no more: it learned digits, not fonts. Which ones does it get wrong?
 
 # %%
 shown = task.images(np.random.default_rng(4), 300, "test")
 says = model.predict(patches(shown[0], p))[:, 0].argmax(axis=-1)
 wrong = np.flatnonzero(says != shown[1])[:14]
-fig, axes = figure(7, 2, width=1.15, height=1.4)
+fig, axes = figure(7, 2, width=1.15, height=1.5)
 for ax, n in zip(axes, wrong, strict=False):
-    draw(ax, shown[0][n], f"{shown[1][n]}, says {says[n]}")
+    draw(ax, shown[0][n])
+    ax.set_xlabel(f"{shown[1][n]}, it says {says[n]}")
 for ax in axes[len(wrong):]:
     ax.axis("off")
+row_title(axes[0], "what it is, and what the model says")
 picture(fig)
 
 answers = model.predict(x_test)[:, 0].argmax(axis=-1)
@@ -206,12 +218,12 @@ for i in np.argsort(-mistakes, axis=None)[:3]:
                                                     mistakes.flat[i]))
 
 # %% [markdown]
-# Some of these mistakes we understand, others not at all.
+# We understand some of these mistakes, others not at all.
 #
-# Did it need to have read novels? As in lesson 8 we take two other trunks: *random*, as GPT-2 is
-# drawn before any training, and *statistics*, random as well, but each array with the mean and
-# the spread of the language trunk's. Same steps, same learning rate, same pictures. Which one
-# comes out best: "language", "random" or "statistics"?
+# Did it have to read novels for this? As in lesson 8 we take two other trunks: *random*, drawn as
+# GPT-2 is before any training, and *statistics*, random as well, but each array has the mean and
+# the standard deviation of the language trunk's. Steps, learning rate and pictures are the same.
+# Which one comes out best: "language", "random" or "statistics"?
 
 # %%
 guess = ...
@@ -224,8 +236,8 @@ for name, kind in (("random", "random"), ("statistics", "statistics:minigpt-lang
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
 reveal(guess, max(final, key=final.get))
 fig, (ax,) = figure(width=7.6, height=3.1)
-for name, history in histories.items():
-    ax.plot(history["step"], 100 * history["test_accuracy"], color=vars(color)[name],
+for (name, history), style in zip(histories.items(), ("-", "-.", "--"), strict=True):
+    ax.plot(history["step"], 100 * history["test_accuracy"], style, color=vars(color)[name],
             linewidth=2, label=f"{name}: {final[name]:.1f} % in the end")
 ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
 ax.set(xlabel="step", ylabel="digits right (%)", ylim=(0, 100),
@@ -236,22 +248,22 @@ picture(fig)
 # %% [markdown]
 # *Statistics* does no worse than *language*. One run each does not rank two that are so close,
 # but there is no sign that the novels helped: weights of the right size are enough here. GPT-2's
-# first draw, made for more channels than our 128, is far behind at this learning rate and with so
-# few steps.
+# random starting weights, made for more channels than our 128, are far behind at this learning
+# rate and with so few steps.
 #
-# ## Does it know which patch lies above which?
+# ## Does it know which patch is above which?
 #
 # In the picture patch 4 is below patch 0 and far from patch 3. In the sequence it comes right
-# after 3. The trunk can see neither: all that tells it where a token stands are the positions,
-# and the order in which the causal mask lets tokens look back.
+# after 3. The trunk sees neither. Two things only tell it where a token is: the position
+# embeddings, and the causal mask, which lets a token look back but not ahead.
 #
-# The positions start as language left them. We ask how alike two of them are: the cosine of the
-# angle between them, after their common mean $\bar\ell$ is taken away:
+# The position embeddings start as language left them. We ask how similar two of them are: the
+# cosine of the angle between them, after subtracting the mean $\bar\ell$ of all:
 #
 # $$ s_{tu} = \frac{(\ell_t - \bar\ell) \cdot (\ell_u - \bar\ell)}
 #    {|\ell_t - \bar\ell|\; |\ell_u - \bar\ell|} $$
 #
-# Before training, which pairs are most alike on average: those "side by side", those "one above
+# Before training, which pairs are most similar on average: those "side by side", those "one above
 # the other", or the "end of a row and start of the next", such as 3 and 4?
 
 # %%
@@ -266,10 +278,10 @@ def similarity(positions):
     return q @ q.T
 
 
-def places(ax, s, title):
-    """Sixteen small maps, one for each position: how like it is to each place of the grid."""
+def sixteen_maps(ax, s, title):
+    """A small map for each position: how similar it is to the others, which form the grid."""
     n = 4
-    others = s * ~np.eye(n * n, dtype=bool)               # itself is left white
+    others = s * ~np.eye(n * n, dtype=bool)               # to itself: left white
     maps = others.reshape(n, n, n, n).transpose(0, 2, 1, 3).reshape(n * n, n * n)
     matrix(ax, maps, title, limit=0.7, signed=True, digits=None, rows=[""] * 16,
            columns=[""] * 16)
@@ -280,7 +292,7 @@ def places(ax, s, title):
         ax.axvline(edge, color="white", linewidth=6)
 
 
-positions = model.trunk.wpe.weight.data                   # trained; the first T are in use
+positions = model.trunk.wpe.weight.data                   # now trained; the first T are in use
 s_start, s_end = similarity(start), similarity(positions[:T])
 row, column = np.divmod(np.arange(T), 4)
 down, aside = np.abs(row[:, None] - row), np.abs(column[:, None] - column)       # (T, T)
@@ -294,48 +306,48 @@ for name, pairs in kinds.items():
 
 fig, axes = figure(2, width=3.9, height=3.8)
 fig.get_layout_engine().set(wspace=0.1)
-places(axes[0], s_start, "positions, as language left them")
-places(axes[1], s_end, "after training on digits")
+sixteen_maps(axes[0], s_start, "position embeddings, as language left them")
+sixteen_maps(axes[1], s_end, "after training on digits")
 picture(fig)
 
 # %% [markdown]
-# Each of the small squares belongs to one position (the dot) and shows, as a 4 × 4 grid, how much
-# each place is like it: red alike, blue unlike. On the left, before training, we see a line of
-# text: a position is like the ones before and after it, also across the end of a row. It knows
-# nothing of above and below.
+# Each of the small squares belongs to one position (the dot) and shows, as a 4 × 4 grid, how
+# similar the others are to it: red similar, blue the opposite. On the left, before training, we see
+# a line of text: a position is similar to the ones before and after it, also across the end of a
+# row. Nothing in it knows of above and below.
 #
-# Image transformers trained at length are known to draw the grid here, each small square with a
-# bright spot around its dot (Dosovitskiy et al., arXiv 2010.11929, figure 7). On the right there
-# is none. Training wiped out most of the line, and no grid has come in its place. Yet most digits
-# are right. So does the model need to know what is beside what?
+# Image transformers that are trained for long show the grid here: each small square has a bright
+# spot around its dot (Dosovitskiy et al., arXiv 2010.11929, figure 7). On the right there is none.
+# Training wiped out most of the line, and no grid has come in its place. Yet most digits are right.
+# So does the model need to know what is beside what?
 #
 # ## Torn up
 #
-# A check that could fail. We tear up all pictures into their patches and lay them in another
-# order, once
+# Here is a check that could fail. We tear up all pictures into their patches and lay these in
+# another order, in one of two ways:
 #
 # - *always the same way*: one order for all pictures, in training and in the test;
-# - *each anew*: another order for each picture.
+# - *each its own way*: another order for each picture.
 
 # %%
 class Torn(minifpt.tasks.Digits):
-    """Digits whose patches lie in another order."""
+    """Digits whose patches come in another order."""
 
     order = np.random.default_rng(0).permutation(T)
 
-    def __init__(self, anew):
+    def __init__(self, each):
         super().__init__(patch=p)
-        self.anew = anew
+        self.each = each
 
     def draw(self, rng, size, split):
         x, y = super().draw(rng, size, split)
         order = np.tile(self.order, (size, 1))            # (B, T)
-        if self.anew:
+        if self.each:
             order = rng.permuted(order, axis=1)
         return np.take_along_axis(x, order[..., None], axis=1), y
 
 
-torn = {"always the same way": Torn(anew=False), "each anew": Torn(anew=True)}
+torn = {"always the same way": Torn(each=False), "each its own way": Torn(each=True)}
 
 
 def laid_out(x):
@@ -347,33 +359,34 @@ fig, axes = figure(6, 3, width=1.25, height=1.4)
 for i, (name, tearing) in enumerate({"whole": task, **torn}.items()):
     for ax, one in zip(axes[6 * i:], tearing.batch(np.random.default_rng(7), 6)[0], strict=False):
         draw(ax, laid_out(one))
-    axes[6 * i].set_title(name, loc="left")
+    row_title(axes[6 * i], name)
 picture(fig)
 
 # %% [markdown]
-# We cannot read either of them. A new model is trained on each, again with the language trunk,
-# for as many steps. How many percent will be right: always the same way, and each anew?
+# We cannot read either of them. A new model is trained on each, again with the language trunk and
+# for as many steps. How many per cent will be right: always the same way, and each its own way?
 
 # %%
 guess_same = ...                                          # a percentage
-guess_anew = ...
+guess_own = ...
 
 # %%
 for name, tearing in torn.items():
     histories[name] = train(make("minigpt-language", tearing), tearing)
 
 # %%
-same, anew = (100 * histories[name][-1]["test_accuracy"] for name in torn)
+same, own = (100 * histories[name][-1]["test_accuracy"] for name in torn)
 print("always the same way.", end=" ")
 reveal(guess_same, same, "%")
-print("each anew.", end=" ")
-reveal(guess_anew, anew, "%")
+print("each its own way.", end=" ")
+reveal(guess_own, own, "%")
 
 fig, (ax,) = figure(width=6, height=3.1)
-for name, ink in (("language", color.language), ("always the same way", color.teal),
-                  ("each anew", color.ochre)):
+for name, ink, style in (("language", color.language, "-"),
+                         ("always the same way", color.teal, "--"),
+                         ("each its own way", color.ochre, "-.")):
     history = histories[name]
-    ax.plot(history["step"], 100 * history["test_accuracy"], color=ink, linewidth=2,
+    ax.plot(history["step"], 100 * history["test_accuracy"], style, color=ink, linewidth=2,
             label={"language": "whole"}.get(name, name))
 ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
 ax.set(xlabel="step", ylabel="digits right (%)", ylim=(0, 100),
@@ -382,22 +395,23 @@ ax.legend(loc="upper left", ncols=2)
 picture(fig)
 
 # %% [markdown]
-# Torn up always the same way costs little. To us it is a riddle, because we look for lines that
-# go on. Nothing in the model does. Look at the formula: if place $t$ holds patch $\pi(t)$, then
+# To tear all pictures up in the same way costs little. For us they become riddles, because we look
+# for lines that go on. Nothing in the model does. Look at the formula: if token $t$ holds patch
+# $\pi(t)$, then
 #
 # $$ e_t = x_{\pi(t)}\, w + b + \ell_t $$
 #
-# and if training gives $\ell_t$ the value that $\ell_{\pi(t)}$ would have had in the whole picture,
-# the set of vectors is the same. Attention does not mind the order of what it looks at (lesson 4).
-# So nothing is lost but who may look back at whom, and what language had left in the positions.
+# and if training gives $\ell_t$ the value that $\ell_{\pi(t)}$ would have in the whole picture, the
+# set of vectors is the same. Attention does not depend on the order of what it looks at (lesson 4).
+# So nothing is lost but who may look back at whom, and what language had left in the position
+# embeddings.
 #
-# Torn anew, $\pi$ is another one each time, and $\ell_t$ says nothing about the patch. What is left
-# is a bag of scraps. It is worth more than guessing, but much is gone.
+# When each picture is torn up in its own way, $\pi$ is different each time, and $\ell_t$ says nothing
+# about the patch. What is left is a bag of scraps. It is worth more than guessing, but much is gone.
 #
-# If that is right, we can tear a picture up *after* training and mend it without touching the
-# order: give each scrap the position of the place that it came from. We take our first model,
-# which saw whole pictures only. How many percent will be right once the positions have moved
-# along?
+# If that is right, we can tear a picture up *after* training and mend it without changing the order
+# back: give each scrap the position embedding of where it came from. We take our first model, which
+# saw whole pictures only. How many per cent will be right once the embeddings have moved along?
 
 # %%
 guess = ...                                               # a percentage
@@ -409,29 +423,29 @@ for seed in range(4):
     scraps = x_test[:400, order]
     kept = positions[:T].copy()
     lost = accuracy(model, scraps, y_test[:400])
-    positions[:T] = kept[order]                           # the position moves with its patch
+    positions[:T] = kept[order]                           # each embedding moves with its patch
     found.append((lost, accuracy(model, scraps, y_test[:400])))
     positions[:T] = kept
 reveal(guess, float(np.mean(found, axis=0)[1]), "%")
 print(f"whole                             {accuracy(model, x_test[:400], y_test[:400]):.0f} %")
 print("torn up, four ways               ", *(f"{lost:.0f} %" for lost, _ in found))
-print("torn up, positions moved along   ", *(f"{mended:.0f} %" for _, mended in found))
+print("torn up, embeddings moved along  ", *(f"{mended:.0f} %" for _, mended in found))
 
 # %% [markdown]
-# Torn up, it is near guessing; with the positions moved along most of that is mended, though the
-# patches still come out of order. What stays lost is the order's own doing: a token that looked
-# back at another one may now stand before it, and another one stands last, where the answer is
-# read.
+# On torn-up pictures it is near guessing. With the embeddings moved along most of that is mended,
+# though the patches still come in another order. What stays lost is due to the order itself: a
+# token that looked back at another one may now come before it, and another one is last, where the
+# answer is read.
 #
 # ## The way back to the pixels
 #
 # Training needs no gradient of a pixel. But we can have it: which pixels would make this 3 an 8?
 # The trunk is frozen, and a gradient runs *through* frozen weights all the same (lesson 7). What
-# is missing is the backward of `patches`. Each pixel goes to just one place in one token, so its
-# gradient comes from there: the same way back.
+# is missing is the backward pass of `patches`. Each pixel goes to one number of one token, so its
+# gradient comes back from there:
 #
 # $$ \frac{\partial L}{\partial\, \text{image}[u, v]} = \frac{\partial L}{\partial x_{tj}}, \qquad
-#    (t, j) \text{ where pixel } (u, v) \text{ went} $$
+#    (t, j) \text{ is where pixel } (u, v) \text{ went} $$
 
 # %%
 def patches_backward(dx, p, H, W):
@@ -440,32 +454,38 @@ def patches_backward(dx, p, H, W):
     return dx.transpose(0, 1, 3, 2, 4).reshape(len(dx), H, W)
 
 
-def forward(images, model):
-    """images (B, H, W) -> logits (B, 1, 10), cache"""
-    with model.all_frozen():                              # no gradient of any weight is kept
-        e, c_in = model.input.forward(patches(images, p))
-        h, c_trunk = model.trunk.forward(e)
-        logits, c_out = model.output.forward(h[:, -1:])   # the last token is read
-    return logits, (model, c_in, c_trunk, c_out, h, images.shape)
+class FromPixels(Layer):
+    """Images in, scores out, by a trained model; its backward pass goes on to the pixels."""
+
+    def __init__(self, model, patches_backward=patches_backward):
+        self.input, self.trunk, self.output = model.input, model.trunk, model.output
+        self.patches_backward = patches_backward
+
+    def forward(self, images):
+        """images (B, H, W) -> logits (B, 1, 10)"""
+        cache = {"shape": images.shape}
+        with self.all_frozen():                           # no gradient of any weight is wanted
+            e, cache["input"] = self.input.forward(patches(images, p))
+            h, cache["trunk"] = self.trunk.forward(e, last=1)       # the last token is read
+            logits, cache["output"] = self.output.forward(h)
+        return logits, cache
+
+    def backward(self, dlogits, cache):
+        """dlogits (B, 1, 10) -> dimages (B, H, W)"""
+        dh = self.output.backward(dlogits, cache["output"])
+        dx = self.input.backward(self.trunk.backward(dh, cache["trunk"]), cache["input"])
+        return self.patches_backward(dx, p, *cache["shape"][1:])
 
 
-def backward(dlogits, cache, back=patches_backward):
-    """dlogits (B, 1, 10) -> dimages (B, H, W)"""
-    model, c_in, c_trunk, c_out, h, (B, H, W) = cache
-    dh = np.zeros_like(h)
-    dh[:, -1:] = model.output.backward(dlogits, c_out)
-    dx = model.input.backward(model.trunk.backward(dh, c_trunk), c_in)
-    return back(dx, p, H, W)
-
-
-exact = make("minigpt-language", task)                    # a copy of the model in float64
-exact.trunk = make_trunk("minigpt-language", dropout=0.0, dtype=np.float64)
-for (_, a), (_, b) in zip(exact.named_parameters(), model.named_parameters(), strict=True):
-    a.data = b.data.astype(np.float64)
-print(minifpt.gradcheck(lambda images: forward(images, exact), backward, (image,)))
+trunk = TrunkSpec.parse("minigpt-language").make(dropout=0.0, dtype=np.float64)
+exact = minifpt.FPT(trunk, task.input_dim, task.output_dim)        # our model in float64
+for a, b in zip(exact.parameters(), model.parameters(), strict=True):
+    a.data[...] = b.data
+from_pixels = FromPixels(exact)
+print(minifpt.gradcheck(from_pixels.forward, from_pixels.backward, (image,)))
 
 # %% [markdown]
-# The whole way, from ten scores through the six blocks to the pixels, against central
+# That is the whole way, from ten scores through six blocks to the pixels, compared with central
 # differences. And if we forget the transpose?
 
 # %%
@@ -473,27 +493,29 @@ def reshape_back(dx, p, H, W):
     return dx.reshape(len(dx), H, W)
 
 
-print(minifpt.gradcheck(lambda images: forward(images, exact),
-                        lambda dy, cache: backward(dy, cache, reshape_back), (image,)))
+broken = FromPixels(exact, reshape_back)
+print(minifpt.gradcheck(broken.forward, broken.backward, (image,)))
 
 # %% [markdown]
-# Now use it. We move each pixel by the same small step $\varepsilon$, up or down, whichever makes
+# Now we use it. We move each pixel by the same small step $\varepsilon$, up or down, whichever makes
 # the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et al.,
 # arXiv 1412.6572):
 #
 # $$ \text{image}' = \text{clip}_{[0, 1]}\big( \text{image} + \varepsilon\, \text{sign}
 #    (\partial L / \partial\, \text{image}) \big) $$
 #
-# For comparison, the same steps with signs from a coin. Let $\varepsilon$ be 0.05, a twentieth of
-# the way from white to black. How many percent are still right with the gradient's signs?
+# For comparison we take the same steps with signs from a coin. Let $\varepsilon$ be 0.05, a
+# twentieth of the way from white to black. How many per cent are still right with the gradient's
+# signs?
 
 # %%
 guess = ...                                               # a percentage
 
 # %%
 clean, label = task.images(np.random.default_rng(3), 200, "test")
-logits, cache = forward(clean, model)
-dimages = backward(task.loss(logits, label[:, None])[1], cache)
+from_pixels = FromPixels(model)
+logits, cache = from_pixels.forward(clean)
+dimages = from_pixels.backward(task.loss(logits, label[:, None])[1], cache)
 signs = {"the gradient's signs": np.sign(dimages),
          "a coin's signs": np.random.default_rng(0).choice([-1, 1], clean.shape)}
 
@@ -508,8 +530,9 @@ right = {name: [accuracy(model, patches(moved(sign, eps), p), label[:, None]) fo
 reveal(guess, right["the gradient's signs"][steps.index(0.05)], "%")
 
 fig, (ax,) = figure(width=5.6, height=2.9)
-for (name, line), ink in zip(right.items(), (color.ochre, color.teal), strict=True):
-    ax.plot(steps, line, "o-", color=ink, label=name)
+for (name, line), ink, style in zip(right.items(), (color.ochre, color.teal), ("o-", "s--"),
+                                    strict=True):
+    ax.plot(steps, line, style, color=ink, label=name)
 ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
 ax.set(xlabel="each pixel moves by ε", ylabel="digits right (%)", ylim=(0, 100),
        title="the same size of change, two sets of signs")
@@ -519,24 +542,25 @@ picture(fig)
 before, after = (model.predict(patches(images, p))[:, 0].argmax(axis=-1)
                  for images in (clean, moved(signs["the gradient's signs"], 0.05)))
 fooled = np.flatnonzero((before == label) & (after != label))[:6]
-rows = {"what it was": clean, "the gradient: red, more ink harms": dimages,
-        "what it falls for": moved(signs["the gradient's signs"], 0.05)}
-for name, values in rows.items():
-    fig, axes = figure(len(fooled), width=1.35, height=1.55)
-    for ax, n in zip(axes, fooled, strict=True):
+rows = {"the picture": clean, "the gradient: red, more ink harms": dimages,
+        "the picture that fools it": moved(signs["the gradient's signs"], 0.05)}
+fig, axes = figure(len(fooled), 3, width=1.35, height=1.6)
+for i, (name, values) in enumerate(rows.items()):
+    for ax, n in zip(axes[i * len(fooled):], fooled, strict=False):
         if values is dimages:
             matrix(ax, values[n], "", digits=None)
         else:
-            draw(ax, values[n], f"says {(before if values is clean else after)[n]}")
-    if values is dimages:
-        axes[0].set_title(name, loc="left")
-    picture(fig)
+            draw(ax, values[n])
+            ax.set_xlabel(f"it says {(before if values is clean else after)[n]}")
+    row_title(axes[i * len(fooled)], name)
+picture(fig)
 
 # %% [markdown]
-# We still read the old digit in the last row. Steps of the same size by a coin do next to nothing,
-# so it is not the size of the change but its direction: 784 small steps that all pull one way.
+# In the last row we still read the old digit. Steps of the same size by a coin do next to nothing.
+# So what counts is not the size of the change but its direction: 784 small steps that all pull one
+# way.
 #
-# And look where the gradient is. We would look at the ink. Which patch do the answers hang on
+# And look where the gradient is. We would look at the ink. Which patch do the answers depend on
 # most, over all 200 pictures?
 
 # %%
@@ -555,14 +579,14 @@ print(f"the last patch: {share[-1]:.0f} % of the gradient, {100 * ink:.0f} % of 
 
 # %% [markdown]
 # The answer is read at the last token. All other patches reach it through attention alone; its
-# own pixels go straight up to the scores. So the model hangs most on a corner that is nearly
+# own pixels go straight up to the scores. So the model depends most on a corner that is nearly
 # always empty. No accuracy would have told us.
 #
 # ## Handwriting
 #
-# The paper takes MNIST, handwritten digits. If its files are at hand (`MINIFPT_DATA` names their
-# folder), we put the model that has seen only print to handwriting. Then a new one learns
-# handwriting itself, for as many steps. Nothing is downloaded here. How many percent of the
+# The paper uses MNIST, handwritten digits. If you have its files (`MINIFPT_DATA` names their
+# folder), we show handwriting to the model that has seen only print. Then a new model learns
+# handwriting itself, for as many steps. Nothing is downloaded here. How many per cent of the
 # handwritten digits will the model of the printed ones get right?
 
 # %%
@@ -572,10 +596,10 @@ guess = ...                                               # a percentage
 # %%
 def mnist_folder():
     """The folder of MNIST's files, or None where there are none."""
-    for folder in (os.environ.get("MINIFPT_DATA"), minifpt.weights.cache_folder() / "data"):
+    for folder in (os.environ.get("MINIFPT_DATA"), cache_folder() / "data"):
         try:
             if folder:
-                minifpt.data.find("mnist", list(minifpt.data.SHA256), folder)
+                data.find("mnist", list(data.SHA256), folder)
                 return folder
         except FileNotFoundError:
             continue
@@ -591,29 +615,31 @@ class SomeMNIST(minifpt.tasks.MNIST):
 
 folder = mnist_folder()
 if folder is None:
-    print("MNIST is not at hand; the rest of the lesson does not need it.")
+    print("There is no MNIST here; the rest of the lesson does not need it.")
 else:
     mnist = SomeMNIST(patch=p, data=folder)
     x_hand, y_hand = mnist.test_set()
     reveal(guess, accuracy(model, x_hand, y_hand), "%")
     on_mnist = train(make("minigpt-language", mnist), mnist)
-    print(f"learned from handwriting: {100 * on_mnist[-1]['test_accuracy']:.1f} %")
-    fig, axes = figure(10, width=1.0, height=1.2)
+    print(f"a model that learned from handwriting: {100 * on_mnist[-1]['test_accuracy']:.1f} %")
+    fig, axes = figure(10, width=1.0, height=1.4)
     said = model.predict(x_hand[:10])[:, 0].argmax(axis=-1)
-    for ax, one, digit, answer in zip(axes, x_hand, y_hand[:, 0], said, strict=False):
-        draw(ax, laid_out(one), f"{digit}, says {answer}")
-    picture(fig)                                          # what the model of print says
+    for ax, one, answer in zip(axes, x_hand, said, strict=False):
+        draw(ax, laid_out(one))
+        ax.set_xlabel(f"it says {answer}")
+    row_title(axes[0], "handwriting, and what the model of print says")
+    picture(fig)
 
 # %% [markdown]
 # ## What we know now
 #
-# A picture becomes a text when its patches become tokens. Where a patch lies, the model knows
-# mostly from a vector that it learned for that place; it got along without a map of what is
-# beside what. The trunk's novels gave no visible gain over random weights of the same size. And
-# being right in most cases is not the same as seeing what we see.
+# A picture becomes a text when its patches become tokens. Where a patch lies, the model learns
+# mostly from the vector that is added at each position; it did without a map of what is beside
+# what. The trunk's novels gave no visible gain over random weights of the same size. And to be
+# right in most cases is not to see what we see.
 #
 # This was one run of each kind, with few steps and large patches. With the smaller patches of the
-# task's default, $p = 4$, there are 49 tokens and more to learn about places.
+# task's default, $p = 4$, there are 49 tokens, and more positions to learn.
 #
 # ## Exercises
 #
@@ -631,8 +657,8 @@ check("pixel_of", pixel_of)
 
 
 # %% [markdown]
-# **2.** The paper also reads CIFAR-10, pictures in colour. A token is still a patch. Its pixels go
-# row by row, and the three colours of a pixel stand side by side.
+# **2.** The paper also uses CIFAR-10, pictures in colour. A token is still a patch. Its pixels come
+# row by row, and the three colours of a pixel are side by side.
 
 # %%
 def colour_patches(images, p):
@@ -644,9 +670,9 @@ check("colour_patches", colour_patches)
 
 
 # %% [markdown]
-# **3.** Patches may overlap: each begins $s$ pixels after the one before, with $s \le p$. Then no
-# line of the digit is cut everywhere. Here is the forward. A pixel now goes into several
-# tokens. Write the backward; the cell below holds it against central differences.
+# **3.** Patches may overlap: each begins $s$ pixels after the one before, with $s \le p$. Then what
+# one patch cuts through is whole in another. Here is the forward pass. A pixel now goes into
+# several tokens. Write the backward pass; the cell below compares it with central differences.
 
 # %%
 def overlapping(images, p, s):
@@ -669,15 +695,15 @@ if overlapping_backward(overlapping(small, 4, 2), 4, 2, 8, 6) is not ...:
                             lambda dy, _: overlapping_backward(dy, 4, 2, 8, 6), (small,)))
 
 # %% [markdown]
-# **4.** *Open.* Can the positions be made to learn the grid? First a number for it: how much more
-# alike are grid neighbours, side by side or one above the other, than all other pairs? Then set
-# `RUN` to `True` and try what might help: more steps, smaller patches, stronger shifts,
-# positions that start at 0, a trunk that is not frozen. And if the score rises, does the accuracy?
+# **4.** *Open.* Can the position embeddings learn the grid? First a number for it: how much more
+# similar are neighbours on the grid, side by side or one above the other, than all other pairs?
+# Then set `RUN` to `True` and try what might help: more steps, smaller patches, stronger shifts,
+# embeddings that start at 0, a trunk that is not frozen. And if the score rises, does the accuracy?
 
 # %%
 def neighbour_score(s, rows, columns):
-    """s (T, T), similarities of T = rows * columns places, counted row by row -> the mean over
-    pairs of grid neighbours minus the mean over all other pairs of two different places"""
+    """s (T, T), similarities of T = rows * columns positions, counted row by row -> the mean over
+    pairs of neighbours on the grid minus the mean over all other pairs of two positions"""
     return ...
 
 
@@ -695,4 +721,5 @@ if RUN:
     print(neighbour_score(similarity(model.trunk.wpe.weight.data[:T]), 4, 4))
 
 # %% [markdown]
-# **Back to the start**: [lesson 0](00_a_language_model_learns_xor.ipynb), with other eyes.
+# **Back to the start**: [lesson 0](00_a_language_model_learns_xor.ipynb), which you may now read
+# with other eyes.

@@ -19,16 +19,16 @@ def parameters_trained(rng):
         "the layer norm at the trunk's end is missing": ends + T * C + 4 * L * C,
         "each block has two layer norms": lambda n: n in (
             ends + T * C + (L + 1) * 2 * C, ends + T * C + L * 2 * C),
-        "a layer norm has two vectors, a scale and an offset": ends + T * C + norms // 2,
-        "the places are missing: a vector of C numbers for each token": ends + norms,
-        "the input and output layer have offsets too": lambda n: n in (
+        "a layer norm has two vectors, a scale and a bias": ends + T * C + norms // 2,
+        "the positions are missing: a vector of C numbers for each token": ends + norms,
+        "the input and output layer have biases too": lambda n: n in (
             (n_in + n_out + T) * C + norms, ends - C + T * C + norms, ends - n_out + T * C + norms),
         "the layer norms are missing: they are trained in every block": ends + T * C,
         "the trunk's own weights are counted too, and they are frozen": lambda n: (
             n > ends + T * C + norms + 8 * L * C * C),
         "the input and the output layer are missing": T * C + norms,
-    }, about="Four parts are trained: input layer, places, layer norms, output layer. Which of "
-             "them comes out as in the table above, for 6 blocks and C = 128?")
+    }, about="Four parts are trained: input layer, positions, layer norms, output layer. Which "
+             "of them comes out as in the table above, for 6 blocks and C = 128?")
 
 
 @exercise
@@ -47,15 +47,15 @@ def strings_right(rng):
             "that is the share of bits: a string counts only when all of its bits are right":
                 float(right.mean()),
             "one right bit is not enough: all of them must be": float(right.any(axis=1).mean()),
-            "all over the wrong axis: you ask which place is right in all examples":
+            "the wrong axis: you ask which position is right in all examples":
                 float(right.all(axis=0).mean()),
             "that is the share of strings with a mistake": 1 - answer,
-            "the share of bits to the power of T takes for granted that mistakes do not come "
-            "together; count": float(right.mean()) ** T,
+            "the share of bits to the power of T is right only if mistakes are independent of each "
+            "other; count instead": float(right.mean()) ** T,
             "a number of strings, not their share": float(right.all(axis=1).sum()),
-            "the bit is the *higher* of its two scores, whatever their signs":
+            "the answer is the bit with the *higher* of its two scores, whatever their signs":
                 float(((logits[..., 1] > 0) == y).all(axis=1).mean()),
-            "the lower score is taken for the answer": float(wrong.all(axis=1).mean()),
+            "the lower score is taken as the answer": float(wrong.all(axis=1).mean()),
         }
         if answer > 0.1 and len({round(v, 6) for v in (answer, *others.values())}) > len(others):
             return Case((logits, y), answer, others)
@@ -80,7 +80,7 @@ def never_seen(rng):
     at_a_place = (x[:, None] == seen[None]).any(1).all(1)
     return Case((x[..., None].astype(np.float32), seen[..., None].astype(np.float32)), answer, {
         "the other way round: those are the ones that were seen": ~answer,
-        "new is also what joins two known strings in a new way": lambda out: (
+        "two known strings that were never seen together make a new example": lambda out: (
             np.array_equal(out, ~(first & second))),
         "only one of the two strings is looked at": lambda out: (
             np.array_equal(out, ~first) or np.array_equal(out, ~second)),
@@ -90,13 +90,14 @@ def never_seen(rng):
             lambda out: np.size(out) > len(x),
         "one answer for each test example, not one for each training example":
             lambda out: np.shape(out) == (len(seen),),
-        "the numbers of the examples; True or False for each is asked for":
+        "those are the numbers of the examples; return True or False for each":
             lambda out: np.array_equal(out, np.flatnonzero(answer)),
-        "one number for all; True or False for each is asked for":
+        "that is one number for all; return True or False for each":
             lambda out: np.ndim(out) == 0,
-        "a training example at the same place in its array is only one of those to compare with":
+        "a test example must be compared with every training example, not only with the one in the "
+        "same row":
             lambda out: np.array_equal(out[:13], (x[:13] != seen[:len(x)]).any(1)[:13]),
-    }, about="Some of the examples are told wrong. Compare each test example with each training "
+    }, about="Some of the answers are wrong. Compare each test example with each training "
              "example, all bits at once.")
 
 
@@ -117,14 +118,14 @@ def steps_to_learn(rng):
         mistakes = dict(more or {})
         if first < n:
             mistakes |= {
-                "that is the number of the row, the step is asked for": first,
+                "that is the number of the row; return the step": first,
                 "that is the last step below the level: the one after it is the first that is not":
                     float(steps[below[-1]]) if len(below) else None,
                 "it is learned there, and you say that it never is": math.inf,
             }
             up = np.flatnonzero(high)
             if up[0] != first:
-                mistakes["it falls below the level again after that: from where on does it stay?"] \
+                mistakes["it falls below the level again after that: from which step on does it stay?"] \
                     = int(steps[up[0]])
             mistakes["that is how many steps it stays, not where that begins"] = \
                 int(steps[-1] - steps[first])
@@ -135,9 +136,9 @@ def steps_to_learn(rng):
     high = np.arange(n) >= 2
     high[dip] = False
     yield case(high, "A curve that rises, falls once, and rises again.")
-    yield case(np.arange(n) >= dip, "A curve that stands exactly at the level for a step.",
+    yield case(np.arange(n) >= dip, "A curve that is exactly at the level for a step.",
                exact=dip, more={
-        "at the level is not below it": int(steps[dip + 1])})
+        "a value exactly at the level is not below it": int(steps[dip + 1])})
     never = np.arange(n) >= 3
     never[-1] = False
     yield case(never, "A curve that is below the level at its last step: math.inf.", more={

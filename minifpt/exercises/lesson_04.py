@@ -19,11 +19,11 @@ def answer_to_no_question(rng):
         "the mask is the other way round: each token sees itself and what came before":
             np.cumsum(v[::-1], axis=0)[::-1] / n[::-1],
         "a token may see itself too": lambda y: np.allclose(y[1:], (so_far / n)[:-1]),
-        "divided by T: how many tokens does token t share its look among?": so_far / T,
+        "divided by T: among how many tokens does token t share its look?": so_far / T,
         "each token looks at itself alone: does a query of 0 score it higher than the others?":
             v,
-        "scores of 0 are no shares of 0: what is the softmax of a row of zeros?": 0 * v,
-        "everybody looks at the first token: does a query of 0 score it higher than the others?":
+        "a score of 0 is not a share of 0: what is the softmax of a row of zeros?": 0 * v,
+        "all look at the first token: does a query of 0 score it higher than the others?":
             lambda y: np.allclose(y, v[0]),
         "one row of y for each token": lambda y: np.shape(y) == (3,),
     })
@@ -63,9 +63,9 @@ def windowed_attention(rng):
                     window(q, k, v, w, high=w - 1),
                 "the window is missing: a token sees all those before it":
                     window(q, k, v, w, low=T),
-                "the window is one token too long: w counts the token itself":
+                "the window is one token too long: w includes the token itself":
                     window(q, k, v, w, low=1),
-                "the window is one token too short: w counts the token itself":
+                "the window is one token too short: w includes the token itself":
                     lambda y, w=w: w > 1 and np.allclose(y[1:], window(q, k, v, w, low=-1)[1:]),
                 "the mask is the other way round: a token sees itself and those after it":
                     window(q, k, v, w, flip=True),
@@ -73,7 +73,7 @@ def windowed_attention(rng):
                     lambda y, w=w: np.allclose(y, window(q, k, v, w, axis=0)),
                 "a mask after the softmax: the shares that are left no longer sum to 1":
                     window(q, k, v, w, late=True),
-                "a masked score of 0 still gets a share: which score has the share 0?":
+                "a masked score of 0 still gets a share: for which score is the share 0?":
                     window(q, k, v, w, fill=0),
             }
             yield Case((q, k, v, w), window(q, k, v, w), mistakes, about=about)
@@ -83,7 +83,7 @@ def windowed_attention(rng):
 def ruler(rng):
     short = int(rng.integers(6, 10))
     for T, back in ((short, 1), (short + 3, int(rng.integers(2, 5)))):
-        places = np.arange(T)
+        positions = np.arange(T)
 
         def scores(out, T=T):
             W_q, W_k = (np.asarray(W, float) for W in out)
@@ -94,14 +94,14 @@ def ruler(rng):
         def shares(out, T=T, scores=scores):
             return softmax(scores(out) + np.triu(np.full((T, T), -np.inf), 1), axis=-1)
 
-        def right(out, back=back, places=places, shares=shares):
-            return (shares(out)[places[back:], places[:-back]] >= 0.99).all()
+        def right(out, back=back, positions=positions, shares=shares):
+            return (shares(out)[positions[back:], positions[:-back]] >= 0.99).all()
 
-        def looks(out, away, rows, shares=shares, places=places):
-            return (shares(out).argmax(axis=-1)[rows] == places[rows] - away).all()
+        def looks(out, away, rows, shares=shares, positions=positions):
+            return (shares(out).argmax(axis=-1)[rows] == positions[rows] - away).all()
 
-        def later(out, back=back, scores=scores, places=places):
-            return (scores(out).argmax(axis=-1)[:-back] == places[back:]).all()
+        def later(out, back=back, scores=scores, positions=positions):
+            return (scores(out).argmax(axis=-1)[:-back] == positions[back:]).all()
 
         def shape(out, scores=scores):
             try:
@@ -112,7 +112,7 @@ def ruler(rng):
         rest = slice(back, None)
         yield Case((T, back), right, {
             "two arrays of one shape (T, D), with finite numbers": shape,
-            "the right place wins, but with less than 99 %: how far apart must two scores be, "
+            "the right token wins, but with less than 99 %: how far apart must two scores be, "
             "after the division by the square root of D?":
                 lambda out, b=back, rest=rest, looks=looks: looks(out, b, rest),
             "the scores point to a later token, which the mask hides: which of the two weights is "
@@ -129,7 +129,7 @@ def ruler(rng):
 
 
 @exercise
-def goes_by_place(rng):
+def goes_by_position(rng):
     texts, blocks, H, T = 4, 3, 4, 12
     mask = np.triu(np.full((T, T), -np.inf), 1)
     heads = [(b, h) for b in range(blocks) for h in range(H) if b != h and (h, b) != (2, 1)]
@@ -141,8 +141,8 @@ def goes_by_place(rng):
         S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
         S[:, *winner] += 4.5 * np.eye(T, k=-int(rng.integers(1, 4)))
         S[:, *even] = 0
-        places = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
-        S[:, *content] += 9 * np.eye(T)[places]
+        positions = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
+        S[:, *content] += 9 * np.eye(T)[positions]
         S[:, *latest] *= 0.1
         S[:, *latest] -= 0.15 * np.abs(np.arange(T)[:, None] - np.arange(T))
         maps = softmax(S + mask, axis=-1)
@@ -152,12 +152,13 @@ def goes_by_place(rng):
 
         yield Case((maps,), chosen(winner), {
             "that head looks everywhere equally: it is the same in every text because it picks "
-            "nothing": chosen(even),
-            "that head's look fades with distance, the same in every text, but it picks no place":
+            "no position": chosen(even),
+            "that head's look fades with distance, the same in every text, but it picks no "
+            "position":
                 chosen(latest),
-            "that head is the sharpest, but it picks another place in each text: how do the texts "
-            "enter your measure?": chosen(content),
+            "that head is the sharpest, but it picks another position in each text: how do the "
+            "texts enter your measure?": chosen(content),
             "block and head are exchanged": chosen(swapped),
             "return (block, head): one number is an index into all heads; np.unravel_index":
                 lambda out: np.ndim(out) == 0,
-        }, about="Another head picks one place with a larger share, and does so in every text.")
+        }, about="Another head picks one position with a larger share, and does so in every text.")

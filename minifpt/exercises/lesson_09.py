@@ -20,12 +20,13 @@ def pixel_of(rng):
             "that is the plain reshape: strips of the picture, not squares":
                 divmod(t * p * p + j, W),
             "that is where the patch begins; which of its pixels is j?": (r * p, c * p),
-            "that is the place within the patch; where does the patch begin?": (a, b),
+            "that is where the pixel is in its patch; where does the patch begin?": (a, b),
             "within a patch the pixels are counted row by row": (r * p + b, c * p + a),
             "the patches are counted row by row, too": (c * p + a, r * p + b),
-            "W is in pixels: how many patches stand in a row?":
+            "W is in pixels: how many patches are there in a row?":
                 (t // W * p + a, t % W * p + b),
-            "t counts the patches in a row, W / p of them, not p": (t // p * p + a, t % p * p + b),
+            "there are W / p patches in a row of the picture, not p":
+                (t // p * p + a, t % p * p + b),
             "that is the patch's row and column; each patch is p pixels high and wide": (r, c),
             "where does patch row r begin? Each patch is p pixels high": (r + a, c + b),
         }
@@ -52,7 +53,7 @@ def colour_patches(rng):
     return Case((images, p), answer, {
         "that is the plain reshape: strips of the picture, not squares; a transpose is missing":
             images.reshape(B, T, -1),
-        "a pixel's three colours stand side by side; yours are three pictures, one after the "
+        "a pixel's three colours are side by side; yours are three pictures, one after the "
         "other": cut(images, p, (0, 1, 3, 5, 2, 4)),
         "the patches are counted row by row; yours run down the columns":
             cut(images, p, (0, 3, 1, 2, 4, 5)),
@@ -60,9 +61,9 @@ def colour_patches(rng):
             cut(images, p, (0, 1, 3, 4, 2, 5)),
         "the picture is turned: rows and columns are exchanged, of patches and of pixels":
             cut(images, p, (0, 3, 1, 4, 2, 5)),
-        "one colour is left, or their mean; a token has all three": lambda out: (
+        "a token has all three colours; yours has one, or their mean": lambda out: (
             np.shape(out) == (B, T, p * p)),
-        "each colour has become tokens of its own; a token is a place, with all its colours":
+        "each colour has become tokens of its own; a token is a patch with all its colours":
             lambda out: np.shape(out) in ((B, 3 * T, p * p), (B, T, 3, p * p)),
         "a patch is one row of numbers: p * p * 3 of them": lambda out: (
             np.ndim(out) > 3 and np.size(out) == images.size),
@@ -95,19 +96,19 @@ def overlapping_backward(rng):
     B = int(rng.integers(2, 4))
     for p, s, edge, about in (
             (3, 2, 0, "Each patch begins s pixels after the one before."),
-            (4, int(rng.integers(1, 3)), 0, "Here a pixel lies in up to (p / s)^2 patches."),
-            (3, 3, 0, "Here s = p, and nothing overlaps: then it is the plain backward."),
-            (4, 3, 2, "Here the last pixels of a row lie in no patch: their gradient is 0.")):
+            (4, int(rng.integers(1, 3)), 0, "Here a pixel is in up to (p / s)^2 patches."),
+            (3, 3, 0, "Here s = p, and nothing overlaps: it is the backward pass of the lesson."),
+            (4, 3, 2, "Here the last pixels of a row are in no patch: their gradient is 0.")):
         rows, columns = (int(n) for n in rng.choice([2, 3, 4], 2, replace=False))
         H, W = (rows - 1) * s + p + edge, (columns - 1) * s + p + edge
         dy = rng.standard_normal((B, rows * columns, p * p))
         args = (dy, p, s, H, W)
         overlap = s < p
         mistakes = {
-            "where patches overlap, one overwrites the other: a pixel that moves several tokens "
-            "has a share in the loss through each": lambda out, a=args: any(
+            "where patches overlap, one overwrites the other: a pixel that is in several tokens "
+            "changes the loss through each of them": lambda out, a=args: any(
                 np.allclose(out, fold(*a, join=j)) for j in ("last", "first")),
-            "that is a mean over the patches of a pixel: its moves add up in the loss":
+            "that is a mean over the patches of a pixel: take the sum, each of them is a path":
                 fold(*args, join="mean"),
         } if overlap else {}
         mistakes |= {
@@ -117,9 +118,9 @@ def overlapping_backward(rng):
                 fold(*args, grid="F"),
             "within a patch the pixels are counted row by row; yours run down its columns":
                 fold(*args, pixels="F"),
-            "every image has a gradient of its own: the images are not summed or averaged":
+            "each image has a gradient of its own: neither sum nor average over the images":
                 lambda out, a=args: np.shape(out) in ((a[3], a[4]), (1, a[3], a[4])),
-            "that is how many patches a pixel lies in; which gradients come from them?":
+            "that is the number of patches that a pixel is in; which gradients come from them?":
                 fold(np.ones_like(dy), *args[1:]),
         }
         yield Case(args, fold(*args), mistakes, about=about)
@@ -135,7 +136,7 @@ def neighbour_score(rng):
     np.fill_diagonal(s, 1)
 
     def near(columns=columns, rows=rows):
-        """(T, T): steps down and steps aside between two places of the grid."""
+        """(T, T): steps down and steps aside between two positions on the grid."""
         r, c = np.divmod(t, columns)
         return np.abs(r[:, None] - r), np.abs(c[:, None] - c)
 
@@ -155,26 +156,25 @@ def neighbour_score(rng):
     down_w, aside_w = near(columns=rows)
     line = np.abs(t[:, None] - t) == 1
     return Case((s, rows, columns), score(pair), {
-        "only those side by side are counted; one above the other are neighbours, too":
+        "only pairs side by side are counted; one above the other are neighbours, too":
             score(side),
-        "only those one above the other are counted; side by side are neighbours, too":
+        "only pairs one above the other are counted; side by side are neighbours, too":
             score(above),
-        "these are neighbours in the sequence; on the grid, is the end of a row beside the "
+        "those are neighbours in the sequence; on the grid, is the end of a row beside the "
         "start of the next?": lambda out: any(np.isclose(out, score(m)) for m in (
             line, line | above)),
-        "corner to corner is not beside": lambda out: any(np.isclose(out, score(m)) for m in (
+        "patches that touch at a corner only are not neighbours": lambda out: any(np.isclose(out, score(m)) for m in (
             pair | ((down == 1) & (aside == 1)),)),
         "the grid has an edge: the left end of a row is not beside its right end":
             score(around(down, rows) + around(aside, columns) == 1),
-        "a place with itself is no pair": score(pair, ~pair),
+        "a position with itself is no pair": score(pair, ~pair),
         "the others are the pairs that are not neighbours; yours has all pairs":
             lambda out: any(np.isclose(out, score(pair, m)) for m in (apart, apart | ~apart)),
-        "a place with itself is no neighbour": score(pair | ~apart),
-        "without the other pairs we do not know whether it is much: subtract their mean":
-            s[pair].mean(),
-        "a sum for a mean: there are fewer neighbours than other pairs": lambda out: any(
+        "a position is not its own neighbour": score(pair | ~apart),
+        "the mean of the other pairs is missing: subtract it": s[pair].mean(),
+        "sums in place of means: there are fewer neighbours than other pairs": lambda out: any(
             np.isclose(out, f * (s[pair].sum() - s[apart & ~pair].sum())) for f in (0.5, 1)),
-        "rows and columns are exchanged: how many places stand in a row?":
+        "rows and columns are exchanged: how many positions are there in a row?":
             score(down_w + aside_w == 1),
         "the other way round: neighbours minus others": -score(pair),
     })

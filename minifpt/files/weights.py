@@ -47,6 +47,14 @@ def find(name):
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
 
+def shipped(file):
+    """The path of another file that ships beside the weights."""
+    for folder in folders()[:2]:
+        if (folder / file).is_file():
+            return folder / file
+    raise FileNotFoundError(f"{file} was not installed with this package")
+
+
 def file_name(name):
     """The name of a hub id's file: ``owner/name`` is ``owner--name``."""
     return str(name).replace("/", "--")

@@ -10,12 +10,15 @@ import inspect
 
 from .base import DEFAULTS, Choices, Task
 from .bits import BitMemory, BitXOR
+from .few import Few
 from .images import MNIST, Digits
-from .text import Text
+from .listops import ListOps
+from .text import Text, Typos
 
-TASKS = {task.name: task for task in (BitMemory, BitXOR, Digits, MNIST, Text)}
-__all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Task", "Text", "get",
-           "make", "names", "task_class"]
+TASKS = {task.name: task for task in (
+    BitMemory, BitXOR, Digits, Few, ListOps, MNIST, Text, Typos)}
+__all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Few",
+           "ListOps", "Task", "Text", "Typos", "get", "make", "names", "task_class"]
 
 
 def names():

@@ -47,16 +47,18 @@ class Choices:
     """
 
     defaults = DEFAULTS
+    splits = "train", "test"                              # and "validation", where there is one
 
     def batch(self, rng, size, split="train"):
         """``size`` examples drawn from ``rng``, a ``np.random.Generator``.
 
         Returns x (B, tokens, input_dim) float32, or ids (B, tokens) int64, and y int64
         (B, output_tokens), or (B, output_tokens, k) for k choices at each token.  Raises
-        ``ValueError`` for a ``split`` other than "train" and "test" or a ``size`` below 1.
+        ``ValueError`` for a ``split`` that is not one of ``splits`` or a ``size`` below 1.
         """
-        if split not in ("train", "test"):
-            raise ValueError(f"{self.name}: split must be 'train' or 'test', got {split!r}")
+        if split not in self.splits:
+            raise ValueError(f"{self.name}: split must be "
+                             f"{' or '.join(map(repr, self.splits))}, got {split!r}")
         return self.draw(rng, whole(self.name, "size", size), split)
 
     def test_set(self):

@@ -13,6 +13,7 @@ class BitXOR(Choices):
     """
 
     name = "bit-xor"
+    splits = "train", "validation", "test"                # all alike: every draw is fresh
     input_dim, output_dim, classes = 1, 2, 2
 
     def __init__(self, n=5):
@@ -38,6 +39,7 @@ class BitMemory(Choices):
     """
 
     name = "bit-memory"
+    splits = "train", "validation", "test"
     classes = 2
     defaults = {"steps": 4000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
                 "schedule": "cosine", "warmup": 100}

@@ -19,6 +19,7 @@ class MNIST(Choices):
     """
 
     name = "mnist"
+    splits = "train", "validation", "test"
     output_dim, output_tokens, classes = 10, 1, 10
     defaults = {"steps": 5000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
                 "schedule": "cosine", "warmup": 100}
@@ -36,14 +37,21 @@ class MNIST(Choices):
         self.read = {}                                    # split -> images, labels: as bytes
 
     def images(self, split):
-        """All of a split as it is stored: uint8 (N, 28, 28) and labels uint8 (N,)."""
+        """All of a split as it is stored: uint8 (N, 28, 28) and labels uint8 (N,).  The last
+        5,000 of the official 60,000 training images are the validation split."""
         if split not in self.read:
-            self.read[split] = files.mnist(split, self.data)
+            if split == "test":
+                self.read["test"] = files.mnist("test", self.data)
+            else:                                         # the last twelfth is for choices
+                images, labels = files.mnist("train", self.data)
+                n = len(labels) - len(labels) // 12
+                self.read["train"] = images[:n], labels[:n]
+                self.read["validation"] = images[n:], labels[n:]
         return self.read[split]
 
     def fingerprint(self):
         """CRC-32 of all images and labels."""
-        return crc([*self.images("train"), *self.images("test")])
+        return crc(a for split in self.splits for a in self.images(split))
 
     def draw(self, rng, size, split):
         images, labels = self.images(split)
@@ -82,6 +90,7 @@ class Digits(Choices):
     """
 
     name = "digits"
+    splits = "train", "validation", "test"
     output_dim, output_tokens, classes = 10, 1, 10
     defaults = {"steps": 800, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
                 "schedule": "cosine", "warmup": 50}
@@ -96,7 +105,8 @@ class Digits(Choices):
 
     def images(self, rng, size, split):
         """Images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""
-        shapes = glyphs(split)                            # (fonts, 10, GLYPH, GLYPH)
+        # (fonts, 10, GLYPH, GLYPH); a validation draw is a fresh one of the training fonts.
+        shapes = glyphs("test" if split == "test" else "train")
         font, digit = rng.integers(0, len(shapes), size), rng.integers(0, 10, size)
         return distort(shapes[font, digit], rng, self.size), digit
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import weights
 from ..files.runs import crc
 from .base import Choices, whole
 
@@ -62,6 +63,52 @@ class Text(Choices):
         index = start[:, None] + np.arange(self.tokens + 1)
         passage = self.bytes[split][index].astype(np.int64)       # (B, tokens + 1)
         return passage[:, :-1], passage[:, 1:]
+
+
+class Typos(Choices):
+    """Which bytes of a passage are not the writer's?  Each is replaced, with probability
+    ``share``, by a byte drawn from the text.
+
+    x (B, tokens) int64 bytes; y (B, tokens), 1 where a byte was replaced, read at every token.
+    ``files`` as for :class:`Text`; without them it is the text that ships, the ends of five
+    novels that the shipped language model was not trained on.  The accuracy is balanced: the
+    mean of the share of replaced bytes that are found and of kept ones that are left alone.
+    """
+
+    name = "typos"
+    input_dim, output_dim, classes = 256, 2, 2
+    splits = "train", "validation", "test"
+    defaults = {"steps": 2000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
+                "schedule": "cosine", "warmup": 100}
+
+    def __init__(self, files=None, tokens=64, share=0.5):
+        if not 0 < share < 1:
+            raise ValueError(f"{self.name}: share must be between 0 and 1, got {share!r}")
+        self.text = Text(files or [weights.shipped("held-out.txt")], tokens, held_out=0.2)
+        self.tokens = self.output_tokens = self.text.tokens
+        held_out = np.array_split(self.text.bytes["test"], 2)
+        if len(held_out[0]) <= self.tokens:
+            raise ValueError(f"{self.name}: {len(held_out[0])} bytes to choose by, expected more "
+                             f"than tokens={self.tokens}: give more text or fewer tokens")
+        self.text.bytes["validation"], self.text.bytes["test"] = held_out
+        self.share = float(share)
+        self.options = {"files": self.text.options["files"] if files else None,
+                        "tokens": self.tokens, "share": self.share}
+
+    def fingerprint(self):
+        """CRC-32 of the text."""
+        return self.text.fingerprint()
+
+    def draw(self, rng, size, split):
+        x, _ = self.text.draw(rng, size, split)
+        replaced = rng.random(x.shape) < self.share
+        noise = rng.choice(self.text.bytes["train"], x.shape)
+        return np.where(replaced, noise, x), replaced.astype(np.int64)
+
+    def accuracy(self, logits, y):
+        """The mean of the share found among the replaced and of that among the kept."""
+        right = self.choices(logits, y).argmax(axis=-1) == y
+        return float(np.mean([right[y == k].mean() for k in (0, 1) if (y == k).any()]))
 
 
 def text_files(files):

@@ -34,7 +34,7 @@ def _best(measure):
     return answer
 
 
-def _place(maps):
+def _position(maps):
     return maps.mean(axis=0).max(axis=-1).mean(axis=-1)
 
 
@@ -46,7 +46,7 @@ WRONG = {
         ("itself too", lambda v: np.vstack([0 * v[:1], (np.cumsum(v, 0) / _count(v))[:-1]])),
         ("divided by T", lambda v: np.cumsum(v, axis=0) / len(v)),
         ("itself alone", lambda v: v.copy()),
-        ("shares of 0", lambda v: 0 * v),
+        ("share of 0", lambda v: 0 * v),
         ("first token", lambda v: np.tile(v[0], (len(v), 1))),
         ("one row of y", lambda v: v.mean(axis=0)),
     ],
@@ -76,12 +76,12 @@ WRONG = {
         ("one shape", lambda T, back: (99 * np.eye(T, k=-back), np.eye(T)[:, :-1])),
         ("finite", lambda T, back: (np.full((T, T), np.inf), np.eye(T))),
     ],
-    "goes_by_place": [
-        ("picks nothing", _best(lambda maps: -maps.std(axis=0).mean(axis=(-1, -2)))),
+    "goes_by_position": [
+        ("no position", _best(lambda maps: -maps.std(axis=0).mean(axis=(-1, -2)))),
         ("sharpest", _best(lambda maps: maps.max(axis=-1).mean(axis=(0, -1)))),
         ("sharpest", _best(lambda maps: maps[0].max(axis=-1).mean(axis=-1))),
-        ("exchanged", lambda maps: _best(_place)(maps)[::-1]),
-        ("unravel_index", lambda maps: int(_place(maps).argmax())),
+        ("exchanged", lambda maps: _best(_position)(maps)[::-1]),
+        ("unravel_index", lambda maps: int(_position(maps).argmax())),
         ("every text", lambda maps: (0, 0)),
     ],
 }

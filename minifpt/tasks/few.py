@@ -1,0 +1,53 @@
+"""Few labels: another task, of which only some examples may be trained on."""
+
+import inspect
+
+import numpy as np
+
+from ..files.runs import crc
+from .base import whole
+
+
+class Few:
+    """The task ``of``, trained on ``labels`` of its training examples only, again and again.
+
+    Which examples these are depends on ``draw`` alone.  Tests are the other task's own.
+    """
+
+    name = "few"
+    splits = "train", "validation", "test"
+
+    def __init__(self, of="digits", labels=200, draw=0, data=None):
+        from . import get, task_class                     # which import this module
+        if of == "few" or not isinstance(of, str):
+            raise ValueError(f"few: of is {of!r}, expected the name of another task")
+        takes = "data" in inspect.signature(task_class(of)).parameters
+        self.task = get(of, **({"data": data} if takes and data is not None else {}))
+        self.labels, self.which = whole("few", "labels", labels), whole("few", "draw", draw, 0)
+        self.name = f"few-{of}"
+        self.options = {"of": of, "labels": self.labels, "draw": self.which, "data": data}
+        self.kept = None
+
+    def __getattr__(self, name):
+        if name == "task":                                # not made yet
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def examples(self):
+        """``(x, y)`` of what may be trained on."""
+        if self.kept is None:
+            rng = np.random.default_rng([self.which, 0xFE3])
+            self.kept = self.task.batch(rng, self.labels, "train")
+        return self.kept
+
+    def batch(self, rng, size, split="train"):
+        """As the other task's; the split "train" draws from the few."""
+        if split != "train":
+            return self.task.batch(rng, size, split)
+        x, y = self.examples()
+        chosen = rng.integers(0, self.labels, whole("few", "size", size))
+        return x[chosen], y[chosen]
+
+    def fingerprint(self):
+        """CRC-32 of the few and of some tests."""
+        return crc([*self.examples(), *self.task.batch(np.random.default_rng(0), 16, "test")])

@@ -1,0 +1,157 @@
+"""ListOps: what does a nested expression of lists come to?"""
+
+from pathlib import Path
+
+import numpy as np
+
+from ..files import one_line
+from ..files.runs import crc
+from .base import Choices, whole
+
+OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
+             "[SM": lambda x: sum(x) % 10}
+SYMBOLS = [*map(str, range(10)), *OPERATORS, "]"]         # an id is the place here
+PAD = len(SYMBOLS)
+OPERATOR = 0.25                                           # how likely a part is a list
+TRIES = 100_000
+
+
+class ListOps(Choices):
+    """What does ``[MAX 4 3 [MIN 2 3 ] 1 0 ]`` come to?  The last token says: one of 10 digits.
+
+    x (B, length) int64: the 15 symbols, and a 16th that fills up from the left; y (B, 1).
+    Expressions are drawn by the rules of the Long Range Arena (Nangia and Bowman 2018, arXiv
+    1804.06028; Tay et al. 2020, arXiv 2011.04006): a part is a list with probability 1/4 while
+    fewer than ``depth`` lists are open, and has 2 to ``arguments`` parts; MED is the median
+    rounded down, SM the sum modulo 10.  Those of ``least`` to ``length`` symbols are kept.
+
+    files   instead, a folder with the Arena's own ``basic_train.tsv``, ``basic_val.tsv`` and
+            ``basic_test.tsv``; expressions of more than ``length`` symbols are left out.
+    """
+
+    name = "listops"
+    input_dim, output_dim, output_tokens, classes = PAD + 1, 10, 1, 10
+    splits = "train", "validation", "test"
+    defaults = {"steps": 4000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
+                "schedule": "cosine", "warmup": 100}
+
+    def __init__(self, length=64, depth=4, arguments=5, least=4, files=None):
+        self.tokens = self.length = whole(self.name, "length", length, 4)
+        self.depth = whole(self.name, "depth", depth)
+        self.arguments = whole(self.name, "arguments", arguments, 2)
+        self.least = whole(self.name, "least", least, 4)
+        if self.least > self.length:
+            raise ValueError(f"{self.name}: least is {least}, expected at most length={length}")
+        self.files = None if files is None else str(files)
+        self.options = {"length": self.length, "depth": self.depth, "arguments": self.arguments,
+                        "least": self.least, "files": self.files}
+        self.read = {}                                    # split -> ids, answers
+
+    def draw(self, rng, size, split):
+        if self.files is not None:
+            ids, answers = self.stored(split)
+            chosen = rng.integers(0, len(ids), size)
+            return ids[chosen], answers[chosen, None]
+        drawn = [self.expression(rng) for _ in range(size)]
+        return (np.stack([self.padded(ids) for ids, _ in drawn]),
+                np.array([[value] for _, value in drawn]))
+
+    def expression(self, rng):
+        """(ids, value) of one expression."""
+        for _ in range(TRIES):
+            ids = []
+            value = self._part(rng, 0, ids)
+            if value is not None and len(ids) >= self.least:
+                return ids, value
+        raise ValueError(f"{self.name}: none of {TRIES:,} expressions of depth {self.depth} had "
+                         f"{self.least} to {self.length} symbols: change least, length or depth")
+
+    def _part(self, rng, depth, ids):
+        """Append a part's symbols to ``ids``; its value, or None where they became too many."""
+        if len(ids) >= self.length:
+            return None
+        if depth > 0 and (depth >= self.depth or rng.random() > OPERATOR):
+            ids.append(int(rng.integers(10)))
+            return ids[-1]
+        operator = int(rng.integers(len(OPERATORS)))
+        ids.append(10 + operator)
+        values = []
+        for _ in range(rng.integers(2, self.arguments + 1)):
+            values.append(self._part(rng, depth + 1, ids))
+            if values[-1] is None:
+                return None
+        ids.append(SYMBOLS.index("]"))
+        return None if len(ids) > self.length else [*OPERATORS.values()][operator](values)
+
+    def padded(self, ids):
+        """(length,) int64: the last symbol stands last."""
+        return np.array([PAD] * (self.length - len(ids)) + ids)
+
+    def stored(self, split):
+        """(ids (N, length), answers (N,)) of one of the Arena's files."""
+        if split not in self.read:
+            stem = {"train": "train", "validation": "val", "test": "test"}[split]
+            self.read[split] = self._read(Path(self.files) / f"basic_{stem}.tsv")
+        return self.read[split]
+
+    def _read(self, path):
+        if not path.is_file():
+            raise FileNotFoundError(f"{self.name}: there is no file {path}")
+        ids, answers = [], []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+            if number == 0 and line.split("\t")[:2] == ["Source", "Target"]:
+                continue
+            try:
+                source, target = line.split("\t")
+                row = parse(source)
+                value = int(target)
+                if evaluate(row) != value:
+                    raise ValueError(f"it comes to {evaluate(row)}, not {value}")
+            except (ValueError, IndexError, KeyError) as e:
+                raise ValueError(f"{path}: line {number + 1} is no expression and its value "
+                                 f"({one_line(e)})") from None
+            if len(row) <= self.length:
+                ids.append(self.padded(row))
+                answers.append(value)
+        if not ids:
+            raise ValueError(f"{path}: holds no expression of at most {self.length} symbols")
+        return np.stack(ids), np.array(answers)
+
+    def fingerprint(self):
+        """CRC-32 of all stored expressions; of some draws where they are generated."""
+        if self.files is None:
+            return crc(self.draw(np.random.default_rng(0), 16, "train"))
+        return crc(a for split in self.splits for a in self.stored(split))
+
+    def test_set(self):
+        """All of a stored test split; ``None`` where every batch is fresh."""
+        if self.files is None:
+            return None
+        ids, answers = self.stored("test")
+        return ids, answers[:, None]
+
+
+def parse(text):
+    """The ids of an expression as the Arena writes it; its round brackets say nothing more."""
+    words = text.replace("(", " ").replace(")", " ").split()
+    unknown = [word for word in words if word not in SYMBOLS]
+    if unknown:
+        raise ValueError(f"there is no symbol '{unknown[0][:20]}'")
+    return [SYMBOLS.index(word) for word in words]
+
+
+def evaluate(ids):
+    """The value of an expression, by a stack of open lists."""
+    open_lists, operators = [[]], []
+    for i in ids:
+        if i < 10:
+            open_lists[-1].append(i)
+        elif SYMBOLS[i] == "]":
+            value = OPERATORS[operators.pop()](open_lists.pop())
+            open_lists[-1].append(value)
+        else:
+            operators.append(SYMBOLS[i])
+            open_lists.append([])
+    if operators or len(open_lists[0]) != 1:
+        raise ValueError("its brackets do not match")
+    return int(open_lists[0][0])
