@@ -129,6 +129,12 @@ def parser(argv=()):
                            "write table.md and curves.png.")
     sub.add_argument("--models", nargs="+", default=[MODEL, "random"], metavar="MODEL")
     sub.add_argument("--seeds", type=int, default=5, help="how many (default: 5)")
+    sub.add_argument("--lrs", type=float, nargs="+", default=(), metavar="LR",
+                     help="learning rates of which each trunk takes the best, on validation draws")
+    sub.add_argument("--choices", type=int, default=1, metavar="SEEDS",
+                     help="how many seeds a learning rate is chosen by (default: 1)")
+    sub.add_argument("--jobs", type=int, default=1, metavar="N",
+                     help="processes at a time, each with one BLAS thread (default: 1)")
     run_options(sub, "--steps", "--batch-size", "--lr", "--dropout")
     sub.add_argument("--out", type=Path, default=Path("runs/compare"))
     task_options(sub)
@@ -278,9 +284,9 @@ def train(args):
 def compare(args):
     print(experiments.compare(
         args.out, task_names(args), args.models, range(args.seeds),
-        task_options=task_options_of(args),
+        rates=args.lrs, choices=args.choices, jobs=args.jobs, task_options=task_options_of(args),
         options=given(args, "steps", "batch_size", "lr", "schedule", "dropout")))
-    print(f"{args.out}: table.md curves.png")
+    print(f"{args.out}: table.md runs.csv curves.png{' sweep.png' * bool(args.lrs)}")
 
 
 def summary(args):

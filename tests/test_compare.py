@@ -59,6 +59,10 @@ def quick(monkeypatch):
 
 
 def grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw):
+    return full_grid(out, names, models, seeds, **kw).results
+
+
+def full_grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw):
     return compare.grid(out, list(names), list(models), seeds,
                             **{"progress": False, "options": SMALL} | kw)
 
@@ -68,7 +72,8 @@ def make_trunk(text, seed=0, dropout=None, dtype=np.float32):
 
 
 def history(*accuracies):
-    return minifpt.History(dict.fromkeys(COLUMNS) | {"step": i + 1, "test_accuracy": a}
+    return minifpt.History(dict.fromkeys(COLUMNS) | {"step": i + 1, "test_accuracy": a,
+                                                   "test_loss": 0.1}
                            for i, a in enumerate(accuracies))
 
 
@@ -384,7 +389,7 @@ def test_two_files_of_one_name_are_two_trunks(tmp_path, runs):
     assert len(runs) == 2 and list(results["bit-xor"]) == paths
     a, b = (results["bit-xor"][path][0] for path in paths)
     assert a[-1]["train_loss"] != b[-1]["train_loss"]
-    assert compare.table(results).count("1 seed |") == 2
+    assert compare.table(found(results)).count("1 seed |") == 2
 
 
 def test_other_weights_of_the_same_name_are_refused(model, tmp_path):
@@ -493,11 +498,15 @@ def test_mnist_in_a_grid(tiny, tmp_path):
 # ------------------------------------------------------------------- table and picture
 
 
+def found(results, sweeps=None, rates=None, seeds=(0,)):
+    return compare.Grid(results, sweeps or {}, rates or {}, list(seeds))
+
+
 def test_table():
     results = {"bit-xor": {"language": [history(0.5, 1.0), history(0.98)],
                            "random": [history(0.5)]},
                "mnist": {"language": [history(0.9341)]}}
-    assert compare.table(results).splitlines() == [
+    assert compare.table(found(results)).splitlines() == [
         "| trunk | bit XOR | MNIST |", "|---|---|---|",
         "| language | 99.0 (98.0 to 100.0), 2 seeds | 93.4 (93.4 to 93.4), 1 seed |",
         "| random | 50.0 (50.0 to 50.0), 1 seed |  |"]
@@ -524,4 +533,93 @@ def test_compare(tiny, tmp_path, model):
 
 
 def test_every_task_of_the_command_line_has_a_label():
-    assert set(compare.LABELS) == set(tasks.names()) - {"text"}
+    assert set(tasks.names()) - {"text", "few"} <= set(compare.LABELS)
+
+
+# ------------------------------------------------------------------ rates, and many at once
+
+
+def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_path, monkeypatch):
+    """Of three rates one is absurd and one hardly moves; the tests see none of it."""
+    seen = []
+    run = compare.run
+
+    def noted(task, model, out, **kw):
+        seen.append((task.options.get("validation", False), kw["seed"], kw["lr"]))
+        return run(task, model, out, **kw)
+    monkeypatch.setattr(compare, "run", noted)
+    options = dict(steps=40, batch_size=8, eval_every=20, test_examples=64)
+    made = full_grid(tmp_path / "g", seeds=[0, 1], rates=[1e-9, 2e-2, 1e3], choices=2,
+                     options=options)
+    (task, label, rates), = [(t, m, r) for t, ms in made.sweeps.items() for m, r in ms.items()]
+    ends = {rate: np.mean([h[-1]["test_accuracy"] for h in hs]) for rate, hs in rates.items()}
+    best = made.rates[task][label]
+    assert set(rates) == {1e-9, 2e-2, 1e3} and all(len(hs) == 2 for hs in rates.values())
+    assert ends[best] == max(ends.values())
+    assert [s for s in seen if s[0]] == [(True, compare.CHOICE + i, r) for r in rates for i in (0, 1)]
+    assert [s for s in seen if not s[0]] == [(False, i, best) for i in (0, 1)]
+    assert len(made.results[task][label]) == 2
+    seen.clear()                                          # again: read, and the same
+    assert full_grid(tmp_path / "g", seeds=[0, 1], rates=[1e-9, 2e-2, 1e3], choices=2,
+                     options=options) == made
+
+
+@pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])
+def test_a_rate_at_the_edge_of_the_sweep_is_said_to_be(best, edge, tmp_path):
+    tried = {rate: [history(0.5, 0.9 if rate == best else 0.6)] for rate in (1e-3, 1e-2, 1e-1)}
+    made = found({"bit-xor": {"random": [history(0.9)]}}, {"bit-xor": {"random": tried}},
+                 {"bit-xor": {"random": best}})
+    assert max(tried, key=lambda rate: compare.score(tried[rate])) == best
+    assert (f"lr {best:g} (edge)" in compare.table(made)) == edge
+    assert f"lr {best:g}" in compare.table(made)
+    compare.sweep_picture(made.sweeps, tmp_path / "s.png")
+    assert png_size(tmp_path / "s.png")[0] == 5.2 * 120
+    lines = compare.rows(made).splitlines()
+    assert lines[1] == f'bit-xor,"random",{best:g},0,0,1,0.900000,0.100000'
+    assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(compare.CHOICE), "1"]
+
+
+def test_equal_ends_are_told_apart_by_the_whole_run():
+    slow, fast = [history(0.5, 0.5, 1.0)], [history(0.5, 1.0, 1.0)]
+    assert compare.score(fast) > compare.score(slow)
+
+
+def test_validation_draws_are_not_the_test_s(tmp_path):
+    task = tasks.get("typos")
+    view = compare.Validation(task)
+    assert view.test_set() is None and view.options["validation"] and view.name == task.name
+    rng = np.random.default_rng
+    np.testing.assert_array_equal(view.batch(rng(0), 4, "test")[0],
+                                  task.batch(rng(0), 4, "validation")[0])
+    np.testing.assert_array_equal(view.batch(rng(0), 4, "train")[0],
+                                  task.batch(rng(0), 4, "train")[0])
+    assert not np.array_equal(view.batch(rng(0), 4, "test")[0], task.batch(rng(0), 4, "test")[0])
+
+
+@pytest.mark.parametrize("kw", [{"rates": [0.0]}, {"rates": [np.nan]}, {"rates": [-1.0]},
+                                {"rates": [0.1], "choices": 0}])
+def test_rates_that_are_none(tmp_path, kw):
+    with pytest.raises(ValueError, match="^compare: learning rates [^\n]*$"):
+        full_grid(tmp_path / "g", **kw)
+    assert not (tmp_path / "g").exists()
+
+
+def test_two_processes_find_what_one_finds(model, tmp_path):
+    asked = dict(models=[model], seeds=[0, 1], rates=[1e-2, 3e-2])
+    one, two = full_grid(tmp_path / "one", **asked), full_grid(tmp_path / "two", **asked, jobs=2)
+
+    def without_time(made):
+        return [{k: v for k, v in row.items() if k != "seconds"}
+                for h in made.results["bit-xor"]["tiny"] for row in h]
+    assert without_time(one) == without_time(two) and one.rates == two.rates
+
+
+def test_any_executor_will_do(tiny, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+    made = full_grid(tmp_path / "g", executor=ThreadPoolExecutor(2))
+    assert len(made.results["bit-xor"]["random"]) == 2
+
+
+def test_a_run_that_fails_in_another_process_says_why(tiny, tmp_path):
+    with pytest.raises(ValueError, match="train: steps must be a whole number"):
+        full_grid(tmp_path / "g", options=SMALL | {"steps": 0}, jobs=2)

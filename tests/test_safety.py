@@ -39,7 +39,8 @@ def fpt(task, seed=0):
 
 
 def grid(out, models, **options):
-    return compare.grid(out, ["bit-xor"], models, [0], options=QUICK | options, progress=False)
+    return compare.grid(out, ["bit-xor"], models, [0], options=QUICK | options,
+                        progress=False).results
 
 
 def one_line(capsys):

@@ -13,7 +13,7 @@ def answer_to_no_question(v):
 
 
 def windowed_attention(q, k, v, w):
-    """The causal mask hides what comes after t; a second one hides what is w or more tokens back."""
+    """The causal mask hides what comes after t, a second one what is w or more tokens back."""
     back = np.arange(len(q))[:, None] - np.arange(len(k))            # (T, T): t - s
     S = q @ k.T / np.sqrt(q.shape[1])
     A, _ = F.softmax(np.where((back >= 0) & (back < w), S, -np.inf))

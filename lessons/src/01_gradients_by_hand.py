@@ -290,10 +290,9 @@ for name, (_, dtype, central) in kinds.items():
 # The lines are jagged where rounding rules, because rounding is a matter of luck: expect the power
 # of ten to be right, not the digits.
 #
-# Now look at the dotted line. In float32 most steps make an error as large as that of a gradient
-# that is 0.1 % wrong. So let both number types judge such a gradient, with the step that
-# `gradcheck` takes and with a better one for float32. A cell's number is how far the gradient is
-# from the measured slope.
+# Now look at the dotted line. In float32 most steps make a larger error than a gradient that is
+# 0.1 % wrong. So let both number types judge such a gradient, with the step of our check and with
+# a better one for float32. Each number says how far the gradient is from the measured slope.
 
 # %%
 print(f"{'':22}{'right gradient':>16}{'0.1 % too large':>18}")

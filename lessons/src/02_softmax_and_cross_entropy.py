@@ -69,8 +69,8 @@ print("after: ", moved.round(4))
 #
 # $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
 #
-# That is the mathematics. The computer's numbers have an end. What is the smallest whole number
-# $z$ for which $e^z$ overflows in float32?
+# That is the mathematics. But a computer's numbers have a largest one. What is the smallest whole
+# number $z$ for which $e^z$ overflows in float32?
 
 # %%
 guess = ...

@@ -206,7 +206,7 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 # lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$
-
+#
 # In the library the formula for $dx$ is one line:
 
 # %%
@@ -357,7 +357,8 @@ picture(fig)
 # pairs of channels. With $w$ the scale, $\hat x$ `(T, C)` the normalised tokens, and
 # $M = W_q W_k^\top$ `(C, C)` from the frozen weights,
 #
-# $$ \text{score}_{ts} = \frac{1}{\sqrt C} \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
+# $$ \text{score}_{ts} = \frac{1}{\sqrt C}
+#    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
 #
 # The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how
 # much each pair of channels counts, and a negative scale turns signs around. Is that all that the

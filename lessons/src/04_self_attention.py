@@ -123,15 +123,15 @@ matrix(axes[2], y, "y = A v", columns=[""], rows=[""] * 5, limit=9, digits=1)
 picture(fig)
 
 # %% [markdown]
-# Both keys match equally well, each gets half, and the answer is a number that stands nowhere in the
-# text. Attention is a dictionary that always answers, and it answers with an average. Remember
+# Both keys match equally well, each gets half, and the answer is a number that stands nowhere in
+# the text. Attention is a dictionary that always answers, and it answers with an average. Remember
 # this; heads are the cure.
 #
 # ## Why √D
 #
-# In a model nobody writes $W_q$ by hand: it starts random. A score is a sum of $D$ products. Suppose
-# that the entries of queries and keys are independent, with mean 0 and variance 1. Then each
-# product has variance 1, and the variances add:
+# In a model nobody writes $W_q$ by hand: it starts random. A score is a sum of $D$ products.
+# Suppose that the entries of queries and keys are independent, with mean 0 and variance 1. Then
+# each product has variance 1, and the variances add:
 #
 # $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #
@@ -181,8 +181,8 @@ for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
 # sharp by chance is slow to change.
 #
 # With the factor both curves are flat. That is its purpose: the scores have the same size at every
-# width $D$, and so do the shares and the gradients. (GPT-2 starts from smaller queries and keys than
-# we do here, but their scores depend on $D$ in the same way.)
+# width $D$, and so do the shares and the gradients. (GPT-2 starts from smaller queries and keys
+# than we do here, but their scores depend on $D$ in the same way.)
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
@@ -314,22 +314,22 @@ for name, attention in (("F.attention", F.attention), ("without its mask", no_ma
 # ## Heads
 #
 # One row of shares gives one average. A token that needs two things, each of them whole, needs two
-# rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has its own
-# queries, keys and values, its own map, and writes its own $D$ channels of the result. The queries,
-# keys and values of all heads come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`: first all
-# queries, then all keys, then all values. Here is the library's attention, whole.
+# rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has its
+# own queries, keys and values, its own map, and writes its own $D$ channels of the result. The
+# queries, keys and values of all heads come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`:
+# first all queries, then all keys, then all values. Here is the library's attention, whole.
 
 # %%
 show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
-# (`dot_products` is $q\,k^\top$, kept finite where float32 overflows. `past` is for writing text, where
-# the keys and values of earlier tokens are kept. `p` is for **dropout**, which sets some shares to 0
-# at random in training, so that the model does not rely on single ones; here it is 0. For long texts
-# the layers use a form that computes the same tile by tile; lesson 5 comes to it.)
+# (`dot_products` is $q\,k^\top$, kept finite where float32 overflows. `past` is for writing text,
+# where the keys and values of earlier tokens are kept. `p` is for **dropout**, which sets some
+# shares to 0 at random in training, so that the model does not rely on single ones; here it is 0.
+# For long texts the layers use a form that computes the same tile by tile; lesson 5 comes to it.)
 #
-# `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with a
-# single `reshape`. We compare both with a loop over heads that is hard to get wrong.
+# `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
+# a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
 
 # %%
 def loop_over_heads(qkv, n_head):
@@ -371,8 +371,9 @@ picture(fig)
 #
 # ## Positions
 #
-# Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values are
-# the same too, in another order. Does the output of the last token change? Say `"yes"` or `"no"`.
+# Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values
+# are the same too, in another order. Does the output of the last token change? Say `"yes"` or
+# `"no"`.
 
 # %%
 guess = ...
@@ -385,13 +386,14 @@ reveal(guess, "yes" if moved > 1e-12 else "no")
 print(f"largest change: {moved:.0e}")
 
 # %% [markdown]
-# A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for the
-# token that reads them. (With several layers the mask gives some order away: the first token sees
-# only itself.) So GPT-2 adds to each token a vector that belongs to its position, a **position
-# embedding**, `wpe` `(n_positions, C)`, and queries and keys can make use of it.
+# A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for
+# the token that reads them. (With several layers the mask gives some order away: the first token
+# sees only itself.) So GPT-2 adds to each token a vector that belongs to its position, a
+# **position embedding**, `wpe` `(n_positions, C)`, and queries and keys can make use of it.
 #
-# Do they? Here is the language model that ships with this package. It was trained on novels, byte by
-# byte, and has six blocks of four heads. `minifpt.trace` records all that a model computes, by name.
+# Do they? Here is the language model that ships with this package. It was trained on novels, byte
+# by byte, and has six blocks of four heads. `minifpt.trace` records all that a model computes, by
+# name.
 
 # %%
 def language_model():
@@ -413,8 +415,8 @@ print("the first map:", t.attention["trunk.h.0.attn"].shape, "which is (B, H, T,
 
 
 # %% [markdown]
-# To see what the positions do, we take them away: we set their table to 0 in a second copy of the
-# model. Here is the first block; rows look, columns are looked at.
+# To see what the positions do, we remove them: in a second copy of the model we set their table
+# to 0. Here is the first block; rows look, columns are looked at.
 
 # %%
 def maps(model, ids):
@@ -458,8 +460,8 @@ for m, note in ((model, ""), (blind, ", no positions")):
 # favourite distance; in this text its look is spread over nearly all tokens. Without positions, no
 # head prefers a distance.
 #
-# So in this block each byte has the byte before it and the one before that at hand, nearly pure, each
-# in a head of its own. One head alone could only have brought a mixture of the two.
+# So in this block each byte has the byte before it and the one before that at hand, nearly pure,
+# each in a head of its own. One head alone could only have brought a mixture of the two.
 #
 # ## What breaks, in numbers
 #
@@ -467,8 +469,8 @@ for m, note in ((model, ""), (blind, ", no positions")):
 # model that knows nothing scores 8. We change copies of the model: for "no mask" every token sees
 # all others; for "no √D" we multiply the queries by $\sqrt D$, which undoes the division.
 #
-# One case is tempting: *without its mask* the trunk sees the very byte that it is to predict. Is its
-# loss `"lower"` or `"higher"`?
+# One case is tempting: *without its mask* the trunk sees the very byte that it is to predict. Is
+# its loss `"lower"` or `"higher"`?
 
 # %%
 guess = ...
@@ -537,8 +539,8 @@ ax.set(xlabel="bits per byte; dots are the pages", xlim=(0, 8.5),
 picture(fig)
 
 # %% [markdown]
-# Much higher. These weights have never met a later token, so they have no use for one: it is noise
-# in every average. A missing mask is a cheat only for a model that is *trained* without it.
+# Much higher. In training these weights never saw a later token, so they have no use for one: it is
+# noise in every average. A missing mask is a cheat only for a model that is *trained* without it.
 #
 # And $\sqrt D$? Without it the maps of the trained model are too sharp, although the order of the
 # scores is the same. This says nothing about *training* without it; we trained no such model.
@@ -546,8 +548,8 @@ picture(fig)
 # ## A trap
 #
 # How much does the model need each head of the first block? We silence one at a time: the head's
-# rows of the weight `c_proj`, which read what it brings, are set to 0. We do it on our pages, and on
-# the same pages without line breaks.
+# rows of the output weight `c_proj` are set to 0, so that nothing reads what it brings. We do it on
+# our pages, and on the same pages without line breaks.
 
 # %%
 def silenced(head, block=0):
@@ -578,10 +580,10 @@ for name, pages in kinds.items():
           f"with head 1 silenced {bits(silenced(1), pages).mean():.2f}")
 
 # %% [markdown]
-# The rulers are missed on all pages. But look at head 1. On the right the model is *better* without
-# it, by a lot. Is the weight wrong? Is there a bug? The two kinds of pages differ in nothing but the
-# line breaks. So where does head 1 look when there are some, which bytes get worse without it, and
-# what does the model expect when there are none?
+# The rulers are missed on all pages. But look at head 1. On the right the model is *better*
+# without it, by a lot. Is the weight wrong? Is there a bug? The two kinds of pages differ in
+# nothing but the line breaks. So where does head 1 look when there are some, which bytes get worse
+# without it, and what does the model expect when there are none?
 
 # %%
 at_break, hurt = [], {"line breaks": [], "other bytes": []}
@@ -606,8 +608,9 @@ for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
 # and the other bytes hardly. On a page without any break, the model believes at every byte that one
 # is overdue, and pays for it. Silence the head, and the belief fades.
 #
-# So the map of the short text above has fooled us: "spread over nearly all tokens" is what this head
-# does when it finds nothing. Before you explain what a model does, give it what it was trained on.
+# So the map of the short text above has fooled us: "spread over nearly all tokens" is what this
+# head does when it finds nothing. Before you explain what a model does, give it what it was
+# trained on.
 #
 # ## Exercises
 #
@@ -639,8 +642,8 @@ check("windowed_attention", windowed_attention)
 
 
 # %% [markdown]
-# **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row a
-# token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token $t$
+# **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row
+# for each token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token $t$
 # gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
 
 # %%

@@ -130,7 +130,7 @@ def _hint(output, case):
     for hint, wrong in case.mistakes.items():
         try:
             if wrong(output) if callable(wrong) else _same(output, wrong, case.rtol):
-                return hint[0].upper() + hint[1:].rstrip(".") + "."
+                return hint[0].upper() + hint[1:] + ("" if hint.endswith(("?", ".")) else ".")
         except Exception:                                 # a predicate on an odd output
             continue
     if not callable(case.answer):

@@ -125,8 +125,8 @@ def steps_to_learn(rng):
             }
             up = np.flatnonzero(high)
             if up[0] != first:
-                mistakes["it falls below the level again after that: from which step on does it stay?"] \
-                    = int(steps[up[0]])
+                mistakes["it falls below the level again after that: from which step on does it "
+                         "stay?"] = int(steps[up[0]])
             mistakes["that is how many steps it stays, not where that begins"] = \
                 int(steps[-1] - steps[first])
         mistakes = {hint: wrong for hint, wrong in mistakes.items() if wrong is not None}

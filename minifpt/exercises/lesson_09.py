@@ -131,7 +131,7 @@ def neighbour_score(rng):
     rows, columns = (int(n) for n in rng.choice([3, 4, 5], 2, replace=False))
     T = rows * columns
     s = rng.uniform(-0.4, 0.4, (T, T))
-    s = (s + s.T) / 2
+    s = (s + s.T) / 2 + 0.2
     t = np.arange(T)
     np.fill_diagonal(s, 1)
 

@@ -1,13 +1,20 @@
 """The paper's tables as grids of runs: task x trunk x seed, each run in a folder of its own.
 
 A grid that was stopped goes on where it stood: a finished run is read, not run again, and
-an unfinished one resumes from its checkpoint.
+an unfinished one resumes from its checkpoint.  Each trunk may choose its learning rate, on
+examples that no test sees.
 """
 
 import inspect
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from .. import plots, tasks
 from ..files import write_beside
@@ -20,8 +27,11 @@ from .trunks import USERS_OWN, TrunkSpec, load_object
 # What is right, in per cent, without having learned the task.  Half of bit memory's bits are
 # visible; the majority of the five strings, whichever was asked for, gives 11/16 of the rest.
 FLOORS = {"bit-xor": {"guessing": 50}, "mnist": {"guessing": 10}, "digits": {"guessing": 10},
+          "listops": {"guessing": 10}, "typos": {"guessing": 50}, "few-digits": {"guessing": 10},
           "bit-memory": {"guessing what is masked": 75, "majority of the five strings": 84.375}}
-LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST", "digits": "digits"}
+LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST", "digits": "digits",
+          "listops": "ListOps", "typos": "typos", "few-digits": "few digits",
+          "few-mnist": "few MNIST"}
 
 
 def task_class(name):
@@ -73,61 +83,236 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, **options)
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
 
-def grid(out, task_names, models, seeds, *, task_options=None, options=None, progress=True):
-    """Run every task with every model and seed; ``{task: {label of model: [History, ...]}}``.
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid, in words that another process understands."""
 
-    Each run has its folder ``OUT/TASK/MODEL/SEED``.  ``options`` replaces a task's own
-    defaults of steps, batch_size and lr for all of them; each of ``task_options`` goes to the
-    tasks that have it.
+    task: str
+    task_options: dict
+    model: str
+    seed: int
+    out: Path
+    settings: dict
+    validation: bool = False
+
+    def __call__(self, progress=False):
+        """The run's :class:`minifpt.History`.  One that has come to its end is read, and checked
+        to be this one."""
+        task = make_task(self.task, self.task_options)
+        task = Validation(task) if self.validation else task
+        resume = (self.out / "config.json").exists()
+        return run(task, self.model, self.out, seed=self.seed, resume=resume, progress=progress,
+                   **self.settings)[1]
+
+
+class Validation:
+    """A task that is tested on validation draws, where it has them, else on fresh training
+    draws: what a learning rate may be chosen by."""
+
+    def __init__(self, task):
+        self.task = task
+        self.options = getattr(task, "options", {}) | {"validation": True}
+        self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def batch(self, rng, size, split):
+        """As the task's, with other examples to test on."""
+        return self.task.batch(rng, size, self.split if split == "test" else split)
+
+    def test_set(self):
+        """None: every test is on draws."""
+
+
+def perform(jobs, processes=1, executor=None, progress=True):
+    """The history of each job, in order.  More than one process, or any
+    ``concurrent.futures.Executor``, runs several at once, each with one BLAS thread."""
+    if processes < 2 and executor is None:
+        return [job(progress) for job in jobs]
+    with one_blas_thread(), nullcontext(executor) if executor else ProcessPoolExecutor(
+            processes, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            for done in tqdm(as_completed(futures), total=len(jobs), unit="run",
+                             disable=not progress, dynamic_ncols=True):
+                done.result()                             # raises what the run raised
+        except BaseException:                             # what runs now comes to its end
+            for future in futures:
+                future.cancel()
+            raise
+        return [future.result() for future in futures]
+
+
+@contextmanager
+def one_blas_thread():
+    """Within, processes that are started give BLAS one thread each."""
+    names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@dataclass
+class Grid:
+    """What :func:`grid` found.
+
+    results  {task: {trunk's label: [History, ...]}}, one history a seed.
+    sweeps   {task: {trunk's label: {learning rate: [History, ...]}}} on validation draws; empty
+             where no rates were to be tried.
+    rates    {task: {trunk's label: the learning rate}} that the results were made with.
+    seeds    those of the results, in order.
     """
-    out, results = Path(out), {}
+
+    results: dict
+    sweeps: dict
+    rates: dict
+    seeds: list
+
+
+def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=None, options=None,
+         jobs=1, executor=None, progress=True):
+    """Run every task with every model and seed; a :class:`Grid`.
+
+    rates         learning rates to try: each trunk takes the one with the highest final accuracy
+                  on validation draws, in the mean over ``choices`` further seeds.  Equals are
+                  told apart by the mean accuracy over the whole run.
+    task_options  each goes to the tasks that have it.
+    options       replace a task's own defaults of steps, batch_size, lr, ... for all of them.
+    jobs          how many processes; or give an ``executor``.
+
+    Each run has its folder ``OUT/TASK/MODEL/SEED``; those of a choice are in ``OUT/choice``.
+    """
+    out, options = Path(out), options or {}
     if not (task_names and models and len(seeds)):
         raise ValueError("compare: expected at least one task, one model and one seed")
-    task_options, taken, made = task_options or {}, set(), []
+    if any(not 0 < rate < np.inf for rate in rates) or (rates and choices < 1):
+        raise ValueError(f"compare: learning rates {list(rates)}, expected positive numbers, and "
+                         "at least one seed to choose by")
+    task_options, taken, made = task_options or {}, set(), {}
     task_names, models, seeds = map(dict.fromkeys, (task_names, models, seeds))   # each once
     for name in task_names:
         known = inspect.signature(task_class(name)).parameters
-        made.append(make_task(name, {k: v for k, v in task_options.items() if k in known}))
+        mine = {k: v for k, v in task_options.items() if k in known}
+        made[name] = make_task(name, mine), mine
         taken |= {*known}
     for option in {*task_options} - taken - {"data"}:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
-    called = [task.name for task in made]
+    called = [task.name for task, _ in made.values()]
     if len({*called}) < len(called):
         raise ValueError(f"compare: two tasks have one name: {', '.join(called)}")
     specs = [TrunkSpec.parse(model) for model in models]
     # Missing data or weights show before the first run.
-    for task in made:
+    for task, _ in made.values():
         task.batch(np.random.default_rng(0), 1, "test")
     for spec in specs:
         spec.make()
-    for task in made:
-        settings = getattr(task, "defaults", tasks.DEFAULTS) | (options or {})
-        for spec in specs:
-            # Two trunks may have one label: two files of one name in two folders.
-            alone = [other.label for other in specs].count(spec.label) == 1
-            for seed in seeds:
-                folder = out / task.name / spec.folder / str(seed)
-                # A run that has come to its end is read, and checked to be this one.
-                _, history = run(task, spec, folder, seed=seed, progress=progress,
-                                 resume=(folder / "config.json").exists(), **settings)
-                results.setdefault(task.name, {}).setdefault(
-                    spec.label if alone else spec.text, []).append(history)
-    return results
+    # Two trunks may have one label: two files of one name in two folders.
+    labels = [spec.label for spec in specs]
+    labels = [x if labels.count(x) == 1 else spec.text for x, spec in zip(labels, specs,
+                                                                          strict=True)]
+
+    def job(name, spec, seed, rate=None, choice=False):
+        task, mine = made[name]
+        settings = getattr(task, "defaults", tasks.DEFAULTS) | options
+        folder = out / task.name / spec.folder / str(seed)
+        if choice:
+            folder = out / "choice" / task.name / spec.folder / f"{rate:g}" / str(seed)
+        return Job(name, mine, spec.text, seed, folder, settings | (
+            {} if rate is None else {"lr": rate}), choice)
+
+    def perform_all(keys):
+        histories = perform([job(*key) for key in keys], jobs, executor, progress)
+        return zip(keys, histories, strict=True)
+    sweeps, best = {}, {}
+    tried = [(name, spec, CHOICE + i, rate, True) for name in made for spec in specs
+             for rate in rates for i in range(choices)]
+    for (name, spec, _, rate, _), history in perform_all(tried):
+        of = sweeps.setdefault(made[name][0].name, {}).setdefault(labels[specs.index(spec)], {})
+        of.setdefault(rate, []).append(history)
+    for task, trunks in sweeps.items():
+        best[task] = {label: max(of, key=lambda rate: score(of[rate]))
+                      for label, of in trunks.items()}
+    results, used = {}, {}
+    keys = [(name, spec, seed, best.get(made[name][0].name, {}).get(label))
+            for name in made for spec, label in zip(specs, labels, strict=True) for seed in seeds]
+    for (name, spec, seed, rate), history in perform_all(keys):
+        task, label = made[name][0].name, labels[specs.index(spec)]
+        results.setdefault(task, {}).setdefault(label, []).append(history)
+        used.setdefault(task, {})[label] = job(name, spec, seed, rate).settings["lr"]
+    return Grid(results, sweeps, used, list(seeds))
 
 
-def table(results):
-    """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown."""
-    models = list(dict.fromkeys(model for task in results.values() for model in task))
-    lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in results) + " |",
-             "|---" * (len(results) + 1) + "|"]
+CHOICE = 1000                                             # the first seed that rates are chosen by
+
+
+def score(histories):
+    """What a learning rate is chosen by: final accuracy, then that over the whole run."""
+    curves = np.array([history["test_accuracy"] for history in histories])
+    return curves[:, -1].mean(), curves.mean()
+
+
+def table(found):
+    """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown; the
+    learning rate where it was chosen, and "edge" where that is the least or largest tried."""
+    models = list(dict.fromkeys(model for task in found.results.values() for model in task))
+    lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in found.results) + " |",
+             "|---" * (len(found.results) + 1) + "|"]
     for model in models:
         cells = []
-        for task in results.values():
+        for name, task in found.results.items():
             last = 100 * np.array([h[-1]["test_accuracy"] for h in task.get(model, [])])
-            cells.append(f"{last.mean():.1f} ({last.min():.1f} to {last.max():.1f}), "
-                         f"{len(last)} seed{'s' * (len(last) > 1)}" if len(last) else "")
+            cell = (f"{last.mean():.1f} ({last.min():.1f} to {last.max():.1f}), "
+                    f"{len(last)} seed{'s' * (len(last) > 1)}" if len(last) else "")
+            tried = found.sweeps.get(name, {}).get(model)
+            if cell and tried:
+                rate = found.rates[name][model]
+                edge = len(tried) > 1 and rate in (min(tried), max(tried))
+                cell += f", lr {rate:g}{' (edge)' * edge}"
+            cells.append(cell)
         lines.append(f"| {model} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def rows(found):
+    """Every run's end as the lines of a CSV: what the table is computed from."""
+    lines = ["task,trunk,lr,seed,choice,steps,test_accuracy,test_loss"]
+
+    def add(task, model, rate, seed, history):
+        last = history[-1]
+        lines.append(f'{task},"{model}",{rate:g},{seed},{int(seed >= CHOICE)},{last["step"]},'
+                     f'{last["test_accuracy"]:.6f},{last["test_loss"]:.6f}')
+    for task, models in found.results.items():
+        for model, histories in models.items():
+            for seed, history in zip(found.seeds, histories, strict=True):
+                add(task, model, found.rates[task][model], seed, history)
+    for task, models in found.sweeps.items():
+        for model, tried in models.items():
+            for rate, histories in tried.items():
+                for i, history in enumerate(histories):
+                    add(task, model, rate, CHOICE + i, history)
+    return "\n".join(lines) + "\n"
+
+
+def sweep_picture(sweeps, path):
+    """Validation accuracy against the learning rate, an axis a task, a line a trunk."""
+    fig, axes = plots.figure(len(sweeps))
+    for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
+        for (model, by_rate), marker in zip(models.items(), "osv^D*XPph" * 9, strict=False):
+            rates = sorted(by_rate)
+            ends = [[100 * h[-1]["test_accuracy"] for h in by_rate[rate]] for rate in rates]
+            ax.plot(rates, np.mean(ends, axis=1), marker=marker, label=model,
+                    color=plots.COLORS.get(model.partition(" ")[0]))
+        ax.set(title=LABELS.get(task, task), xlabel="learning rate",
+               ylabel="validation accuracy (%)", xscale="log")
+        ax.legend(frameon=False)
+    plots.save(fig, path)
 
 
 def picture(results, path):
@@ -147,9 +332,13 @@ def picture(results, path):
 
 
 def compare(out, task_names, models, seeds, **options):
-    """Run a grid, write ``OUT/table.md`` and ``OUT/curves.png``; returns the table."""
-    results = grid(out, task_names, models, seeds, **options)
-    text = table(results)
-    write_beside(Path(out) / "table.md", lambda f: f.write(text + "\n"), "w")
-    picture(results, Path(out) / "curves.png")
+    """Run a grid, write ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, where learning rates
+    were chosen, ``sweep.png``; returns the table."""
+    found, out = grid(out, task_names, models, seeds, **options), Path(out)
+    text = table(found)
+    write_beside(out / "table.md", lambda f: f.write(text + "\n"), "w")
+    write_beside(out / "runs.csv", lambda f: f.write(rows(found)), "w")
+    picture(found.results, out / "curves.png")
+    if found.sweeps:
+        sweep_picture(found.sweeps, out / "sweep.png")
     return text

@@ -109,7 +109,7 @@ WRONG = {
             s * n for n in divmod(t, rows)[::-1]])),
         ("within a patch", _fold(_add, pixels=lambda d: d.swapaxes(1, 2))),
         ("of its own", lambda dy, *args: _right(dy, *args).sum(axis=0)),
-        ("how many patches", lambda dy, *args: _right(np.ones_like(dy), *args)),
+        ("number of patches", lambda dy, *args: _right(np.ones_like(dy), *args)),
         ("sign", lambda *args: -_right(*args)),
     ],
     "neighbour_score": [
