@@ -79,7 +79,8 @@ def parser(argv=()):
     def model_options(sub):
         sub.add_argument("--model", default=MODEL, metavar="MODEL",
                          help=f"the trunk: weights by name or path; random, or random:SHAPE, one "
-                              f"of {', '.join(SHAPES)}; statistics:NAME, random with the mean "
+                              f"of {', '.join(SHAPES)}, with @0.55 at a spread of 0.55 / "
+                              f"sqrt(channels), GPT-2's own at its width; statistics:NAME, random with the mean "
                               f"and spread of each array of those weights; A+MASK=B, A with the "
                               f"parameters of B that a mask names; or FILE.py:FUNCTION, which "
                               f"makes one of your own (default: {MODEL})")

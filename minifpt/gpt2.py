@@ -19,7 +19,7 @@ class GPT2Config:
 
     ``dropout`` is all three of GPT-2's.  ``activation_function`` is one of
     ``layers.ACTIVATIONS``.  When not ``causal``, each token attends to all of them, as in an
-    encoder.
+    encoder.  ``initializer_range`` is the standard deviation that random weights start with.
     """
 
     n_layer: int = 12
@@ -31,6 +31,7 @@ class GPT2Config:
     layer_norm_epsilon: float = 1e-5
     activation_function: str = "gelu_new"
     causal: bool = True
+    initializer_range: float = 0.02
 
     def __post_init__(self):
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
@@ -44,6 +45,9 @@ class GPT2Config:
             raise ValueError(f"GPT2Config: dropout is {self.dropout}, expected 0 <= p < 1")
         if not 0 < self.layer_norm_epsilon < math.inf:
             raise ValueError(f"GPT2Config: layer_norm_epsilon is {self.layer_norm_epsilon}, "
+                             "expected more than 0")
+        if not 0 < self.initializer_range < math.inf:
+            raise ValueError(f"GPT2Config: initializer_range is {self.initializer_range}, "
                              "expected more than 0")
         if self.activation_function not in [*ACTIVATIONS]:
             raise ValueError(f"GPT2Config: activation_function is '{self.activation_function}', "
@@ -104,8 +108,9 @@ class Pretrained(Layer):
 class GPT2(Pretrained):
     """The trunk: adds positions to embeddings, runs the blocks and the last layer norm.
 
-    Initialised as GPT-2 is: normal with standard deviation 0.02, the projections that write
-    into the residual stream divided by ``sqrt(2 n_layer)``, biases 0, scales 1.  Each parameter
+    Initialised as GPT-2 is: normal with standard deviation ``initializer_range``, divided by
+    ``sqrt(2 n_layer)`` for the projections that write into the residual stream; biases 0,
+    scales 1.  Each parameter
     draws from a generator of its own, seeded by ``seed`` and its name; with ``seed=None`` all
     are 0 and take no memory until they are written.
     """
@@ -120,7 +125,7 @@ class GPT2(Pretrained):
                         c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:
-            shared(lambda piece: _draw(*piece, seed, c.n_layer),
+            shared(lambda piece: _draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
@@ -176,7 +181,7 @@ class LanguageModel(Pretrained):
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         if seed is not None:
-            _draw("wte.weight", self.wte.weight, seed, self.config.n_layer)
+            _draw("wte.weight", self.wte.weight, seed, self.config)
 
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
@@ -307,9 +312,11 @@ def check_size(path, config, tensors):
                              f"{n, config.n_embd}")
 
 
-def _draw(name, p, seed, n_layer):
+def _draw(name, p, seed, config):
     """Fill a parameter with the numbers that GPT-2 starts from."""
-    std = 0.02 / math.sqrt(2 * n_layer) if "c_proj" in name else 0.02
+    std = config.initializer_range
+    if "c_proj" in name:                                  # writes into the residual stream
+        std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std
 

@@ -45,7 +45,9 @@ class TrunkSpec:
     ===================  ===================================================================
     ``NAME`` or a path   pretrained weights
     ``random``           the shape of the shipped weights, drawn from the seed;
-                         ``random:SHAPE`` another one of ``SHAPES``
+                         ``random:SHAPE`` another one of ``SHAPES``; with ``@SPREAD`` at a
+                         standard deviation of SPREAD / sqrt(channels), of which GPT-2's own
+                         0.02 is 0.55 at its width: ``random@0.55`` is its fair counterpart
     ``statistics:NAME``  random too, but each array with the mean and the standard deviation
                          of the pretrained one
     ``A+MASK=B``         the trunk A with those parameters of B that a freeze mask names
@@ -60,6 +62,7 @@ class TrunkSpec:
     base: "TrunkSpec" = None                              # of a mixed trunk
     other: "TrunkSpec" = None
     mask: FreezeMask = None
+    spread: float = None                                  # of random weights, in 1 / sqrt(channels)
 
     @classmethod
     def parse(cls, text):
@@ -80,11 +83,20 @@ class TrunkSpec:
         kind, _, rest = text.partition(":")
         if kind == "statistics":
             return cls(text, kind, rest)
-        if kind == "random":
-            if (rest or "minigpt") not in SHAPES:
-                raise ValueError(f"--model {text}: no shape '{rest}', expected one of "
+        found = re.fullmatch(r"random(?::([^@]+))?(?:@(.*))?", text)
+        if found:
+            shape, spread = found[1] or "minigpt", found[2]
+            if shape not in SHAPES:
+                raise ValueError(f"--model {text}: no shape '{shape}', expected one of "
                                  f"{', '.join(SHAPES)}")
-            return cls(text, kind, rest or "minigpt")
+            try:
+                spread = None if spread is None else float(spread)
+                if spread is not None and not 0 < spread < np.inf:
+                    raise ValueError
+            except ValueError:
+                raise ValueError(f"--model {text}: the spread is '{found[2]}', expected a positive "
+                                 "number, as in random@0.55") from None
+            return cls(text, "random", shape, spread=spread)
         return cls(text, "weights", text)
 
     def make(self, seed=0, dropout=None, dtype=np.float32):
@@ -136,7 +148,10 @@ class TrunkSpec:
             except FileNotFoundError:
                 if self.name not in SHAPES:
                     raise
-        return GPT2Config(**SHAPES[self.name], **({} if dropout is None else {"dropout": dropout}))
+        shape = SHAPES[self.name] | ({} if dropout is None else {"dropout": dropout})
+        if self.spread is not None:
+            shape |= {"initializer_range": self.spread / shape["n_embd"] ** 0.5}
+        return GPT2Config(**shape)
 
     @property
     def label(self):
@@ -145,7 +160,9 @@ class TrunkSpec:
         if self.kind == "mixed":
             return f"{self.base.label} + {self.mask} of {self.other.label}"
         if self.kind == "random":
-            return "random" if self.name == "minigpt" else f"random ({self.name})"
+            what = [] if self.name == "minigpt" else [self.name]
+            what += [] if self.spread is None else [f"spread {self.spread:g}"]
+            return f"random ({', '.join(what)})" if what else "random"
         if self.kind == "statistics":
             return "statistics"
         if self.kind == "own":
