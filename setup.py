@@ -29,15 +29,15 @@ setup(
               "minifpt.pretrained", "minifpt.tasks"],
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
-    package_data={"minifpt.pretrained": ["*.npz"],
+    package_data={"minifpt.pretrained": ["*.npz", "*.txt"],
                   "minifpt.notebooks": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},
-    install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib", "tqdm"],
+    install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.9", "tqdm>=4.60"],
     extras_require={
         "data": ["pooch"],
         "gpt2": ["huggingface_hub", "tokenizers"],
         "lessons": ["jupyterlab", "ipykernel"],
-        "test": ["pytest", "hypothesis"],
+        "test": ["pytest", "hypothesis", "tokenizers"],
         "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build"],
     },
     entry_points={"console_scripts": ["minifpt=minifpt.cli:main"]},

@@ -287,7 +287,7 @@ def test_compare_with_the_user_s_own(folder, own, capsys):
 # -------------------------------------------------------------------------- bad input
 
 
-NO_TASK = "no TASK given: expected one of bit-memory, bit-xor, digits, mnist, or FILE.py:CLASS"
+NO_TASK = f"no TASK given: expected one of {', '.join(cli.NAMES)}, or FILE.py:CLASS"
 AT_LEAST_1 = "must be a whole number, at least 1"
 
 
@@ -338,6 +338,11 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     ("summary --bits 4 --model random", "no option 'bits'"),
     ("compare", NO_TASK), ("compare nonsense", "no task 'nonsense': expected one of"),
     ("compare bit-xor --models random --seeds 0", "at least one"),
+    ("compare bit-xor --models random --lrs 0.1 0", "learning rates [0.1, 0.0], expected positive"),
+    ("compare bit-xor --models random --lrs nan", "expected positive"),
+    ("compare bit-xor --models random --lrs fast", "--lrs: invalid float value: 'fast'"),
+    ("compare bit-xor --models random --lrs 0.1 --choices 0", "at least one seed to choose by"),
+    ("compare bit-xor --models random --jobs two", "--jobs: invalid int value: 'two'"),
     ("compare bit-xor --models random --seeds -2", "at least one"),
     ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
     ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
@@ -416,12 +421,23 @@ def test_compare(folder, capsys, weight_file):
     assert main(line) == 0
     out = capsys.readouterr().out
     assert out.count("2 seeds") == 4 and "| tiny | " in out
-    assert out.endswith("runs/compare: table.md curves.png\n")
-    assert names(folder / "runs/compare") == ["bit-memory", "bit-xor", "curves.png", "table.md"]
+    assert out.endswith("runs/compare: table.md runs.csv curves.png\n")
+    assert names(folder / "runs/compare") == ["bit-memory", "bit-xor", "curves.png", "runs.csv",
+                                              "table.md"]
     table = (folder / "runs/compare/table.md").read_text()
     assert table in out
     assert main(line) == 0                                # all is there already
-    assert capsys.readouterr().out == table + "runs/compare: table.md curves.png\n"
+    assert capsys.readouterr().out == table + "runs/compare: table.md runs.csv curves.png\n"
+
+
+def test_compare_chooses_learning_rates(folder, capsys):
+    assert main("compare bit-xor --models random --seeds 1 --steps 3 --lrs 0.001 0.003 0.01 "
+                "--choices 2 --out g") == 0
+    assert "1 seed, lr 0.0" in capsys.readouterr().out
+    assert names(folder / "g") == ["bit-xor", "choice", "curves.png", "runs.csv", "sweep.png",
+                                   "table.md"]
+    lines = (folder / "g/runs.csv").read_text().splitlines()
+    assert len(lines) == 1 + 1 + 3 * 2 and lines[0].startswith("task,trunk,lr,seed,choice,")
 
 
 @pytest.mark.parametrize("task, tokens", [("bit-xor", 10), ("bit-memory", 30), ("mnist", 49)])

@@ -556,7 +556,8 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
     best = made.rates[task][label]
     assert set(rates) == {1e-9, 2e-2, 1e3} and all(len(hs) == 2 for hs in rates.values())
     assert ends[best] == max(ends.values())
-    assert [s for s in seen if s[0]] == [(True, compare.CHOICE + i, r) for r in rates for i in (0, 1)]
+    assert [s for s in seen if s[0]] == [(True, compare.CHOICE + i, r)
+                                         for r in rates for i in (0, 1)]
     assert [s for s in seen if not s[0]] == [(False, i, best) for i in (0, 1)]
     assert len(made.results[task][label]) == 2
     seen.clear()                                          # again: read, and the same

@@ -418,7 +418,7 @@ def test_a_terminal_that_spells_little(tmp_path):
                       env={"PYTHONIOENCODING": encoding})
         assert run.returncode == 0 and run.stderr == b""
     code = ("from minifpt.exercises import check\n"
-            "check('softmax_with_temperature', lambda *a: None)\ncheck('offset_gradient', ...)")
+            "check('softmax_with_temperature', lambda *a: None)\ncheck('bias_gradient', ...)")
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "cp1252"}
     run = subprocess.run([sys.executable, "-c", code], env=env, timeout=60, capture_output=True)
     assert b"UnicodeEncodeError" not in run.stderr

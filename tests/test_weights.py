@@ -243,7 +243,7 @@ def test_damaged_files(tmp_path, content):
 
 def test_pickled_array(tmp_path):
     path = tmp_path / "w.npz"
-    np.savez(path, allow_pickle=True, config=np.array("{}"),
+    np.savez(path, config=np.array("{}"),
              **{**ARRAYS, "ln_f.bias": np.array([Bomb()])})
     with pytest.raises(ValueError, match="w.npz: .*'ln_f.bias' has dtype object") as error:
         weights.load(path)

@@ -642,9 +642,9 @@ check("windowed_attention", windowed_attention)
 
 
 # %% [markdown]
-# **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row
-# for each token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token $t$
-# gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
+# **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row for
+# each token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token
+# $t$ gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
 
 # %%
 def ruler(T, back):

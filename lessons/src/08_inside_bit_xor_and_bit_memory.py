@@ -156,8 +156,7 @@ picture(fig)
 # %% [markdown]
 # Most heads can be muted, one at a time, at little cost. In both runs the first block's heads cost
 # most on average, which agrees with a part of what the paper says. But which single head costs
-# most differs from run to run. The trunk is the same; the place where training found a use for it
-# is not.
+# most differs from run to run. The trunk is the same; what training makes of it is not.
 #
 # ## Memory: which string is it?
 #
@@ -295,7 +294,7 @@ def curves(ax, histories, lr):
         ax.axhline(value, color=color.grey, linestyle=":", linewidth=1)
     ax.set(xlabel="step", ylabel="bits right (%)", ylim=(73, 101), xlim=(0, 705),
            title=f"bit memory, learning rate {lr}")
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.9))
+    ax.legend(loc="center right")
 
 
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
@@ -473,8 +472,8 @@ for ax, name in zip(axes, ("language", "statistics"), strict=True):
     lost[name] = whole - np.array(right)
     ax.plot([share[[i, j]].mean() for i, j in pairs], right, "o", color=vars(color)[name])
     for (i, j), value in zip(pairs, right, strict=True):
-        ax.annotate(f"{i}, {j}", (share[[i, j]].mean(), value), (5, 3), fontsize=8,
-                    textcoords="offset points")
+        ax.annotate(f"{i}, {j}", (share[[i, j]].mean(), value), fontsize=8,
+                    xytext=(6, 3 if (i + j) % 2 else -9), textcoords="offset points")
     ax.axhline(whole, color=color.ink, linewidth=1)
     ax.axhline(level["copy and guess"], color=color.ink, linestyle=":", linewidth=1)
     ax.set(title=f"{name}: two heads of block 0 mute", xlim=(0.2, 0.75), ylim=(73, 98),
@@ -482,8 +481,8 @@ for ax, name in zip(axes, ("language", "statistics"), strict=True):
     print(f"{name:11} none mute {whole:.1f} %;", ", ".join(
         f"{i} and {j}: {value:.1f}" for (i, j), value in zip(pairs, right, strict=True)))
 axes[0].set_ylabel("bits right (%)")
-axes[0].text(0.21, whole + 0.3, "none mute", fontsize=8, va="bottom")
-axes[0].text(0.21, level["copy and guess"] + 0.3, "copy and guess", fontsize=8, va="bottom")
+axes[1].text(0.55, whole + 0.3, "none mute", fontsize=8, va="bottom")
+axes[1].text(0.55, level["copy and guess"] + 0.3, "copy and guess", fontsize=8, va="bottom")
 reveal(guess, int((lost["language"] > 5).sum()), "of 6")
 picture(fig)
 others = min(accuracy_without(models["language"], [(b, h)], task, x, y)

@@ -6,7 +6,7 @@ right answer, and what known mistakes would answer, each with a hint.  Numbers a
 at every call, so an answer can be computed but not copied::
 
     @exercise
-    def offset_gradient(rng):
+    def bias_gradient(rng):
         dy = rng.standard_normal((2, 5, 3))
         return Case((dy,), dy.sum(axis=(0, 1)), {
             "every row adds its share: do you take a mean?": dy.mean(axis=(0, 1)),

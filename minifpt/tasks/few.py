@@ -6,6 +6,12 @@ import numpy as np
 
 from ..files.runs import crc
 from .base import whole
+from .bits import BitMemory, BitXOR
+from .images import MNIST, Digits
+from .listops import ListOps
+from .text import Typos
+
+OF = {task.name: task for task in (BitMemory, BitXOR, Digits, ListOps, MNIST, Typos)}
 
 
 class Few:
@@ -18,11 +24,11 @@ class Few:
     splits = "train", "validation", "test"
 
     def __init__(self, of="digits", labels=200, draw=0, data=None):
-        from . import get, task_class                     # which import this module
-        if of == "few" or not isinstance(of, str):
-            raise ValueError(f"few: of is {of!r}, expected the name of another task")
-        takes = "data" in inspect.signature(task_class(of)).parameters
-        self.task = get(of, **({"data": data} if takes and data is not None else {}))
+        if of not in OF:
+            raise ValueError(f"few: of is {of!r}, expected the name of another task, one of "
+                             f"{', '.join(OF)}")
+        takes = "data" in inspect.signature(OF[of]).parameters and data is not None
+        self.task = OF[of](**({"data": data} if takes else {}))
         self.labels, self.which = whole("few", "labels", labels), whole("few", "draw", draw, 0)
         self.name = f"few-{of}"
         self.options = {"of": of, "labels": self.labels, "draw": self.which, "data": data}

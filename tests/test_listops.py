@@ -1,0 +1,214 @@
+"""ListOps, typos and few labels: what they ask, and what they refuse."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import cli, tasks
+from minifpt.tasks.listops import OPERATORS, PAD, SYMBOLS, evaluate, parse
+
+ARENA = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n( ( ( ( [SM 9 ) 8 ) ( ( ( [MIN 2 ) 3 ) ] ) ) ] )\t9\n"
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def by_python(ids):
+    """The value again, by nested calls instead of a stack."""
+    ids = list(ids)
+
+    def part():
+        i = ids.pop(0)
+        if i < 10:
+            return i
+        values = []
+        while SYMBOLS[ids[0]] != "]":
+            values.append(part())
+        ids.pop(0)
+        return {"[MIN": min(values), "[MAX": max(values), "[SM": sum(values) % 10,
+                "[MED": int(np.floor(np.median(values)))}[SYMBOLS[i]]
+    value = part()
+    assert not ids
+    return value
+
+
+# ------------------------------------------------------------------------------ ListOps
+
+
+@pytest.mark.parametrize("text, value", [
+    ("[MAX 4 3 [MIN 2 3 ] 1 0 ]", 4), ("[SM 9 8 7 ]", 4), ("[MED 1 2 9 4 ]", 3), ("[MED 5 1 2 ]", 2),
+    ("[MIN [SM 5 5 ] 3 ]", 0), ("7", 7)])
+def test_values_by_hand(text, value):
+    assert evaluate(parse(text)) == value
+
+
+@given(st.integers(0, 10 ** 6), st.integers(1, 6), st.integers(2, 8), st.integers(8, 80))
+def test_expressions_follow_the_rules(seed, depth, arguments, length):
+    task = tasks.get("listops", length=length, depth=depth, arguments=arguments)
+    ids, value = task.expression(rng(seed))
+    assert value == by_python(ids) == evaluate(ids) and 4 <= len(ids) <= length
+    level = deepest = 0
+    counts = []
+    for i in ids:
+        if 10 <= i < 10 + len(OPERATORS):
+            level, counts = level + 1, [*counts, 0]
+        elif SYMBOLS[i] == "]":
+            assert 2 <= counts.pop() <= arguments
+            level -= 1
+            if counts:
+                counts[-1] += 1
+        else:
+            counts[-1] += 1
+        deepest = max(deepest, level)
+    assert level == 0 and deepest <= depth
+
+
+def test_batches():
+    task = tasks.get("listops", length=20)
+    x, y = task.batch(rng(), 300, "train")
+    assert x.shape == (300, 20) and y.shape == (300, 1) and set(np.unique(y)) == set(range(10))
+    assert (x[:, -1] == SYMBOLS.index("]")).all()         # the last token is where it is read
+    for row, value in zip(x, y[:, 0], strict=True):
+        ids = row[row != PAD]
+        assert evaluate(ids) == value and (row[:len(row) - len(ids)] == PAD).all()
+    # A quarter of the parts are lists while fewer than depth are open.
+    task = tasks.get("listops", length=400, depth=2, arguments=2)
+    lists = [sum(10 <= i < PAD - 1 for i in task.expression(rng(s))[0]) - 1 for s in range(2000)]
+    assert abs(np.mean(lists) / 2 - 0.25) < 0.03
+
+
+def test_the_arena_s_files(tmp_path):
+    for stem in ("train", "val", "test"):
+        (tmp_path / f"basic_{stem}.tsv").write_text(ARENA)
+    task = tasks.get("listops", length=8, files=tmp_path)
+    x, y = task.test_set()
+    assert y.tolist() == [[4], [9]] and x[0].tolist() == [PAD] * 4 + parse("[MAX 4 3 ]")
+    assert task.batch(rng(), 5, "validation")[0].shape == (5, 8)
+    assert tasks.get("listops", length=4, files=tmp_path).test_set()[1].tolist() == [[4]]
+    before = task.fingerprint()
+    (tmp_path / "basic_train.tsv").write_text(ARENA.replace("[MAX 4", "[MAX 2").replace("\t4", "\t3"))
+    assert tasks.get("listops", length=8, files=tmp_path).fingerprint() != before
+
+
+@pytest.mark.parametrize("text, message", [
+    ("( [MAX 4 ) 3 ]\t5\n", "line 1 .*it comes to 4, not 5"), ("[MAX 4 3\t4\n", "line 1 .*brackets"),
+    ("[FIRST 1 2 ]\t1\n", "line 1 .*no symbol '.FIRST'"), ("[MAX 1 2 ]\n", "line 1"), ("", "holds no"),
+    ("[MAX 1 2 ]\tx\n", "line 1"), ("]\t1\n", "line 1"), ("[MAX ]\t1\n", "line 1"),
+    ("[MAX 1 2 3 4 5 6 7 8 9 1 2 3 ]\t9\n", "no expression of at most 8 symbols")])
+def test_damaged_files(tmp_path, text, message):
+    (tmp_path / "basic_train.tsv").write_text(text)
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        tasks.get("listops", length=8, files=tmp_path).batch(rng(), 1, "train")
+    with pytest.raises(FileNotFoundError, match="there is no file [^\n]*basic_val.tsv$"):
+        tasks.get("listops", length=8, files=tmp_path).batch(rng(), 1, "validation")
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"length": 3}, "length must be"), ({"depth": 0}, "depth must be"),
+    ({"arguments": 1}, "arguments must be"), ({"least": 99}, "at most length=64")])
+def test_listops_refuses(options, message):
+    with pytest.raises(ValueError, match=f"^listops: [^\n]*{message}"):
+        tasks.get("listops", **options)
+
+
+def test_listops_that_cannot_be_drawn(monkeypatch):
+    monkeypatch.setattr("minifpt.tasks.listops.TRIES", 50)
+    task = tasks.get("listops", length=64, least=60, depth=1, arguments=2)
+    with pytest.raises(ValueError, match="^listops: none of 50 expressions of depth 1 had 60 to 64"):
+        task.batch(rng(), 1)
+
+
+# -------------------------------------------------------------------------------- typos
+
+
+def test_typos():
+    task = tasks.get("typos", tokens=32, share=0.25)
+    x, y = task.batch(rng(), 400, "test")
+    assert x.shape == y.shape == (400, 32) and abs(y.mean() - 0.25) < 0.02
+    clean = task.text.draw(rng(), 400, "test")[0]
+    assert (x == clean)[y == 0].all() and 0.85 < (x != clean)[y == 1].mean() < 1
+    spots = np.concatenate([task.text.bytes[s] for s in ("train", "validation", "test")])
+    assert len(spots) == len(minifpt.tasks.Text(minifpt.files.weights.shipped("held-out.txt")).bytes[
+        "train"]) + len(task.text.bytes["validation"]) + len(task.text.bytes["test"]) - round(
+            0.15 * len(spots)) or len(spots) > 170_000
+
+
+def test_the_text_that_ships_is_what_the_language_model_never_saw():
+    import os
+    from pathlib import Path
+    books = Path(os.environ.get("MINIFPT_DATA", "nowhere")) / "books"
+    if not books.is_dir():
+        pytest.skip("set MINIFPT_DATA to a folder with books/")
+    shipped = minifpt.files.weights.shipped("held-out.txt").read_bytes()
+    text = tasks.get("text", files=[books])
+    parts = [p for p in shipped.split(b"\n\n") if len(p) > 200]
+    held_out, trained = text.bytes["test"].tobytes(), text.bytes["train"].tobytes()
+    assert len(shipped) < 200_000 and len(parts) > 100
+    assert all(part in held_out for part in parts)
+    assert not any(part in trained for part in parts)
+
+
+def test_typos_accuracy_is_balanced():
+    task = tasks.get("typos", tokens=4, share=0.25)
+    y = np.array([[0, 0, 0, 1]])
+    nothing = np.tile(np.array([1.0, 0.0], np.float32), (1, 4, 1))      # "all are kept"
+    assert task.accuracy(nothing, y) == 0.5
+    assert task.accuracy(np.eye(2, dtype=np.float32)[y], y) == 1.0
+    assert task.accuracy(nothing, np.zeros((1, 4), int)) == 1.0         # where there is one kind
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"share": 0}, "share must be"), ({"share": 1}, "share must be"), ({"share": np.nan}, "share"),
+    ({"tokens": 0}, "tokens must be"), ({"tokens": 20_000}, "expected more than tokens=20000")])
+def test_typos_refuses(options, message):
+    with pytest.raises(ValueError, match=f"^t[a-z]*: [^\n]*{message}"):
+        tasks.get("typos", **options)
+
+
+# ------------------------------------------------------------------------------ few labels
+
+
+@pytest.mark.parametrize("of", ["digits", "bit-xor", "listops"])
+def test_few_labels(of):
+    task = tasks.get("few", of=of, labels=7)
+    x, y = task.examples()
+    assert len(x) == len(y) == 7 and task.name == f"few-{of}" and task.classes == task.task.classes
+    known = {a.tobytes() for a in x}
+    drawn, _ = task.batch(rng(), 200, "train")
+    assert {a.tobytes() for a in drawn} == known          # all of them, and no others
+    again = tasks.get("few", of=of, labels=7)
+    np.testing.assert_array_equal(again.examples()[0], x)
+    assert not np.array_equal(tasks.get("few", of=of, labels=7, draw=1).examples()[0], x)
+    assert again.fingerprint() == task.fingerprint() != tasks.get(
+        "few", of=of, labels=7, draw=1).fingerprint()
+    np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0], task.task.batch(rng(), 9, "test")[0])
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"of": "few"}, "expected the name of another task"), ({"of": 3}, "expected the name"),
+    ({"of": "nosuch"}, "of is 'nosuch', expected"), ({"labels": 0}, "labels must be"),
+    ({"draw": -1}, "draw must be")])
+def test_few_refuses(options, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}"):
+        tasks.get("few", **options)
+
+
+# --------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize("args", [
+    ["listops", "--length", 12, "--depth", 1], ["typos", "--share", 0.3, "--tokens", 16],
+    ["few", "--of", "digits", "--labels", 20, "--model", "minigpt-images"]])
+def test_from_the_command_line(args, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert cli.main(["train", *args, "--steps", 2, "--out", out]) == 0
+    settings = json.loads((out / "config.json").read_text())
+    given_ = dict(zip([a.strip("-") for a in args[1::2]], args[2::2], strict=True))
+    assert all(settings["options"][k] == v for k, v in given_.items() if k != "model")
+    assert cli.main(["train", *args, "--steps", 2, "--out", out, "--resume"]) == 0
+    assert cli.main(["plan", *args, "--batch-size", 2]) == 0
