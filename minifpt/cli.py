@@ -77,23 +77,20 @@ def parser(argv=()):
         return sub
 
     def model_options(sub):
-        sub.add_argument("--model", default=MODEL, metavar="MODEL",
-                         help=f"the trunk: weights by name or path; random, or random:SHAPE, one "
-                              f"of {', '.join(SHAPES)}, with @0.55 at a spread of 0.55 / "
-                              f"sqrt(channels), GPT-2's own at its width; statistics:NAME, random with the mean "
-                              f"and spread of each array of those weights; A+MASK=B, A with the "
-                              f"parameters of B that a mask names; or FILE.py:FUNCTION, which "
-                              f"makes one of your own (default: {MODEL})")
-        sub.add_argument("--freeze", default="fpt", metavar="MASK",
-                         help="fpt, full, output_only, or groups and patterns: "
-                              "'attn,mlp,h.3.ln_1.*' (default: fpt)")
+        sub.add_argument("--model", default=MODEL, metavar="MODEL", help=(
+            f"the trunk: weights by name or path; random, or random:SHAPE, one of "
+            f"{', '.join(SHAPES)}, with @0.55 at a spread of 0.55 / sqrt(channels), GPT-2's own at "
+            "its width; statistics:NAME, random with the mean and spread of each array of those "
+            "weights; A+MASK=B, A with the parameters of B that a mask names; or FILE.py:FUNCTION, "
+            f"which makes one of your own (default: {MODEL})"))
+        sub.add_argument("--freeze", default="fpt", metavar="MASK", help=(
+            "fpt, full, output_only, or groups and patterns: 'attn,mlp,h.3.ln_1.*' (default: fpt)"))
+
     def run_options(sub, *names, whose="the task's"):
         kinds = {"--steps": int, "--batch-size": int, "--lr": float, "--dropout": float}
         for name in names:
-            sub.add_argument(name, type=kinds[name], help=f"default: {whose}")
-        if whose == "the task's" and "--lr" in names:
-            sub.add_argument("--schedule", choices=["constant", "cosine"],
-                             help=f"of the learning rate (default: {whose})")
+            sub.add_argument(name, type=kinds.get(name), help=f"default: {whose}",
+                             choices=["constant", "cosine"] if name == "--schedule" else None)
 
     def task_options(sub):
         """The tasks and the options of all of them.  One that has the name of an option of the
@@ -108,16 +105,16 @@ def parser(argv=()):
                 of.setdefault(option, []).append(name)
         taken = {flag for action in sub._actions for flag in action.option_strings}
         for option, by in sorted(of.items()):
-            flag = option.replace("_", "-")
-            flags = [f for f in (f"--{flag}", f"--task-{flag}") if f not in taken]
-            taken.update(flags)
-            for f in flags:                               # the longer one works everywhere
-                sub.add_argument(f, dest=f"option:{option}", metavar="VALUE", help=(
-                    f"option of {', '.join(by)}" if f == flags[0] else argparse.SUPPRESS))
+            flag, shown = option.replace("_", "-"), f"option of {', '.join(by)}"
+            for f in (f"--{flag}", f"--task-{flag}"):     # the longer one works everywhere
+                if f not in taken:
+                    sub.add_argument(f, dest=f"option:{option}", metavar="VALUE", help=shown)
+                    shown = argparse.SUPPRESS
+                    taken.add(f)
 
     sub = command(train, "Train a frozen pretrained transformer on a task.")
     model_options(sub)
-    run_options(sub, "--steps", "--batch-size", "--lr", "--dropout")
+    run_options(sub, "--steps", "--batch-size", "--lr", "--schedule", "--dropout")
     sub.add_argument("--seed", type=seed, default=0, help="default: 0")
     sub.add_argument("--out", type=Path, help="the run's folder (default: a new runs/TASK)")
     sub.add_argument("--resume", action="store_true",
@@ -136,7 +133,7 @@ def parser(argv=()):
                      help="how many seeds a learning rate is chosen by (default: 1)")
     sub.add_argument("--jobs", type=int, default=1, metavar="N",
                      help="processes at a time, each with one BLAS thread (default: 1)")
-    run_options(sub, "--steps", "--batch-size", "--lr", "--dropout")
+    run_options(sub, "--steps", "--batch-size", "--lr", "--schedule", "--dropout")
     sub.add_argument("--out", type=Path, default=Path("runs/compare"))
     task_options(sub)
 
@@ -219,8 +216,7 @@ def task_names(args, default=None):
     if not named:
         raise ValueError(f"no TASK given: expected one of {', '.join(NAMES)}, or FILE.py:CLASS")
     if "text" in named:
-        raise ValueError("text is no TASK here: 'minifpt pretrain language --text FILE' trains on "
-                         "text")
+        raise ValueError("text is no TASK here: 'minifpt pretrain language --text FILE' trains on it")
     return named
 
 
@@ -273,8 +269,7 @@ def train(args):
         task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
         checkpoint_every=args.checkpoint_every, **options)
     last = history[-1]
-    counts = model.counts(task.tokens)
-    total, trained = (sum(n) for n in zip(*counts.values(), strict=True))
+    total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     held_out = task.test_set() if hasattr(task, "test_set") else None
     n = len(held_out[0]) if held_out else "fresh"
     print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
@@ -310,10 +305,9 @@ def plan_command(args):
     made = plan.plan(task, spec, mask, batch, options["dropout"])
     config = made.model.trunk.config
     shape = f"{config.n_layer} blocks, " if made.measured else ""
-    every, examples = (inspect.signature(training).parameters[name].default
-                       for name in ("eval_every", "test_examples"))
+    every, examples = training.__kwdefaults__["eval_every"], training.__kwdefaults__["test_examples"]
     tests = -(-steps // every) * examples
-    rows = {
+    print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}",
         "a step": duration(made.step),
@@ -321,8 +315,11 @@ def plan_command(args):
         f"{tests:,} tests": f"{duration(tests * made.test)}, {examples} every {every} steps",
         "memory": f"{made.peak / 1e6:,.0f} MB at most, {made.weights / 1e6:,.0f} MB of it weights",
         "measured on": (f"{made.measured} of {config.n_layer} blocks" if made.measured else
-                        "the whole trunk") + f", {fast.cores()} threads",
-    }
+                        "the whole trunk") + f", {fast.cores()} threads"})
+
+
+def print_rows(rows):
+    """Print {name: value}, a line each."""
     for name, value in rows.items():
         print(f"{name:18} {value}")
 
@@ -331,37 +328,25 @@ def duration(seconds):
     """Seconds as text in two units at most: ``1.5 ms``, ``2.5 s``, ``3 min 20 s``, ``2 d 5 h``."""
     if seconds < 60:
         return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    for size, unit, part, of in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"),
-                                 (60, "min", 1, "s")):
-        if seconds >= size:
-            whole, rest = divmod(round(seconds / part), size // part)
-            return f"{whole} {unit} {rest} {of}"
+    size, unit, part, of = next(row for row in (
+        (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")) if seconds >= row[0])
+    whole, rest = divmod(round(seconds / part), size // part)
+    return f"{whole} {unit} {rest} {of}"
 
 
 def gradcheck_command(args):
     rng = np.random.default_rng(args.seed)
     n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
-
-    def dropped():
-        return np.random.default_rng(args.seed)
-    checks = {
-        "linear": (F.linear, F.linear_backward, (n((2, 5, 4)), n((4, 6)), n(6))),
-        "embedding": (F.embedding, F.embedding_backward, (ids, n((7, 6)))),
-        "layer_norm": (F.layer_norm, F.layer_norm_backward, (n((2, 5, 8)), n(8), n(8))),
-        "unembedding": (F.unembedding, F.unembedding_backward, (n((2, 5, 4)), n((7, 4)))),
-        "positions": (F.positions, F.positions_backward, (n((2, 5, 4)), n((6, 4)))),
-        "gelu": (F.gelu, F.gelu_backward, (n((2, 5, 8)),)),
-        "gelu_exact": (F.gelu_exact, F.gelu_exact_backward, (n((2, 5, 8)),)),
-        "relu": (F.relu, F.relu_backward, (n((2, 5, 8)),)),
-        "softmax": (F.softmax, F.softmax_backward, (n((2, 5, 8)),)),
-        "dropout": (lambda x: F.dropout(x, 0.3, dropped()), F.dropout_backward, (n((5, 8)),)),
-        "attention": (lambda qkv: F.attention(qkv, 2, 0.3, dropped()), F.attention_backward,
-                      (n((2, 5, 24)),)),
-        "log_sum_exp": (F.log_sum_exp, F.log_sum_exp_backward, (n((2, 5, 8)),)),
-        "cross_entropy": (lambda x: F.cross_entropy(x, ids), F.cross_entropy_backward,
-                          (n((2, 5, 7)),)),
-    }
-    reports = {name: gradcheck(*check, seed=args.seed) for name, check in checks.items()}
+    x = n((2, 5, 8))
+    inputs = {"linear": (x, n((8, 6)), n(6)), "embedding": (ids, n((7, 6))),
+              "layer_norm": (x, n(8), n(8)), "unembedding": (x, n((7, 8))),
+              "positions": (x, n((6, 8))), "gelu": (x,), "gelu_exact": (x,), "relu": (x,),
+              "softmax": (x,), "dropout": (x,), "attention": (n((2, 5, 24)),),
+              "log_sum_exp": (x,), "cross_entropy": (x,)}
+    options = {"dropout": {"p": 0.3}, "attention": {"n_head": 2, "p": 0.3},
+               "cross_entropy": {"targets": ids}}
+    reports = {name: check_operation(name, args.seed, arrays, options.get(name, {}))
+               for name, arrays in inputs.items()}
 
     def off_zero(model):                                  # scales and biases off 1 and 0
         for p in model.parameters():
@@ -369,11 +354,11 @@ def gradcheck_command(args):
         return model
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
-        trunk = off_zero(GPT2(config, seed=args.seed, dtype=np.float64))
+        trunk = off_zero(GPT2(config, args.seed, np.float64))
         reports[f"GPT2, {activation}{', causal' * causal}"] = gradcheck_layer(trunk, n((2, 5, 8)))
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
-    reports["LanguageModel"] = gradcheck_layer(
-        off_zero(LanguageModel(config, args.seed, np.float64)), ids)
+    lm = off_zero(LanguageModel(config, args.seed, np.float64))
+    reports["LanguageModel"] = gradcheck_layer(lm, ids)
     for preset in ("full", "fpt", "output_only"):
         model = FPT(off_zero(GPT2(config, args.seed, np.float64)), 3, 4, 2, seed=args.seed)
         model.freeze(FreezeMask.parse(preset))
@@ -385,6 +370,17 @@ def gradcheck_command(args):
     failed = sum(not report for report in reports.values())
     print(f"{len(reports) - failed} passed, {failed} failed")
     return int(failed > 0)
+
+
+def check_operation(name, seed, inputs, options):
+    """Gradcheck of an operation of ``functional``; a random one draws the same at each pass."""
+    function = vars(F)[name]
+    names = list(inspect.signature(function).parameters)
+
+    def op(*x):
+        rng = {"rng": np.random.default_rng(seed)} if "rng" in names else {}
+        return function(*x, **options, **rng)
+    return gradcheck(op, vars(F)[f"{name}_backward"], inputs, names=names, seed=seed)
 
 
 def pretrain_command(args):
@@ -443,7 +439,7 @@ def lessons_command(args):
 
 def info(args):
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    rows = {
+    print_rows({
         "minifpt": f"{__version__} in {Path(__file__).resolve().parent}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
@@ -453,7 +449,4 @@ def info(args):
         "weights": ", ".join(weights.available()) or "none found",
         "looked for in": ", ".join(map(str, weights.folders())),
         "data": os.environ.get("MINIFPT_DATA", "MINIFPT_DATA is not set") + ", then "
-                + str(cache_folder() / "data"),
-    }
-    for name, value in rows.items():
-        print(f"{name:18} {value}")
+                + str(cache_folder() / "data")})

@@ -130,7 +130,7 @@ def picture(fig):
     image = Image.open(raw).convert("RGB")
     image.quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     titles = "; ".join(t for ax in fig.axes for side in ("left", "center")
-                       if (t := ax.get_title(side)))
+                       if (t := ax.get_title(side).strip()))
     _display({"image/png": base64.b64encode(small.getvalue()).decode(),
               "text/plain": f"Picture: {titles}"},
              {"image/png": {"width": round(image.width * 90 / 150), "alt": titles or "picture"}})

@@ -8,7 +8,6 @@ import pytest
 from test_data import write_mnist
 
 from minifpt import tasks
-from minifpt.tasks import listops
 
 TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size": 8}, "mnist": {},
          "text": {"tokens": 16}, "few": {"of": "digits", "labels": 50},
@@ -141,15 +140,6 @@ def test_get_says_what_there_is():
     ("digits", {"size": 28, "patch": 8}, "divisible by patch, got size=28 and patch=8"),
     ("mnist", {"size": 30}, "size must be 28 or 32, got 30"),
     ("mnist", {"patch": 5}, "divisible by patch, got size=28 and patch=5"),
-    ("few", {"of": "few"}, "few: of is 'few', expected the name of another task"),
-    ("few", {"of": "nothing"}, "no task 'nothing'"), ("few", {"labels": 0}, "labels must be"),
-    ("few", {"draw": -1}, "few: draw must be a whole number, at least 0, got -1"),
-    ("few", {"of": "text"}, "text needs the option 'files'"),
-    ("listops", {"length": 3}, "listops: length must be a whole number, at least 4, got 3"),
-    ("listops", {"depth": 0}, "depth must be"), ("listops", {"arguments": 1}, "arguments must be"),
-    ("listops", {"least": 65}, "least is 65, expected at most length=64"),
-    ("typos", {"share": 1}, "typos: share must be between 0 and 1, got 1"),
-    ("typos", {"tokens": 10 ** 9}, "expected more than tokens"),
     ("text", {"files": []}, "files is empty"),
     ("text", {"files": "x", "held_out": 1.5}, "held_out must be between 0 and 1"),
 ])
@@ -328,24 +318,6 @@ def test_digits_are_all_different():
     assert (places.std(axis=1) > 0.8).all()               # shifted, in both directions
 
 
-# ------------------------------------------------------------------------- few labels
-
-
-def test_few_trains_on_the_same_few_and_is_tested_as_the_other_task():
-    task, whole = tasks.get("few", of="bit-xor", labels=7), tasks.get("bit-xor")
-    assert task.name == "few-bit-xor" and task.tokens == whole.tokens
-    seen = {x.tobytes() for x in task.batch(rng(1), 300)[0]}
-    assert len(seen) == 7 and seen == {x.tobytes() for x in task.batch(rng(2), 300)[0]}
-    of = {x.tobytes(): y.tobytes() for x, y in zip(*task.examples(), strict=True)}
-    for x, y in zip(*task.batch(rng(3), 50), strict=True):
-        assert of[x.tobytes()] == y.tobytes()
-    for split in ("validation", "test"):
-        for a, b in zip(task.batch(rng(4), 20, split), whole.batch(rng(4), 20, split), strict=True):
-            np.testing.assert_array_equal(a, b)
-    other = {x.tobytes() for x in tasks.get("few", of="bit-xor", labels=7, draw=1).examples()[0]}
-    assert other != seen
-
-
 def test_few_of_mnist(tmp_path):
     write_mnist(tmp_path)
     task = tasks.get("few", of="mnist", labels=3, data=tmp_path)
@@ -357,124 +329,7 @@ def test_few_of_mnist(tmp_path):
     assert tasks.get("few", of="mnist", labels=4, data=tmp_path).fingerprint() != task.fingerprint()
 
 
-# ---------------------------------------------------------------------------- ListOps
-
-
-def worth(words):
-    """The value of an expression, by recursion over what is left of its words."""
-    word = words.pop(0)
-    if word.isdigit():
-        return int(word)
-    values = []
-    while words[0] != "]":
-        values.append(worth(words))
-    words.pop(0)
-    values.sort()
-    n = len(values)
-    return {"[MIN": values[0], "[MAX": values[-1], "[SM": sum(values) % 10,
-            "[MED": (values[(n - 1) // 2] + values[n // 2]) // 2}[word]
-
-
-@pytest.mark.parametrize("text, value", [
-    ("[MAX 4 3 [MIN 2 3 ] 1 0 ]", 4), ("[SM 5 6 7 ]", 8), ("[MED 1 2 ]", 1), ("[MED 9 1 5 ]", 5),
-    ("[MED 1 2 4 5 ]", 3), ("( ( ( [MIN 7 ) [SM 9 9 ] ) ] )", 7),
-    ("[SM [SM 9 9 ] [MAX 0 1 ] ]", 9)])
-def test_listops_by_hand(text, value):
-    assert listops.evaluate(listops.parse(text)) == value
-    assert worth(text.replace("(", "").replace(")", "").split()) == value
-
-
-@pytest.mark.parametrize("options", [{}, {"length": 12, "depth": 2, "arguments": 3, "least": 6},
-                                     {"length": 200, "depth": 6, "arguments": 8, "least": 50}])
-def test_listops_are_worth_what_they_say(options):
-    task = tasks.get("listops", **options)
-    x, y = task.batch(rng(), 60)
-    assert x.shape == (60, task.length) and y.shape == (60, 1)
-    for ids, answer in zip(x, y[:, 0], strict=True):
-        words = [listops.SYMBOLS[i] for i in ids if i != listops.PAD]
-        assert (ids[:task.length - len(words)] == listops.PAD).all()      # from the left
-        assert task.least <= len(words) <= task.length and words[0].startswith("[")
-        depth = np.cumsum([word.startswith("[") - (word == "]") for word in words])
-        assert depth.max() <= task.depth and depth[-1] == 0 and (depth[:-1] > 0).all()
-        assert worth(words) == answer
-    assert len(set(y[:, 0])) > 5
-
-
-def test_listops_that_do_not_exist(monkeypatch):
-    """Neither a loop without end nor an empty batch."""
-    monkeypatch.setattr(listops, "TRIES", 1000)
-    with pytest.raises(ValueError, match="none of 1,000 expressions of depth 1 had 50 to 64"):
-        tasks.get("listops", depth=1, least=50).batch(rng(), 1)
-
-
-ARENA = ("Source\tTarget\n( ( ( [MAX 1 ) 7 ) ] )\t7\n[SM 5 6 [MIN 1 2 ] ]\t2\n"
-         "[MIN 3 [MED 8 9 ] ]\t3\n")
-
-
-@pytest.fixture
-def arena(tmp_path):
-    """A folder with files as the Long Range Arena writes them."""
-    for stem in ("train", "val", "test"):
-        (tmp_path / f"basic_{stem}.tsv").write_text(ARENA)
-    return tmp_path
-
-
-def test_listops_from_the_arena_s_files(arena):
-    task = tasks.get("listops", length=7, files=arena)    # the second has eight symbols
-    x, y = task.test_set()
-    assert y.tolist() == [[7], [3]]
-    assert [listops.SYMBOLS[i] for i in x[0] if i != listops.PAD] == ["[MAX", "1", "7", "]"]
-    assert (x[:, -1] == listops.SYMBOLS.index("]")).all() and x.shape == (2, 7)
-    drawn, _ = task.batch(rng(), 20, "validation")
-    assert {row.tobytes() for row in drawn} == {row.tobytes() for row in x}
-    assert tasks.get("listops", length=8, files=arena).fingerprint() != task.fingerprint()
-
-
-@pytest.mark.parametrize("text, message", [
-    ("[MAX 1 2 ]\t3\n", "line 1 is no expression and its value .*it comes to 2, not 3"),
-    ("[MAX 1 2 ]\n", "line 1 is no expression"), ("[MAX 1 2 ]\t2\t3\n", "line 1 is no"),
-    ("[MAX 1 2 ]\ttwo\n", "line 1 is no"), ("[AVG 1 2 ]\t1\n", r"no symbol '\[AVG'"),
-    ("[MAX 1 2\t2\n", "brackets do not match"), ("1 2\t2\n", "brackets do not match"),
-    ("]\t2\n", "line 1 is no"), ("[MAX ]\t2\n", "line 1 is no"), ("", "holds no expression"),
-    ("Source\tTarget\n", "holds no expression of at most 64 symbols")])
-def test_damaged_arena_files(arena, text, message):
-    (arena / "basic_test.tsv").write_text(text)
-    with pytest.raises(ValueError, match=f"basic_test.tsv: .*{message}") as e:
-        tasks.get("listops", files=arena).batch(rng(), 2, "test")
-    assert "\n" not in str(e.value)
-
-
-def test_missing_arena_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="listops: there is no file .*basic_train.tsv"):
-        tasks.get("listops", files=tmp_path / "none").batch(rng(), 2)
-
-
-# ------------------------------------------------------------------------------ typos
-
-
-def test_typos_say_which_bytes_are_not_the_writer_s(tmp_path):
-    (tmp_path / "a.txt").write_bytes(bytes(i % 26 + 97 for i in range(4000)))     # a ... z a ...
-    task = tasks.get("typos", files=[tmp_path / "a.txt"], tokens=26, share=0.3)
-    x, y = task.batch(rng(), 200)
-    assert abs(y.mean() - 0.3) < 5 * math.sqrt(0.3 * 0.7 / y.size)
-    for row, replaced in zip(x, y, strict=True):
-        kept = replaced == 0                              # each letter tells where it began
-        starts = (row - 97 - np.arange(26))[kept] % 26
-        assert len(set(starts)) == 1
-        assert ((row[~kept] >= 97) & (row[~kept] < 123)).all()
-
-
-def test_typos_accuracy_is_balanced():
-    task = tasks.get("typos", tokens=8)
-    y = np.array([[1, 0, 0, 0, 0, 0, 0, 0]])
-
-    def accuracy(said):
-        return task.accuracy(np.eye(2, dtype=np.float32)[np.array([said])].reshape(1, 8, 2), y)
-    assert accuracy([0] * 8) == accuracy([1] * 8) == 0.5  # to say always the same is to guess
-    assert accuracy([1, 0, 0, 0, 0, 0, 0, 0]) == 1.0
-    assert accuracy([1, 1, 1, 1, 1, 1, 1, 0]) == pytest.approx((1 + 1 / 7) / 2)
-    y = np.zeros((1, 8), int)
-    assert accuracy([0] * 8) == 1.0                       # none was replaced
+# ------------------------------------------------------------------------------- text
 
 
 def test_typos_text_ships_and_its_splits_are_disjoint():
@@ -486,9 +341,6 @@ def test_typos_text_ships_and_its_splits_are_disjoint():
         whole = books[a].tobytes()
         piece = len(books[b]) // 3
         assert books[b].tobytes()[piece:piece + 200] not in whole
-
-
-# ------------------------------------------------------------------------------- text
 
 
 def book(path, body, start="*** START OF THE BOOK ***", end="*** END OF THE BOOK ***"):
