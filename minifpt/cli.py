@@ -216,7 +216,7 @@ def task_names(args, default=None):
     if not named:
         raise ValueError(f"no TASK given: expected one of {', '.join(NAMES)}, or FILE.py:CLASS")
     if "text" in named:
-        raise ValueError("text is no TASK here: 'minifpt pretrain language --text FILE' trains on it")
+        raise ValueError("text is no TASK: 'minifpt pretrain language --text FILE' trains on text")
     return named
 
 
@@ -305,7 +305,7 @@ def plan_command(args):
     made = plan.plan(task, spec, mask, batch, options["dropout"])
     config = made.model.trunk.config
     shape = f"{config.n_layer} blocks, " if made.measured else ""
-    every, examples = training.__kwdefaults__["eval_every"], training.__kwdefaults__["test_examples"]
+    every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "

@@ -31,8 +31,7 @@ TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal log_s
 @cache
 def cores():
     """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
-        os.cpu_count() or 1)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     return min(available, int(limit)) if limit.isdecimal() and int(limit) else available
 
@@ -44,11 +43,7 @@ def shared(work, pieces):
     step's matrix products it would gain nothing.
     """
     with ThreadPoolExecutor(cores()) as pool:
-        for _ in pool.map(work, pieces):                  # raises what a worker raised
-            pass
-
-
-# --------------------------------------------------------------- settings of the process
+        list(pool.map(work, pieces))                      # raises what a worker raised
 
 
 class ProcessSetting:
@@ -92,10 +87,9 @@ def _openblas(name, result=ctypes.c_int):
         lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     except (OSError, AttributeError):
         return None
-    for spelling in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}",
-                     f"openblas_{name}64_", f"openblas_{name}"):
-        if hasattr(lib, spelling):
-            function = getattr(lib, spelling)
+    for spelling in ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}"):
+        function = getattr(lib, spelling.format(name), None)
+        if function:
             function.restype = result
             return function
     return None
@@ -145,9 +139,6 @@ def kept_memory():
     malloc_trim(0)
 
 
-# ------------------------------------------------------------------------ layer norm
-
-
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     """As :func:`functional.layer_norm`, in place where it can be: fewer passes over memory."""
     F.check_layer_norm(x, w, b)
@@ -174,9 +165,6 @@ def layer_norm_backward(dy, cache):
         dx *= rstd
     _, dw, db = F.layer_norm_backward(dy, cache._replace(need=(False, *need[1:])))
     return dx, dw, db
-
-
-# ------------------------------------------------------------------------------ GELU
 
 
 def gelu(x):
@@ -217,16 +205,10 @@ def gelu_backward(dy, cache):
     return np.multiply(dy, cache.derivative, out=dy)
 
 
-# -------------------------------------------------------------------------- residual
-
-
 def residual_backward(dy, dbranch):
     """``dx = dy + dbranch``, written over ``dbranch``, which the caller gives away."""
     dbranch += dy
     return dbranch
-
-
-# -------------------------------------------------------------- multi-head attention
 
 
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
@@ -284,9 +266,8 @@ def _tiled_attention(qkv, n_head, drop, rng, causal):
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
     with single_threaded_blas:
-        if isinstance(cache, F.AttentionCache):
-            return F.attention_backward(dy, cache)
-        return _tiled_attention_backward(dy, cache)
+        simple = isinstance(cache, F.AttentionCache)
+        return (F.attention_backward if simple else _tiled_attention_backward)(dy, cache)
 
 
 def _tiled_attention_backward(dy, cache):
@@ -299,14 +280,11 @@ def _tiled_attention_backward(dy, cache):
     tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
     for piece in _pieces(B, H, T):
         qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
-        dkp = dvp = None
         for n, (i, j, seen) in reversed(list(enumerate(tiles))):
             a = _scores(qs, kt, i, j, seen, causal)
             a -= lse[*piece, i:j]
             np.exp(a, out=a)
-            dyt = dy[*piece, i:j]
-            if drop:
-                dyt = dyt * (65536 / (65536 - drop))
+            dyt = dy[*piece, i:j] * (65536 / (65536 - drop)) if drop else dy[*piece, i:j]
             da = dyt @ vt[..., :seen]
             if drop:
                 da *= kept[n][piece]
@@ -317,13 +295,12 @@ def _tiled_attention_backward(dy, cache):
             dvt = a.swapaxes(-1, -2) @ dyt
             np.multiply(da @ k[*piece, :seen], scale, out=dq[*piece, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
-            if dkp is None:                               # the last tile sees every key
+            if j == T:                                    # the last tile sees every key
                 dkp, dvp = dkt, dvt
             else:
                 dkp[..., :seen, :] += dkt
                 dvp[..., :seen, :] += dvt
-        dk[piece] = dkp
-        dv[piece] = dvp
+        dk[piece], dv[piece] = dkp, dvp
     return dqkv
 
 

@@ -45,19 +45,17 @@ class Trunk(Protocol):
 
 def check_trunk(trunk):
     """Raise a one-line ``ValueError`` for what is no :class:`Trunk`."""
-    lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
-             if not hasattr(trunk, name)]
-    if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
-        wrong = f"it has no {', '.join(lacks) or 'config.n_embd'}"
-    else:
-        wrong = next(misfits(trunk), None)
-    if wrong:
+    for wrong in misfits(trunk):
         raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
                          f"{wrong} (see minifpt.fpt.Trunk)")
 
 
 def misfits(trunk):
     """What of a trunk is not as :class:`Trunk` says, one text after the other."""
+    lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
+             if not hasattr(trunk, name)]
+    if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
+        yield f"it has no {', '.join(lacks) or 'config.n_embd'}"
     C, dtype = trunk.config.n_embd, trunk.dtype
     if not isinstance(C, (int, np.integer)) or C < 1:
         yield f"config.n_embd is {C!r}, expected a whole number, at least 1"
@@ -73,10 +71,6 @@ def misfits(trunk):
             yield "named_parameters gives something else than pairs (name, Parameter)"
 
 
-def extras(trunk):
-    """Which of the two optional keywords a trunk's ``forward`` takes."""
-    takes = inspect.signature(trunk.forward).parameters
-    return [name for name in ("need_dx", "last") if name in takes]
 
 
 class FPT(Layer):
@@ -112,17 +106,23 @@ class FPT(Layer):
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
-        self._check(x)
-        ids = np.issubdtype(x.dtype, np.integer)
+        ids, input_dim = np.issubdtype(x.dtype, np.integer), len(self.input.weight.data)
+        if x.ndim != 3 - ids or (not ids and x.shape[2] != input_dim):
+            raise ValueError(f"FPT: x has shape {x.shape}, expected "
+                             + ("(B, T)" if ids else f"(B, T, {input_dim})"))
+        if x.shape[1] < self.output_tokens:
+            raise ValueError(f"FPT: x has {x.shape[1]} tokens, {self.output_tokens} of them are "
+                             "to be read")
         p, cache = getattr(self.trunk.config, "dropout", 0.0) if train else 0.0, {}
         x = x if ids else x.astype(self.trunk.dtype, copy=False)
         x, cache["input"] = self.input.forward(x, need_dx=False)
         x, cache["dropout"] = F.dropout(x, p, rng)
         if cache["input"] is None:
             cache["dropout"] = None                       # nothing runs back this far
+        takes = inspect.signature(self.trunk.forward).parameters
         options = {"need_dx": cache["input"] is not None, "last": self.output_tokens}
         hidden = self.trunk.forward(
-            x, train, rng, **{name: options[name] for name in extras(self.trunk)})
+            x, train, rng, **{name: options[name] for name in options if name in takes})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
         if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
                 or hidden[0].dtype != x.dtype):
@@ -145,14 +145,6 @@ class FPT(Layer):
         if cache["input"] is not None:
             self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
 
-    def _check(self, x):
-        ids, input_dim = np.issubdtype(x.dtype, np.integer), len(self.input.weight.data)
-        if x.ndim != 3 - ids or (not ids and x.shape[2] != input_dim):
-            raise ValueError(f"FPT: x has shape {x.shape}, expected "
-                             + ("(B, T)" if ids else f"(B, T, {input_dim})"))
-        if x.shape[1] < self.output_tokens:
-            raise ValueError(f"FPT: x has {x.shape[1]} tokens, "
-                             f"{self.output_tokens} of them are to be read")
 
     def predict(self, x):
         """Logits without dropout and without a cache."""

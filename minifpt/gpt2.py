@@ -41,19 +41,16 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is no multiple of "
                              f"n_head {self.n_head}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"GPT2Config: dropout is {self.dropout}, expected 0 <= p < 1")
-        if not 0 < self.layer_norm_epsilon < math.inf:
-            raise ValueError(f"GPT2Config: layer_norm_epsilon is {self.layer_norm_epsilon}, "
-                             "expected more than 0")
-        if not 0 < self.initializer_range < math.inf:
-            raise ValueError(f"GPT2Config: initializer_range is {self.initializer_range}, "
-                             "expected more than 0")
-        if self.activation_function not in [*ACTIVATIONS]:
-            raise ValueError(f"GPT2Config: activation_function is '{self.activation_function}', "
-                             f"expected one of {', '.join(ACTIVATIONS)}")
-        if not isinstance(self.causal, bool):
-            raise ValueError(f"GPT2Config: causal is {self.causal}, expected True or False")
+        for name, good, expected in (
+                ("dropout", 0 <= self.dropout < 1, "0 <= p < 1"),
+                ("layer_norm_epsilon", 0 < self.layer_norm_epsilon < math.inf, "more than 0"),
+                ("initializer_range", 0 < self.initializer_range < math.inf, "more than 0"),
+                ("activation_function", self.activation_function in [*ACTIVATIONS],
+                 f"one of {', '.join(ACTIVATIONS)}"),
+                ("causal", isinstance(self.causal, bool), "True or False")):
+            if not good:
+                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r}, expected "
+                                 f"{expected}")
 
 
 # The shapes that have a name: OpenAI's, and the one of the weights that ship.
@@ -110,9 +107,8 @@ class GPT2(Pretrained):
 
     Initialised as GPT-2 is: normal with standard deviation ``initializer_range``, divided by
     ``sqrt(2 n_layer)`` for the projections that write into the residual stream; biases 0,
-    scales 1.  Each parameter
-    draws from a generator of its own, seeded by ``seed`` and its name; with ``seed=None`` all
-    are 0 and take no memory until they are written.
+    scales 1.  Each parameter draws from a generator of its own, seeded by ``seed`` and its
+    name; with ``seed=None`` all are 0 and take no memory until they are written.
     """
 
     def __init__(self, config=None, seed=0, dtype=np.float32):

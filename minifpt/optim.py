@@ -37,21 +37,20 @@ class Adam:
             if self.m[i] is None:
                 self.m[i] = np.zeros_like(self.parameters[i].data)
                 self.v[i] = np.zeros_like(self.parameters[i].data)
-        small = {i for i in reached if self.parameters[i].data.size < SMALL
-                 and not (self.weight_decay and self.parameters[i].data.ndim > 1)}
-        self._update_joined(sorted(small))
-        pieces = []
+        small, pieces = [], []
         for i in reached:
-            if i not in small:
-                p = self.parameters[i]
-                arrays = p.data, p.grad, self.m[i], self.v[i]
-                keep = 1 - self.lr * self.weight_decay * (p.data.ndim > 1)
-                if not all(a.flags.c_contiguous for a in arrays):
-                    pieces.append((arrays, keep))
-                    continue
+            p = self.parameters[i]
+            keep = 1 - self.lr * self.weight_decay * (p.data.ndim > 1)
+            arrays = p.data, p.grad, self.m[i], self.v[i]
+            if p.data.size < SMALL and keep == 1:
+                small.append(i)
+            elif not all(a.flags.c_contiguous for a in arrays):
+                pieces.append((arrays, keep))
+            else:
                 flat = [a.reshape(-1) for a in arrays]
                 pieces += [([a[n:n + BLOCK] for a in flat], keep)
                            for n in range(0, p.data.size, BLOCK)]
+        self._update_joined(small)
         if len(pieces) < MANY:
             for piece in pieces:
                 self._update(*piece)

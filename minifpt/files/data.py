@@ -35,10 +35,11 @@ def find(name, files, data=None):
     cache = cache_folder() / "data"
     given = data or os.environ.get("MINIFPT_DATA")
     places = ([Path(given).expanduser()] if given else []) + ([] if data else [cache])
-    for folder in [folder for place in places for folder in (place / name, place)]:
-        paths = [path for file in files for path in spellings(folder, file)[:1]]
-        if len(paths) == len(files):
-            return paths
+    for place in places:
+        for folder in (place / name, place):
+            paths = [path for file in files for path in spellings(folder, file)[:1]]
+            if len(paths) == len(files):
+                return paths
     if data:
         raise FileNotFoundError(f"{name}: {data} does not hold {' and '.join(files)}, "
                                 f"neither itself nor in its folder {name}")
@@ -58,8 +59,8 @@ def download(name, file, folder, looked):
     try:
         import pooch
     except ImportError:
-        raise FileNotFoundError(f"{looked}: install pooch to download them, or give "
-                                "their folder as MINIFPT_DATA or --data") from None
+        raise FileNotFoundError(f"{looked}: install pooch to download them, or give their folder "
+                                "as MINIFPT_DATA or --data") from None
     try:                          # pooch renames a file into place when its hash is right
         return Path(pooch.retrieve(URLS[name] + file, "sha256:" + SHA256[file], fname=file,
                                    path=folder, progressbar=True))
@@ -90,12 +91,11 @@ def read_idx(path, ndim):
     if head[:4] != magic:
         raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
                          f"'{magic.hex(' ')}', an IDX file of bytes with {ndim} axes")
-    if size > MOST:
-        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, at most {MOST:,} "
-                         "are read: damaged")
     if len(head) < start or len(raw) != size:
-        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, the file has "
-                         f"{'more' if len(raw) > size else f'{len(raw):,}'}: damaged or cut short")
+        has = (f"at most {MOST:,} are read" if size > MOST else
+               f"the file has {'more' if len(raw) > size else f'{len(raw):,}'}")
+        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, {has}: damaged or "
+                         "cut short")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
@@ -105,8 +105,7 @@ def mnist(split, data=None):
     ``split`` is "train" or "test"; see :func:`find` for ``data``.  The arrays are read-only.
     """
     stem = {"train": "train", "test": "t10k"}[split]
-    files = [f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"]
-    paths = find("mnist", files, data)
+    paths = find("mnist", [file for file in SHA256 if file.startswith(stem)], data)
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
     if images.shape != (len(labels), 28, 28) or len(labels) == 0 or labels.max() > 9:
         raise ValueError(f"{paths[0]}: images {images.shape} with {len(labels)} labels, "

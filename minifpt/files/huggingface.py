@@ -38,9 +38,6 @@ def is_checkpoint(path):
     return path.is_file() and (path.suffix == ".safetensors" or path.name in FILES)
 
 
-# ---------------------------------------------------------------------------- config
-
-
 def read_config(raw, path, dropout=None):
     """The fields of a :class:`minifpt.GPT2Config` from a ``config.json``'s, as a dict.
 
@@ -51,31 +48,24 @@ def read_config(raw, path, dropout=None):
     """
     if raw.get("model_type", "gpt2") != "gpt2":
         raise ValueError(f"{path}: model_type is '{raw['model_type']}', expected 'gpt2'")
-    for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-        if type(raw.get(key)) is not int or raw[key] < 1:
-            raise ValueError(f"{path}: {key} is {raw.get(key)}, expected an integer, at least 1")
-    width = 4 * raw["n_embd"]
-    for key, default, good in (
-            ("n_inner", None, (None, width)),
-            ("scale_attn_weights", True, (True,)),
-            ("scale_attn_by_inverse_layer_idx", False, (False,)),
-            ("add_cross_attention", False, (False,)),
-            ("pruned_heads", None, (None, {}))):
-        value = raw.get(key, default)
-        if value not in good:
-            raise ValueError(f"{path}: {key} is {value}, which minifpt does not build; it builds "
-                             f"{' or '.join(map(str, good))}")
+    shape = {key: raw.get(key) for key in ("n_layer", "n_head", "n_embd", "n_positions",
+                                           "vocab_size")}
+    for key, value in shape.items():
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{path}: {key} is {value}, expected an integer, at least 1")
+    for key, good in (("n_inner", (None, 4 * shape["n_embd"])), ("scale_attn_weights", (True,)),
+                      ("scale_attn_by_inverse_layer_idx", (False,)),
+                      ("add_cross_attention", (False,)), ("pruned_heads", (None, {}))):
+        if raw.get(key, good[0]) not in good:
+            raise ValueError(f"{path}: {key} is {raw[key]}, which minifpt does not build; it "
+                             f"builds {' or '.join(map(str, good))}")
     rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
     if dropout is None and len(set(rates.values())) > 1:
         raise ValueError(f"{path}: {', '.join(f'{k} {v}' for k, v in rates.items())}: minifpt has "
                          "one dropout for all three, give it as dropout")
-    shape = {key: raw[key] for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}
     return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
                     "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
                     "activation_function": raw.get("activation_function", "gelu_new")}
-
-
-# --------------------------------------------------------------------------- tensors
 
 
 def load_checkpoint(path, dropout=None):
@@ -88,8 +78,8 @@ def load_checkpoint(path, dropout=None):
     out.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
     path = tensor_file(Path(path))
-    raw = read_json(path.parent / "config.json")
-    config = read_config(raw, path.parent / "config.json", dropout)
+    raw = read_json(path.with_name("config.json"))
+    config = read_config(raw, path.with_name("config.json"), dropout)
     tensors = read_tensors(path)
     if any(name.startswith("transformer.") for name in tensors):
         tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()
@@ -126,8 +116,8 @@ class Tensor:
         try:
             with self.open_at_numbers() as f:
                 while left:
-                    block = np.frombuffer(f.read(min(left, BLOCK) * self.dtype.itemsize),
-                                          self.dtype)
+                    raw = f.read(min(left, BLOCK) * self.dtype.itemsize)
+                    block = np.frombuffer(raw, self.dtype)
                     if block.size == 0:
                         raise EOFError("the file ends within it")
                     left -= block.size
@@ -161,8 +151,6 @@ def read_tensors(path):
             if name not in shards[file]:
                 raise ValueError(f"{path}: says that '{name}' is in {file}, which lacks it")
         return {name: shards[file][name] for name, file in places.items()}
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
     return read_safetensors(path)
 
 
@@ -171,6 +159,8 @@ def read_safetensors(path):
 
     Raises ``ValueError`` when the header and the file do not fit together.
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
     size = os.path.getsize(path)
     with open(path, "rb") as f:
         first = 8 + int.from_bytes(f.read(8), "little")   # where the numbers begin
@@ -183,12 +173,10 @@ def read_safetensors(path):
         for name, entry in json.loads(header).items():
             if name == "__metadata__":
                 continue
-            shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
-            if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-                raise ValueError(f"'{name}' has shape {shape} at {begin} to {end}")
-            dtype = entry["dtype"]
-            if not isinstance(dtype, str):
-                raise ValueError(f"'{name}' has dtype {dtype}")
+            shape, (begin, end), dtype = tuple(entry["shape"]), entry["data_offsets"], entry["dtype"]
+            if not (isinstance(dtype, str)
+                    and all(type(n) is int and n >= 0 for n in (*shape, begin, end))):
+                raise ValueError(f"'{name}' has dtype {dtype}, shape {shape} at {begin} to {end}")
             if dtype in DTYPES:
                 if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
                     raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
@@ -214,9 +202,6 @@ def _open_at(path, start):
     f = open(path, "rb")
     f.seek(start)
     return f
-
-
-# ------------------------------------------------------------------------------- hub
 
 
 def download(repo):

@@ -57,13 +57,13 @@ class Run:
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
 
-    def named(self):
-        """(name, Parameter) of what is trained."""
-        return [(n, p) for n, p in self.model.named_parameters() if p.trainable]
+    def named(self, trainable=True):
+        """(name, Parameter) of what is trained, or of what is frozen."""
+        return [(n, p) for n, p in self.model.named_parameters() if p.trainable == trainable]
 
     def frozen(self):
         """CRC-32 of all frozen parameters: they are not in the checkpoint."""
-        return crc(p.data for _, p in self.model.named_parameters() if not p.trainable)
+        return crc(p.data for _, p in self.named(trainable=False))
 
     def save(self, path):
         """Write the checkpoint, in one rename."""
@@ -141,8 +141,8 @@ def open_folder(out, resume, run):
     """Start a new run's folder, or load the one that is to go on."""
     known, checkpoint = out / "config.json", out / "checkpoint.npz"
     if not resume:
-        there = [path.name for path in (known, checkpoint, out / "metrics.csv", out / "curves.png")
-                 if path.exists()]
+        there = [name for name in ("config.json", "checkpoint.npz", "metrics.csv", "curves.png")
+                 if (out / name).exists()]
         if there:
             raise ValueError(f"{out} already holds a run ({', '.join(there)}): resume it, or "
                              "choose another folder")

@@ -97,15 +97,13 @@ def find(path, vocab_size):
                 raise ValueError(f"{merges}: has {bpe.vocab_size} tokens, the weights {path} "
                                  f"have {vocab_size}")
             return bpe
-    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put GPT-2's merges.txt "
-                            "there")
+    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put a merges.txt there")
 
 
 def parse_merges(text):
     """The pairs in a ``merges.txt``: two symbols a line, a first line ``#version`` apart."""
-    lines = text.split("\n")                              # splitlines would cut at odd characters
     merges, known = [], set(byte_symbols())
-    for i, line in enumerate(lines):
+    for i, line in enumerate(text.split("\n")):           # splitlines would cut at odd characters
         line = line.removesuffix("\r")
         if not line or (i == 0 and line.startswith("#version")):
             continue
@@ -125,10 +123,10 @@ def parse_vocab(text, needed):
         raise ValueError("vocab.json must give each symbol its id")
     if len(set(vocab.values())) != len(vocab):
         raise ValueError("vocab.json gives two symbols one id")
-    missing = [symbol for symbol in needed if symbol not in vocab]
-    if missing:
-        raise ValueError(f"the vocabulary lacks '{missing[0]}', which the merges or the 256 bytes "
-                         "need")
+    for symbol in needed:
+        if symbol not in vocab:
+            raise ValueError(f"the vocabulary lacks '{symbol}', which the merges or the 256 bytes "
+                             "need")
     return vocab
 
 

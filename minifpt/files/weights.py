@@ -91,9 +91,8 @@ def load(path, dropout=None):
 def _tensor(archive, info, what):
     """An array of an ``.npz``, from its header alone."""
     with archive.open(info) as f:
-        version = np.lib.format.read_magic(f)
         header = {(1, 0): np.lib.format.read_array_header_1_0,
-                  (2, 0): np.lib.format.read_array_header_2_0}[version]
+                  (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(f)]
         shape, fortran_order, dtype = header(f)
         start = f.tell()
     if dtype.kind != "f" or fortran_order:
@@ -113,9 +112,8 @@ def matched(path, named, tensors, unused=()):
     Raises ``ValueError`` with one line for a name that the file lacks, for one that it holds
     besides these and ``unused``, and for another shape.
     """
-    known = {name for name, _ in named}
-    for what, names in (("lacks", known - {*tensors}), ("also holds", {*tensors} - known - {
-            *unused})):
+    known, held = {name for name, _ in named}, {*tensors}
+    for what, names in (("lacks", known - held), ("also holds", held - known - {*unused})):
         if names:
             raise ValueError(f"{path}: {what} '{min(names)}': it does not fit the model that its "
                              "config describes")
@@ -173,12 +171,9 @@ def write(path, config, tensors, dtype):
 
 def weight_dtype(dtype):
     """The dtype of a weight file: float16 or float32."""
-    try:
-        if np.dtype(dtype) in (np.float16, np.float32):
-            return np.dtype(dtype)
-    except TypeError:
-        pass
-    raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
+    if dtype not in ("float16", "float32", np.float16, np.float32):
+        raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
+    return np.dtype(dtype)
 
 
 def _cast(block, dtype, what):

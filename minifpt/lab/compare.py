@@ -6,6 +6,7 @@ examples that no test sees.
 """
 
 import inspect
+import itertools
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
@@ -73,11 +74,11 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, **options)
 
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
-    mask = FreezeMask.parse(freeze)
-    trunk = TrunkSpec.parse(model).make(seed, dropout)
+    mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
+    trunk = spec.make(seed, dropout)
     fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
     fpt.freeze(mask)
-    config = {"model": TrunkSpec.parse(model).text, "freeze": str(mask),
+    config = {"model": spec.text, "freeze": str(mask),
               "trunk_crc": crc(p.data for _, p in trunk.named_parameters()),
               "dropout": getattr(trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
@@ -148,15 +149,14 @@ def perform(jobs, processes=1, executor=None, progress=True):
 def one_blas_thread():
     """Within, processes that are started give BLAS one thread each."""
     names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
-    before = {name: os.environ.get(name) for name in names}
+    before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @dataclass
@@ -195,19 +195,18 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     if any(not 0 < rate < np.inf for rate in rates) or (rates and choices < 1):
         raise ValueError(f"compare: learning rates {list(rates)}, expected positive numbers, and "
                          "at least one seed to choose by")
-    task_options, taken, made = task_options or {}, set(), {}
-    task_names, models, seeds = map(dict.fromkeys, (task_names, models, seeds))   # each once
-    for name in task_names:
+    task_options, taken, made = task_options or {}, {"data"}, {}
+    for name in dict.fromkeys(task_names):                # each once
         known = inspect.signature(task_class(name)).parameters
         mine = {k: v for k, v in task_options.items() if k in known}
         made[name] = make_task(name, mine), mine
         taken |= {*known}
-    for option in {*task_options} - taken - {"data"}:
+    for option in {*task_options} - taken:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
     called = [task.name for task, _ in made.values()]
     if len({*called}) < len(called):
         raise ValueError(f"compare: two tasks have one name: {', '.join(called)}")
-    specs = [TrunkSpec.parse(model) for model in models]
+    specs = [TrunkSpec.parse(model) for model in dict.fromkeys(models)]
     # Missing data or weights show before the first run.
     for task, _ in made.values():
         task.batch(np.random.default_rng(0), 1, "test")
@@ -215,38 +214,38 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
         spec.make()
     # Two trunks may have one label: two files of one name in two folders.
     labels = [spec.label for spec in specs]
-    labels = [x if labels.count(x) == 1 else spec.text for x, spec in zip(labels, specs,
-                                                                          strict=True)]
+    labels = {spec: x if labels.count(x) == 1 else spec.text
+              for spec, x in zip(specs, labels, strict=True)}
 
-    def job(name, spec, seed, rate=None, choice=False):
-        task, mine = made[name]
-        settings = getattr(task, "defaults", tasks.DEFAULTS) | options
-        folder = out / task.name / spec.folder / str(seed)
-        if choice:
-            folder = out / "choice" / task.name / spec.folder / f"{rate:g}" / str(seed)
-        return Job(name, mine, spec.text, seed, folder, settings | (
-            {} if rate is None else {"lr": rate}), choice)
+    def perform_all(seeds, rates_of, choice=False):
+        """{task: {trunk's label: {learning rate: [History, ...]}}}, one history a seed."""
+        found, places, queue = {}, [], []
+        for (name, (task, mine)), spec in itertools.product(made.items(), specs):
+            settings = getattr(task, "defaults", tasks.DEFAULTS) | options
+            of = found.setdefault(task.name, {}).setdefault(labels[spec], {})
+            for rate in rates_of(task.name, labels[spec]) or [settings["lr"]]:
+                folder = out / task.name / spec.folder
+                if choice:
+                    folder = out / "choice" / task.name / spec.folder / f"{rate:g}"
+                queue += [Job(name, mine, spec.text, seed, folder / str(seed),
+                              settings | {"lr": rate}, choice) for seed in seeds]
+                places += [of.setdefault(rate, [])] * len(seeds)
+        for histories, history in zip(places, perform(queue, jobs, executor, progress),
+                                      strict=True):
+            histories.append(history)
+        return found
 
-    def perform_all(keys):
-        histories = perform([job(*key) for key in keys], jobs, executor, progress)
-        return zip(keys, histories, strict=True)
-    sweeps, best = {}, {}
-    tried = [(name, spec, CHOICE + i, rate, True) for name in made for spec in specs
-             for rate in rates for i in range(choices)]
-    for (name, spec, _, rate, _), history in perform_all(tried):
-        of = sweeps.setdefault(made[name][0].name, {}).setdefault(labels[specs.index(spec)], {})
-        of.setdefault(rate, []).append(history)
-    for task, trunks in sweeps.items():
-        best[task] = {label: max(of, key=lambda rate: score(of[rate]))
-                      for label, of in trunks.items()}
-    results, used = {}, {}
-    keys = [(name, spec, seed, best.get(made[name][0].name, {}).get(label))
-            for name in made for spec, label in zip(specs, labels, strict=True) for seed in seeds]
-    for (name, spec, seed, rate), history in perform_all(keys):
-        task, label = made[name][0].name, labels[specs.index(spec)]
-        results.setdefault(task, {}).setdefault(label, []).append(history)
-        used.setdefault(task, {})[label] = job(name, spec, seed, rate).settings["lr"]
-    return Grid(results, sweeps, used, list(seeds))
+    seeds = list(dict.fromkeys(seeds))
+    sweeps = perform_all(range(CHOICE, CHOICE + choices), lambda task, label: rates,
+                         choice=True) if rates else {}
+    best = {(task, label): [max(tried, key=lambda rate: score(tried[rate]))]
+            for task, trunks in sweeps.items() for label, tried in trunks.items()}
+    found = perform_all(seeds, lambda task, label: best.get((task, label)))
+    results = {task: {label: histories for label, of in trunks.items() for histories in of.values()}
+               for task, trunks in found.items()}
+    used = {task: {label: rate for label, of in trunks.items() for rate in of}
+            for task, trunks in found.items()}
+    return Grid(results, sweeps, used, seeds)
 
 
 CHOICE = 1000                                             # the first seed that rates are chosen by
@@ -261,7 +260,7 @@ def score(histories):
 def table(found):
     """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown; the
     learning rate where it was chosen, and "edge" where that is the least or largest tried."""
-    models = list(dict.fromkeys(model for task in found.results.values() for model in task))
+    models = dict.fromkeys(model for task in found.results.values() for model in task)
     lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in found.results) + " |",
              "|---" * (len(found.results) + 1) + "|"]
     for model in models:
@@ -282,21 +281,16 @@ def table(found):
 
 def rows(found):
     """Every run's end as the lines of a CSV: what the table is computed from."""
+    ends = [(task, trunk, found.rates[task][trunk], *end) for task, trunks in found.results.items()
+            for trunk, histories in trunks.items()
+            for end in zip(found.seeds, histories, strict=True)]
+    ends += [(task, trunk, rate, *end) for task, trunks in found.sweeps.items()
+             for trunk, tried in trunks.items() for rate, histories in tried.items()
+             for end in enumerate(histories, CHOICE)]
     lines = ["task,trunk,lr,seed,choice,steps,test_accuracy,test_loss"]
-
-    def add(task, model, rate, seed, history):
-        last = history[-1]
-        lines.append(f'{task},"{model}",{rate:g},{seed},{int(seed >= CHOICE)},{last["step"]},'
-                     f'{last["test_accuracy"]:.6f},{last["test_loss"]:.6f}')
-    for task, models in found.results.items():
-        for model, histories in models.items():
-            for seed, history in zip(found.seeds, histories, strict=True):
-                add(task, model, found.rates[task][model], seed, history)
-    for task, models in found.sweeps.items():
-        for model, tried in models.items():
-            for rate, histories in tried.items():
-                for i, history in enumerate(histories):
-                    add(task, model, rate, CHOICE + i, history)
+    lines += [f'{task},"{trunk}",{rate:g},{seed},{int(seed >= CHOICE)},{history[-1]["step"]},'
+              f'{history[-1]["test_accuracy"]:.6f},{history[-1]["test_loss"]:.6f}'
+              for task, trunk, rate, seed, history in ends]
     return "\n".join(lines) + "\n"
 
 

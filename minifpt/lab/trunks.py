@@ -38,6 +38,17 @@ def load_object(text):
     return getattr(module, name)
 
 
+def shape_of(name, text=""):
+    """A shape by its name, or by blocks x heads x channels, as a dict for a ``GPT2Config``."""
+    if name in SHAPES:
+        return SHAPES[name]
+    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
+    if not found:
+        raise ValueError(f"--model {text}: no shape '{name}', expected one of {', '.join(SHAPES)}, or "
+                         "blocks x heads x channels, as in 1x4x256")
+    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, found.groups()), strict=True))
+
+
 @dataclass(frozen=True)
 class TrunkSpec:
     """A trunk that can be made, by what ``--model`` takes:
@@ -45,7 +56,8 @@ class TrunkSpec:
     ===================  ===================================================================
     ``NAME`` or a path   pretrained weights
     ``random``           the shape of the shipped weights, drawn from the seed;
-                         ``random:SHAPE`` another one of ``SHAPES``; with ``@SPREAD`` at a
+                         ``random:SHAPE`` another one of ``SHAPES``, or blocks x heads x
+                         channels (``random:1x4x256``); with ``@SPREAD`` at a
                          standard deviation of SPREAD / sqrt(channels), of which GPT-2's own
                          0.02 is 0.55 at its width: ``random@0.55`` is its fair counterpart
     ``statistics:NAME``  random too, but each array with the mean and the standard deviation
@@ -86,9 +98,7 @@ class TrunkSpec:
         found = re.fullmatch(r"random(?::([^@]+))?(?:@(.*))?", text)
         if found:
             shape, spread = found[1] or "minigpt", found[2]
-            if shape not in SHAPES:
-                raise ValueError(f"--model {text}: no shape '{shape}', expected one of "
-                                 f"{', '.join(SHAPES)}")
+            shape_of(shape, text)
             try:
                 spread = None if spread is None else float(spread)
                 if spread is not None and not 0 < spread < np.inf:
@@ -148,7 +158,7 @@ class TrunkSpec:
             except FileNotFoundError:
                 if self.name not in SHAPES:
                     raise
-        shape = SHAPES[self.name] | ({} if dropout is None else {"dropout": dropout})
+        shape = shape_of(self.name) | ({} if dropout is None else {"dropout": dropout})
         if self.spread is not None:
             shape |= {"initializer_range": self.spread / shape["n_embd"] ** 0.5}
         return GPT2Config(**shape)

@@ -17,8 +17,8 @@ from .text import Text, Typos
 
 TASKS = {task.name: task for task in (
     BitMemory, BitXOR, Digits, Few, ListOps, MNIST, Text, Typos)}
-__all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Few",
-           "ListOps", "Task", "Text", "Typos", "get", "make", "names", "task_class"]
+__all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Few", "ListOps",
+           "Task", "Text", "Typos", "get", "make", "names", "task_class"]
 
 
 def names():

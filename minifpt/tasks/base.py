@@ -36,6 +36,7 @@ class Task(Protocol):
 # dropout 0.1; a trunk six times narrower than GPT-2 learns with larger steps, and dropout hurts
 # it more.
 DEFAULTS = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0}
+COSINE = {"batch_size": 16, "lr": 1e-2, "dropout": 0.0, "schedule": "cosine", "warmup": 100}
 
 
 class Choices:
@@ -57,8 +58,8 @@ class Choices:
         ``ValueError`` for a ``split`` that is not one of ``splits`` or a ``size`` below 1.
         """
         if split not in self.splits:
-            raise ValueError(f"{self.name}: split must be "
-                             f"{' or '.join(map(repr, self.splits))}, got {split!r}")
+            raise ValueError(f"{self.name}: split must be {' or '.join(map(repr, self.splits))}, "
+                             f"got {split!r}")
         return self.draw(rng, whole(self.name, "size", size), split)
 
     def test_set(self):

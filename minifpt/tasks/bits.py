@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .base import Choices, whole
+from .base import COSINE, Choices, whole
 
 
 class BitXOR(Choices):
@@ -41,8 +41,7 @@ class BitMemory(Choices):
     name = "bit-memory"
     splits = "train", "validation", "test"
     classes = 2
-    defaults = {"steps": 4000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
-                "schedule": "cosine", "warmup": 100}
+    defaults = COSINE | {"steps": 4000}
 
     def __init__(self, strings=5, bits=100, patch=20):
         self.strings = whole(self.name, "strings", strings)

@@ -7,10 +7,27 @@ import numpy as np
 
 from ..files import data as files
 from ..files.runs import crc
-from .base import Choices, whole
+from .base import COSINE, Choices, whole
 
 
-class MNIST(Choices):
+class Images(Choices):
+    """Which digit is it?  What the tasks with square images share."""
+
+    splits = "train", "validation", "test"
+
+    output_dim, output_tokens, classes = 10, 1, 10
+
+    def cut(self, patch, size):
+        """Set what follows from a patch's and an image's size, in pixels a side."""
+        self.patch, self.size = whole(self.name, "patch", patch), whole(self.name, "size", size, 8)
+        if self.size % self.patch:
+            raise ValueError(f"{self.name}: size must be divisible by patch, "
+                             f"got size={size} and patch={patch}")
+        self.input_dim, self.tokens = self.patch ** 2, (self.size // self.patch) ** 2
+        self.options = {"patch": self.patch, "size": self.size}
+
+
+class MNIST(Images):
     """Which digit is it?  The last token says.
 
     x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  ``size`` is 28,
@@ -19,21 +36,13 @@ class MNIST(Choices):
     """
 
     name = "mnist"
-    splits = "train", "validation", "test"
-    output_dim, output_tokens, classes = 10, 1, 10
-    defaults = {"steps": 5000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
-                "schedule": "cosine", "warmup": 100}
+    defaults = COSINE | {"steps": 5000}
 
     def __init__(self, patch=4, size=28, data=None):
         if size not in (28, 32):
             raise ValueError(f"{self.name}: size must be 28 or 32, got {size!r}")
-        self.patch, self.size = whole(self.name, "patch", patch), int(size)
-        if self.size % self.patch:
-            raise ValueError(f"{self.name}: size must be divisible by patch, "
-                             f"got size={size} and patch={patch}")
-        self.data = None if data is None else str(data)
-        self.input_dim, self.tokens = self.patch ** 2, (self.size // self.patch) ** 2
-        self.options = {"patch": self.patch, "size": self.size, "data": self.data}
+        self.cut(patch, int(size))
+        self.data = self.options["data"] = None if data is None else str(data)
         self.read = {}                                    # split -> images, labels: as bytes
 
     def images(self, split):
@@ -81,7 +90,7 @@ FONTS = {
 GLYPH, HEIGHT = 56, 40                                    # pixels of a glyph's square; of its ink
 
 
-class Digits(Choices):
+class Digits(Images):
     """Which printed digit is it?  The last token says.  Needs no files: the digits are drawn
     from the fonts that Matplotlib ships, then turned, stretched, shifted and blurred.
 
@@ -90,18 +99,10 @@ class Digits(Choices):
     """
 
     name = "digits"
-    splits = "train", "validation", "test"
-    output_dim, output_tokens, classes = 10, 1, 10
-    defaults = {"steps": 800, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
-                "schedule": "cosine", "warmup": 50}
+    defaults = COSINE | {"steps": 800, "warmup": 50}
 
     def __init__(self, patch=4, size=28):
-        self.patch, self.size = whole(self.name, "patch", patch), whole(self.name, "size", size, 8)
-        if self.size % self.patch:
-            raise ValueError(f"{self.name}: size must be divisible by patch, "
-                             f"got size={size} and patch={patch}")
-        self.input_dim, self.tokens = self.patch ** 2, (self.size // self.patch) ** 2
-        self.options = {"patch": self.patch, "size": self.size}
+        self.cut(patch, size)
 
     def images(self, rng, size, split):
         """Images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""

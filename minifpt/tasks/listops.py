@@ -6,7 +6,7 @@ import numpy as np
 
 from ..files import one_line
 from ..files.runs import crc
-from .base import Choices, whole
+from .base import COSINE, Choices, whole
 
 OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
              "[SM": lambda x: sum(x) % 10}
@@ -32,8 +32,7 @@ class ListOps(Choices):
     name = "listops"
     input_dim, output_dim, output_tokens, classes = PAD + 1, 10, 1, 10
     splits = "train", "validation", "test"
-    defaults = {"steps": 4000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
-                "schedule": "cosine", "warmup": 100}
+    defaults = COSINE | {"steps": 4000}
 
     def __init__(self, length=64, depth=4, arguments=5, least=4, files=None):
         self.tokens = self.length = whole(self.name, "length", length, 4)
@@ -51,7 +50,7 @@ class ListOps(Choices):
         if self.files is not None:
             ids, answers = self.stored(split)
             chosen = rng.integers(0, len(ids), size)
-            return ids[chosen], answers[chosen, None]
+            return ids[chosen], answers[chosen]
         drawn = [self.expression(rng) for _ in range(size)]
         return (np.stack([self.padded(ids) for ids, _ in drawn]),
                 np.array([[value] for _, value in drawn]))
@@ -88,9 +87,9 @@ class ListOps(Choices):
         return np.array([PAD] * (self.length - len(ids)) + ids)
 
     def stored(self, split):
-        """(ids (N, length), answers (N,)) of one of the Arena's files."""
+        """(ids (N, length), answers (N, 1)) of one of the Arena's files."""
         if split not in self.read:
-            stem = {"train": "train", "validation": "val", "test": "test"}[split]
+            stem = "val" if split == "validation" else split
             self.read[split] = self._read(Path(self.files) / f"basic_{stem}.tsv")
         return self.read[split]
 
@@ -103,8 +102,7 @@ class ListOps(Choices):
                 continue
             try:
                 source, target = line.split("\t")
-                row = parse(source)
-                value = int(target)
+                row, value = parse(source), int(target)
                 if evaluate(row) != value:
                     raise ValueError(f"it comes to {evaluate(row)}, not {value}")
             except (ValueError, IndexError, KeyError) as e:
@@ -112,7 +110,7 @@ class ListOps(Choices):
                                  f"({one_line(e)})") from None
             if len(row) <= self.length:
                 ids.append(self.padded(row))
-                answers.append(value)
+                answers.append([value])
         if not ids:
             raise ValueError(f"{path}: holds no expression of at most {self.length} symbols")
         return np.stack(ids), np.array(answers)
@@ -125,18 +123,15 @@ class ListOps(Choices):
 
     def test_set(self):
         """All of a stored test split; ``None`` where every batch is fresh."""
-        if self.files is None:
-            return None
-        ids, answers = self.stored("test")
-        return ids, answers[:, None]
+        return None if self.files is None else self.stored("test")
 
 
 def parse(text):
     """The ids of an expression as the Arena writes it; its round brackets say nothing more."""
     words = text.replace("(", " ").replace(")", " ").split()
-    unknown = [word for word in words if word not in SYMBOLS]
-    if unknown:
-        raise ValueError(f"there is no symbol '{unknown[0][:20]}'")
+    for word in words:
+        if word not in SYMBOLS:
+            raise ValueError(f"there is no symbol '{word[:20]}'")
     return [SYMBOLS.index(word) for word in words]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..files import weights
 from ..files.runs import crc
-from .base import Choices, whole
+from .base import COSINE, Choices, whole
 
 # One sign, one byte: what Gutenberg's books write in several bytes where ASCII has a way.
 ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "--",
@@ -34,10 +34,9 @@ class Text(Choices):
                         "held_out": held_out}
         self.files = text_files(files)
         books = [np.frombuffer(read_book(path), np.uint8) for path in self.files]
-        cuts = [len(book) - round(held_out * len(book)) for book in books]
-        self.bytes = {
-            "train": np.concatenate([b[:cut] for b, cut in zip(books, cuts, strict=True)]),
-            "test": np.concatenate([b[cut:] for b, cut in zip(books, cuts, strict=True)])}
+        parts = [np.split(book, [len(book) - round(held_out * len(book))]) for book in books]
+        self.bytes = {split: np.concatenate(part) for split, part in zip(
+            self.splits, zip(*parts, strict=True), strict=True)}
         for split, text in self.bytes.items():
             if len(text) <= self.tokens:
                 raise ValueError(f"{self.name}: the {split} split has {len(text)} bytes, expected "
@@ -48,8 +47,7 @@ class Text(Choices):
         return crc(self.bytes.values())
 
     def draw(self, rng, size, split):
-        start = rng.integers(0, len(self.bytes[split]) - self.tokens, size)
-        return self.passages(split, start)
+        return self.passages(split, rng.integers(0, len(self.bytes[split]) - self.tokens, size))
 
     def test_set(self):
         """``(x, y)`` of the test split, cut into passages: each byte is asked for once.
@@ -78,8 +76,7 @@ class Typos(Choices):
     name = "typos"
     input_dim, output_dim, classes = 256, 2, 2
     splits = "train", "validation", "test"
-    defaults = {"steps": 2000, "batch_size": 16, "lr": 1e-2, "dropout": 0.0,
-                "schedule": "cosine", "warmup": 100}
+    defaults = COSINE | {"steps": 2000}
 
     def __init__(self, files=None, tokens=64, share=0.5):
         if not 0 < share < 1:
@@ -132,12 +129,11 @@ def read_book(path):
     of it without such a line.  Lines end with ``\\n``; typographic quotes, dashes and dots
     become ASCII.  A file that is not UTF-8 is read as Latin-1.
     """
-    raw = Path(path).read_bytes()
+    raw = Path(path).read_bytes().replace(b"\r\n", b"\n")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    text = text.replace("\r\n", "\n")
     text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
     text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,
                     flags=re.MULTILINE)[0]            # some books announce their end twice
