@@ -199,6 +199,8 @@ def seed(text):
 def own_tasks(argv):
     """The tasks of the user's own that a command line names, ``FILE.py:CLASS``."""
     found, flag = [], ""
+    if not {*argv[:1]} & {"train", "compare", "summary", "plan"}:
+        return found
     for text in argv:
         if text.startswith("--") and not text.startswith("--task="):
             flag = text

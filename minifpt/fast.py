@@ -31,7 +31,8 @@ TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal log_s
 @cache
 def cores():
     """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
+        os.cpu_count() or 1)
     limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     return min(available, int(limit)) if limit.isdecimal() and int(limit) else available
 
@@ -244,11 +245,13 @@ def _tiled_attention(qkv, n_head, drop, rng, causal):
     y = np.empty((B, T, H * D), qkv.dtype)
     lse = np.empty((B, H, T, 1), qkv.dtype)
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
-    tiles = _tiles(T, causal)
-    kept = _dropout_masks(B, H, T, tiles, drop, rng) if drop else None
+    tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
+    if drop:      # all T x T entries are drawn, as by the simple form, though half are not computed
+        bits = np.frombuffer(rng.bytes(2 * B * H * T * T), np.uint16).reshape(B, H, T, T)
+    kept = [bits[:, :, i:j, :seen] >= drop for i, j, seen in tiles] if drop else None
     ones = np.ones((T, 1), qkv.dtype)
     for piece in _pieces(B, H, T):
-        qs, kt = _scaled(q[piece]), _transposed(k[piece])
+        qs, kt = q[piece] * scale, _transposed(k[piece])  # cheaper than to scale the scores
         for n, (i, j, seen) in enumerate(tiles):
             s = _scores(qs, kt, i, j, seen, causal)
             top = s.max(axis=-1, keepdims=True)
@@ -279,7 +282,7 @@ def _tiled_attention_backward(dy, cache):
     dq, dk, dv = F.split_heads(dqkv, n_head)
     tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
     for piece in _pieces(B, H, T):
-        qs, kt, vt = _scaled(q[piece]), _transposed(k[piece]), _transposed(v[piece])
+        qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
         for n, (i, j, seen) in reversed(list(enumerate(tiles))):
             a = _scores(qs, kt, i, j, seen, causal)
             a -= lse[*piece, i:j]
@@ -362,11 +365,6 @@ def _tiles(T, causal):
     return [(i, j, j if causal else T) for i, j in tiles]
 
 
-def _scaled(q):
-    """A contiguous ``q / sqrt(D)``: to scale the queries costs less than the scores."""
-    return q * (1.0 / math.sqrt(q.shape[-1]))
-
-
 def _transposed(k):
     """A contiguous copy (b, h, D, T): small products with it run at twice the speed."""
     return np.ascontiguousarray(k.swapaxes(-1, -2))
@@ -378,10 +376,3 @@ def _scores(qs, kt, i, j, seen, causal):
     if causal:                                            # only a tile's own keys need a mask
         s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
     return s
-
-
-def _dropout_masks(B, H, T, tiles, drop, rng):
-    """For each tile a boolean (B, H, queries, keys): what dropout keeps.  All T x T entries are
-    drawn, those that are never computed too, so that they are the simple form's."""
-    bits = np.frombuffer(rng.bytes(2 * B * H * T * T), np.uint16).reshape(B, H, T, T)
-    return [bits[:, :, i:j, :seen] >= drop for i, j, seen in tiles]

@@ -45,7 +45,7 @@ class Trunk(Protocol):
 
 def check_trunk(trunk):
     """Raise a one-line ``ValueError`` for what is no :class:`Trunk`."""
-    for wrong in misfits(trunk):
+    for wrong in misfits(trunk):                          # the first will do
         raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
                          f"{wrong} (see minifpt.fpt.Trunk)")
 
@@ -69,8 +69,6 @@ def misfits(trunk):
     for pair in trunk.named_parameters():
         if not (isinstance(pair, tuple) and isinstance(pair[-1], Parameter)):
             yield "named_parameters gives something else than pairs (name, Parameter)"
-
-
 
 
 class FPT(Layer):

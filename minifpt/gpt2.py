@@ -41,16 +41,17 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is no multiple of "
                              f"n_head {self.n_head}")
+        if self.activation_function not in [*ACTIVATIONS]:
+            raise ValueError(f"GPT2Config: activation_function is '{self.activation_function}', "
+                             f"expected one of {', '.join(ACTIVATIONS)}")
         for name, good, expected in (
                 ("dropout", 0 <= self.dropout < 1, "0 <= p < 1"),
                 ("layer_norm_epsilon", 0 < self.layer_norm_epsilon < math.inf, "more than 0"),
                 ("initializer_range", 0 < self.initializer_range < math.inf, "more than 0"),
-                ("activation_function", self.activation_function in [*ACTIVATIONS],
-                 f"one of {', '.join(ACTIVATIONS)}"),
                 ("causal", isinstance(self.causal, bool), "True or False")):
             if not good:
-                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r}, expected "
-                                 f"{expected}")
+                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)}, "
+                                 f"expected {expected}")
 
 
 # The shapes that have a name: OpenAI's, and the one of the weights that ship.
@@ -264,20 +265,17 @@ class LanguageModel(Pretrained):
         if not 1 <= stride <= N:
             raise ValueError(f"perplexity: stride is {stride}, expected 1 to {N}, a whole window")
         starts = range(0, max(1, last - N + stride), stride)
-        # The windows between the first and the last have one length and run several at once.
-        inner, batch = starts[1:-1], max(1, 4096 // N)
-        groups = [starts[:1], *(inner[i:i + batch] for i in range(0, len(inner), batch))]
-        groups += [starts[-1:]] if len(starts) > 1 else []
+        # All windows but the last have one length, and several run at once.
+        full, batch = starts[:-1], max(1, 4096 // N)
+        groups = [*(full[i:i + batch] for i in range(0, len(full), batch)), starts[-1:]]
         total, table = 0.0, self.wte.weight.data
         with self.all_frozen():
             for group in tqdm(groups, desc="perplexity", unit="batch", delay=2,
                               disable=not progress):
-                T = min(N, last - group[0])
-                skip = 0 if group[0] == 0 else N - stride  # scored by the window before
-                at = np.array(group)[:, None] + np.arange(T)  # (B, T)
-                y, _ = self.trunk.forward(self.wte.forward(ids[at])[0], need_dx=False)
-                y = y[:, skip:].reshape(-1, y.shape[-1])
-                targets = ids[at + 1][:, skip:].reshape(-1)
+                first, t = np.array(group)[:, None], np.arange(min(N, last - group[0]))
+                fresh = (first == 0) | (t >= N - stride)  # (B, T), not scored by the one before
+                y, _ = self.trunk.forward(self.wte.forward(ids[first + t])[0], need_dx=False)
+                y, targets = y[fresh], ids[first + t + 1][fresh]
                 rows = max(1, (1 << 22) // len(table))    # never all logits at once
                 for i in range(0, len(y), rows):
                     logits, _ = F.unembedding(y[i:i + rows], table)

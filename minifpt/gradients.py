@@ -58,9 +58,9 @@ def gradcheck(op, op_backward, inputs, *, names=None, eps=1e-5, tolerance=1e-6,
     single wrong entry among thousands shows in full.  The relative error is
     ``|a - n| / max(|a|, |n|, s)`` for an entry and ``|a - n| / s`` for a direction, with ``s``
     the root mean square of that input's gradient.  Where a step does not agree, smaller and
-    larger ones are tried: a right gradient agrees with one of them.  A few entries and directions are checked again
-    with the first input ``FAR`` times as large, where a clip or a saturation may begin, to
-    100 times the tolerance.
+    larger ones are tried: a right gradient agrees with one of them.  A few entries and
+    directions are checked again with the first input ``FAR`` times as large, where a clip or a
+    saturation may begin, to 100 times the tolerance.
 
     Raises ``ValueError`` when a gradient is missing or has another shape than its input.
     """
@@ -107,7 +107,7 @@ def gradcheck(op, op_backward, inputs, *, names=None, eps=1e-5, tolerance=1e-6,
                     errors[name] = error
                 if not error <= top:
                     top, worst = error, (name, where, float(a), float(n))
-                if error != error:
+                if np.isnan(error):
                     return GradcheckReport(error, worst, errors, tolerance)
         if far:
             checked[0][1][...] = before
@@ -187,31 +187,30 @@ def gradcheck_layer(layer, x, train=True, seed=0, **options):
 
     ``options`` as for :func:`gradcheck`.  Gradients and data are left as they were.
     """
-    named = [(n, p) for n, p in layer.named_parameters() if p.trainable]
-    if any(p.data.dtype != np.float64 for _, p in named):
+    named = {n: p for n, p in layer.named_parameters() if p.trainable}
+    if any(p.data.dtype != np.float64 for p in named.values()):
         raise ValueError("gradcheck_layer: build the layer with dtype=np.float64")
     takes_rng = "rng" in inspect.signature(layer.forward).parameters
-    x = np.asarray(x)
-    before = [(p.data, p.grad) for _, p in named]
+    x, before = np.asarray(x), [(p, p.data, p.grad) for p in named.values()]
 
     def op(x, *data):
-        for (_, p), d in zip(named, data, strict=True):
+        for p, d in zip(named.values(), data, strict=True):
             p.data = d
         if takes_rng:
             return layer.forward(x, train=train, rng=np.random.default_rng(seed))
         return layer.forward(x)
 
     def op_backward(dy, cache):
-        for _, p in named:
+        for p in named.values():
             p.grad = None
         dx = layer.backward(dy, cache)
         # A parameter that the input did not reach (an unused position) has gradient 0.
-        grads = [np.zeros_like(p.data) if p.grad is None else p.grad for _, p in named]
+        grads = [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
         return grads if np.issubdtype(x.dtype, np.integer) else [dx, *grads]
 
     try:
-        return gradcheck(op, op_backward, [x, *(p.data for _, p in named)], seed=seed,
-                         names=["x", *(n for n, _ in named)], **options)
+        return gradcheck(op, op_backward, [x, *(p.data for p, *_ in before)], seed=seed,
+                         names=["x", *named], **options)
     finally:
-        for (_, p), (data, grad) in zip(named, before, strict=True):
+        for p, data, grad in before:
             p.data, p.grad = data, grad

@@ -122,13 +122,15 @@ def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, dig
 
 
 def picture(fig):
-    """Show a figure in the notebook, sharp and small: a PNG of at most 64 colours."""
+    """Show a figure in the notebook, sharp and small: a PNG of at most 128 colours."""
     from PIL import Image
     raw = io.BytesIO()
     fig.savefig(raw, format="png", dpi=150, bbox_inches="tight", pad_inches=0.05)
     small = io.BytesIO()
     image = Image.open(raw).convert("RGB")
-    image.quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    # Maximum coverage keeps the colours of small areas, such as the few red cells of a matrix.
+    image = image.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    image.save(small, "png", optimize=True)
     titles = "; ".join(t for ax in fig.axes for side in ("left", "center")
                        if (t := ax.get_title(side).strip()))
     _display({"image/png": base64.b64encode(small.getvalue()).decode(),

@@ -7,7 +7,13 @@ from .files import write_beside
 # One colour for each source of frozen weights, the same in every picture.
 COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
           "statistics": "#e08a1e", "random": "#c0392b"}
+SPREAD = "#e39a8e"                                        # random weights at another spread
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
+
+
+def color_of(label):
+    """The colour of a trunk by its label, ``None`` where it has none of its own."""
+    return SPREAD if label.startswith("random (spread") else COLORS.get(label.partition(" ")[0])
 
 
 def figure(columns=1, rows=1, width=5.2, height=3.6):

@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 
@@ -226,12 +226,15 @@ def trace(model):
                          "expected an object with forward and named_parameters")
     if not OPEN.acquire(blocking=False):                  # operations are replaced for all
         raise ValueError("trace: another trace is open; close it first")
-    replaced = []
 
     def replace(table, key, value):
-        replaced.append((table, key, table.get(key)))
+        if key in table:
+            undo.callback(table.__setitem__, key, table[key])
+        else:
+            undo.callback(table.pop, key)
         table[key] = value
-    try:
+    with ExitStack() as undo:
+        undo.callback(OPEN.release)
         t = Trace(model)
         for name, layer in _named_layers(model):
             for method, wrap in (("forward", t._forward), ("backward", t._backward)):
@@ -249,13 +252,6 @@ def trace(model):
                 t._operation(op, *each) for each in zip(simple, (False, True), pair, strict=True)))
         yield t
         t._runs, t._kept = {}, {}                         # they held on to every cache
-    finally:
-        for table, key, before in reversed(replaced):
-            if before is None:
-                del table[key]
-            else:
-                table[key] = before
-        OPEN.release()
 
 
 def _before(past, qkv, n_head, **_):

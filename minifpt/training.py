@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from tqdm import tqdm
 from .fast import kept_memory
 from .files.runs import COLUMNS, Run, crc, locked, open_folder
 from .optim import Adam, clip_grad_norm, cosine
+from .plots import curves
 from .tasks.base import whole
 from .tracing import OPEN, trace
 
@@ -48,10 +49,10 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
     ``Diverged`` when the loss is no longer finite; the last checkpoint stays.
     """
-    steps, batch_size, eval_every, test_examples, checkpoint_every = (
-        whole("train", name, value) for name, value in (
-            ("steps", steps), ("batch_size", batch_size), ("eval_every", eval_every),
-            ("test_examples", test_examples), ("checkpoint_every", checkpoint_every)))
+    steps, batch_size = whole("train", "steps", steps), whole("train", "batch_size", batch_size)
+    eval_every = whole("train", "eval_every", eval_every)
+    test_examples = whole("train", "test_examples", test_examples)
+    checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
     seed, warmup = whole("train", "seed", seed, 0), whole("train", "warmup", warmup, 0)
     for name, value in (("lr", lr), ("clip", clip), ("weight_decay", weight_decay)):
         if not 0 <= value < math.inf or (value == 0 and name != "weight_decay"):
@@ -61,7 +62,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     # Missing data, or a task that the model does not fit, show before anything is written.
     task.batch(np.random.default_rng(0), 1, "train")
     x, y = task.batch(np.random.default_rng(0), 1, "test")
-    loss, _ = evaluate(model, task, None, 1, (x, y))
+    loss, _ = evaluate(model, task, x, y)
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
@@ -74,16 +75,16 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                 "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
-    out = Path(out) if out is not None else None
-    if out is None and resume:
-        raise ValueError("train: resume needs out, the folder of the run")
-    with nullcontext() if out is None else locked(out):
-        if out is not None:
-            open_folder(out, resume, run)
+    if out is None:
+        if resume:
+            raise ValueError("train: resume needs out, the folder of the run")
+        _loop(model, task, run, None, checkpoint_every, progress)
+        return run.history
+    out = Path(out)
+    with locked(out):
+        open_folder(out, resume, run)
         _loop(model, task, run, out, checkpoint_every, progress)
-        if out is not None:
-            from .plots import curves  # Matplotlib is slow to import
-            curves({task.name: run.history}, out / "curves.png")
+        curves({task.name: run.history}, out / "curves.png")
     return run.history
 
 
@@ -116,15 +117,14 @@ def _loop(model, task, run, out, checkpoint_every, progress):
             bar.update()
             stop = bool(interrupted)
             if run.step % eval_every == 0 or run.step == steps:
-                row = dict.fromkeys(COLUMNS)
-                row["step"] = run.step
+                row = dict.fromkeys(COLUMNS) | {"step": run.step}
                 row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
                 run.sums[:] = 0
                 last = run.step == steps and hasattr(task, "test_set")
-                everything = task.test_set() if last else None
-                row["test_loss"], row["test_accuracy"] = evaluate(
-                    model, task, np.random.default_rng([seed, 1, run.step]),
-                    run.settings["test_examples"], everything, progress)
+                test = (task.test_set() if last else None) or task.batch(
+                    np.random.default_rng([seed, 1, run.step]), run.settings["test_examples"],
+                    "test")
+                row["test_loss"], row["test_accuracy"] = evaluate(model, task, *test, progress)
                 if not math.isfinite(row["test_loss"]):
                     raise _diverged(f"step {run.step}", "test loss", model, x)
                 row["seconds"] = round(time.perf_counter() - start, 3)
@@ -135,7 +135,7 @@ def _loop(model, task, run, out, checkpoint_every, progress):
                     run.history.save(out / "metrics.csv")
             if out is not None and (stop or run.step % checkpoint_every == 0
                                     or run.step == steps):
-                if not math.isfinite(evaluate(model, task, None, 1, (x, y))[0]):
+                if not math.isfinite(evaluate(model, task, x, y)[0]):
                     raise _diverged(f"step {run.step}", "loss", model, x)
                 run.seconds = time.perf_counter() - start
                 run.save(out / "checkpoint.npz")
@@ -163,10 +163,8 @@ def _diverged(when, what, model, x):
                     "try a smaller learning rate")
 
 
-def evaluate(model, task, rng, examples, everything=None, progress=False):
-    """(loss, accuracy) on ``examples`` held-out examples drawn from ``rng``, or on all of
-    ``everything = (x, y)``, without dropout."""
-    x, y = everything if everything is not None else task.batch(rng, examples, "test")
+def evaluate(model, task, x, y, progress=False):
+    """(loss, accuracy) on examples of a task, without dropout."""
     total = np.zeros(2)
     starts = range(0, len(x), TEST_BATCH)
     with model.all_frozen():
@@ -191,9 +189,10 @@ def first_nonfinite(model, x):
     for name, y in t.outputs.items():
         if not np.isfinite(y).all():
             return name or "the model's output"
-    grads = [name for name, p in model.named_parameters()
-             if p.grad is not None and not np.isfinite(p.grad).all()]
-    return f"the gradient of {grads[-1]}" if grads else "the backward pass"
+    for name, p in reversed([*model.named_parameters()]):
+        if p.grad is not None and not np.isfinite(p.grad).all():
+            return f"the gradient of {name}"
+    return "the backward pass"
 
 
 @contextmanager

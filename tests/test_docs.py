@@ -164,3 +164,18 @@ def test_imports_point_one_way():
     assert graph["minifpt.functional"] == set()
     assert [name for name in graph if "minifpt.cli" in graph[name]] == ["minifpt.__main__"]
     graphlib.TopologicalSorter(graph).prepare()           # a CycleError names the cycle
+
+
+# -------------------------------------------------------------------------------- results
+
+
+def test_results_say_what_the_runs_say(tmp_path):
+    from benchmarks import results
+    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert results.problems(text) == []
+    kept = sorted((ROOT / "benchmarks" / "results").glob("*.csv"))
+    assert kept
+    for path in kept:                                     # and a changed number is noticed
+        line = results.table(path)[2]
+        assert results.problems(text.replace(line, line.replace("1", "2").replace("9", "8")))
+        assert results.problems(text.replace(f"<!-- {path.name} -->", ""))

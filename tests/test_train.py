@@ -189,11 +189,10 @@ def test_evaluate_is_the_mean_over_all_examples():
     task = BitXOR(n=2)
     model = build(task)
     x, y = task.batch(np.random.default_rng(3), 150, "test")      # two batches and a part
-    got = training.evaluate(model, task, np.random.default_rng(3), 150)
+    got = training.evaluate(model, task, x, y)
     single = [(task.loss(model.predict(x[i:i + 1]), y[i:i + 1])[0],
                task.accuracy(model.predict(x[i:i + 1]), y[i:i + 1])) for i in range(150)]
     np.testing.assert_allclose(got, np.mean(single, axis=0), rtol=1e-5)
-    assert training.evaluate(model, task, None, 0, (x, y)) == got
     assert all(p.grad is None for p in model.parameters())
 
 

@@ -266,7 +266,7 @@ kinds = {"language": "minigpt-language", "random": "random",
 
 def train(model, lr):
     return minifpt.train(model, task, steps=700, batch_size=8, lr=lr, schedule="cosine",
-                         warmup=50, eval_every=50)
+                         warmup=50, eval_every=50, test_examples=128)
 
 
 models = {name: make(kind, task) for name, kind in kinds.items()}
@@ -452,11 +452,11 @@ picture(fig)
 # ## Is it these heads that do it?
 #
 # A check that could fail: mute the heads that look at the right string. But compare with what? To
-# mute heads of other blocks would be no fair control. Block 0 is the first to read the input, so
-# its heads may matter more whatever they look at. So we stay in block 0, mute *two* of its four
-# heads each time, and change only which two: six pairs. Against what do we hold them? Against the
-# share of attention that the two give to the right string. We do the same with *statistics*. Of
-# the language trunk's six pairs, how many cost more than five points?
+# mute heads of other blocks would be no fair control: block 0 is the first to read the input, so
+# its heads may matter more, whatever they look at. So we stay in block 0, mute *two* of its four
+# heads each time, and change only which two. That makes six pairs. If looking at the right string
+# is what counts, then the more a pair looks there, the more it must cost to mute it. We do the same
+# with *statistics*. Of the language trunk's six pairs, how many cost more than five points?
 
 # %%
 guess = ...                                               # of 6
@@ -485,24 +485,21 @@ axes[1].text(0.55, whole + 0.3, "none mute", fontsize=8, va="bottom")
 axes[1].text(0.55, level["copy and guess"] + 0.3, "copy and guess", fontsize=8, va="bottom")
 reveal(guess, int((lost["language"] > 5).sum()), "of 6")
 picture(fig)
-others = min(accuracy_without(models["language"], [(b, h)], task, x, y)
-             for b in range(1, 6) for h in range(4))
-print(f"language, any one head of blocks 1 to 5 mute: {others:.1f} % or more")
 
 # %% [markdown]
-# The more the two heads look at the right string, the more their loss costs. In the language trunk
-# the pair that looks there most takes the model down to the floor, and the pair that looks there
-# least costs next to nothing, though it is of the same block. In *statistics* more heads share the
-# work, and no pair carries all of it.
+# The more the two heads look at the right string, the more it costs to mute them. In the language
+# trunk, without the pair that looks there most, the model is down at the floor. The pair that looks
+# there least costs next to nothing, though it is in the same block. In *statistics* more heads share
+# the work, and no pair carries all of it.
 #
 # ## What we know now
 #
-# The heads that look at the right string carry the answer; it is found by content; and all that is
-# trained are layer norms, positions and the two ends. So the frozen weights could already compare
-# two tokens, and training only had to bring that out. But weights that are drawn at random can do
-# it too, once they are large enough. So on this task it is a matter of size: nothing that we
-# measured needs language. GPT-2's own random start fails here because its weights are too small for
-# our 128 channels.
+# The heads that look at the right string carry the answer, and they find it by content. All that is
+# trained are the input and output layers, the positions and the layer norms. So the frozen weights
+# could already compare two tokens, and training only had to bring that out. But weights that are
+# drawn at random can do it too, once they are large enough. So here it is a matter of size: nothing
+# that we measured needs language. GPT-2's random starting weights fail, and their scores suggest
+# why: for 128 channels they are too small to choose.
 #
 # What does that leave open? This is one run of each kind, on a small model and an easy version of
 # the task, with two learning rates. The paper's GPT-2 is six times as wide, and there language did

@@ -195,14 +195,14 @@ print(f"fresh pictures, fonts never seen:      {accuracy(model, x_test, y_test):
 # %%
 shown = task.images(np.random.default_rng(4), 300, "test")
 says = model.predict(patches(shown[0], p))[:, 0].argmax(axis=-1)
-wrong = np.flatnonzero(says != shown[1])[:14]
-fig, axes = figure(7, 2, width=1.15, height=1.5)
+wrong = np.flatnonzero(says != shown[1])[:8]
+fig, axes = figure(8, width=1.1, height=1.4)
 for ax, n in zip(axes, wrong, strict=False):
     draw(ax, shown[0][n])
     ax.set_xlabel(f"{shown[1][n]}, it says {says[n]}")
 for ax in axes[len(wrong):]:
     ax.axis("off")
-row_title(axes[:7], "what it is, and what the model says")
+row_title(axes, "what it is, and what the model says")
 picture(fig)
 
 answers = model.predict(x_test)[:, 0].argmax(axis=-1)

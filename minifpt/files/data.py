@@ -65,9 +65,8 @@ def download(name, file, folder, looked):
         return Path(pooch.retrieve(URLS[name] + file, "sha256:" + SHA256[file], fname=file,
                                    path=folder, progressbar=True))
     except (OSError, ValueError) as e:
-        raise FileNotFoundError(f"{looked}, and the download from {URLS[name]} failed "
-                                f"({one_line(e)}): give their folder as MINIFPT_DATA or --data"
-                                ) from None
+        raise FileNotFoundError(f"{looked}, the download from {URLS[name]} failed ({one_line(e)}): "
+                                "give their folder as MINIFPT_DATA or --data") from None
 
 
 def read_idx(path, ndim):

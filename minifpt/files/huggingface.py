@@ -173,7 +173,8 @@ def read_safetensors(path):
         for name, entry in json.loads(header).items():
             if name == "__metadata__":
                 continue
-            shape, (begin, end), dtype = tuple(entry["shape"]), entry["data_offsets"], entry["dtype"]
+            dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
+            shape = tuple(shape)
             if not (isinstance(dtype, str)
                     and all(type(n) is int and n >= 0 for n in (*shape, begin, end))):
                 raise ValueError(f"'{name}' has dtype {dtype}, shape {shape} at {begin} to {end}")

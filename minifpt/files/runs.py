@@ -149,7 +149,7 @@ def open_folder(out, resume, run):
     elif not known.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        check_same(out, read_settings(known), run.settings, "the run has")
+        check_same(known, read_json(known), run.settings, "the run has")
         if checkpoint.exists():                           # else it was killed before the first
             run.load(checkpoint)
     write_beside(known, lambda f: json.dump(run.settings, f, indent=1), "w")
@@ -159,16 +159,8 @@ def check_same(path, before, now, what):
     """Raise a ``ValueError`` for settings that are not those of before; a run at a constant rate
     may be made longer."""
     for key, value in now.items():
-        longer = key == "steps" and now["schedule"] == "constant" and value > before.get(key, value)
+        longer = (key == "steps" and now["schedule"] == "constant"
+                  and isinstance(before.get(key), int) and value > before[key])
         if before.get(key) != value and not longer:
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights"}.get(key, "")
             raise ValueError(f"{path}: {what} {key} = {before.get(key)}, not {value}{hint}")
-
-
-def read_settings(path):
-    """Read a run's ``config.json``."""
-    try:
-        settings = read_json(path)
-        return settings | {"steps": int(settings["steps"])}
-    except (ValueError, TypeError, KeyError, OverflowError) as e:
-        raise ValueError(f"{path}: not a run's settings, or damaged ({one_line(e)})") from None

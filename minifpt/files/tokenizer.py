@@ -97,7 +97,8 @@ def find(path, vocab_size):
                 raise ValueError(f"{merges}: has {bpe.vocab_size} tokens, the weights {path} "
                                  f"have {vocab_size}")
             return bpe
-    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put a merges.txt there")
+    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put GPT-2's merges.txt "
+                            "there")
 
 
 def parse_merges(text):

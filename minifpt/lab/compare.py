@@ -261,10 +261,9 @@ def table(found):
     """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown; the
     learning rate where it was chosen, and "edge" where that is the least or largest tried."""
     models = dict.fromkeys(model for task in found.results.values() for model in task)
-    lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in found.results) + " |",
-             "|---" * (len(found.results) + 1) + "|"]
+    lines = [["trunk", *(LABELS.get(task, task) for task in found.results)]]
     for model in models:
-        cells = []
+        lines.append([model])
         for name, task in found.results.items():
             last = 100 * np.array([h[-1]["test_accuracy"] for h in task.get(model, [])])
             cell = (f"{last.mean():.1f} ({last.min():.1f} to {last.max():.1f}), "
@@ -274,9 +273,9 @@ def table(found):
                 rate = found.rates[name][model]
                 edge = len(tried) > 1 and rate in (min(tried), max(tried))
                 cell += f", lr {rate:g}{' (edge)' * edge}"
-            cells.append(cell)
-        lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines[-1].append(cell)
+    head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
 
 
 def rows(found):
@@ -301,8 +300,8 @@ def sweep_picture(sweeps, path):
         for (model, by_rate), marker in zip(models.items(), "osv^D*XPph" * 9, strict=False):
             rates = sorted(by_rate)
             ends = [[100 * h[-1]["test_accuracy"] for h in by_rate[rate]] for rate in rates]
-            ax.plot(rates, np.mean(ends, axis=1), marker=marker, label=model,
-                    color=plots.COLORS.get(model.partition(" ")[0]))
+            color = plots.color_of(model)
+            ax.plot(rates, np.mean(ends, axis=1), marker=marker, label=model, color=color)
         ax.set(title=LABELS.get(task, task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
         ax.legend(frameon=False)
@@ -314,7 +313,7 @@ def picture(results, path):
     fig, axes = plots.figure(len(results))
     for ax, (task, models) in zip(axes, results.items(), strict=True):
         for model, runs in models.items():
-            color = plots.COLORS.get(model.partition(" ")[0])
+            color = plots.color_of(model)
             plots.band(ax, runs, "test_accuracy", color, model)
         for text, share in FLOORS.get(task, {}).items():
             ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")

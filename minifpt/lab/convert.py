@@ -14,9 +14,8 @@ from ..gpt2 import LanguageModel, by_gpt2_name, check_size, config_of
 def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     """Write a GPT-2 that Transformers saved as a weight file of ours; returns its path.
 
-    source   ``gpt2``, ``gpt2-medium``, ``gpt2-large``, ``gpt2-xl``, ``distilgpt2``, any hub id
-             ``owner/name``, or the path of a folder or file that Transformers saved (see
-             :class:`minifpt.files.huggingface.load_checkpoint`).
+    source   one of ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the path of
+             a folder or file that Transformers saved.
     out      the file to write, or a folder for it; without one it lies in the user's cache
              folder under the source's name, where ``GPT2.from_pretrained`` finds it by name.
     dtype    ``float16`` or ``float32``.
@@ -26,17 +25,14 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     ``merges.txt`` and ``vocab.json`` are copied beside the file as ``NAME.merges.txt`` and
     ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
     """
-    dtype = weight_dtype(dtype)
-    source = os.fspath(source)
-    hub = huggingface.HUB.get(source, source)
-    if huggingface.is_checkpoint(source):
-        path = Path(source)
-        whole = path.stem.split(".")[0] != "model"
-        name = path.stem if path.is_file() and whole else huggingface.tensor_file(
-            path.resolve()).parent.name
+    dtype, source = weight_dtype(dtype), os.fspath(source)
+    hub, path = huggingface.HUB.get(source, source), Path(source)
+    if huggingface.is_checkpoint(path):
+        named = path.is_file() and path.stem.split(".")[0] != "model"
+        name = path.stem if named else huggingface.tensor_file(path.resolve()).parent.name
         origin = {"source": path.resolve().name}
-    elif Path(source).exists():
-        huggingface.tensor_file(Path(source))             # says what a folder lacks
+    elif path.exists():
+        huggingface.tensor_file(path)                     # says what a folder lacks
         raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
                          ".safetensors file")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", hub):
@@ -45,8 +41,8 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     else:
         raise FileNotFoundError(f"convert: '{source}' is neither a path, nor one of "
                                 f"{', '.join(huggingface.HUB)}, nor a hub id owner/name")
-    out = Path(out) if out else cache_folder() / "weights"
-    if out.is_dir() or out == cache_folder() / "weights":
+    out = Path(out) if out else cache_folder() / "weights" / f"{name}.npz"
+    if out.is_dir():
         out = out / f"{name}.npz"
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")

@@ -77,8 +77,8 @@ def plan(task, spec, mask, batch_size, dropout=0.0):
     scale, test_scale = batch_size / part, TEST_BATCH / test_part
     step, test, kept = cost * [scale, 1 / test_part, scale]
     passing, tested = most * [scale, test_scale]
-    size, trained = (sum(p.data.nbytes for p in whole.parameters() if p.trainable or not only)
-                     for only in (False, True))
+    size = sum(p.data.nbytes for p in whole.parameters())
+    trained = sum(p.data.nbytes for p in whole.parameters() if p.trainable)
     # Adam keeps two numbers for each that is trained, and a step the gradient.
     arrays = 2 * trained + max(kept + passing + trained, tested)
     peak = PROCESS + size + HOLES * arrays
@@ -116,26 +116,25 @@ def _measure(models, task, part, test_part):
     optimizers, times, caches, passing = [], [[] for _ in models], [], []
     for model in models:                                  # this warms up, too
         optimizers.append(Adam([p for p in model.parameters() if p.trainable]))
-        model.zero_grad()
         with traced() as memory:
             logits, cache = model.forward(x, train=True, rng=rng)
             caches.append(memory()[0])
             model.backward(task.loss(logits, y)[1], cache)
             peak = memory()[1] - caches[-1]
         del logits, cache
+        peak -= sum(p.grad.nbytes for p in optimizers[-1].parameters if p.grad is not None)
         with traced() as memory:
             model.predict(test_x)
-            passing.append((peak - sum(p.grad.nbytes for p in optimizers[-1].parameters
-                                       if p.grad is not None), memory()[1]))
+            passing.append((peak, memory()[1]))
     start = time.perf_counter()
     with kept_memory:                                     # as in training
         while len(times[0]) < 3 or time.perf_counter() - start < SECONDS:
             for model, optimizer, so_far in zip(models, optimizers, times, strict=True):
-                at = [time.perf_counter()]
+                begin = time.perf_counter()
                 training_step(model, task, optimizer, x, y, 1.0, rng)
-                at.append(time.perf_counter())
+                middle = time.perf_counter()
                 model.predict(test_x)
-                so_far.append(np.diff([*at, time.perf_counter()]))
+                so_far.append((middle - begin, time.perf_counter() - middle))
     return ([np.array([*np.median(t, axis=0), c]) for t, c in zip(times, caches, strict=True)],
             np.max(passing, axis=0))
 

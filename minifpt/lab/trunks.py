@@ -133,12 +133,12 @@ class TrunkSpec:
     def _make_mixed(self, seed, dropout, dtype):
         trunk = self.base.make(seed, dropout, dtype)
         theirs = dict(self.other.make(seed, dropout, dtype).named_parameters())
-        chosen = [name for name, taken in self.mask.select(trunk).items() if taken]
-        if not chosen:
+        taken = self.mask.select(trunk)
+        if not any(taken.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
         for name, p in trunk.named_parameters():
-            if name in chosen:
+            if taken[name]:
                 if name not in theirs or theirs[name].data.shape != p.data.shape:
                     raise ValueError(f"--model {self.text}: the trunks have different shapes, "
                                      f"see {name}")

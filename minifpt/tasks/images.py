@@ -11,14 +11,13 @@ from .base import COSINE, Choices, whole
 
 
 class Images(Choices):
-    """Which digit is it?  What the tasks with square images share."""
+    """What the tasks share that ask which digit a square image shows; ``patch`` and ``size`` are
+    the pixels on a side of a patch and of an image."""
 
     splits = "train", "validation", "test"
-
     output_dim, output_tokens, classes = 10, 1, 10
 
-    def cut(self, patch, size):
-        """Set what follows from a patch's and an image's size, in pixels a side."""
+    def __init__(self, patch=4, size=28):
         self.patch, self.size = whole(self.name, "patch", patch), whole(self.name, "size", size, 8)
         if self.size % self.patch:
             raise ValueError(f"{self.name}: size must be divisible by patch, "
@@ -41,7 +40,7 @@ class MNIST(Images):
     def __init__(self, patch=4, size=28, data=None):
         if size not in (28, 32):
             raise ValueError(f"{self.name}: size must be 28 or 32, got {size!r}")
-        self.cut(patch, int(size))
+        super().__init__(patch, int(size))
         self.data = self.options["data"] = None if data is None else str(data)
         self.read = {}                                    # split -> images, labels: as bytes
 
@@ -100,9 +99,6 @@ class Digits(Images):
 
     name = "digits"
     defaults = COSINE | {"steps": 800, "warmup": 50}
-
-    def __init__(self, patch=4, size=28):
-        self.cut(patch, size)
 
     def images(self, rng, size, split):
         """Images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""
