@@ -248,7 +248,7 @@ def gelu_backward(dy, cache):
 def gelu_exact(x):
     """Gaussian error linear unit as it is defined: ``y = x * P(x)``, ``P(x) = (1 +
     erf(x / sqrt(2))) / 2`` the normal distribution function.  x (...) -> y (...)."""
-    from scipy.special import ndtr                        # slow to import, and rarely wanted
+    from scipy.special import ndtr  # slow to import, and rarely wanted
     return x * ndtr(x), ActivationCache(x)
 
 

@@ -11,7 +11,8 @@ import minifpt
 from minifpt import cli, tasks
 from minifpt.tasks.listops import OPERATORS, PAD, SYMBOLS, evaluate, parse
 
-ARENA = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n( ( ( ( [SM 9 ) 8 ) ( ( ( [MIN 2 ) 3 ) ] ) ) ] )\t9\n"
+ARENA = ("Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n"
+         "( ( ( ( [SM 9 ) 8 ) ( ( ( [MIN 2 ) 3 ) ] ) ) ] )\t9\n")
 
 
 def rng(seed=0):
@@ -41,8 +42,8 @@ def by_python(ids):
 
 
 @pytest.mark.parametrize("text, value", [
-    ("[MAX 4 3 [MIN 2 3 ] 1 0 ]", 4), ("[SM 9 8 7 ]", 4), ("[MED 1 2 9 4 ]", 3), ("[MED 5 1 2 ]", 2),
-    ("[MIN [SM 5 5 ] 3 ]", 0), ("7", 7)])
+    ("[MAX 4 3 [MIN 2 3 ] 1 0 ]", 4), ("[SM 9 8 7 ]", 4), ("[MED 1 2 9 4 ]", 3),
+    ("[MED 5 1 2 ]", 2),    ("[MIN [SM 5 5 ] 3 ]", 0), ("7", 7)])
 def test_values_by_hand(text, value):
     assert evaluate(parse(text)) == value
 
@@ -91,13 +92,15 @@ def test_the_arena_s_files(tmp_path):
     assert task.batch(rng(), 5, "validation")[0].shape == (5, 8)
     assert tasks.get("listops", length=4, files=tmp_path).test_set()[1].tolist() == [[4]]
     before = task.fingerprint()
-    (tmp_path / "basic_train.tsv").write_text(ARENA.replace("[MAX 4", "[MAX 2").replace("\t4", "\t3"))
+    other = ARENA.replace("[MAX 4", "[MAX 2").replace("\t4", "\t3")
+    (tmp_path / "basic_train.tsv").write_text(other)
     assert tasks.get("listops", length=8, files=tmp_path).fingerprint() != before
 
 
 @pytest.mark.parametrize("text, message", [
-    ("( [MAX 4 ) 3 ]\t5\n", "line 1 .*it comes to 4, not 5"), ("[MAX 4 3\t4\n", "line 1 .*brackets"),
-    ("[FIRST 1 2 ]\t1\n", "line 1 .*no symbol '.FIRST'"), ("[MAX 1 2 ]\n", "line 1"), ("", "holds no"),
+    ("( [MAX 4 ) 3 ]\t5\n", "line 1 .*it comes to 4, not 5"),
+    ("[MAX 4 3\t4\n", "line 1 .*brackets"), ("", "holds no"), ("[MAX 1 2 ]\n", "line 1"),
+    ("[FIRST 1 2 ]\t1\n", "line 1 .*no symbol '.FIRST'"),
     ("[MAX 1 2 ]\tx\n", "line 1"), ("]\t1\n", "line 1"), ("[MAX ]\t1\n", "line 1"),
     ("[MAX 1 2 3 4 5 6 7 8 9 1 2 3 ]\t9\n", "no expression of at most 8 symbols")])
 def test_damaged_files(tmp_path, text, message):
@@ -119,7 +122,7 @@ def test_listops_refuses(options, message):
 def test_listops_that_cannot_be_drawn(monkeypatch):
     monkeypatch.setattr("minifpt.tasks.listops.TRIES", 50)
     task = tasks.get("listops", length=64, least=60, depth=1, arguments=2)
-    with pytest.raises(ValueError, match="^listops: none of 50 expressions of depth 1 had 60 to 64"):
+    with pytest.raises(ValueError, match="^listops: none of 50 expressions of depth 1 had 60 "):
         task.batch(rng(), 1)
 
 
@@ -133,9 +136,7 @@ def test_typos():
     clean = task.text.draw(rng(), 400, "test")[0]
     assert (x == clean)[y == 0].all() and 0.85 < (x != clean)[y == 1].mean() < 1
     spots = np.concatenate([task.text.bytes[s] for s in ("train", "validation", "test")])
-    assert len(spots) == len(minifpt.tasks.Text(minifpt.files.weights.shipped("held-out.txt")).bytes[
-        "train"]) + len(task.text.bytes["validation"]) + len(task.text.bytes["test"]) - round(
-            0.15 * len(spots)) or len(spots) > 170_000
+    assert len(spots) == minifpt.files.weights.shipped("held-out.txt").stat().st_size - 2
 
 
 def test_the_text_that_ships_is_what_the_language_model_never_saw():
@@ -186,7 +187,8 @@ def test_few_labels(of):
     assert not np.array_equal(tasks.get("few", of=of, labels=7, draw=1).examples()[0], x)
     assert again.fingerprint() == task.fingerprint() != tasks.get(
         "few", of=of, labels=7, draw=1).fingerprint()
-    np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0], task.task.batch(rng(), 9, "test")[0])
+    np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0],
+                                  task.task.batch(rng(), 9, "test")[0])
 
 
 @pytest.mark.parametrize("options, message", [

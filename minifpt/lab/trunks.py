@@ -44,8 +44,8 @@ def shape_of(name, text=""):
         return SHAPES[name]
     found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
     if not found:
-        raise ValueError(f"--model {text}: no shape '{name}', expected one of {', '.join(SHAPES)}, or "
-                         "blocks x heads x channels, as in 1x4x256")
+        raise ValueError(f"--model {text}: no shape '{name}', expected one of "
+                         f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256")
     return dict(zip(("n_layer", "n_head", "n_embd"), map(int, found.groups()), strict=True))
 
 
