@@ -472,7 +472,7 @@ for step in t.steps[::-1]:
             best = np.sort(square, axis=None)[-n:].sum() / square.sum()
             mine = worth_computing(A, n)
             kept = "" if mine is ... else f", yours {square[mine].sum() / square.sum():.0%}"
-            print(f"{step.layer} head {h}: the largest {n} of {n * n} entries hold {best:.0%}{kept}")
+            print(f"{step.layer} head {h}: the best {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
 # **Next**: [lesson 6](06_gpt2_whole.ipynb), the whole of GPT-2: where attention sits in it, and

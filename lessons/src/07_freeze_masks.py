@@ -408,8 +408,8 @@ picture(fig)
 # | the inputs of `c_attn`, `attn.c_proj`, `c_fc` | 3 | the three $dw$ |
 # | the input of `mlp.c_proj` | 4 | its $dw$ |
 #
-# Only $dw = x^\top dy$ reads a linear layer's input; $dx = dy\,w^\top$ reads the weight. So below
-# a frozen weight the input need not be kept, and
+# Only $dw = x^\top dy$ reads a linear layer's input; $dx = dy\,w^\top$ reads the weight. So where
+# the weight is frozen the input need not be kept, and
 #
 # $$ \text{full: } 16\,NC + r \qquad\qquad \text{FPT: } 9\,NC + r \qquad\qquad
 #    r = 2N + BHT^2 $$

@@ -235,9 +235,9 @@ for name, value in level.items():
 #    \cdot \tfrac{11}{16} $$
 #
 # So a score between the first two says nothing about finding. The other three rules find the string
-# by its visible bits, and let the strings vote that fit them. They differ in what they compare: each
-# asked token alone, with its five or so visible bits; or all asked tokens so far, which is the best
-# that causal attention can do; or the whole string at once.
+# by its visible bits: only strings that fit these bits may vote. They differ in what they compare:
+# each asked token alone, with its five or so visible bits; or all asked tokens so far, which is the
+# best that causal attention can do; or the whole string at once.
 #
 # ## Three trunks
 #
@@ -350,7 +350,9 @@ for name, kind in kinds.items():
 # A score is a query times a key, so it grows with the *square* of these weights. GPT-2's random
 # starting weights are made for more channels than our 128. With them every score is near 0, and
 # every head gives all tokens nearly equal shares. To change that, the scales of the layer norms
-# would have to grow a lot. A head that cannot choose cannot find. (Exercise 4 goes on from here.)
+# would have to grow a lot. A head that cannot choose cannot find. (*Language* starts with larger
+# scores than *statistics* at nearly the same size of weights: its queries and keys are made for
+# each other. Exercise 4 goes on from here.)
 #
 # ## Where does it look?
 #
@@ -489,8 +491,8 @@ picture(fig)
 # %% [markdown]
 # The more the two heads look at the right string, the more it costs to mute them. In the language
 # trunk, without the pair that looks there most, the model is down at the floor. The pair that looks
-# there least costs next to nothing, though it is in the same block. In *statistics* more heads share
-# the work, and no pair carries all of it.
+# there least costs next to nothing, though it is in the same block. In *statistics* more heads
+# share the work, and no pair carries all of it.
 #
 # ## What we know now
 #

@@ -82,8 +82,8 @@ row_title(axes, "the same picture as a sequence of tokens")
 picture(fig)
 
 # %% [markdown]
-# The second picture is what the model gets: a row of scraps. In a formula: $t$ says in which row and
-# column of patches a token lies, and $j$ in which row and column of the patch its number lies.
+# The second picture is what the model gets: a row of scraps. In a formula: $t$ says in which row
+# and column of patches a token is, and $j$ in which row and column of the patch a number is.
 #
 # $$ x_{tj} = \text{image}\Big[\, p \Big\lfloor \frac{t}{W/p} \Big\rfloor
 #    + \Big\lfloor \frac jp \Big\rfloor,\;\; p\,\Big(t \bmod \frac Wp\Big) + j \bmod p \,\Big] $$
@@ -407,8 +407,9 @@ picture(fig)
 # So nothing is lost but who may look back at whom, and what language had left in the position
 # embeddings.
 #
-# When each picture is torn up in its own way, $\pi$ is different each time, and $\ell_t$ says nothing
-# about the patch. What is left is a bag of scraps. It is worth more than guessing, but much is gone.
+# When each picture is torn up in its own way, $\pi$ is different each time, and $\ell_t$ says
+# nothing about the patch. What is left is a bag of scraps. That is worth more than guessing, but
+# much is gone.
 #
 # If that is right, we can tear a picture up *after* training and mend it without changing the order
 # back: give each scrap the position embedding of where it came from. We take our first model, which
@@ -498,9 +499,9 @@ broken = FromPixels(exact, reshape_back)
 print(minifpt.gradcheck(broken.forward, broken.backward, (image,)))
 
 # %% [markdown]
-# Now we use it. We move each pixel by the same small step $\varepsilon$, up or down, whichever makes
-# the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et al.,
-# arXiv 1412.6572):
+# Now we use it. We move each pixel by the same small step $\varepsilon$, up or down, whichever
+# makes the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et
+# al., arXiv 1412.6572):
 #
 # $$ \text{image}' = \text{clip}_{[0, 1]}\big( \text{image} + \varepsilon\, \text{sign}
 #    (\partial L / \partial\, \text{image}) \big) $$

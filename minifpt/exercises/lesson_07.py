@@ -168,7 +168,7 @@ def clipped_step(rng):
                     np.asarray(out)[~trained], data[~trained]),
             "the norm counts the frozen rows, so the trained ones take smaller steps than they "
             "should": new(min(1, max_norm / everything)),
-            "small gradients are scaled up: clipping only ever makes them smaller": new(max_norm / own),
+            "small gradients are scaled up: clipping only makes them smaller": new(max_norm / own),
             "nothing is clipped": new(1),
             "each row is clipped by itself: the norm is of all trained rows together":
                 new(np.minimum(1, max_norm / each)),

@@ -82,7 +82,8 @@ def copy_share(rng):
             np.allclose(out, on(asked, twin)[:, i].mean(axis=0)) for i in range(P)),
         "yours is a mean over the heads, too: return one number for each head":
             lambda out: np.ndim(out) == 0 or np.shape(out) in ((B,), (P,), (B, P)),
-        "the examples' axis is still there: take the mean over it": lambda out: np.shape(out)[:1] == (B,),
+        "the examples' axis is still there: take the mean over it":
+            lambda out: np.shape(out)[:1] == (B,),
     })
 
 

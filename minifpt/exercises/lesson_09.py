@@ -163,8 +163,8 @@ def neighbour_score(rng):
         "those are neighbours in the sequence; on the grid, is the end of a row beside the "
         "start of the next?": lambda out: any(np.isclose(out, score(m)) for m in (
             line, line | above)),
-        "patches that touch at a corner only are not neighbours": lambda out: any(np.isclose(out, score(m)) for m in (
-            pair | ((down == 1) & (aside == 1)),)),
+        "patches that touch at a corner only are not neighbours":
+            score(pair | ((down == 1) & (aside == 1))),
         "the grid has an edge: the left end of a row is not beside its right end":
             score(around(down, rows) + around(aside, columns) == 1),
         "a position with itself is no pair": score(pair, ~pair),

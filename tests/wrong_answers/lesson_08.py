@@ -95,7 +95,8 @@ WRONG = {
         ("side by side", _put(lambda v: v.mean(axis=(0, 1)), lambda y, h, n: slice(h, None, n))),
         ("side by side", _put(lambda v: v.mean(axis=(0, 1)), lambda y, h, n: slice(h, h + 1))),
         ("all heads but", _all_but),
-        ("only this one should", lambda y, head, n_head: np.broadcast_to(y.mean(axis=(0, 1)), y.shape)),
+        ("only this one should", lambda y, head, n_head: np.broadcast_to(
+            y.mean(axis=(0, 1)), y.shape)),
         ("return all channels", lambda y, head, n_head: y[..., _mine(y, head, n_head)]),
     ],
     "gap": [
