@@ -164,7 +164,8 @@ def layer_norm_backward(dy, cache):
         dx += g
         dx -= g.mean(axis=-1, keepdims=True)
         dx *= rstd
-    _, dw, db = F.layer_norm_backward(dy, cache._replace(need=(False, *need[1:])))
+    dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0) if need[1] else None
+    db = dy.reshape(-1, len(w)).sum(axis=0) if need[2] else None
     return dx, dw, db
 
 
@@ -176,26 +177,25 @@ def gelu(x):
     """
     y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
-    for s in _even(x.size, 1, PIECE):
-        xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
-        with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        for s in _even(x.size, 1, PIECE):
+            xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
             u = xs * xs
             t = u * (F.GELU_A * F.GELU_B)
             t += F.GELU_A
             t *= xs
-        np.tanh(t, out=t)
-        t *= 0.5
-        t += 0.5                                          # s = (1 + tanh) / 2
-        np.multiply(xs, t, out=ys)
-        np.subtract(1.0, t, out=ds)                       # s + x s (1 - s) 2 du/dx
-        ds *= ys
-        u *= 6.0 * F.GELU_A * F.GELU_B
-        u += 2.0 * F.GELU_A
-        with np.errstate(invalid="ignore"):
+            np.tanh(t, out=t)
+            t *= 0.5
+            t += 0.5                                      # s = (1 + tanh) / 2
+            np.multiply(xs, t, out=ys)
+            np.subtract(1.0, t, out=ds)                   # s + x s (1 - s) 2 du/dx
+            ds *= ys
+            u *= 6.0 * F.GELU_A * F.GELU_B
+            u += 2.0 * F.GELU_A
             ds *= u
-        ds += t
-        if math.isnan(ds.max()):                          # a square overflowed
-            ds[...] = F.gelu_backward(1.0, F.ActivationCache(xs))
+            ds += t
+            if math.isnan(ds.max()):                      # a square overflowed
+                ds[...] = F.gelu_backward(1.0, F.ActivationCache(xs))
     return y, GeluCache(d)
 
 

@@ -207,8 +207,8 @@ def rescue_overflow(x, xhat, rstd):
     Such a row is divided by its largest value first.  Its xhat does not depend on its size,
     and eps, which would vanish beside it, becomes the variance that rounding makes.
     """
-    bad = ~(np.isfinite(rstd) & (rstd > 0))[..., 0]
-    if bad.any():
+    if rstd.size and not (rstd.min() > 0.0 and rstd.max() < math.inf):
+        bad = ~(np.isfinite(rstd) & (rstd > 0.0))[..., 0]
         size = np.abs(x[bad]).max(axis=-1, keepdims=True)
         row = x[bad] / size
         row -= row.mean(axis=-1, keepdims=True)

@@ -167,7 +167,7 @@ def _error(x, a, d, loss, eps, size, relative, tolerance):
         finally:
             x[...] = original
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
-        of = max(abs(a), abs(n), size) if relative else size
+        of = max(size, abs(a), abs(n)) if relative else max(size, abs(n) / x.size ** 0.5)
         if np.isfinite(a) and np.isfinite(n):
             clear = noise <= tolerance * of
             tried.append((clear, max(0.0, abs(a - n) - noise * (not clear)) / of, n))
