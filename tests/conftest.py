@@ -1,11 +1,18 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from minifpt import plots
+
+# How many examples hypothesis tries of each property; more for a long look.
+EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 12))
+
 # A test that fails on one machine must fail on the next, and a slow core is no failure.
-settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=25,
+settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=EXAMPLES,
                           database=None)
 settings.load_profile("minifpt")
 
@@ -65,3 +72,15 @@ def randomise():
             p.data[:] = centre + size * rng.standard_normal(p.data.shape)
         return layer
     return fill
+
+
+@pytest.fixture
+def drawn():
+    """For tests that look at the learning curves: they are drawn."""
+
+
+@pytest.fixture(autouse=True)
+def quick_curves(request, monkeypatch):
+    """Elsewhere a run draws none: Matplotlib takes longer for them than a tiny run does."""
+    if "drawn" not in request.fixturenames and request.module.__name__ != "test_plots":
+        monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"none"))

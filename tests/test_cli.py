@@ -77,7 +77,7 @@ RUN = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
 # ------------------------------------------------------------------------------- train
 
 
-def test_train_makes_a_new_folder_each_time(folder, capsys):
+def test_train_makes_a_new_folder_each_time(folder, capsys, drawn):
     for i in range(3):
         assert main(TRAIN, "--n", 2) == 0
         path = ["runs/bit-xor", "runs/bit-xor-2", "runs/bit-xor-3"][i]

@@ -8,7 +8,7 @@ from test_data import write_mnist
 from test_plots import png_size
 
 import minifpt
-from minifpt import plots, tasks, training
+from minifpt import tasks, training
 from minifpt.files.runs import COLUMNS
 from minifpt.freeze import FreezeMask
 from minifpt.lab import compare, trunks
@@ -50,12 +50,6 @@ def runs(monkeypatch):
     monkeypatch.setattr(compare, "train", recorded)
     monkeypatch.setattr(training, "step", stepping)
     return seen
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Runs draw no curves, which take longer than they do."""
-    monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
 
 
 def grid(out, names=("bit-xor",), models=("random",), seeds=range(2), **kw):

@@ -120,7 +120,7 @@ def test_frozen_trunk_learns():
     assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.35
 
 
-def test_files_and_history(tmp_path):
+def test_files_and_history(tmp_path, drawn):
     out = tmp_path / "a" / "run"
     _, history = go(out, lr=2e-3, batch_size=3, seed=5, config={"model": "tiny"})
     assert sorted(p.name for p in out.iterdir()) == FILES
