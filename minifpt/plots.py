@@ -44,13 +44,13 @@ def curves(histories, path):
     save(fig, path)
 
 
-def band(ax, runs, column, color, label, scale=100):
+def band(ax, runs, column, color, label, scale=100, style="-"):
     """The mean of several histories' column, the range from least to largest shaded."""
     # A run that was made longer has a row more, at its first end.
     steps = sorted(set.intersection(*({row["step"] for row in run} for run in runs)))
     values = scale * np.array([[row[column] for row in run if row["step"] in steps]
                                for run in runs])
-    ax.plot(steps, values.mean(axis=0), color=color, label=label)
+    ax.plot(steps, values.mean(axis=0), style, color=color, label=label)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,
                     linewidth=0)
 

@@ -312,9 +312,10 @@ def picture(results, path):
     """Test accuracy against steps, an axis a task, a line a trunk, its range shaded."""
     fig, axes = plots.figure(len(results))
     for ax, (task, models) in zip(axes, results.items(), strict=True):
-        for model, runs in models.items():
-            color = plots.color_of(model)
-            plots.band(ax, runs, "test_accuracy", color, model)
+        styles = "-", "--", "-.", ":"                     # a second sign beside the colour
+        for i, (model, runs) in enumerate(models.items()):
+            plots.band(ax, runs, "test_accuracy", plots.color_of(model), model,
+                       style=styles[i % 4])
         for text, share in FLOORS.get(task, {}).items():
             ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
             ax.text(1, share, text, fontsize=7, color="0.4", ha="right", va="top",
