@@ -40,5 +40,5 @@ setup(
         "test": ["pytest", "hypothesis", "tokenizers"],
         "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build"],
     },
-    entry_points={"console_scripts": ["minifpt=minifpt.cli:main"]},
+    entry_points={"console_scripts": ["minifpt=minifpt.__main__:main"]},
 )

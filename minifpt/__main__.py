@@ -1,8 +1,17 @@
-"""``python -m minifpt``."""
+"""``python -m minifpt``, and the command ``minifpt``."""
 
 import sys
 
-from .cli import main
+
+def main():
+    """Run the command line; its exit status."""
+    try:
+        from .cli import main as run
+    except KeyboardInterrupt:                             # while it is imported
+        print("minifpt: interrupted", file=sys.stderr)
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

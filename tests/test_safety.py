@@ -412,6 +412,17 @@ def test_closed_streams(stream, tmp_path):
     assert run.returncode == 0 and "Traceback" not in run.stderr + run.stdout
 
 
+@pytest.mark.parametrize("module", ["tqdm", "argparse"])
+def test_ctrl_c_while_it_starts(module, tmp_path):
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    run = command("info", env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    assert run.returncode == 130 and run.stderr.decode() == "minifpt: interrupted\n"
+    host = [sys.executable, "-c", "import minifpt.cli"]   # in a program of another's it is raised
+    run = subprocess.run(host, capture_output=True, timeout=60, env=os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    assert b"KeyboardInterrupt" in run.stderr
+
+
 def test_a_terminal_that_spells_little(tmp_path):
     for encoding in ("cp1252", "ascii"):
         run = command("generate", "Caf\u00e9 \u2013 ", "--tokens", 5,
