@@ -148,3 +148,21 @@ def test_bad_sources(source, kw, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         pretrain.pretrain(source, tmp_path / "w", **kw)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, monkeypatch):
+    """Else the trunk would know the new input and output layers, and only with that seed."""
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 30})
+    made, train = [], pretrain.train
+
+    def noted(model, *args, **kw):
+        made.extend(p.data.copy() for p in model.input.parameters() + model.output.parameters())
+        return train(model, *args, **kw)
+    monkeypatch.setattr(pretrain, "train", noted)
+    pretrain.pretrain("bits", tmp_path / "w", seed=3, steps=1, batch_size=1, progress=False)
+    task = minifpt.tasks.BitMemory()
+    for seed in range(6):
+        later = minifpt.FPT(minifpt.GPT2.from_pretrained(tmp_path / "w.npz"), task.input_dim,
+                            task.output_dim, task.output_tokens, seed=seed)
+        for a, b in zip(made, later.input.parameters() + later.output.parameters(), strict=True):
+            assert not np.array_equal(a, b.data) or not a.any()         # biases start at 0

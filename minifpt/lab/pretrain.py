@@ -10,6 +10,7 @@ from ..training import train
 SHAPE = SHAPES["minigpt"]                                 # one for every source
 SOURCES = {"language": "the next byte of a text", "bits": "bit memory",
            "images": "handwritten digits, MNIST"}
+APART = 1 << 40                                           # from the seeds of later runs
 DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
             "images": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
@@ -45,7 +46,9 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
         provenance = {"text": sorted(Path(file).name for file in task.files)}
     else:
         task = tasks.BitMemory() if source == "bits" else tasks.MNIST(data=data)
-        model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
+        # Not the layers that a later FPT with this seed begins with, which the trunk would know.
+        model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens,
+                    seed=seed + APART)
         provenance = {"task": task.name}
     history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
                     schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
