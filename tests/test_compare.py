@@ -542,7 +542,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
         seen.append((task.options.get("validation", False), kw["seed"], kw["lr"]))
         return run(task, model, out, **kw)
     monkeypatch.setattr(compare, "run", noted)
-    options = dict(steps=40, batch_size=8, eval_every=20, test_examples=64)
+    options = dict(steps=20, batch_size=8, eval_every=10, test_examples=64)
     made = full_grid(tmp_path / "g", seeds=[0, 1], rates=[1e-9, 2e-2, 1e3], choices=2,
                      options=options)
     (task, label, rates), = [(t, m, r) for t, ms in made.sweeps.items() for m, r in ms.items()]
