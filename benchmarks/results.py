@@ -13,34 +13,26 @@ import csv
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from minifpt.lab.compare import LABELS
+from minifpt.lab.compare import Grid
+from minifpt.lab.compare import table as compare_table
 
 HERE = Path(__file__).resolve().parent
 
 
 def table(path):
-    """The Markdown table of one file, as a list of lines."""
+    """The Markdown table of one file, as a list of lines, as ``minifpt compare`` writes it."""
+    found = Grid({}, {}, {}, [])
     with open(path, newline="", encoding="utf-8") as f:
-        rows = list(csv.DictReader(f))
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    trunks = list(dict.fromkeys(row["trunk"] for row in rows if row["choice"] == "0"))
-    lines = ["| trunk | " + " | ".join(LABELS.get(t, t) for t in tasks) + " |",
-             "|---" * (len(tasks) + 1) + "|"]
-    for trunk in trunks:
-        cells = []
-        for task in tasks:
-            mine = [row for row in rows if (row["task"], row["trunk"]) == (task, trunk)]
-            ends = [100 * float(row["test_accuracy"]) for row in mine if row["choice"] == "0"]
-            tried = sorted({float(row["lr"]) for row in mine if row["choice"] == "1"})
-            cell = f"{np.mean(ends):.1f} ({min(ends):.1f} to {max(ends):.1f}), {len(ends)} seeds"
-            if tried:
-                rate = float(next(row["lr"] for row in mine if row["choice"] == "0"))
-                cell += f", lr {rate:g}{' (edge)' * (rate in (tried[0], tried[-1]))}"
-            cells.append(cell)
-        lines.append(f"| {trunk} | " + " | ".join(cells) + " |")
-    return lines
+        for row in csv.DictReader(f):
+            task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
+            history = [{"test_accuracy": float(row["test_accuracy"])}]
+            if row["choice"] == "1":
+                tried = found.sweeps.setdefault(task, {}).setdefault(trunk, {})
+                tried.setdefault(rate, []).append(history)
+            else:
+                found.results.setdefault(task, {}).setdefault(trunk, []).append(history)
+                found.rates.setdefault(task, {})[trunk] = rate
+    return compare_table(found).splitlines()
 
 
 def problems(text, folder=HERE / "results"):

@@ -236,11 +236,6 @@ def make_task(args, default=None):
     return experiments.make_task(named[0], task_options_of(args))
 
 
-def defaults_of(task):
-    """What a run of this task takes unless told otherwise."""
-    return getattr(task, "defaults", tasks.DEFAULTS)
-
-
 def given(args, *names):
     """The options among ``names`` that were given, as keyword arguments."""
     return {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
@@ -266,7 +261,8 @@ def newest_folder(task):
 def train(args):
     task = make_task(args)
     out = args.out or (newest_folder if args.resume else new_folder)(task.name)
-    options = defaults_of(task) | given(args, "steps", "batch_size", "lr", "schedule", "dropout")
+    options = tasks.defaults_of(task) | given(args, "steps", "batch_size", "lr", "schedule",
+                                              "dropout")
     model, history = experiments.run(
         task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
         checkpoint_every=args.checkpoint_every, **options)
@@ -299,7 +295,7 @@ def summary(args):
 
 def plan_command(args):
     task = make_task(args)
-    options = defaults_of(task) | given(args, "steps", "batch_size", "dropout")
+    options = tasks.defaults_of(task) | given(args, "steps", "batch_size", "dropout")
     steps, batch = options["steps"], options["batch_size"]
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")

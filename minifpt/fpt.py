@@ -143,7 +143,6 @@ class FPT(Layer):
         if cache["input"] is not None:
             self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
 
-
     def predict(self, x):
         """Logits without dropout and without a cache."""
         with self.all_frozen():

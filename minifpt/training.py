@@ -69,10 +69,12 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
     settings = {"task": task.name, "options": getattr(task, "options", {}),
-                "data_crc": fingerprint(task), **(config or {}),
+                **(config or {}),
                 "steps": steps, "batch_size": batch_size, "lr": float(lr), "seed": seed,
                 "schedule": schedule, "warmup": warmup, "weight_decay": float(weight_decay),
                 "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
+    if out is not None:                                   # it may read all of a task's data
+        settings["data_crc"] = fingerprint(task)
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
     if out is None:

@@ -14,7 +14,7 @@ from test_data import FILES, write_mnist
 from test_train import checkpoint, same_checkpoint
 
 import minifpt
-from minifpt import cli, functional, layers, plots, tasks
+from minifpt import cli, functional, layers, tasks
 from minifpt.gradients import GradcheckReport
 from minifpt.lab import compare, plan, pretrain, trunks
 
@@ -24,9 +24,8 @@ COMMANDS = ["train", "compare", "summary", "plan", "gradcheck", "pretrain", "con
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, request):
-    """An empty working folder without data or weights, where ``random`` is tiny and runs draw
-    no curves; its path."""
+def folder(tmp_path, monkeypatch):
+    """An empty working folder without data or weights, where ``random`` is tiny; its path."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -35,8 +34,6 @@ def folder(tmp_path, monkeypatch, request):
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
     monkeypatch.setattr(pretrain, "SHAPE", TINY)
-    if "new_folder" not in request.node.name:             # they take longer than the runs
-        monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
     return folder
 
 

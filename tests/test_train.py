@@ -11,19 +11,12 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import cli, files, optim, plots, tasks, training
+from minifpt import cli, files, optim, tasks, training
 from minifpt.files.runs import COLUMNS, Run, locked
 from minifpt.layers import Layer
 from minifpt.tasks import BitMemory, BitXOR
 
 FILES = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]
-
-
-@pytest.fixture(autouse=True)
-def quick(request, monkeypatch):
-    """Runs draw no curves, which take longer than they do, but in the test of that."""
-    if "files" not in request.node.name:
-        monkeypatch.setattr(plots, "curves", lambda histories, path: path.write_bytes(b"quick"))
 
 
 def trunk(dropout=0.1, dtype=np.float32, seed=0):

@@ -221,7 +221,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
         """{task: {trunk's label: {learning rate: [History, ...]}}}, one history a seed."""
         found, places, queue = {}, [], []
         for (name, (task, mine)), spec in itertools.product(made.items(), specs):
-            settings = getattr(task, "defaults", tasks.DEFAULTS) | options
+            settings = tasks.defaults_of(task) | options
             of = found.setdefault(task.name, {}).setdefault(labels[spec], {})
             for rate in rates_of(task.name, labels[spec]) or [settings["lr"]]:
                 folder = out / task.name / spec.folder

@@ -18,7 +18,7 @@ from .text import Text, Typos
 TASKS = {task.name: task for task in (
     BitMemory, BitXOR, Digits, Few, ListOps, MNIST, Text, Typos)}
 __all__ = ["DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Choices", "Digits", "Few", "ListOps",
-           "Task", "Text", "Typos", "get", "make", "names", "task_class"]
+           "Task", "Text", "Typos", "defaults_of", "get", "make", "names", "task_class"]
 
 
 def names():
@@ -59,3 +59,8 @@ def make(function, name, options):
         if not hasattr(task, part):
             raise ValueError(f"{name} is no task: it has no '{part}' (see minifpt.tasks.Task)")
     return task
+
+
+def defaults_of(task):
+    """What a run of this task takes unless told otherwise."""
+    return getattr(task, "defaults", DEFAULTS)
