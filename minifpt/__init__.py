@@ -10,7 +10,6 @@ try:
     from .freeze import FreezeMask
     from .gpt2 import GPT2, GPT2Config, LanguageModel
     from .gradients import gradcheck, gradcheck_layer
-    from .lab.steps import steps
     from .recurrent import LSTM, LSTMConfig
     from .tracing import trace
     from .training import Diverged, train
@@ -21,6 +20,17 @@ except KeyboardInterrupt:                                 # Ctrl-C while the com
     raise SystemExit(130) from None
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name):
+    """``minifpt.steps`` is read when it is first asked for: it needs half of the package."""
+    if name != "steps":
+        raise AttributeError(f"module 'minifpt' has no attribute '{name}'")
+    from .lab.steps import steps
+    globals()["steps"] = steps
+    return steps
+
+
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",
            "LanguageModel", "files", "functional", "gradcheck", "gradcheck_layer", "optim", "steps",
            "tasks", "trace", "train"]

@@ -27,7 +27,7 @@ from .lab import plan, pretrain, reproduce, runs_table, workers
 from .lab import report as reporting
 from .lab import runs as run_folders
 from .lab import steps as stepping
-from .lab.trunks import USERS_OWN, TrunkSpec
+from .lab.trunks import USERS_OWN, TrunkSpec, build
 from .lesson import unpack
 from .recurrent import LSTM, LSTMConfig
 from .training import train as training
@@ -413,9 +413,7 @@ def reproduce_command(args):
 
 def summary(args):
     task = make_task(args, "bit-xor")
-    model = FPT(TrunkSpec.parse(args.model).make(), task.input_dim, task.output_dim,
-                task.output_tokens)
-    model.freeze(FreezeMask.parse(args.freeze))
+    model = build(task, args.model, args.freeze)
     most = getattr(model.trunk.config, "n_positions", task.tokens)
     if task.tokens > most:
         raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")

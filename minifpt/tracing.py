@@ -243,11 +243,7 @@ def replaced(wrap):
         raise ValueError("trace: another trace is open; close it first")
 
     def replace(table, key, value):
-        if key in table:
-            undo.callback(table.__setitem__, key, table[key])
-        else:
-            undo.callback(table.pop, key)
-        table[key] = value
+        undo.enter_context(swapped(table, key, value))
     with ExitStack() as undo:
         undo.callback(OPEN.release)
         for op, pair in OPERATIONS.items():
@@ -261,6 +257,21 @@ def replaced(wrap):
             replace(layers.ACTIVATIONS, key, tuple(
                 wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True)))
         yield replace
+
+
+@contextmanager
+def swapped(table, key, value):
+    """Within, ``table[key]`` is ``value``."""
+    there = key in table
+    before = table.get(key)
+    table[key] = value
+    try:
+        yield
+    finally:
+        if there:
+            table[key] = before
+        else:
+            del table[key]
 
 
 def _before(past, qkv, n_head, **_):

@@ -12,10 +12,9 @@ import numpy as np
 
 from .. import plots
 from ..files import write_beside
-from ..fpt import FPT
 from ..tracing import trace
 from .runs import BUILT, at_start, load, read_settings
-from .trunks import TrunkSpec
+from .trunks import TrunkSpec, build
 
 ROWS = 256                                                # tokens that are traced at a time
 
@@ -117,10 +116,8 @@ def subjects(folders, models=(), examples=64, example=None):
         start = at_start(folder, run.settings, task)
         found.append(Subject(label, maps(start, x, mask), maps(run.model, x, mask)))
     for model in models:
-        spec = TrunkSpec.parse(model)
-        fpt = FPT(spec.make(first.settings["seed"], 0.0), task.input_dim, task.output_dim,
-                  task.output_tokens, seed=first.settings["seed"])
-        found.append(Subject(spec.label, maps(fpt, x, mask)))
+        fpt = build(task, model, seed=first.settings["seed"], dropout=0.0)
+        found.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
     return task, x, found
 
 

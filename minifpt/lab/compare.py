@@ -18,13 +18,12 @@ import numpy as np
 from tqdm import tqdm
 
 from .. import plots, tasks
+from ..checks import whole
 from ..files import write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
-from ..fpt import FPT
 from ..freeze import FreezeMask
-from ..tasks.base import whole
 from ..training import Diverged, train
-from .trunks import USERS_OWN, TrunkSpec, load_object
+from .trunks import USERS_OWN, TrunkSpec, build, load_object
 from .workers import perform
 
 # What is right, in per cent, without having learned the task.  Half of bit memory's bits are
@@ -81,13 +80,11 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     in ``config.json``, as is the model, so that the run can be read back.  ``options`` go to
     :func:`minifpt.train`.  Returns (model, history).
     """
-    mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
-    trunk = spec.make(seed, dropout)
-    fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    fpt.freeze(mask)
-    config = {"source": source or task.name, "model": spec.text, "freeze": str(mask),
-              "trunk_crc": crc(p.data for _, p in trunk.named_parameters()),
-              "dropout": getattr(trunk.config, "dropout", 0.0)}
+    fpt = build(task, model, freeze, seed, dropout)
+    config = {"source": source or task.name, "model": TrunkSpec.parse(model).text,
+              "freeze": str(FreezeMask.parse(freeze)),
+              "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
+              "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
 

@@ -7,7 +7,6 @@ import copy
 import inspect
 from collections import namedtuple
 from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
 
 import numpy as np
 from tqdm import tqdm
@@ -198,5 +197,5 @@ def broken(it):
     namespace = {}
     exec(broken_source(it), vars(F), namespace)           # it calls what functional calls
     wrong = namespace[f"{it.op}_backward"]
-    with patch.dict(tracing.OPERATIONS, {it.op: (vars(F)[it.op], wrong)}):
+    with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], wrong)):
         yield wrong

@@ -6,11 +6,9 @@ import numpy as np
 
 from ..files import read_json
 from ..files.runs import History, Run, crc
-from ..fpt import FPT
-from ..freeze import FreezeMask
 from ..optim import Adam
 from .compare import Validation, make_task
-from .trunks import TrunkSpec
+from .trunks import build
 
 # What every run's config.json holds, and what those of ``train`` and ``compare`` hold beside it.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
@@ -87,12 +85,9 @@ def make_again(folder, settings):
 def at_start(folder, settings, task):
     """A run's model as it was before the first step: same trunk, same seed, same mask."""
     def make():
-        trunk = TrunkSpec.parse(settings["model"]).make(settings["seed"], settings["dropout"])
-        if crc(p.data for _, p in trunk.named_parameters()) != settings["trunk_crc"]:
+        fpt = build(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")))
+        if crc(p.data for _, p in fpt.trunk.named_parameters()) != settings["trunk_crc"]:
             raise ValueError(f"{settings['model']} now has other weights")
-        fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens,
-                  seed=settings["seed"])
-        fpt.freeze(FreezeMask.parse(settings["freeze"]))
         return fpt
     return _made(folder, "its model", make)
 

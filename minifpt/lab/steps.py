@@ -12,7 +12,6 @@ import inspect
 import json
 import re
 from importlib.resources import files
-from unittest.mock import patch
 
 import numpy as np
 from tqdm import tqdm
@@ -21,16 +20,14 @@ from .. import training
 from ..checks import whole
 from ..files import write_beside
 from ..files.runs import Run
-from ..fpt import FPT
-from ..freeze import FreezeMask
 from ..functional import softmax
 from ..gpt2 import GPT2Config
 from ..optim import Adam, clip_grad_norm
 from ..tasks import DEFAULTS
-from ..tracing import trace
+from ..tracing import swapped, trace
 from . import differences, formulas
 from .frames import Store, Telling, fold_of
-from .trunks import TrunkSpec
+from .trunks import TrunkSpec, build
 
 LARGEST = 20_000_000                                      # parameters
 WORK = 2e9                                                # parameters x tokens of the batch
@@ -140,10 +137,8 @@ def of_task(task, model, *, freeze="fpt", dropout=None, seed=0, **options):
     and ``dropout`` the task's own where it is not given."""
     spec = TrunkSpec.parse(model)
     check_config(spec.config())
-    trunk = spec.make(seed, getattr(task, "defaults", DEFAULTS).get("dropout") if dropout is None
-                      else dropout)
-    fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    fpt.freeze(FreezeMask.parse(freeze))
+    fpt = build(task, spec, freeze, seed, getattr(task, "defaults", DEFAULTS).get("dropout")
+                if dropout is None else dropout)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
 
@@ -166,7 +161,7 @@ def of_run(run, task, *, trunk="", every=0, frames=24, progress=True):
     def clip(parameters, most):
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
-    with trace(model) as t, patch.object(training, "clip_grad_norm", clip):
+    with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
         loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"],
                                        run.rng, run.step)
     after = {name: p.data.copy() for name, p in model.named_parameters()}

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from ..checks import whole
 from ..files import data as files
 from ..files.runs import crc
-from .base import COSINE, Choices, whole
+from .base import COSINE, Choices
 
 LETTERS = "ABCDEFGHIKLMNOPQRSTUVWXYZ"                     # TAPE's (IUPAC); an id is the place here
 PAD = len(LETTERS)
