@@ -183,6 +183,8 @@ def parser(argv=()):
                      help=f"{', '.join(reproduce.TABLES)}; without it, what each shows")
     sub.add_argument("--scale", choices=["mini", "paper"], default="mini",
                      help="mini: what ships; paper: GPT-2 and the paper's settings (default: mini)")
+    sub.add_argument("--tasks", nargs="+", metavar="TASK", dest="only",
+                     help="only these (default: the table's)")
     sub.add_argument("--seeds", type=whole, default=5, help="how many (default: 5)")
     sub.add_argument("--lrs", type=float, nargs="+", metavar="LR",
                      help="learning rates to choose from (default: the table's)")
@@ -403,11 +405,12 @@ def reproduce_command(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproduce.TABLES.items()})
     elif args.plan:
-        print(reproduce.cost(reproduce.table_of(args.name, args.scale), args.seeds))
+        print(reproduce.cost(reproduce.table_of(args.name, args.scale, args.only), args.seeds))
     else:
         with workers.cluster(args.dask) as executor:
-            print(reproduce.reproduce(args.name, args.out, scale=args.scale, seeds=args.seeds,
-                                      jobs=args.jobs, executor=executor, rates=args.lrs))
+            print(reproduce.reproduce(args.name, args.out, scale=args.scale, only=args.only,
+                                      seeds=args.seeds, rates=args.lrs, jobs=args.jobs,
+                                      executor=executor))
         print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")
 
 
@@ -437,9 +440,9 @@ def plan_command(args):
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}",
-        "a step": duration(made.step),
-        f"{steps:,} steps": duration(steps * made.step),
-        f"{tests:,} tests": f"{duration(tests * made.test)}, {examples} every {every} steps",
+        "a step": plan.duration(made.step),
+        f"{steps:,} steps": plan.duration(steps * made.step),
+        f"{tests:,} tests": f"{plan.duration(tests * made.test)}, {examples} every {every} steps",
         "memory": f"{made.peak / 1e6:,.0f} MB at most, {made.weights / 1e6:,.0f} MB of it weights",
         "measured on": (f"{made.measured} of {config.n_layer} blocks" if made.measured else
                         "the whole trunk") + f", {fast.cores()} threads"})
@@ -477,16 +480,6 @@ def print_rows(rows):
     """Print {name: value}, a line each."""
     for name, value in rows.items():
         print(f"{name:18} {value}")
-
-
-def duration(seconds):
-    """Seconds as text in two units at most: ``1.5 ms``, ``2.5 s``, ``3 min 20 s``, ``2 d 5 h``."""
-    if seconds < 60:
-        return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
-    size, unit, part, of = next(row for row in (
-        (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")) if seconds >= row[0])
-    whole, rest = divmod(round(seconds / part), size // part)
-    return f"{whole} {unit} {rest} {of}"
 
 
 def gradcheck_command(args):

@@ -503,7 +503,7 @@ def test_plan_s_errors(capsys, folder, line, part):
     (0.00123, "1.2 ms"), (0.9, "900.0 ms"), (59, "59.0 s"), (60, "1 min 0 s"), (200, "3 min 20 s"),
     (12000, "3 h 20 min"), (190_000, "2 d 5 h")])
 def test_duration(seconds, text):
-    assert cli.duration(seconds) == text
+    assert plan.duration(seconds) == text
 
 
 @pytest.fixture

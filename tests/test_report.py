@@ -64,9 +64,10 @@ def no_pictures(monkeypatch):
 
 @pytest.fixture
 def copy(made, tmp_path):
-    """A copy of a run, that may be damaged."""
+    """A copy of a run, without its report, that may be damaged."""
     def copied(name="xor"):
-        return Path(shutil.copytree(made[0] / name, tmp_path / name))
+        return Path(shutil.copytree(made[0] / name, tmp_path / name,
+                                    ignore=shutil.ignore_patterns("*.html")))
     return copied
 
 
@@ -595,7 +596,7 @@ def test_compare_runs(made, tmp_path, capsys, monkeypatch):
              for line in (out / "table.md").read_text().splitlines()[2:]]
     ends = [100 * read_history(n)[-1]["test_accuracy"] for n in ("xor", "xor-1")]
     assert cells[0][:5] == ["bit XOR", "random (2x2x16), freeze attn,mlp", "2", "20",
-                            runs_table.spread(ends)]
+                            compare.spread(ends)]
     assert [c[1] for c in cells[1:]] == ["random (2x2x16), freeze full", "random (2x2x16)"]
 
 
@@ -605,13 +606,13 @@ def history(*accuracies):
 
 
 def test_spread():
-    assert runs_table.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
-    assert runs_table.spread([100, 100], "{:.0f}") == "100"
+    assert compare.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
+    assert compare.spread([100, 100], "{:.0f}") == "100"
 
 
 def test_steps_to_a_threshold():
     h = history(0.5, 0.9, 0.8, 1.0)
-    assert [runs_table.steps_to(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
+    assert [compare.first_step(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
     found = {"t": {"a": [("", {}, history(0.5, 0.8)), ("", {}, history(0.5, 1.0))],
                    "b": [("", {}, history(1.0, 0.7))]}}
     assert runs_table.thresholds(found) == {"t": pytest.approx(0.99 * 0.9)}

@@ -3,6 +3,8 @@
 Here is what all of them share.
 """
 
+import csv
+import io
 import json
 import os
 import struct
@@ -45,6 +47,15 @@ def write_beside(path, write, mode="wb"):
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def csv_text(rows, columns=None):
+    """Dictionaries as the lines of a CSV; its columns are by default those of the first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0] if columns is None else columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def read_json(path):

@@ -1,7 +1,6 @@
 """A run's folder: its settings, its history, its checkpoint."""
 
 import csv
-import io
 import json
 import math
 import os
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from . import DAMAGE, one_line, read_json, to_json, write_beside
+from . import DAMAGE, csv_text, one_line, read_json, to_json, write_beside
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 DIVERGED = "diverged.txt"                                 # in a folder whose run ends in infinities
@@ -27,11 +26,7 @@ class History(list):
 
     def save(self, path):
         """Write ``metrics.csv``; what was not measured is left empty."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self)
-        write_beside(path, lambda f: f.write(text.getvalue()), "w")
+        write_beside(path, lambda f: f.write(csv_text(self, COLUMNS)), "w")
 
     @classmethod
     def load(cls, path):

@@ -3,15 +3,13 @@
 The maps are those of ``minifpt.trace``, without dropout.  The paper's figures 3 and 4.
 """
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from .. import plots
-from ..files import write_beside
+from ..files import csv_text, write_beside
 from ..tracing import trace
 from .runs import BUILT, at_start, load, read_settings
 from .trunks import TrunkSpec, build
@@ -147,15 +145,6 @@ def rows(task, x, found):
                        "even": even, "moved": None if moved is None else float(moved[layer, head])}
                       for layer, head in np.ndindex(m.mean.shape[:2])]
     return lines
-
-
-def as_csv(lines):
-    """The text of a CSV."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
 
 
 def summary(lines):
@@ -320,5 +309,5 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
         which = known[which]
     lines = rows(task, x, found)
     plots.save(picture(task, x, found, which), out)
-    write_beside(out.with_suffix(".csv"), lambda f: f.write(as_csv(lines)), "w")
+    write_beside(out.with_suffix(".csv"), lambda f: f.write(csv_text(lines)), "w")
     return columns(summary(lines))

@@ -7,7 +7,6 @@ examples that no test sees.
 
 import csv
 import inspect
-import io
 import itertools
 import re
 import zlib
@@ -19,7 +18,7 @@ from tqdm import tqdm
 
 from .. import plots, tasks
 from ..checks import whole
-from ..files import write_beside
+from ..files import csv_text, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
 from ..training import Diverged, train
@@ -349,6 +348,11 @@ def table(found, cell=None, paper=None):
             text = (cell or final)(found, name, model) if task.get(model) else ""
             theirs = (paper or {}).get((model, name))
             lines[-1].append(text if theirs is None else f"{text}; paper {theirs}".lstrip("; "))
+    return markdown(lines)
+
+
+def markdown(lines):
+    """Lists of texts as the lines of a Markdown table, the first its head."""
     head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
 
@@ -360,9 +364,15 @@ def final(found, task, model):
             f"{len(runs)} seed{'s' * (len(runs) > 1)}{chosen(found, task, model)}")
 
 
-def spread(values):
-    """Mean and (least to largest) of numbers, as text."""
-    return f"{np.mean(values):.1f} ({np.min(values):.1f} to {np.max(values):.1f})"
+def spread(values, text="{:.1f}"):
+    """The mean of numbers, and (least to largest) where these differ, as text."""
+    mean, low, high = (text.format(v) for v in (np.mean(values), np.min(values), np.max(values)))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def first_step(history, accuracy):
+    """The first step at which a test is at least that accurate, or ``None``."""
+    return next((row["step"] for row in history if row["test_accuracy"] >= accuracy), None)
 
 
 def chosen(found, task, model):
@@ -390,15 +400,11 @@ def rows(found):
     ends += [(task, trunk, rate, 1, *end) for task, trunks in found.sweeps.items()
              for trunk, tried in trunks.items() for rate, histories in tried.items()
              for end in enumerate(histories, CHOICE)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV)
-    for task, trunk, rate, choice, seed, history in ends:
-        last = history[-1]
-        writer.writerow([task, trunk, f"{rate:g}", seed, choice, last["step"],
-                         *(f"{last[name]:.6f}" for name in CSV[6:9]),
-                         " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)])
-    return text.getvalue()
+    return csv_text([dict(zip(CSV, [
+        task, trunk, f"{rate:g}", seed, choice, history[-1]["step"],
+        *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
+        " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)], strict=True))
+        for task, trunk, rate, choice, seed, history in ends])
 
 
 def read_rows(path):

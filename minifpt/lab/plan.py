@@ -160,3 +160,13 @@ def traced():
         yield tracemalloc.get_traced_memory
     finally:
         tracemalloc.stop()
+
+
+def duration(seconds):
+    """Seconds as text in two units at most: ``1.5 ms``, ``2.5 s``, ``3 min 20 s``, ``2 d 5 h``."""
+    if seconds < 60:
+        return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    size, unit, part, of = next(row for row in (
+        (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")) if seconds >= row[0])
+    whole, rest = divmod(round(seconds / part), size // part)
+    return f"{whole} {unit} {rest} {of}"

@@ -16,7 +16,7 @@ from ..files import write_beside
 from ..freeze import FreezeMask
 from . import compare
 from .compare import Arm, Column
-from .plan import plan
+from .plan import duration, plan
 from .trunks import TrunkSpec
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
@@ -111,8 +111,8 @@ def steps_to(found, task, model):
     """A cell: after how many steps a run's test accuracy first reaches the threshold, the median
     over seeds and (least to most); "never" where half of the runs never do."""
     least = threshold(found, task)
-    first = sorted(next((row["step"] for row in h if row["test_accuracy"] >= least), np.inf)
-                   for h in found.results[task][model])
+    first = [compare.first_step(h, least) for h in found.results[task][model]]
+    first = sorted(np.inf if step is None else step for step in first)
     said = [f"{n:g}" if n < np.inf else "never" for n in (np.median(first), first[0], first[-1])]
     return (f"{said[0]} ({said[1]} to {said[2]})" if first[0] < first[-1] else said[0]) + (
         f" to {100 * least:.1f} %{compare.chosen(found, task, model)}")
@@ -275,16 +275,18 @@ TABLES = {
 }
 
 
-def reproduce(name, out, *, scale="mini", seeds=5, jobs=1, rates=None, say=print, **options):
+def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None, say=print,
+              **options):
     """Make one of ``TABLES``: writes ``OUT/NAME.md``, ``.csv`` and ``.png``, and a picture of the
     learning rates; returns the Markdown table.
 
     scale   ``mini``: the weights that ship.  ``paper``: the paper's tasks and settings on GPT-2's
             own weights (``minifpt convert gpt2`` first); what that takes is said before.
+    only    the names of the tasks to be run, all of the table's by default.
     seeds   how many; ``rates``, learning rates to choose from in place of the table's; ``jobs``
             and what else there is as for :func:`minifpt.lab.compare.grid`.
     """
-    made = table_of(name, scale)
+    made = table_of(name, scale, only)
     made = made if rates is None else replace(made, rates=tuple(rates))
     if scale == "paper":
         say(cost(made, seeds))
@@ -300,26 +302,32 @@ def reproduce(name, out, *, scale="mini", seeds=5, jobs=1, rates=None, say=print
     return text
 
 
-def table_of(name, scale="mini"):
-    """The :class:`Table` of that name."""
+def table_of(name, scale="mini", only=None):
+    """The :class:`Table` of that name, or its columns of the tasks ``only``."""
     if name not in TABLES:
         raise ValueError(f"reproduce: no table '{name}', expected one of {', '.join(TABLES)}")
     if scale not in ("mini", "paper"):
         raise ValueError(f"reproduce: scale is '{scale}', expected mini or paper")
-    return TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
+    made = TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
+    there = dict.fromkeys(column.task for column in made.columns)
+    for task in only or ():
+        if task not in there:
+            raise ValueError(f"reproduce: {name} has no task '{task}', expected of "
+                             f"{', '.join(there)}")
+    return replace(made, columns=tuple(c for c in made.columns if c.task in (only or there)))
 
 
 def cost(table, seeds):
     """What a table's runs take on this machine, as text: a line for each task and arm."""
-    lines, hours, runs = [], 0.0, seeds + len(table.rates)
+    lines, total, runs = [], 0.0, seeds + len(table.rates)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)
         settings = tasks.defaults_of(task) | column.settings
         for arm in table.arms:
             made = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                         settings["batch_size"], settings["dropout"])
-            each = made.step * settings["steps"] / 3600
-            hours += runs * each
+            each = made.step * settings["steps"]
+            total += runs * each
             lines.append(f"{task.name}, {arm.called()}: {runs} runs of {settings['steps']:,} "
-                         f"steps, {each:,.1f} h each, {made.peak / 1e6:,.0f} MB")
-    return "\n".join([*lines, f"in all about {hours:,.0f} h in one process, without the tests"])
+                         f"steps, {duration(each)} each, {made.peak / 1e6:,.0f} MB")
+    return "\n".join([*lines, f"in all about {duration(total)} in one process, without the tests"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from .. import tasks
-from ..files import write_beside
-from .compare import LABELS, picture
+from ..files import csv_text, write_beside
+from .compare import LABELS, first_step, markdown, picture, spread
 from .runs import read_history, read_settings
 from .trunks import TrunkSpec
 
@@ -74,11 +74,6 @@ def arms(runs):
     return named
 
 
-def steps_to(history, threshold):
-    """The first step at which a test is at least that accurate, or ``None``."""
-    return next((row["step"] for row in history if row["test_accuracy"] >= threshold), None)
-
-
 def thresholds(found, percent=None):
     """{task: the accuracy to be reached}: as given, else ``SHARE`` of the final accuracy of the
     task's best arm, in the mean over its seeds."""
@@ -90,12 +85,6 @@ def thresholds(found, percent=None):
         for task, of in found.items()}
 
 
-def spread(values, text="{:.1f}"):
-    """The mean, and the range where values differ."""
-    mean, low, high = (text.format(v) for v in (np.mean(values), min(values), max(values)))
-    return mean if low == high else f"{mean} ({low} to {high})"
-
-
 def table(found, limits):
     """A line for each arm, as Markdown."""
     lines = [["task", "arm", "runs", "steps", "test accuracy (%)", "test loss",
@@ -103,7 +92,7 @@ def table(found, limits):
     for task, of in found.items():
         for arm, runs in of.items():
             ends = [history[-1] for *_, history in runs]
-            reached = [steps_to(history, limits[task]) for *_, history in runs]
+            reached = [first_step(history, limits[task]) for *_, history in runs]
             there = [s for s in reached if s is not None]
             cell = (spread(there, "{:.0f}") if len(there) == len(runs) else
                     f"not reached{f' by {len(runs) - len(there)} of {len(runs)}' * bool(there)}")
@@ -113,22 +102,19 @@ def table(found, limits):
                           spread([e["test_loss"] for e in ends], "{:.3f}"), cell,
                           f"{100 * limits[task]:.1f}",
                           spread([e["seconds"] for e in ends], "{:.0f}")])
-    head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
-    return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
+    return markdown(lines)
 
 
 def rows(found, limits):
     """A line for each run, as CSV."""
-    lines = ["run,task,arm,seed,steps,test_accuracy,test_loss,threshold,steps_to_threshold,seconds"]
-    for task, of in found.items():
-        for arm, runs in of.items():
-            for folder, settings, history in runs:
-                last, reached = history[-1], steps_to(history, limits[task])
-                lines.append(f'"{folder}",{task},"{arm}",{settings["seed"]},{last["step"]},'
-                             f'{last["test_accuracy"]:.6f},{last["test_loss"]:.6f},'
-                             f'{limits[task]:.6f},{"" if reached is None else reached},'
-                             f'{last["seconds"]:g}')
-    return "\n".join(lines) + "\n"
+    return csv_text([{
+        "run": folder, "task": task, "arm": arm, "seed": settings["seed"],
+        "steps": history[-1]["step"], "test_accuracy": f"{history[-1]['test_accuracy']:.6f}",
+        "test_loss": f"{history[-1]['test_loss']:.6f}", "threshold": f"{limits[task]:.6f}",
+        "steps_to_threshold": first_step(history, limits[task]),
+        "seconds": f"{history[-1]['seconds']:g}"}
+        for task, of in found.items() for arm, runs in of.items()
+        for folder, settings, history in runs])
 
 
 def compare_runs(out, folders, threshold=None):
