@@ -467,8 +467,8 @@ def steps_command(args):
                                 **given(args, "batch_size", "lr", "dropout"))
     out = args.html or (None if args.still else Path(f"{task.name}-step.html"))
     if args.still:
-        made.still(args.still)
-        print(f"{args.still}: {args.still.stat().st_size / 1e3:.0f} kB")
+        for path in made.still(args.still):
+            print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     if out:
         size = made.save(out)
         before, after = made.data["losses"]

@@ -453,9 +453,38 @@ def test_the_file(made, tmp_path):
 
 
 def test_the_still(made, tmp_path):
-    made[1].still(tmp_path / "step.png")
-    assert (tmp_path / "step.png").read_bytes()[1:4] == b"PNG"
-    assert len(list(tmp_path.iterdir())) == 1
+    paths = made[1].still(tmp_path / "step.png")          # of the step, and of its film
+    assert paths == [tmp_path / "step.png", tmp_path / "step-film.png"]
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert all(path.read_bytes()[1:4] == b"PNG" for path in paths)
+
+
+def test_a_still_of_some_operations(made):
+    names = ["trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.attention"]
+    titles = [ax.get_title(loc="left") for ax in made[1].figure(*names).axes]
+    assert [t.split("\n")[0] for t in titles if "trunk" not in t and t.startswith("h.")] == [
+        "h.0.ln_1.layer_norm", "h.0.attn.attention"]
+    with pytest.raises(ValueError, match="no operation 'attn', there are input.linear, "):
+        made[1].figure("attn")
+
+
+def test_the_film_as_a_picture(made):
+    _, steps = made
+    film = steps.data["film"]
+    axes = steps.film(layer=1).axes
+    heads = film["frames"][0]["maps"][1]["shape"][0]
+    assert len(axes) == 1 + heads * len(film["frames"])
+    for i, frame in enumerate(film["frames"]):            # a column each, the heads below it
+        told = np.frombuffer(base64.b64decode(frame["maps"][1]["data"]), np.uint8) / 255
+        shown = [axes[1 + heads * i + h].images[0].get_array() for h in range(heads)]
+        assert np.array_equal(np.ravel(shown), told)
+        assert axes[1 + heads * i].get_title(loc="left").startswith(f"step {frame['step']}\n")
+    with pytest.raises(ValueError, match="layer 2, expected 0 to 1"):
+        steps.film(layer=2)
+    with pytest.raises(ValueError, match="there is no film, expected every=N"):
+        stepping.Steps(steps.data | {"film": None}).film()
+    with pytest.raises(ValueError, match="no attention"):
+        stepping.Steps(steps.data | {"film": film | {"layers": []}}).film()
 
 
 def test_a_still_of_another_kind(made, tmp_path):

@@ -77,14 +77,21 @@ class Steps:
         return len(text.encode())
 
     def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``."""
+        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and a film that is
+        there beside it; returns the paths."""
         from .still import still
-        still(self.data, path)
+        return still(self.data, path)
 
-    def figure(self):
-        """The filmstrip as a Matplotlib figure, for a notebook."""
+    def figure(self, *names):
+        """The filmstrip as a Matplotlib figure, for a notebook: of the operations with these
+        names, by default one of each kind."""
         from .still import draw
-        return draw(self.data)
+        return draw(self.data, names)
+
+    def film(self, layer=0):
+        """Attention while the model is trained on, as a Matplotlib figure; for ``every`` > 0."""
+        from .still import film
+        return film(self.data, layer)
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(self.html())}" width="100%" height="820" '

@@ -12,29 +12,29 @@ INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file."""
-    kind = Path(path).suffix[1:].lower()
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file, and a film that it has
+    into one beside it, ``NAME-film``; returns the paths."""
+    path = Path(path)
+    kind = path.suffix[1:].lower()
     if kind not in ("png", "svg"):
         raise ValueError(f"{path}: expected a file .png or .svg")
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
                                 "svg.fonttype": "path"}):
-        fig = draw(data)
-        write_beside(path, lambda f: fig.savefig(f, format=kind, dpi=110))
+        made = {path: draw(data)}
+        if data["film"] and data["film"]["layers"]:
+            made[path.with_stem(f"{path.stem}-film")] = film(data)
+        for name, fig in made.items():
+            write_beside(name, lambda f, fig=fig: fig.savefig(f, format=kind, dpi=110))
+    return [*made]
 
 
-def draw(data):
-    """The filmstrip as a Matplotlib figure."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    columns = chosen(data["steps"])
+def draw(data, names=()):
+    """The filmstrip as a Matplotlib figure, of the operations with these names."""
+    columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
     n = len(columns) + 2
-    fig = Figure(figsize=(2.15 * n, 5.6), layout="constrained")
-    FigureCanvasAgg(fig)
+    fig = sheet(2.15 * n, 5.6, f"{called(data)}: forward above, backward below")
     grid = fig.add_gridspec(3, n, height_ratios=(0.42, 1, 1))
-    where = f", {data['trunk']}" if data["trunk"] else ""
-    fig.suptitle(f"{data['title']}{where}: forward above, backward below", fontsize=11,
-                 color=INK, x=0.01, ha="left")
     ribbon(fig.add_subplot(grid[0, :]), data)
     matrix(fig.add_subplot(grid[1, 0]), data, data["x"], "in: x")
     adam(fig.add_subplot(grid[2, 0]), data["adam"], data["losses"])
@@ -45,6 +45,67 @@ def draw(data):
         back = None if step["partner"] is None else data["steps"][step["partner"]]
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
+    return fig
+
+
+def sheet(width, height, title):
+    """An empty Matplotlib figure with a title."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    fig = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(fig)
+    fig.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    return fig
+
+
+def called(data):
+    return data["title"] + (f", {data['trunk']}" if data["trunk"] else "")
+
+
+def named_steps(steps, names):
+    """The operations of the forward pass with these names."""
+    ahead = {s["name"]: s for s in steps if not s["back"] and s["inside"] is None}
+    for name in names:
+        if name not in ahead:
+            raise ValueError(f"steps: no operation '{name}', there are {', '.join(ahead)}")
+    return [ahead[name] for name in names]
+
+
+def film(data, layer=0, pictures=6):
+    """The training that follows the step, as a Matplotlib figure: the loss, and where the heads of
+    one layer look at ``pictures`` moments of it, a row a head."""
+    told = data["film"]
+    if told is None:
+        raise ValueError("steps: there is no film, expected every=N when the step is made")
+    if not told["layers"]:
+        raise ValueError("steps: the trunk has no attention of which to draw a film")
+    if not 0 <= layer < len(told["layers"]):
+        raise ValueError(f"steps: layer {layer}, expected 0 to {len(told['layers']) - 1}")
+    frames = told["frames"]
+    at = sorted({*np.linspace(0, len(frames) - 1, min(pictures, len(frames))).round().astype(int)})
+    maps = [np.frombuffer(base64.b64decode(frames[i]["maps"][layer]["data"]), np.uint8).reshape(
+        frames[i]["maps"][layer]["shape"]) / 255 for i in at]
+    heads = len(maps[0])
+    fig = sheet(1.5 * len(at) + 0.4, 1.5 * heads + 2.4,
+                f"{called(data).split(': ')[-1]}: {short(told['layers'][layer])} while it is trained")
+    grid = fig.add_gridspec(heads + 1, len(at), height_ratios=[1.1] + [1] * heads)
+    ax = fig.add_subplot(grid[0, :])
+    first, width = told["first"], max(1, told["every"] // 2)
+    mean = np.convolve(told["losses"], np.ones(width) / width, "valid")
+    ax.plot(first + width // 2 + np.arange(len(mean)), mean, color=INK, linewidth=1.2)
+    ax.set_title(f"loss, mean over {width} steps; dots: the pictures below", fontsize=9,
+                 loc="left", color=INK)
+    for i in at:
+        ax.plot(first + frames[i]["step"], 0, "o", color=plots.TRAINED, clip_on=False, zorder=3)
+    ax.set(ylim=(0, None))
+    ax.spines[["top", "right"]].set_visible(False)
+    for column, (i, shown) in enumerate(zip(at, maps, strict=True)):
+        for head in range(heads):
+            ax = fig.add_subplot(grid[head + 1, column])
+            frame(ax, "" if head else f"step {frames[i]['step']}\nright {frames[i]['accuracy']:.0%}")
+            ax.imshow(shown[head], "YlGnBu", vmin=0, vmax=1, interpolation="nearest")
+            if not column:
+                ax.set_ylabel(f"head {head}", fontsize=8.5, color=INK)
     return fig
 
 
