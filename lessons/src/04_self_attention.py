@@ -25,6 +25,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.files.tokenizer import Bytes
+from minifpt.lab.trunks import build
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
@@ -327,6 +328,24 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 # where the keys and values of earlier tokens are kept. `p` is for **dropout**, which sets some
 # shares to 0 at random in training, so that the model does not rely on single ones; here it is 0.
 # For long texts the layers use a form that computes the same tile by tile; lesson 5 comes to it.)
+#
+# Here is one layer of it at work, in a training step of a small random model on bit XOR (lesson
+# 0): ten tokens, two heads of eight channels. From left to right: ten tokens of 16 channels; the
+# queries, keys and values of both heads side by side, 48 numbers a token, of which the last are
+# cut; the map of head 0; and what the output layer of attention makes of the values that both heads
+# brought back. Below, from right to left, stands the way back, which is lesson 5.
+
+# %%
+bits = minifpt.tasks.get("bit-xor")
+small = build(bits, "random:2x2x16@1.5")                 # 2 blocks, 2 heads, 16 channels
+page = minifpt.steps(small, bits, progress=False)
+picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
+                    "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))
+
+# %% [markdown]
+# `page` on the last line of a cell shows every operation of this step, to be stepped through with
+# the arrow keys. Go to `attention`, choose the other head and another example, and look at the first
+# row of the map: it is the same in all of them. Why must it be?
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.

@@ -101,16 +101,19 @@ class Nudged:
             return result
 
         def run(*args, **kwargs):
-            bound = signature.bind(*args, **kwargs)
             if self.places is None:
-                return record(bound)
+                return record(signature.bind(*args, **kwargs))
             n = self.at
+            if n > self.last:                             # behind all places: as always
+                return function(*args, **kwargs)
             if (call := self.calls[n]).end <= self.first:
                 self.at = call.end
                 if call.rng is not None:                  # as if it had drawn again
-                    bound.arguments["rng"].bit_generator.state = call.rng
+                    rng = signature.bind(*args, **kwargs).arguments["rng"]
+                    rng.bit_generator.state = call.rng
                 return call.result
             self.at += 1
+            bound = signature.bind(*args, **kwargs)
             for place, name in self.places:
                 if place == n:
                     a = bound.arguments[name] = bound.arguments[name].copy()
@@ -121,7 +124,8 @@ class Nudged:
     def loss(self, places, index, by):
         """The loss with ``by`` added to one entry of the inputs at these places."""
         self.places, self.index, self.by = places, index, by
-        self.first, self.at = min(n for n, _ in places), 0
+        self.first, self.last = min(n for n, _ in places), max(n for n, _ in places)
+        self.at = 0
         return self._run()
 
     def places_of(self, n, name, shape):

@@ -86,8 +86,8 @@ def film(data, layer=0, pictures=6):
     maps = [np.frombuffer(base64.b64decode(frames[i]["maps"][layer]["data"]), np.uint8).reshape(
         frames[i]["maps"][layer]["shape"]) / 255 for i in at]
     heads = len(maps[0])
-    fig = sheet(1.5 * len(at) + 0.4, 1.5 * heads + 2.4,
-                f"{called(data).split(': ')[-1]}: {short(told['layers'][layer])} while it is trained")
+    name = f"{called(data).split(': ')[-1]}: {short(told['layers'][layer])} while it is trained"
+    fig = sheet(1.25 * len(at) + 0.4, 1.25 * heads + 2.1, name)
     grid = fig.add_gridspec(heads + 1, len(at), height_ratios=[1.1] + [1] * heads)
     ax = fig.add_subplot(grid[0, :])
     first, width = told["first"], max(1, told["every"] // 2)
@@ -102,7 +102,8 @@ def film(data, layer=0, pictures=6):
     for column, (i, shown) in enumerate(zip(at, maps, strict=True)):
         for head in range(heads):
             ax = fig.add_subplot(grid[head + 1, column])
-            frame(ax, "" if head else f"step {frames[i]['step']}\nright {frames[i]['accuracy']:.0%}")
+            when = f"step {frames[i]['step']}\nright {frames[i]['accuracy']:.0%}"
+            frame(ax, "" if head else when)
             ax.imshow(shown[head], "YlGnBu", vmin=0, vmax=1, interpolation="nearest")
             if not column:
                 ax.set_ylabel(f"head {head}", fontsize=8.5, color=INK)
