@@ -574,7 +574,8 @@ def cross_entropy(logits, targets):
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"cross_entropy: logits {logits.shape} want targets of shape "
                          f"{logits.shape[:-1]}, got {targets.shape}")
-    if targets.size == 0 or targets.min() < 0 or targets.max() >= logits.shape[-1]:
+    if targets.dtype.kind not in "iu" or not targets.size or targets.min() < 0 or (
+            targets.max() >= logits.shape[-1]):
         raise ValueError("cross_entropy: targets must be integers from 0 to "
                          f"{logits.shape[-1] - 1}, at least one")
     lse, cache = log_sum_exp(logits)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .checks import brief
+
 
 @dataclass
 class GradcheckReport:
@@ -64,6 +66,9 @@ def gradcheck(op, op_backward, inputs, *, names=None, eps=1e-5, tolerance=1e-6,
 
     Raises ``ValueError`` when a gradient is missing or has another shape than its input.
     """
+    if not (callable(op) and callable(op_backward)):
+        raise ValueError(f"gradcheck: {brief(op)} and {brief(op_backward)}, expected a function "
+                         "and its backward pass")
     inputs = [np.array(x, np.float64) if np.issubdtype(np.asarray(x).dtype, np.floating)
               else np.asarray(x) for x in inputs]
     if names is None:

@@ -222,6 +222,8 @@ class Attention(Layer):
     """
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
+        if n_embd % n_head:
+            raise ValueError(f"Attention: {n_embd} channels are no multiple of {n_head} heads")
         self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
         self.n_head, self.dropout, self.causal = n_head, dropout, causal

@@ -1,9 +1,11 @@
 """Adam, gradient clipping, learning-rate schedules."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
+from .checks import brief, number
 from .fast import shared
 
 SMALL = 1 << 15                                           # numbers of a parameter; see below
@@ -19,12 +21,20 @@ class Adam:
         x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) - lr * weight_decay * x
 
     parameters is a list of ``Parameter``; one without a gradient is skipped.  Weight decay
-    applies to matrices only, not to scales and offsets.
+    applies to matrices only, not to scales and offsets.  Raises ``ValueError`` for settings that
+    are no such numbers.
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-        self.parameters = list(parameters)
-        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+        if not all(hasattr(p, "grad") for p in self.parameters):
+            raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
+                             "Parameter, as model.parameters() gives")
+        self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
+        if len(self.betas) != 2 or max(self.betas) >= 1:
+            raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
+        self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps, zero=True)
+        self.weight_decay = number("Adam", "weight_decay", weight_decay, zero=True)
         self.t = 0
         self.m = [None] * len(self.parameters)
         self.v = [None] * len(self.parameters)
@@ -99,6 +109,7 @@ def clip_grad_norm(parameters, max_norm):
 
     Returns the norm before, ``sqrt(sum of all squares)``, a float.
     """
+    max_norm = number("clip_grad_norm", "max_norm", max_norm)
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = math.sqrt(sum(float(np.vdot(g, g)) for g in grads))
     if norm > max_norm:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minifpt import optim
-from minifpt.layers import Parameter
+from minifpt.layers import Linear, Parameter
 from minifpt.optim import Adam, clip_grad_norm, cosine
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -198,3 +198,21 @@ def test_few_blocks_start_no_threads(monkeypatch):
     monkeypatch.setattr(optim, "BLOCK", 2)                # 3 + 2 + 4 blocks
     Adam(ps).step()
     assert asked == [9]
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
+    ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "a beta is 'a'"),
+    ({"betas": (0.9,)}, "expected two below 1"), ({"eps": -1}, "eps is -1"),
+    ({"weight_decay": "a"}, "weight_decay is 'a'")])
+def test_settings_that_are_none(options, said):
+    with pytest.raises(ValueError, match=said):
+        Adam([Parameter(np.ones(3), "ln")], **options)
+
+
+def test_what_are_no_parameters():
+    for wrong in ([np.ones(3)], 5, Linear(2, 3)):
+        with pytest.raises(ValueError, match="expected a list of Parameter"):
+            Adam(wrong)
+    with pytest.raises(ValueError, match="max_norm is -1, expected a positive number"):
+        clip_grad_norm([Parameter(np.ones(3), "ln")], -1)

@@ -565,3 +565,12 @@ def test_layers_without_a_number_in_their_group():
     """A parameter's group must be one of the paper's, or no mask would reach it."""
     layer = layers.Linear(2, 2, group="extra")
     refused("in the group 'extra', expected one of", layer.freeze, FreezeMask.fpt())
+
+
+def test_operations_refuse_at_the_door():
+    refused("targets must be integers from 0 to 2", F.cross_entropy, np.ones((2, 3)),
+            np.array([0.5, 1.0]))
+    refused("8 channels are no multiple of 3 heads", layers.Attention, 8, 3)
+    refused("expected a function and its backward pass", minifpt.gradcheck, 5, 6, (1.0,))
+    refused("the model is 5", minifpt.steps, 5, xor())
+    refused("'bit-xor'", minifpt.steps, fpt(), "bit-xor")

@@ -344,8 +344,8 @@ picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
 
 # %% [markdown]
 # `page` on the last line of a cell shows every operation of this step, to be stepped through with
-# the arrow keys. Go to `attention`, choose the other head and another example, and look at the first
-# row of the map: it is the same in all of them. Why must it be?
+# the arrow keys. Go to `attention`, choose the other head and another example, and look at the
+# first row of the map: it is the same in all of them. Why must it be?
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.

@@ -128,6 +128,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
     it holds differences of the loss in float64, for some entries of each gradient, and what five
     wrong backward passes would have given.  Raises ``ValueError`` for a model that is too large.
     """
+    training.first_look(model, task)
     options = DEFAULTS | {"schedule": "constant", "warmup": 0} | getattr(task, "defaults", {})
     options |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
     settings = {key: options[key] for key in ("steps", "batch_size", "lr", "schedule", "warmup")}
