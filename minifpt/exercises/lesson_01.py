@@ -95,7 +95,7 @@ def gradient_is_right(rng):
         f"{wrong}its numbers were small. Compare the error with the size of the gradient, not "
         "with an absolute tolerance": True})
     f, x, gradient = question((3, 2))
-    down = -np.abs(gradient).max() - gradient             # the gradient's entries are all below 0
+    down = -2 * np.abs(gradient).max() - gradient         # the gradient's entries: all below 0
 
     def falls(x, f=f, down=down):
         return f(x) + float((x * (down - gradient)).sum())
