@@ -143,11 +143,11 @@ def calls(node, changed):
 
 @dataclass
 class Mutant:
-    """A solution with one mistake: ``name``, ``what`` in words, its ``source``."""
+    """A solution with one mistake: ``name``, ``what`` in words, the AST of its module."""
 
     name: str
     what: str
-    source: str
+    tree: ast.Module
     passed: list = field(default_factory=list)            # seeds
     hints: Counter = field(default_factory=Counter)       # kind of hint: how often
     seeds: int = 0
@@ -171,7 +171,7 @@ def mutants(name, function, module):
                 what += f" [{places[what]}]"
             whole = ast.Module([mutated if part is function else part for part in module.body
                                 if not is_main(part)], [])
-            yield Mutant(name, what, ast.unparse(ast.fix_missing_locations(whole)))
+            yield Mutant(name, what, whole)
 
 
 class Replace(ast.NodeTransformer):
@@ -257,7 +257,7 @@ def judge(mutant, seeds):
     mutant.seeds = len(seeds)
     try:
         with limited(SECONDS):
-            exec(compile(mutant.source, f"<mutant of {mutant.name}>", "exec"), scope)
+            exec(compile(mutant.tree, f"<mutant of {mutant.name}>", "exec"), scope)
             for seed in seeds:
                 result = exercises.examine(mutant.name, scope[mutant.name], seed)
                 if result.status == "passed":
