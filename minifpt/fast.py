@@ -105,6 +105,16 @@ def blas_kernels():
 _get_threads, _set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
 
 
+def blas_threads(n=None):
+    """How many threads OpenBLAS gives to a product, once it is set to ``n`` where that is given;
+    ``None`` where NumPy has no OpenBLAS."""
+    if _get_threads is None or _set_threads is None:
+        return None
+    if n is not None:
+        _set_threads(n)
+    return _get_threads()
+
+
 @ProcessSetting
 def single_threaded_blas():
     """Within, each matrix product runs on the core that asks for it: sharing one of attention's

@@ -68,12 +68,48 @@ def test_a_wrong_answer_is_refused_with_a_hint_that_fits(name, i, seed):
     assert hint.lower() in result.hint.lower(), result
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_right_and_wrong_answers_on_a_thousand_seeds(name):
+    for seed in range(1000):
+        result = examine(name, SOLUTIONS[name], seed)
+        assert result.status == "passed", (seed, result)
+        for hint, answer in WRONG[name]:
+            result = examine(name, answer, seed)
+            assert result.status == "not right yet" and hint.lower() in result.hint.lower(), (
+                seed, hint, result)
+
+
+FORMS = {"a list": lambda out: np.asarray(out).tolist(), "an array": np.asarray,
+         "float32": lambda out: np.asarray(out, np.float32)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "form"), [
+    (name, form) for name in ("pixel_of", "never_seen", "rms_norm", "parameters_trained",
+                              "colour_patches", "say_the_mean", "goes_by_position", "way_back",
+                              "unseen_change", "windowed_scores", "reach", "predict")
+    for form in FORMS if (name, form) != ("windowed_scores", "float32")])
+def test_a_right_answer_may_have_any_form(name, form, seed):
+    result = examine(name, lambda *args: FORMS[form](SOLUTIONS[name](*args)), seed)
+    # Single precision is enough for a comparison to 1e-4, not always for one to 1e-6.
+    assert result.status == "passed" or (form == "float32" and "largest difference" in
+                                         result.hint.lower()), result
+
+
+@pytest.mark.parametrize("name", [n for n in SOLUTIONS if n in (
+    "way_back", "multi_query_backward", "rms_norm_backward", "decay_backward", "pixel_of",
+    "ruler")])
+def test_a_list_will_do_for_a_tuple(name):
+    assert examine(name, lambda *args: list(SOLUTIONS[name](*args)), 0).status == "passed"
+
+
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_no_answer_is_no_failure(name, capsys):
     def not_implemented(*args):
         raise NotImplementedError
 
-    for empty in (..., None, lambda *args: ..., lambda *args: None, not_implemented,
+    for empty in (..., None, lambda *args: ..., not_implemented,
                   lambda *args: (..., ...), lambda *args: np.ones(3) * ...):
         assert examine(name, empty).status == "not answered yet"
         check(name, empty)
@@ -132,6 +168,20 @@ def test_what_any_exercise_can_see(monkeypatch):
     assert "not finite" in hint(lambda x: x * np.nan)
     assert "largest difference" in hint(lambda x: x)
     assert "ValueError" in hint(lambda x: x @ np.zeros(3))
+
+    def raises(x):
+        y = x * 2
+        return y @ np.zeros(3)
+
+    assert "ValueError in line 3 of your function" in hint(raises)
+    assert "is a return missing" in hint(lambda x: None)
+    close = hint(lambda x: 1000001 * (x * x.sum(axis=0)) / 1e6 + 1e-5)
+    a, b = re.findall(r"yours is (\S+), it should be (\S+)\.$", close)[0]
+    assert a != b                                         # as many digits as it takes
+    for text, sentence in (("dA is not dS", "dA is not dS."), ("dx: a sum", "dx: a sum."),
+                           ("w is read, too", "w is read, too."), ("the sign?", "The sign?"),
+                           ("a mean", "A mean."), ("has_dx: none.", "has_dx: none.")):
+        assert exercises._sentence(text) == sentence
     with pytest.raises(ValueError, match="exists twice"):
         exercise(squares)
     with pytest.raises(ValueError, match="no exercise 'nothing'"):

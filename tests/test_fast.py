@@ -496,6 +496,15 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     assert get() == before
 
 
+def test_blas_threads_sets_and_tells(blas, monkeypatch):
+    put, get = blas
+    put(2)
+    assert fast.blas_threads() == 2
+    assert fast.blas_threads(1) == 1 == get()
+    monkeypatch.setattr(fast, "_get_threads", None)
+    assert fast.blas_threads(2) is None and get() == 1
+
+
 def test_lstm_runs_on_one_core(blas, monkeypatch):
     """To the same bits as the simple form, and BLAS's threads are then as they were."""
     put, get = blas

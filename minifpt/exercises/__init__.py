@@ -16,12 +16,14 @@ at every call, so an answer can be computed but not copied::
 import copy
 import importlib
 import pkgutil
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
 
 EXERCISES = {}                                            # name -> function(rng)
 DRAWS = 3                                                 # how often each is drawn anew
+SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "yours"}
 
 
 @dataclass
@@ -105,8 +107,10 @@ def _ask(name, function, case):
     except Exception as e:                                # the reader's code: anything
         if "ellipsis" in str(e).lower():                  # a "..." met a number
             return Result(name, "not answered yet")
-        return Result(name, "not right yet",
-                      f"It raised {type(e).__name__}: {e} (arguments: {_describe(args)}).")
+        return Result(name, "not right yet", f"It raised {type(e).__name__}{_where(e, function)}: "
+                      f"{e} (arguments: {_describe(args)}).")
+    if output is None:
+        return Result(name, "not right yet", "It returns nothing: is a return missing?")
     parts = output if isinstance(output, (tuple, list)) else (output,)
     if any(part is ... or part is None for part in parts):
         return Result(name, "not answered yet")
@@ -130,7 +134,7 @@ def _hint(output, case):
     for hint, wrong in case.mistakes.items():
         try:
             if wrong(output) if callable(wrong) else _same(output, wrong, case.rtol):
-                return hint[0].upper() + hint[1:] + ("" if hint.endswith(("?", ".")) else ".")
+                return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
     if not callable(case.answer):
@@ -139,6 +143,24 @@ def _hint(output, case):
             return hint
     return case.about or "No known mistake looks like this: try it on an array so small that " \
                          "you can do it by hand."
+
+
+def _sentence(hint):
+    """A hint with a full stop, and a capital unless it begins with a symbol (``dA``, ``w``)."""
+    word = re.match(r"[a-z]+(?=[ ,'])", hint)
+    if word and (len(word[0]) > 3 or word[0] in SHORT):
+        hint = hint[0].upper() + hint[1:]
+    return hint if hint.endswith(("?", ".")) else hint + "."
+
+
+def _where(error, function):
+    """``" in line 2 of your function"``: the deepest one that it ran of its own file."""
+    code, trace, line = getattr(function, "__code__", None), error.__traceback__, None
+    while trace is not None and code is not None:
+        if trace.tb_frame.f_code is code:
+            line = trace.tb_lineno - code.co_firstlineno + 1
+        trace = trace.tb_next
+    return "" if line is None else f" in line {line} of your function"
 
 
 def _general_hint(output, case):
@@ -179,8 +201,9 @@ def _general_hint(output, case):
         a, b = a[i], b[i]
     else:
         where = ""
-    return f"{case.about} The largest difference: {where}yours is {a:.4g}, " \
-           f"it should be {b:.4g}.".lstrip()
+    digits = next((n for n in range(4, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
+    return f"{case.about} The largest difference: {where}yours is {a:.{digits}g}, " \
+           f"it should be {b:.{digits}g}.".lstrip()
 
 
 def _same(a, b, rtol):

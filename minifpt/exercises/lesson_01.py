@@ -94,6 +94,15 @@ def gradient_is_right(rng):
     yield Case((f, x, 1.5 * gradient), False, {
         f"{wrong}its numbers were small. Compare the error with the size of the gradient, not "
         "with an absolute tolerance": True})
+    f, x, gradient = question((3, 2))
+    down = -2 * np.abs(gradient).max() - gradient         # the gradient's entries: all below 0
+
+    def falls(x, f=f, down=down):
+        return f(x) + float((x * (down - gradient)).sum())
+
+    yield Case((falls, x, down), True, {
+        f"{right}all of its entries were below 0. Is the size of the gradient its largest entry "
+        "whatever the sign?": False})
     f, x, gradient = question((2, 3), zero=(0, 1))
     yield Case((f, x, gradient), True, {
         f"{right}one of its entries was 0. Do you divide by that entry?": False})

@@ -133,13 +133,16 @@ def goes_by_position(rng):
     texts, blocks, H, T = 4, 3, 4, 12
     mask = np.triu(np.full((T, T), -np.inf), 1)
     heads = [(b, h) for b in range(blocks) for h in range(H) if b != h and (h, b) != (2, 1)]
-    for winner in rng.permutation(heads)[:2]:
+    near, far = rng.permutation(heads)[:2]
+    for winner, pattern in (
+            (near, np.eye(T, k=-int(rng.integers(1, 4)))),            # so many positions back
+            (far, np.eye(T)[int(rng.integers(2))] * np.ones((T, 1)))):      # always the same one
         winner = tuple(map(int, winner))
         swapped = winner[::-1]
         others = [n for n in heads if n not in (winner, swapped)]
         even, content, latest = (tuple(map(int, n)) for n in rng.permutation(others)[:3])
         S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
-        S[:, *winner] += 4.5 * np.eye(T, k=-int(rng.integers(1, 4)))
+        S[:, *winner] += 4.5 * pattern
         S[:, *even] = 0
         positions = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
         S[:, *content] += 9 * np.eye(T)[positions]

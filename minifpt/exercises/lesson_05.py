@@ -143,7 +143,7 @@ def worth_computing(rng):
             return out.astype(bool)
 
         def right(out, n=n, gain=gain, best=best, chosen=chosen):
-            return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.97 * best
+            return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.95 * best
 
         def no_mask(out, chosen=chosen):
             try:

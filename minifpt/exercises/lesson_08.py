@@ -42,8 +42,8 @@ def vote_level(rng):
 
 @exercise
 def copy_share(rng):
-    B, H, P, strings = (int(n) for n in (*rng.permutation([5, 6, 7])[:2], *rng.permutation(
-        [2, 3, 4])[:2]))
+    B, H = (int(n) for n in rng.choice([6, 7, 8], 2, replace=False))
+    P, strings = ((4, 2), (5, 2), (5, 3))[int(rng.integers(3))]      # T / strings is not P
     T = (strings + 1) * P
     A = np.tril(rng.uniform(0.1, 1, (B, H, T, T)) ** 3)
     which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]
@@ -89,9 +89,10 @@ def copy_share(rng):
 
 @exercise
 def say_the_mean(rng):
-    B, T, n_head, D = (int(n) for n in rng.permutation([2, 3, 4, 5]))
+    B, T, D = (int(n) for n in rng.permutation([2, 3, 4]))
+    n_head = 5
     y = rng.standard_normal((B, T, n_head * D)) + rng.uniform(-2, 2, n_head * D)
-    head = int(rng.integers(1, n_head))
+    head = int(rng.integers(2, n_head - 1))               # D and head * D differ; not the last
     mine = slice(head * D, (head + 1) * D)
 
     def put(value, where=mine):

@@ -45,8 +45,7 @@ def cut(images, p, order=(0, 1, 3, 2, 4, 5)):
 
 @exercise
 def colour_patches(rng):
-    B, p = int(rng.integers(2, 4)), int(rng.integers(2, 4))
-    rows, columns = (int(n) for n in rng.choice([2, 3, 4], 2, replace=False))
+    B, p, rows, columns = (int(n) for n in rng.permutation([2, 4, 5, 6]))       # 3 are the colours
     images = rng.uniform(0, 1, (B, rows * p, columns * p, 3))
     T = rows * columns
     answer = cut(images, p)

@@ -32,6 +32,16 @@ def _all_at_once(f, x, gradient):
     return bool(abs(n - gradient.sum()) <= 1e-6 * np.abs(gradient).max())
 
 
+def _along_one_direction(f, x, gradient, h=1e-5):
+    d = (f(x + h) - f(x - h)) / (2 * h)
+    return bool(abs(d - gradient.sum()) <= 1e-6 * abs(d))
+
+
+def _largest_entry(f, x, gradient):
+    n = _numerical(f, x)
+    return bool(np.abs(gradient - n).max() <= 1e-6 * n.max())
+
+
 def _two_axes(f, x, gradient):
     n = np.zeros_like(x)
     for i in range(x.shape[0]):
@@ -102,6 +112,8 @@ WRONG = {
         ("every entry", _one_entry_only(0)),
         ("every entry", _one_entry_only(-1)),
         ("each entry alone", _all_at_once),
+        ("gradient was", _along_one_direction),
+        ("gradient was right", _largest_entry),
         ("each entry alone", _rows_at_once),
         ("any number of axes", lambda f, x, gradient: x.ndim == 2
          and _wide(f, x, gradient, 1e-6)),

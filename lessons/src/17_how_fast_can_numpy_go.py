@@ -1,0 +1,611 @@
+# %% [markdown]
+# # 17. How fast can NumPy go?
+#
+# **A training step of the small model is a few hundred calls of NumPy. What holds it up: the
+# arithmetic, the way to memory, or the calls themselves?**
+#
+# After this lesson you can
+#
+# - count the arithmetic and the bytes of an operation, and say which of the two is its limit;
+# - measure your own machine's limits and draw its *roofline*;
+# - read where a step's time goes, and how far each part is from what the machine could do;
+# - say what a fast form saves, and test it where it really runs.
+#
+# You need lessons [1](01_gradients_by_hand.ipynb), [5](05_backward_through_attention.ipynb) and
+# [6](06_gpt2_whole.ipynb). It takes about an hour. **Every time below is from the machine on which
+# this notebook ran last.** Counts are the same everywhere. Where a time is asked for, the text says
+# what to look for in your own output, not what you will see.
+
+# %%
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from unittest.mock import patch
+
+import numpy as np
+
+import minifpt
+from minifpt import fast
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.lab import timing
+from minifpt.lesson import color, figure, matrix, picture, reveal, show
+
+# %% [markdown]
+# ## Count before you time
+#
+# A product of an `(M, K)` with a `(K, N)` matrix takes $2 M K N$ **floating-point operations**: for
+# each of the $M N$ results, $K$ multiplications and $K$ additions. It has to read $M K + K N$
+# numbers and write $M N$, each of 4 bytes in float32. An elementwise operation such as $y = 2x$
+# takes one operation a number, and moves 8 bytes for it.
+#
+# Operations divided by bytes is the **intensity**. What is it for a product of two square matrices
+# of 256 in float32? ($y = 2x$ has an intensity of 1/8.)
+
+# %%
+guess = ...                                               # operations for each byte
+
+
+# %%
+def product_counts(M, K, N, bytes_each=4):
+    """Operations and least bytes of an (M, K) by (K, N) product."""
+    return 2 * M * K * N, bytes_each * (M * K + K * N + M * N)
+
+
+operations, moved = product_counts(256, 256, 256)
+reveal(guess, operations / moved)
+for n in (8, 64, 256, 1024):
+    operations, moved = product_counts(n, n, n)
+    print(f"({n}, {n}) by ({n}, {n}): {operations:13,} operations, {moved:10,} bytes, "
+          f"intensity {operations / moved:.1f}")
+
+# %% [markdown]
+# The intensity of a square product grows with its size: each number that is read is used $n$ times.
+# In an elementwise operation each number is used once, whatever the size.
+#
+# ## What this machine can do
+#
+# Now the clock. We run each thing often and take the fastest run: whatever disturbs a run makes it
+# slower, never faster. How many times as many operations a second does the best matrix product do
+# as $y = 2x$ on a large array? Guess for your own machine.
+
+# %%
+guess = ...
+
+
+# %%
+def fastest(work, seconds=0.04):
+    """The seconds of one call of ``work``, the least of many; the first call only warms up."""
+    work()
+    found, begin = [], time.perf_counter()
+    while len(found) < 3 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def product_seconds(n, dtype=np.float32):
+    a, b = np.random.default_rng(n).standard_normal((2, n, n)).astype(dtype)
+    out = np.empty((n, n), dtype)
+    return fastest(lambda: np.matmul(a, b, out=out))
+
+
+def doubling_seconds(n, dtype=np.float32):
+    x, y = np.ones(n, dtype), np.ones(n, dtype)
+    return fastest(lambda: np.multiply(x, 2, out=y))
+
+
+DTYPES = (np.float32, np.float64)
+widths = [8, 16, 32, 64, 128, 256, 512, 1024]
+lengths = [2 ** k for k in range(2, 25)]
+with fast.single_threaded_blas:
+    rate = {d: np.array([2 * n ** 3 / product_seconds(n, d) for n in widths]) for d in DTYPES}
+speed = {d: np.array([2 * n * d(0).nbytes / doubling_seconds(n, d) for n in lengths])
+         for d in DTYPES}
+call = doubling_seconds(1)
+peak = rate[np.float32].max()                             # operations a second
+memory, cached = speed[np.float32][-1], speed[np.float32].max()      # bytes a second
+reveal(guess, float(peak / (memory / 8)))
+
+fig, axes = figure(2, width=4.2, height=3.1)
+for dtype, ink, style in zip(DTYPES, (color.ink, color.teal), ("o-", "s--"), strict=True):
+    axes[0].loglog(widths, rate[dtype] / 1e9, style, color=ink, markersize=4, label=dtype.__name__)
+    kilobytes = 2 * np.array(lengths) * dtype(0).nbytes / 1024
+    axes[1].loglog(kilobytes, speed[dtype] / 1e9, style, color=ink, markersize=4,
+                   label=dtype.__name__)
+axes[0].set(title="Products of (n, n) matrices, one thread", xlabel="n",
+            ylabel="10⁹ operations a second", xticks=widths[::2], xticklabels=widths[::2])
+axes[0].minorticks_off()
+axes[1].set(title="y = 2x", xlabel="kilobytes of x and y together", ylabel="10⁹ bytes a second")
+axes[0].legend()
+axes[1].legend()
+picture(fig)
+print(f"the best product:     {peak / 1e9:.1f} billion operations a second")
+print(f"y = 2x, large arrays: {memory / 1e9:.1f} billion bytes a second, "
+      f"{memory / 8e9:.1f} billion operations")
+print(f"y = 2x at its best:   {cached / 1e9:.1f} billion bytes a second")
+print(f"one call of np.multiply on a single number: {1e6 * call:.2f} microseconds, in which the "
+      f"best product does {call * peak:,.0f} operations")
+print(f"float64 against float32: products {(rate[np.float32] / rate[np.float64])[-1]:.1f} times as "
+      f"long, y = 2x on {lengths[-1]:,} numbers "
+      f"{2 * (speed[np.float32] / speed[np.float64])[-1]:.1f} times")
+
+# %% [markdown]
+# What to look for in your own two curves:
+#
+# - Left: where does the curve become flat? Smaller products do not get what the machine can do.
+# - Right: the steep part at the left end is the cost of a **call**: NumPy looks at its arguments
+#   before it computes anything, and that takes the same time for one number as for a hundred.
+# - Right: where does the curve fall, and how often? A **cache** is a small memory near the core.
+#   Arrays that fit into it are read and written faster. Each fall is the end of one. Where nothing
+#   falls, the last cache is larger than our largest array. Where Linux says how large they are, it
+#   is printed by the next cell.
+# - A float64 number has twice the bytes. Where memory is the limit, that should show as a factor of
+#   two; the last line says whether it does here.
+
+# %%
+def caches():
+    """{"L1": kilobytes, ...} of the first core, as Linux tells; empty elsewhere."""
+    from pathlib import Path
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip()
+                                 for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction":
+            found[f"L{level}"] = int(size.rstrip("K"))
+    return found
+
+
+print(caches() or "this system does not tell")
+
+# %% [markdown]
+# ## The roof
+#
+# An operation that needs $f$ floating-point operations and moves $b$ bytes takes at least $f / p$
+# seconds for its arithmetic, $p$ being the most operations a second, and at least $b / w$ seconds
+# for its bytes, $w$ being the bytes a second. Both go on at the same time, so
+#
+# $$ \text{seconds} \;\ge\; \max\Big(\frac{f}{p},\; \frac{b}{w}\Big) $$
+#
+# Divide $f$ by this bound, and you have the most operations a second at intensity $f / b$:
+# $\min(p,\, w \cdot f/b)$. Drawn against the intensity it is a slope and then a flat part, the
+# **roofline**. Operations below the slope wait for their bytes, those below the flat part for
+# arithmetic. There are two slopes: one for arrays that come from the memory, one for arrays that
+# are in a cache (our curve at its highest). Here are some that the model needs, with the shapes of
+# a batch of 4 strings of 10 bits (40 rows) and of 16 pictures of 49 patches (784 rows), 128
+# channels. Which of them touch the roof?
+
+# %%
+def measured_operations():
+    """{name: (operations, bytes, seconds)}, float32."""
+    rng, found = np.random.default_rng(0), {}
+    for rows in (40, 784):
+        x, wide = (rng.standard_normal((rows, n)).astype(np.float32) for n in (128, 512))
+        w = rng.standard_normal((128, 512)).astype(np.float32)
+        scale, bias = np.ones(128, np.float32), np.zeros(128, np.float32)
+        b = np.zeros(512, np.float32)
+        found[f"linear, {rows} rows"] = (
+            *product_counts(rows, 128, 512), fastest(lambda x=x, w=w, b=b: F.linear(x, w, b)))
+        # Elementwise: the operations of the formula, x read once and y written once.
+        found[f"gelu, {rows} rows"] = (
+            10 * wide.size, 8 * wide.size, fastest(lambda wide=wide: F.gelu(wide)))
+        found[f"layer norm, {rows} rows"] = (
+            8 * x.size, 8 * x.size,
+            fastest(lambda x=x, s=scale, b=bias: F.layer_norm(x, s, b)))
+        found[f"residual, {rows} rows"] = (
+            x.size, 12 * x.size, fastest(lambda x=x: F.residual(x, x)))
+    return found
+
+
+with fast.single_threaded_blas:
+    found = measured_operations()
+fig, (ax,) = figure(width=6.4, height=3.8)
+intensity = np.geomspace(0.05, 300, 100)
+for speed_of, style, label in ((cached, "-", "roof, from the cache"),
+                               (memory, "--", "roof, from the memory")):
+    ax.loglog(intensity, np.minimum(peak, speed_of * intensity) / 1e9, style, color=color.ink,
+              label=label)
+for name, (operations, moved, seconds) in found.items():
+    small = name.endswith(" 40 rows")
+    ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
+            color=color.ochre if small else color.teal)
+    ax.annotate(name.split(",")[0], (operations / moved, operations / seconds / 1e9),
+                (-6, 4) if small else (6, -10), ha="right" if small else "left",
+                textcoords="offset points", fontsize=8)
+ax.plot([], [], "o", color=color.ochre, label="40 rows")
+ax.plot([], [], "s", color=color.teal, label="784 rows")
+ax.set(title="The roofline of this machine", xlabel="intensity: operations for each byte",
+       ylabel="10⁹ operations a second")
+ax.legend(fontsize=8)
+picture(fig)
+for name, (operations, moved, seconds) in found.items():
+    arithmetic, bytes_ = operations / peak, moved / cached
+    print(f"{name:20} {1e6 * seconds:8.1f} µs, at the roof "
+          f"{1e6 * max(arithmetic, bytes_):7.1f} µs, "
+          f"limit: {'arithmetic' if arithmetic > bytes_ else 'bytes'}")
+
+# %% [markdown]
+# Compare each circle with the square of the same name. If the circle is much lower, its operation
+# has too little to do for the calls that it takes: that is a third limit, which a roofline does not
+# show. A point between the two slopes has its arrays in a cache. And if GELU's square is far below
+# both, look at how it is written, as we do soon: it goes over its numbers more than once.
+#
+# ## A step, operation by operation
+#
+# `minifpt.trace` records every operation of a step. From the shapes of its arrays we count the
+# arithmetic of all products, forward and backward, under FPT's mask (lesson 7). At the machine's
+# best, how long would they take, in percent of the step as it is measured?
+
+# %%
+guess = ...
+
+# %%
+task = minifpt.tasks.get("bit-xor")
+trunk = minifpt.GPT2.from_pretrained("minigpt-language")
+model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
+model.freeze(minifpt.FreezeMask.fpt())
+
+
+def product_operations(step):
+    """Floating-point operations of a step's matrix products; 0 where it has none."""
+    if step.op == "linear":
+        forward = step.partner if step.backward else step
+        one = 2 * forward.inputs["x"].size * forward.inputs["w"].shape[1]
+        gradients = [forward.gradients.get(name) for name in ("x", "w")]
+        return one * (sum(g is not None for g in gradients) if step.backward else 1)
+    if step.op == "attention":                            # q kᵀ and A v; four on the way back
+        forward = step.partner if step.backward else step
+        B, T, three_C = forward.inputs["qkv"].shape
+        return (4 if step.backward else 2) * 2 * B * T * T * three_C // 3
+    return 0
+
+
+def count_step(batch):
+    """(operations of all products, number of operations of the library) in a step."""
+    x, y = task.batch(np.random.default_rng(0), batch)
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(0))
+        _, dlogits = task.loss(logits, y)
+        model.backward(dlogits, cache)
+    return sum(product_operations(step) for step in t.steps), len(t.steps)
+
+
+batches = (4, 16, 64)
+counted = {batch: count_step(batch) for batch in batches}
+with fast.single_threaded_blas:
+    costs = {batch: timing.costs(model, task, batch) for batch in batches}
+reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
+
+fig, axes = figure(2, width=4.4, height=3.3, ratios=(1.5, 1))
+groups = {"linear": ["linear"], "attention": ["attention", "softmax"], "GELU": ["gelu"],
+          "layer norm": ["layer_norm"], "dropout": ["dropout"], "Adam, clipping": ["Adam",
+                                                                              "clipping"]}
+for i, batch in enumerate((4, 64)):
+    cost = costs[batch].operations
+    total = costs[batch].seconds
+    shares = [100 * sum(cost[n].forward + cost[n].backward for n in names) / total
+              for names in groups.values()]
+    shares.append(100 - sum(shares))
+    axes[0].barh(np.arange(len(shares)) + (0.2 if i else -0.2), shares, 0.38,
+                 color=color.teal if i else color.ochre, hatch="//" if i else None,
+                 edgecolor="white", label=f"batch of {batch}")
+axes[0].set_yticks(range(len(groups) + 1), [*groups, "all else"])
+axes[0].invert_yaxis()
+axes[0].set(title="Where a step's time goes", xlabel="% of the step")
+axes[0].legend()
+axes[1].semilogx(batches, [100 * counted[b][0] / peak / costs[b].seconds for b in batches], "o-",
+                 color=color.ink)
+axes[1].set(title="The products at the machine's best", xlabel="examples in a batch",
+            ylabel="% of the step's time", ylim=(0, 100), xticks=batches, xticklabels=batches)
+axes[1].minorticks_off()
+picture(fig)
+for batch in batches:
+    operations, steps = counted[batch]
+    print(f"batch of {batch:2}: {operations / 1e6:7.1f} million operations in products, {steps} "
+          f"operations of the library, {1e3 * costs[batch].seconds:6.1f} ms; at the best "
+          f"{1e3 * operations / peak:5.1f} ms; caches keep "
+          f"{sum(c.kept for c in costs[batch].operations.values()) / 1e6:.1f} MB")
+
+# %% [markdown]
+# The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic
+# and just as many calls. So what a call costs is shared by more examples. See on the right by how
+# much that brings your machine closer to its best, and on the left which parts grow and which
+# shrink. What no fast form can do is to go beyond 100 %.
+#
+# ## Fewer passes
+#
+# Here is GELU as the textbook has it:
+
+# %%
+show(F.gelu)
+
+# %% [markdown]
+# Each operator is a call of NumPy, goes over all numbers, and makes a new array. How many calls
+# does one `F.gelu` make?
+
+# %%
+guess = ...
+
+
+# %%
+class Counted(np.ndarray):
+    """An array that writes down each elementwise operation that it takes part in."""
+
+    calls, moved = [], 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
+        plain = [np.asarray(a) if isinstance(a, np.ndarray) else a for a in inputs]
+        target = tuple(np.asarray(o) for o in out) if out else None
+        result = getattr(ufunc, method)(*plain, out=target, **options)
+        Counted.calls.append(ufunc.__name__)
+        Counted.moved += sum(a.nbytes for a in [*plain, result] if isinstance(a, np.ndarray))
+        return result.view(Counted)
+
+
+x = np.random.default_rng(0).standard_normal((784, 512)).astype(np.float32)
+F.gelu(x.view(Counted))
+reveal(guess, len(Counted.calls))
+print(", ".join(Counted.calls))
+print(f"bytes moved: {Counted.moved:,}; x read once and y written once: {2 * x.nbytes:,}")
+
+# %% [markdown]
+# So the formula's $8$ bytes a number became many times as many. Two remedies need no other
+# formula. **In place**: write the result over an array that is no longer needed, `t *= x` in place
+# of `t = t * x`; no new memory is asked for. **In pieces**: do all of it for one piece of the array
+# before the next piece, so that what was just written is still in the cache when it is read. The
+# library's fast form does both, and computes the derivative on the way:
+
+# %%
+show(fast.gelu)
+
+# %%
+rng = np.random.default_rng(1)
+x, dy = rng.standard_normal((2, 784, 512)).astype(np.float32) * 3
+
+
+def gelu_step(module):
+    y, cache = module.gelu(x)
+    return y, module.gelu_backward(dy.copy(), cache)      # the fast one writes over dy
+
+
+def most_memory(work):
+    """Bytes that ``work`` holds at the same time at most, beside what was there."""
+    tracemalloc.start()
+    work()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+(y, dx), (fast_y, fast_dx) = gelu_step(F), gelu_step(fast)
+print(f"largest difference of y {np.abs(y - fast_y).max():.1e}, "
+      f"of dx {np.abs(dx - fast_dx).max():.1e}")
+for module, name in ((F, "simple"), (fast, "fast")):
+    print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
+          f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
+
+# %% [markdown]
+# The two agree to what float32 can hold; only then is the time of interest. How large should a
+# piece be? Small pieces pay for more calls, large ones leave the cache. Look for the valley of your
+# machine; the library's choice is marked.
+
+# %%
+big = rng.standard_normal(2 ** 21).astype(np.float32)
+pieces = [2 ** k for k in range(8, 22)]
+
+
+def in_pieces(piece):
+    with patch.object(fast, "PIECE", piece):
+        return fastest(lambda: fast.gelu(big), 0.1)
+
+
+times = np.array([in_pieces(piece) for piece in pieces])
+fig, (ax,) = figure(width=5.4, height=2.8)
+ax.semilogx(pieces, 1e3 * times, "o-", color=color.ink, markersize=4)
+ax.axvline(fast.PIECE, linestyle=":", color=color.grey, label="the library's choice")
+ax.set(title=f"GELU and its derivative, {big.size:,} numbers", xlabel="numbers in a piece",
+       ylabel="milliseconds", ylim=(0, None))
+ax.legend()
+picture(fig)
+
+# %% [markdown]
+# ## What need not be computed
+#
+# The largest saving is work that is left out. In causal attention half of the scores are masked.
+# The library's tiled form takes 64 queries at a time, a **tile**, with only the keys that they may
+# see. Of the $T^2$ scores it computes
+#
+# $$ \sum_{\text{tiles } i \ldots j} (j - i) \cdot j $$
+#
+# For $T = 512$, which share of the $T^2$ scores is that, in percent?
+
+# %%
+guess = ...
+
+# %%
+T = 512
+tiles = fast._tiles(T, causal=True)
+reveal(guess, 100 * sum((j - i) * seen for i, j, seen in tiles) / T ** 2, "%")
+
+
+def attention_error(T, module=fast):
+    """The largest difference between the tiled and the simple form, forward and backward."""
+    rng = np.random.default_rng(T)
+    qkv, dy = rng.standard_normal((1, T, 3 * 32)), rng.standard_normal((1, T, 32))
+    found = []
+    for m in (module, F):
+        y, cache = m.attention(qkv, 2)
+        found.append((y, m.attention_backward(dy, cache)))
+    return max(np.abs(a - b).max() for a, b in zip(*found, strict=True))
+
+
+print(f"tiled against simple, T = {T}: largest difference {attention_error(T):.1e}")
+
+# %% [markdown]
+# Is this comparison a test that could fail? We break the tiled form: it forgets the causal mask.
+# And we test it on 10 tokens, as bit XOR has. How large is the difference?
+
+# %%
+guess = ...
+
+# %%
+def no_mask(qs, kt, i, j, seen, causal):
+    return qs[..., i:j, :] @ kt[..., :seen]
+
+
+def broken_error(T):
+    with patch.object(fast, "_scores", no_mask):
+        return attention_error(T)
+
+
+reveal(guess, float(broken_error(10)))
+for T in (10, 64, 65, 200):
+    print(f"T = {T:3}: broken {broken_error(T):.1e}, as it is {attention_error(T):.1e}")
+
+# %% [markdown]
+# At 10 tokens the broken form passes, and at 64 too: where one tile is enough, `fast.attention`
+# calls the simple form, and the broken line never runs. A test of a fast form must reach the fast
+# form. One token more than a tile does.
+#
+# ## A second thread
+#
+# Your machine has more than one core. OpenBLAS, which does NumPy's products, can share one product
+# among several. With two threads in place of one, how many times as fast is a product of `(40,
+# 128)` by `(128, 512)`, as in our step?
+
+# %%
+guess = ...
+
+
+# %%
+def both(shape, neighbours=0, repeats=25):
+    """Median seconds of a product with one thread and with two, in turn, while ``neighbours``
+    other processes compute as well."""
+    M, K, N = shape
+    a, b = np.ones((M, K), np.float32), np.ones((K, N), np.float32)
+    busy = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
+    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(neighbours)]
+    before, found = fast.blas_threads(), {1: [], 2: []}
+    inner = max(1, int(2e6 / (M * K * N)))
+    try:
+        for _ in range(repeats):
+            for n in found:
+                fast.blas_threads(n)
+                a @ b
+                start = time.perf_counter()
+                for _ in range(inner):
+                    a @ b
+                found[n].append((time.perf_counter() - start) / inner)
+    finally:
+        fast.blas_threads(before)
+        for other in others:
+            other.kill()
+            other.wait()
+    return [statistics.median(seconds) for seconds in found.values()]
+
+
+shapes = {"40 rows": (40, 128, 512), "784 rows": (784, 128, 512), "1024²": (1024, 1024, 1024)}
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+if fast.blas_threads() is None:
+    print("This NumPy has no OpenBLAS whose threads can be set.")
+else:
+    alone = {name: both(shape) for name, shape in shapes.items()}
+    busy = {name: both(shape, neighbours=cores) for name, shape in shapes.items()}
+    one, two = alone["40 rows"]
+    reveal(guess, one / two, "times")
+    gains = np.array([[one / two for one, two in found.values()] for found in (alone, busy)])
+    fig, (ax,) = figure(width=5.0, height=2.0)
+    matrix(ax, gains, "How many times as fast with two threads as with one", limit=2, digits=2,
+           columns=list(shapes), rows=["as it is", "each core busy"])
+    picture(fig)
+    print(f"cores that this process may use: {cores}")
+
+# %% [markdown]
+# Below 1 the second thread does harm. Three things to look for: does a small product gain at all
+# (the threads have to be woken, and wait for each other at the end)? Does a large one come near 2?
+# And what becomes of that when every core has something else to do? A shared product is finished
+# when its *slower* half is. If one of two threads has to wait for its core, the other waits with
+# it. With one core, or on a busy machine, your first row may look like your second.
+#
+# This is why the library computes attention's many small products within
+# `fast.single_threaded_blas`, and why lessons run with one thread:
+
+# %%
+show(type(fast.single_threaded_blas), fast.attention)
+
+# %% [markdown]
+# ## Exercises
+#
+# Solutions are in `solutions/17_how_fast_can_numpy_go.py`. The checks judge counts, not times.
+#
+# **1.** A layer norm's scale is applied to a batch: $y = x \cdot w$ with $x$ `(N, C)` and $w$
+# `(C,)`, into a new array. How many floating-point operations for each byte?
+
+# %%
+def scale_intensity(N, C, bytes_each):
+    """each number has bytes_each bytes -> operations / bytes, everything moved once"""
+    return ...
+
+
+check("scale_intensity", scale_intensity)
+
+
+# %% [markdown]
+# **2.** Three matrices are to be multiplied: $A$ `(a, b)`, $B$ `(b, c)`, $C$ `(c, d)`. $(A B)\,C$
+# and $A\,(B C)$ are equal, but not equally cheap. Return the fewest floating-point operations.
+# (Then think of attention without a softmax, $q\,k^\top v$, with many tokens.)
+
+# %%
+def fewest_operations(a, b, c, d):
+    """sizes -> the operations of the cheaper order"""
+    return ...
+
+
+check("fewest_operations", fewest_operations)
+
+
+# %% [markdown]
+# **3.** A tile of attention as above, but the model has a window: each token sees itself and the
+# $w - 1$ tokens before it. A tile takes only the keys that any of its queries may see. How many
+# scores are computed?
+
+# %%
+def windowed_scores(T, tile, w):
+    """T tokens, tiles of so many queries (the last may have fewer), window w -> scores"""
+    return ...
+
+
+check("windowed_scores", windowed_scores)
+
+
+# %% [markdown]
+# **4.** *Open.* Predict the times of operations from counts. There is no single right answer, but a
+# prediction may not be below what the slowest of the three limits alone needs (arithmetic, bytes,
+# calls), nor above the three after each other. Then hold it against the step with the cell below.
+# Which operation is furthest from your prediction, and what does it do that you did not count?
+
+# %%
+def predict(operations, moved, calls, peak, bandwidth, call):
+    """operations, moved, calls (N,): floating-point operations, bytes and calls of N operations;
+    peak and bandwidth a second, call: seconds for each call -> seconds (N,)"""
+    return ...
+
+
+check("predict", predict)
+
+# %%
+table = np.array([(operations, moved, 1) for operations, moved, _ in found.values()], float).T
+seconds = predict(*table, peak, cached, call)
+if seconds is not ...:
+    for (name, (_, _, measured)), mine in zip(found.items(), seconds, strict=True):
+        print(f"{name:20} predicted {1e6 * mine:8.1f} µs, measured {1e6 * measured:8.1f} µs")
+
+# %% [markdown]
+# **Next**: [lesson 18](18_your_own.ipynb), a GPT-2 of your own from an empty file.

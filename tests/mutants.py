@@ -1,0 +1,394 @@
+"""Mutants of the lessons' solutions: does each exercise's check refuse them?
+
+    python tests/mutants.py               # all solutions, 20 seeds; some minutes
+    python tests/mutants.py 03 05         # those of these lessons
+    python tests/mutants.py --seeds 200 copy_share
+
+A mutant is a solution with one small mistake: a term or factor left out, a plus for a minus, a
+sum for a mean, another axis, no transpose, no mask, a constant or a slice off by one.  The check
+must refuse each of them on every seed.  A mutant that passes is either equal in what it does, and
+then it stands in EQUIVALENT with the reason, or the check is too weak.
+"""
+
+import argparse
+import ast
+import contextlib
+import copy
+import re
+import signal
+import sys
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from minifpt import exercises
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 5.0                                             # of the processor's, for one mutant
+MARK = "\u00a7"                                           # begins the hints of known mistakes
+
+SWAPS = {"sum": "mean", "mean": "sum", "any": "all", "all": "any", "max": "min", "min": "max",
+         "argmax": "argmin", "argmin": "argmax", "maximum": "minimum", "minimum": "maximum",
+         "floor": "ceil", "zeros_like": "ones_like", "zeros": "ones"}
+SYMMETRIC = {"maximum", "minimum", "max", "min"}           # their arguments may change places
+DROPPED = {"T", "copy", "swapaxes", "transpose", "astype"}      # a method or attribute left out
+BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+          ast.FloorDiv: ast.Mod, ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr,
+          ast.BitOr: ast.BitAnd}
+COMPARE = {ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
+           ast.GtE: (ast.Gt, ast.LtE), ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,),
+           ast.In: (ast.NotIn,), ast.NotIn: (ast.In,)}
+
+
+def variants(node):
+    """The small mistakes that can be made at a node: nodes to stand in its place."""
+    def changed(**fields):
+        new = copy.copy(node)
+        for name, value in fields.items():
+            setattr(new, name, value)
+        return new
+
+    if isinstance(node, ast.BinOp):
+        yield node.left                                   # a term or a factor is left out
+        yield node.right
+        if type(node.op) in BINARY:
+            yield changed(op=BINARY[type(node.op)]())
+        if isinstance(node.op, (ast.MatMult, ast.Sub, ast.Div)):
+            yield changed(left=node.right, right=node.left)
+    elif isinstance(node, ast.UnaryOp):
+        yield node.operand
+    elif isinstance(node, ast.BoolOp):
+        for i in range(len(node.values)):
+            rest = node.values[:i] + node.values[i + 1:]
+            yield rest[0] if len(rest) == 1 else changed(values=rest)
+        yield changed(op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        for op in COMPARE.get(type(node.ops[0]), ()):
+            yield changed(ops=[op()])
+    elif isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield changed(value=not node.value)
+        elif isinstance(node.value, int):
+            for value in {node.value + 1, node.value - 1, -node.value} - {node.value}:
+                yield ast.parse(repr(value), mode="eval").body
+        elif isinstance(node.value, float):
+            for value in {2 * node.value, node.value / 2, 0.0} - {node.value}:
+                yield changed(value=value)
+    elif isinstance(node, ast.Slice):
+        for name in ("lower", "upper"):
+            bound = getattr(node, name)
+            if bound is not None:
+                yield changed(**{name: None})
+                for op in (ast.Add(), ast.Sub()):
+                    yield changed(**{name: ast.BinOp(bound, op, ast.Constant(1))})
+    elif isinstance(node, ast.Attribute) and node.attr in DROPPED:
+        yield node.value
+    elif isinstance(node, ast.Call):
+        yield from calls(node, changed)
+    elif isinstance(node, ast.List) and len(node.elts) > 1:
+        for i in range(len(node.elts)):
+            yield changed(elts=node.elts[:i] + node.elts[i + 1:])
+        yield changed(elts=[node.elts[1], node.elts[0], *node.elts[2:]])
+    elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.ctx, ast.Load):
+        yield changed(elts=node.elts[::-1])
+    elif isinstance(node, (ast.GeneratorExp, ast.ListComp, ast.DictComp)):
+        for i, generator in enumerate(node.generators):
+            if generator.ifs:
+                bare = copy.copy(generator)
+                bare.ifs = []
+                yield changed(generators=[*node.generators[:i], bare, *node.generators[i + 1:]])
+    elif isinstance(node, ast.AugAssign):
+        yield ast.Pass()
+        yield ast.Assign([node.target], node.value, lineno=node.lineno)
+
+
+def calls(node, changed):
+    """The same at a call: another function, an argument left out or exchanged, no call at all."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(
+        node.func, "id", None)
+    if name in SWAPS:
+        func = copy.copy(node.func)
+        setattr(func, "attr" if isinstance(func, ast.Attribute) else "id", SWAPS[name])
+        yield changed(func=func)
+    if isinstance(node.func, ast.Attribute) and name in DROPPED:
+        yield node.func.value
+    if name == "where" and len(node.args) == 3:           # the mask is forgotten
+        yield node.args[1]
+        yield node.args[2]
+    if len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred):
+        yield node.args[0]                                # np.abs(x), np.sqrt(x), range(n), ...
+    if len(node.args) >= 2 and name not in SYMMETRIC and not any(
+            isinstance(a, ast.Starred) for a in node.args):
+        for i in range(len(node.args) - 1):
+            args = list(node.args)
+            args[i], args[i + 1] = args[i + 1], args[i]
+            yield changed(args=args)
+    if name == "range":
+        *first, last = node.args
+        yield changed(args=[*first, ast.BinOp(last, ast.Sub(), ast.Constant(1))])
+        if not first:
+            yield changed(args=[ast.Constant(1), last])
+    for i, keyword in enumerate(node.keywords):
+        rest = node.keywords[:i] + node.keywords[i + 1:]
+        if keyword.arg in ("axis", "keepdims", "k", "key"):
+            yield changed(keywords=rest)
+        if keyword.arg == "axis":
+            for axis in ("0", "1", "-1", "-2"):
+                other = ast.keyword("axis", ast.parse(axis, mode="eval").body)
+                yield changed(keywords=[*node.keywords[:i], other, *node.keywords[i + 1:]])
+
+
+@dataclass
+class Mutant:
+    """A solution with one mistake: ``name``, ``what`` in words, the AST of its module."""
+
+    name: str
+    what: str
+    tree: ast.Module
+    passed: list = field(default_factory=list)            # seeds
+    hints: Counter = field(default_factory=Counter)       # kind of hint: how often
+    seeds: int = 0
+
+
+def mutants(name, function, module):
+    """All mutants of a function (its AST) of a solution's module (its AST)."""
+    seen, places = {ast.unparse(function)}, Counter()
+    for number, node in enumerate(ast.walk(function)):
+        if node is function or is_docstring(node, function):
+            continue
+        for new in variants(node):
+            mutated = Replace(number, new).of(function)
+            source = ast.unparse(ast.fix_missing_locations(mutated))
+            if source in seen:
+                continue
+            seen.add(source)
+            what = f"{ast.unparse(node)} -> {ast.unparse(ast.fix_missing_locations(new))}"
+            places[what] += 1
+            if places[what] > 1:
+                what += f" [{places[what]}]"
+            whole = ast.Module([mutated if part is function else part for part in module.body
+                                if not is_main(part)], [])
+            yield Mutant(name, what, whole)
+
+
+class Replace(ast.NodeTransformer):
+    """A copy of a function in which the node that ``ast.walk`` meets as ``number`` is another."""
+
+    def __init__(self, number, new):
+        self.number, self.new = number, new
+
+    def of(self, function):
+        function = copy.deepcopy(function)
+        self.target = list(ast.walk(function))[self.number]
+        return self.visit(function)
+
+    def visit(self, node):
+        return copy.deepcopy(self.new) if node is self.target else self.generic_visit(node)
+
+
+def is_docstring(node, function):
+    first = function.body[0]
+    return isinstance(first, ast.Expr) and node in (first, first.value)
+
+
+def is_main(node):
+    return isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+
+
+class TooLong(BaseException):
+    """A mutant runs on and on; no ``Exception``, which the check would catch."""
+
+
+@contextlib.contextmanager
+def limited(seconds):
+    """Within, ``TooLong`` after so many seconds of the processor's, where the system can."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def stop(*args):
+        raise TooLong
+    old = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, old)
+
+
+def marked(exercise):
+    """An exercise whose known mistakes' hints begin with ``MARK``."""
+    def cases(rng):
+        found = exercise(rng)
+        for case in [found] if isinstance(found, exercises.Case) else found:
+            yield replace(case, mistakes={MARK + hint: wrong
+                                          for hint, wrong in case.mistakes.items()})
+    return cases
+
+
+@contextlib.contextmanager
+def marked_hints():
+    exercises._load()
+    known = dict(exercises.EXERCISES)
+    exercises.EXERCISES.update({name: marked(e) for name, e in known.items()})
+    try:
+        yield
+    finally:
+        exercises.EXERCISES.update(known)
+
+
+def kind(hint):
+    """What a hint does: names this exercise's mistake, tells of an exception, names a kind of
+    mistake that any exercise can see (a shape, a sign, a factor), or only points at a number."""
+    if MARK in hint:
+        return "specific"
+    if "raised" in hint:
+        return "raised"
+    return "a number" if "largest difference" in hint or "No known mistake" in hint else "general"
+
+
+def judge(mutant, seeds):
+    """Hold a mutant against its check, on each seed; within :func:`marked_hints`."""
+    scope = {"__name__": "mutant"}
+    mutant.seeds = len(seeds)
+    try:
+        with limited(SECONDS):
+            exec(compile(mutant.tree, f"<mutant of {mutant.name}>", "exec"), scope)
+            for seed in seeds:
+                result = exercises.examine(mutant.name, scope[mutant.name], seed)
+                if result.status == "passed":
+                    mutant.passed.append(seed)
+                else:
+                    mutant.hints[kind(result.hint)] += 1
+    except TooLong:
+        mutant.hints["endless"] += 1
+
+
+def solutions(lessons=()):
+    """(lesson, exercise, function's AST, module's AST) of each exercise's solution."""
+    exercises._load()
+    for path in sorted((ROOT / "lessons" / "solutions").glob("[0-9][0-9]_*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for part in module.body:
+            if isinstance(part, ast.FunctionDef) and part.name in exercises.EXERCISES and (
+                    not lessons or path.stem[:2] in lessons or part.name in lessons):
+                yield path.stem[:2], part.name, part, module
+
+
+def equivalent(mutant):
+    """Why a mutant that passes is as right as the solution, or ``None``."""
+    if mutant.name in ANY and len(mutant.passed) == mutant.seeds:
+        return f"another right answer: {ANY[mutant.name]}"
+    return next((why for name, pattern, why in EQUIVALENT
+                 if name == mutant.name and re.search(pattern, mutant.what)), None)
+
+
+# Many answers are right, and the check tests what is asked for itself: what passes on every seed
+# is one of them.
+ANY = {
+    "choose_step": "the central difference at this step is right to 1e-6",
+    "loss_scale": "nothing overflows, and few entries become 0",
+    "unseen_change": "every number moved, and layer norm gives the same",
+    "ruler": "the right position gets 99 % of each row",
+    "worth_computing": "the entries hold 95 % of what the best ones hold",
+    "parts_to_spare": "the set is as cheap as the greedy one",
+    "spend": "the list fits the budget and has the output layer",
+    "reach": "it orders the curves, knows no unit, and a single step does not decide",
+    "predict": "it is between the slowest limit and the sum of the three",
+    "steps_to_learn": "it is the step",
+}
+AXIS = "the same axis, counted from the other end"
+BLANK = "each entry is written before it is read"
+SIGN = "only the size of the difference counts"
+TEXT = "another order or type of what is returned or read, no other value"
+# Exercise, pattern of the mutant, why it is as right as the solution.
+EQUIVALENT = [
+    ("strings_right", r"axis=1\) -> .*axis=-1\)$", AXIS),
+    ("never_seen", r"axis=1\) -> .*axis=-1\)$", AXIS),
+    ("never_seen", r"^0 -> -1", "the last axis has a single channel"),
+    ("bias_gradient", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
+    ("gradient_is_right", r"^1e-05 -> (2e-05|5e-06)$", "another good step"),
+    ("gradient_is_right", r"^1e-06 -> (2e-06|5e-07)$", "another good tolerance"),
+    ("gradient_is_right", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
+    ("gradient_is_right", r"^bool\((.*)\) -> \1$", "NumPy's True for Python's"),
+    ("gradient_is_right", r"max\(\) <= 1e-06 (.*) -> .*max\(\) < 1e-06 \1$",
+     "an error is never equal to the bound"),
+    ("gradient_is_right", r"gradient - numerical -> numerical - gradient$", SIGN),
+    ("softmax_with_temperature", r"axis=-1.* -> .*axis=1\b", AXIS),
+    ("softmax_with_temperature", r"^1 -> -1", AXIS),
+    ("log_softmax_backward", r"axis=-1.* -> .*axis=1\b", AXIS),
+    ("log_softmax_backward", r"^1 -> -1", AXIS),
+    ("sees_the_future", r"moved\[t\] \+= (.*) -> moved\[t\] = \1$", "another move of the row"),
+    ("sees_the_future", r"^1 -> (0|-1)", "more rows are moved than needed, or x.shape[-1]"),
+    ("rms_norm", r"axis=-1.* -> .*axis=1\b", AXIS),
+    ("rms_norm", r"^1 -> -1", AXIS),
+    ("rms_norm_backward", r"axis=-1.* -> .*axis=1\b", AXIS),
+    ("rms_norm_backward", r"axis=0\) -> .*axis=-2\)$", AXIS),
+    ("rms_norm_backward", r"^1 -> -1", AXIS),
+    ("most_moved_scale", r"^np.sqrt\((.*)\) -> \1$", "the root keeps the order"),
+    ("most_moved_scale", r"mean\((.*)\) -> np.sum\(\1\)$", "all scales have the same length"),
+    ("most_moved_scale", r"after\[name\] - before\[name\] -> before", SIGN),
+    ("answer_to_no_question", r"axis=0\) -> .*axis=-2\)$", AXIS),
+    ("windowed_attention", r"^1 -> -1", AXIS),
+    ("goes_by_position", r"mean\(axis=-1\) -> .*sum\(axis=-1\)$", "as many rows for each head"),
+    ("goes_by_position", r"^maps.mean\(axis=0\) -> maps.sum\(axis=0\)$",
+     "as many texts for each head"),
+    ("goes_by_position", r"^int\((\w+)\) -> \1$", TEXT),
+    ("multi_query_backward", r"swapaxes\(-1, -2\) -> .*swapaxes\(-2, -1\)$", TEXT),
+    ("distance_gradient", r"^np.array\((.*)\) -> \1$", TEXT),
+    ("c_attn_from_three", r"axis=1\) -> .*axis=-1\)$", AXIS),
+    ("freeze_below", r"^\['input', 'pos'.* -> \['pos', 'input'", TEXT),
+    ("vote_level", r"^2 -> -2", "the number of others is even, and so is (-2)^n = 2^n"),
+    ("vote_level", r"^1 -> 2 \[3\]$", "there is no way to choose n + 1 of n: one term of 0 more"),
+    ("copy_share", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
+    ("say_the_mean", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
+    ("gap", r"np.mean\(a\) < np.mean\(b\) -> np.mean\(a\) <= np.mean\(b\)$",
+     "two means are never equal"),
+    ("colour_patches", r"reshape\(B, H // p, p, .*colours\) -> .*reshape\(H // p, B, p,",
+     "the first two axes stay side by side, and are joined and cut again in the same order"),
+    ("colour_patches", r"p, colours\) -> .*reshape\(B, H // p, p, W // p, colours, p\)$",
+     "the last two axes stay side by side, and are joined again in the same order"),
+    ("colour_patches", r"^3 -> -3$", AXIS),
+    ("overlapping_backward", r"^1 -> 2 \[3\]$", "reshape takes any number below 0 as 'the rest'"),
+    ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
+    ("decay_backward", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
+    ("decay_backward", r"^range\(T\) -> range\(T - 1\)$", "the last state is read by no one"),
+    ("decay_backward", r"axis=0\) -> .*axis=-2\)$", AXIS),
+    ("truncated_backward", r"zeros_like\(dy\) -> np.ones_like\(dy\)$", BLANK),
+]
+
+
+def main():
+    top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    top.add_argument("which", nargs="*", help="lessons (03) or exercises; all by default")
+    top.add_argument("--seeds", type=int, default=20)
+    args = top.parse_args()
+    total, weak = Counter(), 0
+    with marked_hints():
+        for lesson, name, function, module in solutions(args.which):
+            found = Counter()
+            for mutant in mutants(name, function, module):
+                judge(mutant, range(args.seeds))
+                if mutant.passed and equivalent(mutant):
+                    found["equivalent"] += 1
+                elif mutant.passed:
+                    weak += 1
+                    found["passed"] += 1
+                    print(f"  {name}: passes {len(mutant.passed)} of {mutant.seeds}: "
+                          f"{mutant.what}", flush=True)
+                else:
+                    found["refused"] += 1
+                    found[mutant.hints.most_common(1)[0][0]] += 1
+            total += found
+            print(f"{lesson} {name}: " + ", ".join(f"{n} {what}" for what, n in found.items()),
+                  flush=True)
+    print("all: " + ", ".join(f"{n} {what}" for what, n in total.items()))
+    return 1 if weak else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
