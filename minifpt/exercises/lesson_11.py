@@ -71,6 +71,7 @@ def drawn_from(rng):
                 lambda p, V=V: np.shape(p) == (V,) and not np.isfinite(p).all(),
         }
         yield Case((z, t, k), right, mistakes, rtol=1e-5)
+        t = float(rng.uniform(1.5, 2.5))                  # so that the least likely one shows
         yield Case((z, t, V), _softmax(z / t), {
             "with k = V nothing is left out, and one is missing": lambda p: np.any(
                 np.asarray(p) == 0)} | dict(list(mistakes.items())[-1:]), rtol=1e-5)
@@ -80,8 +81,10 @@ def drawn_from(rng):
 def bigram_bits(rng):
     V, alpha = int(rng.integers(4, 7)), float(rng.uniform(0.2, 0.8))
     train = rng.integers(0, V - 1, 60)                    # token V - 1 is new in the test
-    train[20:40] = np.tile(train[:2], 10)                 # a pair that occurs often
+    often = rng.permutation(V - 1)[:3]                    # in this order, and seldom backward
+    train[20:50] = np.tile(often, 10)
     test = np.append(rng.integers(0, V, 25), [V - 1, 0, 1, V - 1, V - 1])
+    test[:9] = np.tile(often, 3)                          # begins with a frequent token, ends rare
 
     def counted(pairs, add=True):
         n = np.zeros((V, V))

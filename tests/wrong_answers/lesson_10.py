@@ -71,6 +71,11 @@ def _cosine(t, a, b):
     return (unit[a] * unit[b]).sum(axis=1)
 
 
+def _all(t):
+    unit = t / np.linalg.norm(t, axis=1, keepdims=True)
+    return (unit @ unit.T).mean()
+
+
 WRONG = {
     "row_gradient": [
         ("only the last", _last),
@@ -136,8 +141,8 @@ WRONG = {
         ("short", _best(lambda t, a, b: np.linalg.norm(t[a] - t[b], axis=1).mean(), False)),
         ("short", _best(lambda t, a, b: np.abs(t[a] - t[b]).max(), False)),
         ("all* words", _best(lambda t, a, b: _cosine(t, a, b).mean())),
-        ("opposite", _best(lambda t, a, b: np.abs(_cosine(t - t.mean(0), a, b)).mean())),
-        ("opposite", _best(lambda t, a, b: _cosine(t - t.mean(0), a, b).mean(), False)),
+        ("opposite", _best(lambda t, a, b: np.abs(_cosine(t, a, b)).mean() - _all(t))),
+        ("opposite", _best(lambda t, a, b: _cosine(t, a, b).mean() - _all(t), False)),
         ("length of a row", _best(lambda t, a, b: np.mean(
             [(t[i] @ t.T > t[i] @ t[j]).mean() for i, j in zip(a, b, strict=True)]), False)),
         ("index", lambda tables, pairs: tables[0]),
