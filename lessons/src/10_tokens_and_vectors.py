@@ -1,0 +1,608 @@
+# %% [markdown]
+# # 10. Tokens and vectors
+#
+# **A model computes with numbers, and it reads words. Which numbers stand for a word? And how can a
+# table of numbers come to hold that *mother* is like *father*?**
+#
+# After this lesson you can
+#
+# - say why looking up a row and multiplying by a one-hot vector are the same, forward and backward;
+# - see the mistake that loses gradients where a token occurs twice, and choose data that show it;
+# - train word vectors with gradients written by hand, and judge them by more than a few nice words;
+# - say which two gradients a table gets that is used at both ends of a model.
+#
+# You need lessons [1](01_gradients_by_hand.ipynb) and [2](02_softmax_and_cross_entropy.ipynb). It
+# takes about an hour.
+
+# %%
+import re
+
+import numpy as np
+from scipy.special import expit
+from tqdm import tqdm
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.layers import Parameter
+from minifpt.lesson import color, figure, matrix, picture, reveal, show
+
+# %% [markdown]
+# ## A word is a row
+#
+# A text is cut into **tokens**, and each kind of token has a number, its **id**. Here the tokens
+# are words. (GPT-2 uses pieces of words, and the models that ship with minifpt use bytes. Nothing
+# below depends on it.)
+
+# %%
+sentence = "the cat saw the dog and the bird".split()
+names = sorted(set(sentence))
+ids = np.array([names.index(word) for word in sentence])  # (T,)
+V, C = len(names), 4                                      # words in the vocabulary, channels
+print("ids:", ids)
+
+# %% [markdown]
+# The ids themselves are no good as input: `bird` is not less than `cat`. So give each word an axis
+# of its own. A **one-hot vector** `(V,)` is 1 at the word's id and 0 elsewhere. All pairs of
+# different words are then equally far apart, so nothing wrong is said about any of them, and
+# nothing at all. A linear layer comes next, with a weight $w$ `(V, C)`, which we call the
+# **table**. With the sentence's one-hot vectors in $X$ `(T, V)`,
+#
+# $$ y = X\,w \qquad (T, C) $$
+
+# %%
+rng = np.random.default_rng(0)
+w = rng.standard_normal((V, C)).round(1)                  # (V, C)
+X = np.eye(V)[ids]                                        # (T, V)
+fig, axes = figure(3, width=3.0, height=3.0, ratios=[1.3, 1, 1])
+matrix(axes[0], X, "X: one row for each token", "id", rows=sentence, digits=0)
+matrix(axes[1], w, "w: the table", "channel", rows=names, limit=2, digits=1)
+matrix(axes[2], X @ w, "y = X w", "channel", rows=sentence, limit=2, digits=1)
+picture(fig)
+print("the product is the rows that the ids name:", bool((X @ w == w[ids]).all()))
+
+# %% [markdown]
+# GPT-2's table has 50,257 rows of 768 channels. For one token, how many multiplications does the
+# product $X\,w$ need, and how many does the look-up `w[ids]` need? Guess the first, in millions.
+
+# %%
+guess = ...
+
+# %%
+reveal(guess, 50257 * 768 / 1e6, "million; the look-up needs none")
+
+# %% [markdown]
+# So a library never makes $X$. An **embedding** is the look-up, and $X$ is only how we think about
+# it. But it is worth thinking so, because it tells us what the backward is.
+#
+# ## The way back adds
+#
+# From lesson 1, with $dy$ `(T, C)` the gradient that arrives at $y$,
+#
+# $$ dw = X^\top dy, \qquad dw_v = \sum_{t:\ \text{id}_t = v} dy_t $$
+#
+# Row $v$ of the table was used at each place where word $v$ stands, and each place adds its
+# gradient. This is called a **scatter-add**. NumPy has a short line that looks like it:
+# `dw[ids] += dy`. The word *the* stands three times in our sentence. Of its three gradients, how
+# many does that line add up?
+
+# %%
+guess = ...
+
+
+# %%
+def broken_backward(dy, cache):
+    """F.embedding_backward, with a line that looks right"""
+    dw = np.zeros(cache.shape)
+    dw[cache.ids] += dy
+    return dw
+
+
+dy = rng.integers(-3, 4, (len(ids), C)).astype(float)     # (T, C)
+y, cache = F.embedding(ids, w)
+right, broken = F.embedding_backward(dy, cache), broken_backward(dy, cache)
+the = ids == names.index("the")
+added = [n for n in range(4) if np.allclose(broken[names.index("the")], dy[the][3 - n:].sum(0))]
+reveal(guess, added[0])
+
+fig, axes = figure(4, width=2.4, height=3.0)
+matrix(axes[0], dy, "dy", "channel", rows=sentence, limit=6, digits=0)
+matrix(axes[1], X.T @ dy, "Xᵀ dy", "channel", rows=names, limit=6, digits=0)
+matrix(axes[2], right, "the library's dw", "channel", rows=names, limit=6, digits=0)
+matrix(axes[3], broken, "dw[ids] += dy", "channel", rows=names, limit=6, digits=0)
+picture(fig)
+
+# %% [markdown]
+# `dw[ids] += dy` means: read `dw[ids]`, add `dy`, write the result back. All three places read the
+# same 0, and the last one to write wins. Nothing is raised, and the shapes are right. The library
+# sorts the ids, so that equal ones stand side by side, and sums each run:
+
+# %%
+show(F.embedding, F.embedding_backward)
+
+# %% [markdown]
+# Would a gradient check see it? That depends on the data. Here are both backward passes, on a
+# sentence in which no word occurs twice, and on ours.
+
+# %%
+for text in ("bird and cat", " ".join(sentence)):
+    data = np.array([names.index(word) for word in text.split()])
+    for name, backward in (("library", F.embedding_backward), ("broken", broken_backward)):
+        report = minifpt.gradcheck(F.embedding, backward, (data, w))
+        print(f"{text:34} {name:8} {'pass' if report else 'FAIL'}  {report.max_relative_error:.0e}")
+
+# %% [markdown]
+# The broken one passes where each word occurs once. A test of an embedding needs repeats.
+#
+# How bad is it in practice? Let us take a text: the ends of five novels, which ship with the
+# library. We read it as words, all in lower case, and drop those that occur fewer than five times.
+# In a batch of 1,000 words that follow one another, each brings one gradient. How many of the 1,000
+# are left after `dw[ids] += dy`?
+
+# %%
+guess = ...
+
+# %%
+LEAST = 5                                                 # how often a word must occur
+text = minifpt.files.weights.shipped("held-out.txt").read_text()
+words = re.findall("[a-z]+", text.lower())
+found, count = np.unique(words, return_counts=True)
+order = [i for i in np.argsort(-count, kind="stable") if count[i] >= LEAST]
+vocabulary = [str(word) for word in found[order]]         # the most frequent first
+often = count[order]                                      # (V,)
+number = {word: i for i, word in enumerate(vocabulary)}
+text_ids = np.array([number[word] for word in words if word in number])
+V = len(vocabulary)
+
+left = [len(np.unique(batch)) for batch in text_ids[:20000].reshape(20, 1000)]
+reveal(guess, float(np.mean(left)))
+raw = np.frombuffer(text.encode(), np.uint8)[:20000].reshape(20, 1000)
+print("and of 1,000 bytes:", np.mean([len(np.unique(batch)) for batch in raw]))
+print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur at least "
+      f"{LEAST} times and make up {len(text_ids) / len(words):.0%} of it")
+
+# %% [markdown]
+# ## A word is known by its neighbours
+#
+# Now to what the rows should *be*. In lesson 4 and lesson 6 they came out of the training of a
+# whole language model. There is a model in which the table is all there is: **skip-gram** (Mikolov
+# et al., *Efficient Estimation of Word Representations in Vector Space*, arXiv 1301.3781). From a
+# word it predicts the words that stand near it. Words that keep the same company, such as *could*
+# and *should*, must then predict the same words, and get similar rows.
+#
+# There are two tables: $u$ `(V, C)` for a word that predicts, $v$ `(V, C)` for a word that is
+# predicted. The score of word $o$ near word $c$ is $s = u_c \cdot v_o$. A softmax over all $V$
+# scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al.,
+# *Distributed Representations of Words and Phrases and their Compositionality*, arXiv 1310.4546)
+# asks an easier question: is this pair from the text, or was $o$ drawn at random? With $\sigma(s) =
+# 1 / (1 + e^{-s})$ as the probability of "from the text", one real pair and $K$ drawn words cost
+#
+# $$ L = -\log \sigma(u_c \cdot v_o) - \sum_{k=1}^{K} \log\big(1 - \sigma(u_c \cdot v_{n_k})\big) $$
+#
+# Each term is a cross-entropy with two classes, and as in lesson 2 its gradient is a difference,
+# the probability minus the truth. With label 1 for the real pair and 0 for a drawn one:
+#
+# $$ ds_k = \sigma(s_k) - \text{label}_k, \qquad
+#    du_c = \sum_k ds_k\, v_k, \qquad dv_k = ds_k\, u_c $$
+#
+# And then each row's gradient has to be *added* where the row was looked up.
+
+
+# %%
+def skip_gram(u, v, center, targets):
+    """u, v (V, C); center (B,); targets (B, 1 + K), the real one first -> loss, cache"""
+    x, y = u[center], v[targets]                          # (B, C) and (B, 1 + K, C)
+    s = (y @ x[:, :, None])[:, :, 0]                      # (B, 1 + K)
+    label = np.zeros_like(s)
+    label[:, 0] = 1
+    loss = np.logaddexp(0, np.where(label == 1, -s, s)).sum(axis=1).mean()
+    return loss, (u.shape, center, targets, x, y, s, label)
+
+
+def skip_gram_backward(dloss, cache, scatter=F.embedding_backward):
+    """-> du, dv (V, C)"""
+    shape, center, targets, x, y, s, label = cache
+    ds = dloss * (expit(s) - label) / len(s)              # (B, 1 + K)
+    dx = (ds[:, None] @ y)[:, 0]                          # (B, C)
+    dy = ds[:, :, None] * x[:, None]                      # (B, 1 + K, C)
+    return (scatter(dx, F.EmbeddingCache(center, shape)),
+            scatter(dy, F.EmbeddingCache(targets, shape)))
+
+
+small = rng.standard_normal((2, 7, 3))
+print(minifpt.gradcheck(skip_gram, skip_gram_backward,
+                        (*small, rng.integers(0, 7, 12), rng.integers(0, 7, (12, 4)))))
+
+# %% [markdown]
+# Twelve pairs of seven words: there are repeats. We take each word with the two before it and the
+# two after it, and $K = 5$ drawn words for each pair, drawn as in the paper: by their frequency to
+# the power of 3/4. The tables begin with small random numbers. What is the loss at the start? (No
+# score is far from 0 then.)
+
+# %%
+guess = ...                                               # in nats
+
+# %%
+REACH, K, C, BATCH, EPOCHS = 2, 5, 32, 512, 5
+noise = often ** 0.75 / (often ** 0.75).sum()             # (V,)
+
+
+def train_vectors(seed, backward=skip_gram_backward, reach=REACH, channels=C, epochs=EPOCHS):
+    """-> u (V, channels), and the loss of each step"""
+    rng = np.random.default_rng(seed)
+    tables = [Parameter((0.05 * rng.standard_normal((V, channels))).astype(np.float32), "input")
+              for _ in "uv"]
+    adam = minifpt.optim.Adam(tables, lr=0.003)           # lesson 12
+    pairs = np.concatenate([pair for d in range(1, reach + 1) for pair in (
+        np.stack([text_ids[:-d], text_ids[d:]], axis=1),
+        np.stack([text_ids[d:], text_ids[:-d]], axis=1))])           # (N, 2)
+    per_epoch, losses = len(pairs) // BATCH, []
+    for step in tqdm(range(epochs * per_epoch), desc="skip-gram", leave=False):
+        if step % per_epoch == 0:
+            rng.shuffle(pairs)
+        at = step % per_epoch * BATCH
+        center, real = pairs[at:at + BATCH].T
+        drawn = rng.choice(V, (BATCH, K), p=noise)
+        loss, cache = skip_gram(*(t.data for t in tables), center,
+                                np.concatenate([real[:, None], drawn], axis=1))
+        for table, grad in zip(tables, backward(1.0, cache), strict=True):
+            table.grad = grad.astype(np.float32)
+        adam.step()
+        losses.append(float(loss))
+    return tables[0].data, np.array(losses)
+
+
+SEEDS = range(3)
+runs = [train_vectors(seed) for seed in SEEDS]
+reveal(guess, float(np.mean([losses[0] for _, losses in runs])), "nats")
+print(f"6 log 2 = {6 * np.log(2):.3f}; at the end:",
+      ", ".join(f"{losses[-200:].mean():.2f}" for _, losses in runs))
+
+
+# %% [markdown]
+# ## Are these good neighbours?
+#
+# How alike two words are is measured by the **cosine** of the angle between their rows:
+# $\cos = u_a \cdot u_b \,/\, (|u_a|\,|u_b|)$. It does not depend on how long the rows are. Here are
+# the five nearest words to some, after training and before.
+
+# %%
+def cosines(table):
+    """(V, C) -> (V, V)"""
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+def nearest(table, word, n=5):
+    closest = np.argsort(-cosines(table)[number[word]])
+    return ", ".join(vocabulary[i] for i in closest[1:n + 1])        # the first is itself
+
+
+untrained = np.random.default_rng(9).standard_normal((V, C))
+vectors = runs[0][0]
+print("word    times   five nearest after training                   three before")
+for word in "could he mr down father eyes night snow".split():
+    print(f"{word:7} {often[number[word]]:4}    {nearest(vectors, word):45} "
+          f"{nearest(untrained, word, 3)}")
+
+groups = "could would should must he she we they father mother eyes hand".split()
+rows = [number[word] for word in groups]
+fig, axes = figure(2, width=3.4, height=3.1)
+for ax, table, name in ((axes[0], untrained, "untrained"), (axes[1], vectors, "trained")):
+    matrix(ax, cosines(table)[np.ix_(rows, rows)], f"cosine, {name}", limit=1, signed=True,
+           digits=None, columns=groups, rows=groups)
+    ax.tick_params(axis="x", rotation=90)
+picture(fig)
+
+# %% [markdown]
+# Some lines look as if the table understood English, and others look like chance. It is easy to
+# print the good ones only. So here is a list of 36 pairs that we wrote down before we trained
+# anything: two words of one kind each. For each pair, of all other words, which share stands nearer
+# to the first word than the second does? 0 means that the partner is the nearest of all, and a
+# table that knows nothing gives 0.5 on average. What is it for the trained table, in the median
+# over the pairs?
+
+# %%
+guess = ...                                               # a number from 0 to 1
+
+# %%
+PAIRS = [pair.split() for pair in (
+    "he she,his her,him me,could would,should must,can may,is was,has had,mr mrs,up down,in on,"
+    "before after,father mother,eyes face,hand head,day night,said asked,first last,come go,"
+    "give take,my your,we they,this that,who which,man woman,day hour,good great,two three,"
+    "door window,little small,came went,old young,saw heard,brother sister,think know,black white"
+).split(",")]
+PAIRS = [(number[a], number[b]) for a, b in PAIRS if a in number and b in number]
+
+
+def ranks(likeness):
+    """likeness (V, V) -> for each pair, the share of the other words that are nearer"""
+    def rank(a, b):
+        return ((likeness[a] > likeness[a, b]).sum() - (likeness[a, a] > likeness[a, b])) / (V - 2)
+    return np.array([(rank(a, b) + rank(b, a)) / 2 for a, b in PAIRS])
+
+
+trained_ranks = [ranks(cosines(table)) for table, _ in runs]
+random_ranks = ranks(cosines(untrained))
+reveal(guess, float(np.median(trained_ranks)))
+
+fig, (ax,) = figure(width=6.0, height=3.2)
+rarer = np.array([min(often[a], often[b]) for a, b in PAIRS])
+ax.semilogx(rarer, random_ranks, "x", color=color.grey, label="untrained")
+ax.semilogx(rarer, np.mean(trained_ranks, axis=0), "o", color=color.trained, markersize=5,
+            label="trained, mean of three seeds")
+ax.axhline(0.5, color=color.ink, linewidth=0.8, linestyle=":")
+for (a, b), x, y in zip(PAIRS, rarer, np.mean(trained_ranks, axis=0), strict=True):
+    if y > 0.25 or (x < 12 and y < 0.02):
+        ax.annotate(f"{vocabulary[a]} {vocabulary[b]}", (x, y), (3, 3), fontsize=8,
+                    textcoords="offset points")
+ax.set(title="How many words are nearer than the partner?", ylim=(-0.03, 1.03),
+       xlabel="how often the rarer word of the pair occurs", ylabel="share of words")
+ax.legend(loc="upper right")
+picture(fig)
+for name, r in (*((f"seed {s}", r) for s, r in zip(SEEDS, trained_ranks, strict=True)),
+                ("untrained", random_ranks)):
+    print(f"{name:10} median {np.median(r):.3f}, {np.mean(r < 0.05):.0%} of the pairs below 0.05, "
+          f"{np.mean(r > 0.25):.0%} above 0.25")
+
+# %% [markdown]
+# The untrained table does nothing of the kind, and the trained one does it with each seed. The
+# worst pairs have their names in the picture, and so has a rare pair with a good rank. To occur
+# often does not help by itself: *who* and *which* are frequent, and far apart. And a dozen places
+# in the text can be enough.
+#
+# ## Two doubts
+#
+# **Is the gradient right because the result is good?** Let us train with the broken scatter-add,
+# which loses most of the gradients of frequent words. What does the median become?
+
+# %%
+guess = ...
+
+
+# %%
+def losing_backward(dloss, cache):
+    return skip_gram_backward(dloss, cache, scatter=broken_backward)
+
+
+broken_runs = [train_vectors(seed, losing_backward) for seed in SEEDS]
+broken_ranks = [ranks(cosines(table)) for table, _ in broken_runs]
+reveal(guess, float(np.median(broken_ranks)))
+for name, found_runs, found_ranks in (("right", runs, trained_ranks),
+                                      ("broken", broken_runs, broken_ranks)):
+    print(f"{name:6}   loss at the end:",
+          ", ".join(f"{losses[-200:].mean():.3f}" for _, losses in found_runs),
+          "  median rank:", ", ".join(f"{np.median(r):.3f}" for r in found_ranks))
+
+# %% [markdown]
+# The neighbours hardly suffer. The loss is higher with each seed, but nobody who saw only the
+# second line would call it wrong. (Adam divides each gradient by its usual size, so that rows with
+# a part of their gradient move nearly as fast.) A training that works does not show
+# that a gradient is right. The gradient check above does.
+#
+# **Was the training needed?** "A word is known by its neighbours" can be taken at its word. Count
+# how often each word stands within two places of each other word. A row of counts `(V,)` is a
+# vector as well, with no learning at all. Is its median rank `"better"` or `"worse"` than that of
+# the trained table?
+
+# %%
+guess = ...
+
+# %%
+counts = np.zeros((V, V))
+for d in range(1, REACH + 1):
+    np.add.at(counts, (text_ids[:-d], text_ids[d:]), 1)
+counts += counts.T
+U, S, _ = np.linalg.svd(np.sqrt(counts))                  # the root tames the largest counts
+tables = {f"counts, {V} channels": counts, f"counts cut to {C} channels": U[:, :C] * S[:C],
+          f"skip-gram, {C} channels": vectors, f"untrained, {C} channels": untrained}
+medians = {name: float(np.median(ranks(cosines(table)))) for name, table in tables.items()}
+reveal(guess, "better" if medians[f"counts, {V} channels"] < np.median(trained_ranks) else "worse")
+for name, median in medians.items():
+    print(f"{name:27} {median:.3f}")
+
+# %% [markdown]
+# On a text this small, counting does it better. Both use the same knowledge, who stands near whom.
+# What training has over counting is that it never makes the table of all pairs, which for 50,257
+# words would have 2.5 billion entries, and that its rows can be trained on for something else: they
+# are the first layer of a model. (Levy and Goldberg, *Neural Word Embedding as Implicit Matrix
+# Factorization*, 2014, show what skip-gram does to the counts.)
+#
+# ## One table, two gradients
+#
+# A language model has a table at its input: id to row. At its output it needs a score for each
+# word, which is another table: $\text{logits} = y\,w^\top$, with $y$ `(T, C)` what comes out of the
+# last layer. Skip-gram keeps two tables, $u$ and $v$. GPT-2 uses one for both, called `wte`: its
+# table is **tied** (Press and Wolf, *Using the Output Embedding to Improve Language Models*, arXiv
+# 1608.05859). Here are the score and its backward, and the model's own backward, which adds to the
+# table's gradient twice:
+
+# %%
+show(F.unembedding, F.unembedding_backward, minifpt.LanguageModel.backward)
+
+# %% [markdown]
+# $$ dw = \underbrace{X^\top dx}_{\text{input: scatter-add}} +
+#         \underbrace{d\text{logits}^\top\, y}_{\text{output: a product}} $$
+#
+# We take the shipped language model, whose tokens are the 256 bytes, and a batch of eight passages
+# of novels. How many of the table's 256 rows get a gradient from the input, and how many from the
+# output? Guess the second.
+
+# %%
+guess = ...
+
+# %%
+lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
+task = minifpt.tasks.get("text", tokens=256)
+batch, following = task.batch(np.random.default_rng(0), 8)
+logits, cache = lm.forward(batch)
+_, dlogits = task.loss(logits, following)
+lm.zero_grad()
+lm.backward(dlogits, cache)
+_, from_output = F.unembedding_backward(dlogits, cache["logits"])
+from_input = lm.wte.weight.grad - from_output             # (256, C)
+
+reveal(guess, int((from_output != 0).any(axis=1).sum()))
+print("rows with a gradient from the input:", len(np.unique(batch)), "(the bytes that occur)")
+lengths = {name: np.linalg.norm(part, axis=1)
+           for name, part in (("input", from_input), ("output", from_output))}
+chosen = [*b" etaonsZQ7#", 200]                           # frequent ones, rare ones, two never
+labels = [chr(i).replace(" ", "_") if i < 128 else f"byte {i}" for i in chosen]
+fig, (ax,) = figure(width=6.0, height=2.7)
+for shift, (name, ink, hatch) in ((-0.2, ("input", color.ink, "")),
+                                  (0.2, ("output", color.teal, "//"))):
+    ax.bar(np.arange(len(chosen)) + shift, lengths[name][chosen], 0.4, color=ink, hatch=hatch,
+           edgecolor="white", label=f"from the {name}")
+ax.set(title="Two gradients of the tied table, by row", ylabel="length of the row's gradient",
+       xlabel="byte", yscale="log", ylim=(1e-8, 3))
+ax.set_xticks(range(len(chosen)), labels)
+ax.legend()
+picture(fig)
+a, b = np.linalg.norm(from_input), np.linalg.norm(from_output)
+print(f"length of the whole: input {a:.2f}, output {b:.2f}; cosine between them "
+      f"{(from_input * from_output).sum() / (a * b):.2f}")
+
+# %% [markdown]
+# The input's gradient reaches the bytes that occur. The output's reaches every row, because the
+# softmax gives each byte a probability, and the gradient is the probability minus the truth. For a
+# byte that never occurs it is tiny (the scale is logarithmic), and it always says the same: less of
+# this one.
+#
+# Forget one of the two, and the model still trains on the other. So we want a check. A small model
+# in float64, whole, with every parameter against central differences; then with one of the table's
+# gradients left out.
+
+
+# %%
+class OutputOnly(minifpt.LanguageModel):
+    """Forgets that the table is used at the input"""
+
+    def backward(self, dlogits, cache):
+        dy, dw = F.unembedding_backward(dlogits, cache["logits"])
+        self.wte.weight.add_grad(dw)
+        self.trunk.backward(dy, cache["trunk"])
+
+
+class InputOnly(minifpt.LanguageModel):
+    """Forgets that the table is used at the output"""
+
+    def backward(self, dlogits, cache):
+        dy, _ = F.unembedding_backward(dlogits, cache["logits"])
+        self.wte.backward(self.trunk.backward(dy, cache["trunk"]), cache["wte"])
+
+
+config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=6, vocab_size=5, dropout=0.0,
+                            initializer_range=0.5)
+for kind in (minifpt.LanguageModel, OutputOnly, InputOnly):
+    report = minifpt.gradcheck_layer(kind(config, seed=1, dtype=np.float64),
+                                     rng.integers(0, 5, (2, 6)), elementwise=4, directions=4)
+    print(f"{kind.__name__:14} {'pass' if report else 'FAIL'}  {report.max_relative_error:.0e}  "
+          f"worst: {report.worst[0]}")
+
+# %% [markdown]
+# What has the shipped table learned with these two gradients? Its 256 rows began as random numbers,
+# and the model was never told what a byte is. Here are the cosines of some.
+
+# %%
+letters = "aeioubdtAEOBDT0159.!?,;"
+rows = [ord(letter) for letter in letters]
+fig, (ax,) = figure(width=4.6, height=4.2)
+matrix(ax, cosines(lm.wte.weight.data)[np.ix_(rows, rows)], "cosines in the shipped table",
+       limit=1, signed=True, digits=None, columns=list(letters), rows=list(letters))
+picture(fig)
+
+# %% [markdown]
+# Digits are nearly one and the same to it, `!` and `?` stand close together, so do capitals among
+# themselves, and vowels are more like vowels than like consonants. All of it comes from company
+# kept, as with our words.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/10_tokens_and_vectors.py`.
+#
+# **1.** The gradient of a single row of the table, without making the others.
+
+# %%
+def row_gradient(dy, ids, v):
+    """dy (B, T, C), ids (B, T), v an id -> the gradient of row v, (C,)"""
+    return ...
+
+
+check("row_gradient", row_gradient)
+
+
+# %% [markdown]
+# **2.** A simple way to turn a text into one vector is the mean of its words' rows. Texts have
+# different lengths, so short ones are filled up with id 0, which stands for no word and must not
+# count: $y_b$ is the mean of the rows of those words of text $b$ that are not 0. Write the gradient
+# of the table. Each text has at least one word.
+
+# %%
+def mean_gradient(dy, ids, V):
+    """dy (B, C), ids (B, T) with 0 for no word -> dw (V, C)"""
+    return ...
+
+
+check("mean_gradient", mean_gradient)
+
+
+# %% [markdown]
+# **3.** Skip-gram predicts the neighbours from a word. Its sister **CBOW** predicts a word from the
+# *mean* of its neighbours' rows: $x = \frac1N \sum_n u_n$, scores $s_k = x \cdot v_k$, the loss as
+# above with the first score real and the others drawn. Write its backward for one word.
+
+# %%
+def cbow_backward(u, v):
+    """u (N, C) rows of the neighbours, v (1 + K, C) rows of the real word and the drawn ones
+    -> du (N, C), dv (1 + K, C)"""
+    du = ...
+    dv = ...
+    return du, dv
+
+
+check("cbow_backward", cbow_backward)
+
+
+# %% [markdown]
+# **4.** The whole gradient of a tied table: what arrives at the input is `dx`, what arrives at the
+# scores is `dlogits`, and `y` is what the scores were made from.
+
+# %%
+def tied_gradient(dx, ids, dlogits, y):
+    """dx (B, T, C), ids (B, T), dlogits (B, T, V), y (B, T, C) -> dw (V, C)"""
+    return ...
+
+
+check("tied_gradient", tied_gradient)
+
+
+# %% [markdown]
+# **5.** *Open.* Which of several tables knows best that certain words belong together? We counted
+# how many words are nearer than the partner; there are other measures. Choose one and write it.
+# Tables may differ in how long their rows are, a table may have rows that all point about the same
+# way, and being opposite is not being alike. Then measure: set `RUN` to `True`. It trains tables
+# that look further than two words. Does your measure agree with ours, and what has changed in the
+# neighbours of *snow* and of *elizabeth*? Which of the two kinds of likeness would you want?
+
+# %%
+def best_table(tables, pairs):
+    """tables: a list of arrays (V, C), pairs: a list of (id, id) -> the index of the best table"""
+    return ...
+
+
+check("best_table", best_table)
+
+# %%
+RUN = False                                               # True: trains, with a bar
+if RUN:
+    wider = {2: vectors} | {reach: train_vectors(0, reach=reach)[0] for reach in (4, 8)}
+    for reach, table in wider.items():
+        print(f"reach {reach}: median rank {np.median(ranks(cosines(table))):.3f}; "
+              f"snow: {nearest(table, 'snow')}; elizabeth: {nearest(table, 'elizabeth')}")
+    print("best:", [*wider][best_table([*wider.values()], PAIRS)])
+
+# %% [markdown]
+# ## Next
+#
+# Skip-gram looks at pairs and forgets their order. A language model reads everything that came
+# before. [Lesson 11](11_pretraining.ipynb) trains one from nothing.

@@ -1,0 +1,525 @@
+# %% [markdown]
+# # 11. Pretraining
+#
+# **Ask a model for the next letter of a text, half a million times, and tell it nothing else. How
+# do we say how much it has learned? And how does it write?**
+#
+# After this lesson you can
+#
+# - train a language model from nothing, and say what its loss must be at the start;
+# - turn a loss into bits per byte, perplexity and a file size, and compare it with simple counting
+#   and with compressors, on equal terms;
+# - say what temperature and top-k do to the probabilities;
+# - say why keys and values can be kept while a text is written, and when they cannot.
+#
+# You need lessons [2](02_softmax_and_cross_entropy.ipynb), [4](04_self_attention.ipynb) and
+# [6](06_gpt2_whole.ipynb). It takes about an hour.
+
+# %%
+import bz2
+import lzma
+import math
+import time
+import zlib
+from fractions import Fraction
+
+import numpy as np
+from tqdm import tqdm
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.fast import KeyValues
+from minifpt.files.tokenizer import Bytes
+from minifpt.gpt2 import sample
+from minifpt.lesson import color, figure, picture, reveal, show
+
+# %% [markdown]
+# ## Before the first step
+#
+# The text is the one of lesson 10, the ends of five novels. Its tokens are bytes, so the vocabulary
+# has $V = 256$ of them, and nothing needs to be cut into words. The last 5 % of each novel are held
+# out. An example is a passage of $T = 64$ bytes; its targets are the same passage one byte further
+# on, so that each of the 64 positions is a question. The loss is the cross-entropy of lesson 2,
+#
+# $$ L = -\frac1N \sum_n \log p_n $$
+#
+# where $p_n$ is the probability that the model gave to the byte that came. We make a model of two
+# blocks with random weights. What is its loss before it has learned anything?
+
+# %%
+guess = ...                                               # in nats
+
+# %%
+task = minifpt.tasks.get("text", tokens=64)
+training, held_out = (task.bytes[split].astype(int) for split in ("train", "test"))
+print(f"{len(training):,} bytes to learn from, {len(held_out):,} held out")
+show(minifpt.tasks.Text.passages)
+
+
+def new_model(spread, seed=0):
+    config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=64, n_positions=64, vocab_size=256,
+                                dropout=0.0, initializer_range=spread)
+    return minifpt.LanguageModel(config, seed=seed)
+
+
+some, following = task.batch(np.random.default_rng(0), 64, "test")
+starts = {spread: task.loss(new_model(spread).logits(some), following)[0]
+          for spread in (0.02, 0.08, 0.5)}
+reveal(guess, starts[0.02], "nats")
+print(f"log 256 = {math.log(256):.3f}")
+for spread, loss in starts.items():
+    print(f"weights drawn with a standard deviation of {spread}: {loss:.3f}")
+
+# %% [markdown]
+# With small weights all scores are close to 0, so each byte gets about $1/256$, and
+# $-\log \frac{1}{256} = \log 256$. This is the first thing to look at in any training. A start far
+# *above* it means that the model is sure of something before it has seen anything, as the one with
+# large weights is. A start *below* it means that the answer leaks in.
+#
+# (0.02 is what GPT-2 starts from, at 768 channels. A narrow model learns slowly from weights so
+# small, so we train the one with 0.08. [Lesson 14](14_which_part_of_pretraining.ipynb) says more.)
+#
+# ## What counting gives
+#
+# A loss of 2 nats says little by itself. We want to know what a model has that knows nothing but
+# how often each byte occurs (**unigram**), or which byte follows which (**bigram**):
+#
+# $$ p(b) = \frac{n_b + \alpha}{\sum_c (n_c + \alpha)}, \qquad
+#    p(b \mid a) = \frac{n_{ab} + \alpha}{\sum_c (n_{ac} + \alpha)} $$
+#
+# $n$ are counts in the training text, and $\alpha$ is a small number. What is it for? We leave it
+# out first.
+#
+# A loss in nats can be written in other units. In **bits per byte** it is $L / \log 2$: how many
+# yes-or-no questions a byte is worth. **Perplexity** is $e^L$: among how many equally likely bytes
+# one would have to guess. How many bits per byte does the unigram have on the held-out text? (A
+# model that knows nothing has 8.)
+
+# %%
+guess = ...                                               # bits per byte
+
+
+# %%
+def bigram(alpha):
+    """(256, 256): row a has the probabilities of what follows a"""
+    n = np.full((256, 256), alpha)
+    np.add.at(n, (training[:-1], training[1:]), 1)        # equal pairs add up; see lesson 10
+    return n / np.maximum(n.sum(axis=1, keepdims=True), 1e-300)
+
+
+def nats_of(p):
+    """The loss where the bytes that came had the probabilities p"""
+    with np.errstate(divide="ignore"):
+        return -np.log(p).mean()
+
+
+n = np.bincount(training, minlength=256) + 0.1
+losses = {"knows nothing": math.log(256), "unigram": nats_of((n / n.sum())[held_out[1:]]),
+          "bigram": nats_of(bigram(0.1)[held_out[:-1], held_out[1:]])}
+reveal(guess, losses["unigram"] / math.log(2), "bits per byte")
+print(f"bigram without alpha: {nats_of(bigram(0.0)[held_out[:-1], held_out[1:]])} nats")
+print("\n                      nats   bits per byte   perplexity")
+for name, loss in losses.items():
+    print(f"{name:20} {loss:6.3f}   {loss / math.log(2):8.3f}   {math.exp(loss):14.1f}")
+
+# %% [markdown]
+# Without $\alpha$ the loss is infinite: the held-out text has pairs that the training text never
+# had, and a probability of 0 for something that happens cannot be repaired by anything. This is why
+# a model must never be quite sure.
+#
+# ## Bits are bits
+#
+# "Bits per byte" sounds like a compressor, and it is one. **Arithmetic coding** writes a text as
+# one number: each byte narrows an interval to a part whose width is the byte's probability. In the
+# end the interval is as wide as the product of all $p_n$, and to name a number in it takes
+# $-\sum_n \log_2 p_n$ bits, and at most two more. Let us see whether that is so, with the bigram
+# and 300 bytes.
+
+# %%
+whole = np.full((256, 256), 1)                            # counts, so that nothing is rounded
+np.add.at(whole, (training[:-1], training[1:]), 10)
+below = np.concatenate([np.zeros((256, 1), int), whole.cumsum(axis=1)], axis=1)       # (256, 257)
+
+
+def encode(ids):
+    """All bytes but the first -> an integer, and how many bits it has"""
+    low, width = Fraction(0), Fraction(1)
+    for a, b in zip(ids[:-1], ids[1:], strict=True):
+        low += width * int(below[a, b]) / int(below[a, -1])
+        width *= Fraction(int(whole[a, b]), int(below[a, -1]))
+    bits = (width.denominator // width.numerator).bit_length() + 1
+    return math.ceil(low * 2 ** bits), bits
+
+
+def decode(number, bits, first, length):
+    ids, at = [first], Fraction(number, 2 ** bits)        # at: where in the interval from 0 to 1
+    for _ in range(length):
+        a = ids[-1]
+        b = int(np.searchsorted(below[a], math.floor(at * int(below[a, -1])), side="right")) - 1
+        at = (at * int(below[a, -1]) - int(below[a, b])) / int(whole[a, b])
+        ids.append(b)
+    return np.array(ids)
+
+
+passage = held_out[1000:1301]
+code, bits = encode(passage)
+p = (whole / whole.sum(axis=1, keepdims=True))[passage[:-1], passage[1:]]
+print(f"300 bytes became {bits} bits; minus the sum of log2 p is {-np.log2(p).sum():.1f}")
+print("decoded to the same:", bool((decode(code, bits, passage[0], 300) == passage).all()))
+
+# %% [markdown]
+# So a loss can be held against a real compressor. On equal terms: our models know the training
+# text, so the compressor should know it, too. We compress the training text alone, then both texts
+# together, and count what the held-out part adds. (`zlib` looks back 32 KB at most, `bz2` 900 KB,
+# `lzma` further.)
+
+# %%
+held, learned = (np.uint8(text).tobytes() for text in (held_out, training))
+compressors = {"zlib": lambda text: zlib.compress(text, 9), "bz2": bz2.compress,
+               "lzma": lzma.compress}
+print("bits per byte of the held-out text")
+packed = {}
+for name, compress in compressors.items():
+    alone = 8 * len(compress(held)) / len(held)
+    packed[name] = 8 * (len(compress(learned + held)) - len(compress(learned))) / len(held)
+    print(f"{name:5} alone {alone:.2f}, after the training text {packed[name]:.2f}")
+print(f"bigram {losses['bigram'] / math.log(2):.2f}")
+
+# %% [markdown]
+# ## From nothing
+#
+# Now the training: draw 16 passages, forward, loss, backward, one step of Adam, 500 times. That is
+# all there is to **pretraining**. The learning rate goes up for 30 steps and then down along half a
+# cosine ([lesson 12](12_optimisers.ipynb) explains Adam and this schedule). `minifpt pretrain
+# language --text FOLDER` does the same with a larger model and more text.
+#
+# 500 steps of 16 passages of 64 bytes are three times the training text. How many bits per byte
+# will the model have on the held-out text?
+
+# %%
+guess = ...                                               # bits per byte
+
+# %%
+STEPS, LR = 500, 1e-2
+
+
+def pretrain(model, steps=STEPS, target=lambda x, y: y, watch=()):
+    """-> the loss of each step, and what the model writes at the steps in ``watch``"""
+    rng, found, written = np.random.default_rng(0), [], {}
+    adam = minifpt.optim.Adam(model.parameters(), lr=LR, weight_decay=0.1)
+    for step in tqdm(range(steps), desc="pretraining", leave=False):
+        if step in watch:
+            written[step] = write(model, 48)
+        x, y = task.batch(rng, 16)                        # (B, T) both, y one byte further on
+        logits, cache = model.forward(x)                  # (B, T, V)
+        loss, dlogits = task.loss(logits, target(x, y))
+        model.zero_grad()
+        model.backward(dlogits, cache)
+        minifpt.optim.clip_grad_norm(model.parameters(), 1.0)
+        adam.lr = LR * minifpt.optim.cosine(step, steps, warmup=30)
+        adam.step()
+        found.append(loss)
+    return np.array(found), written
+
+
+def write(model, n, prompt="I was ", **options):
+    """The prompt and n bytes more, as text"""
+    options = {"temperature": 0.8, "seed": 0} | options
+    return Bytes().decode(model.generate(np.array(Bytes().encode(prompt)), n, **options))
+
+
+model = new_model(0.08)
+curve, written = pretrain(model, watch=(0, 20, 60, 150, 300))
+shipped = minifpt.LanguageModel.from_pretrained("minigpt-language")
+losses["ours"] = model.perplexity(held_out)["nats_per_token"]
+losses["minigpt-language"] = shipped.perplexity(held_out)["nats_per_token"]
+in_bits = {name: loss / math.log(2) for name, loss in losses.items()}
+reveal(guess, in_bits["ours"], "bits per byte")
+
+fig, (ax,) = figure(width=6.4, height=4.2)
+ax.plot(curve / math.log(2), color=color.trained, linewidth=1)
+ends = {name: in_bits[name] for name in ("knows nothing", "unigram", "bigram", "ours",
+                                         "minigpt-language")}
+ends |= {f"{name} after the training text": packed[name] for name in ("zlib", "bz2")}
+for name, value in ends.items():
+    ax.axhline(value, color=color.trained if name == "ours" else color.grey, linewidth=1,
+               linestyle="-" if name == "ours" else "--")
+    ax.text(STEPS * 1.01, value, f"{name} {value:.2f}", va="center", fontsize=8)
+ax.set(title="Bits per byte while the model learns", xlabel="step", ylabel="bits per byte",
+       ylim=(1.4, 8.4), xlim=(0, STEPS))
+picture(fig)
+for step, text in written.items():
+    print(f"{step:4} steps: {text!r}")
+print(f"{STEPS:4} steps: {write(model, 200)!r}")
+print(f"\nminigpt-language: {write(shipped, 200)!r}")
+
+# %% [markdown]
+# The curve is the loss on the passages that it learns from; the lines are on the held-out text. It
+# falls to the unigram's line at once, and takes much longer to the bigram's. There it would have to
+# stop without attention, because each token would know only itself and its position. Whatever is
+# below that line comes from earlier bytes.
+#
+# In the end it is past the bigram and past `zlib`. It is not past `bz2`, which finds long strings
+# again that the training text had, names among them. `minigpt-language` learned the same way, with
+# more blocks and channels, from 14 novels; it never saw these pages. (It sees 256 bytes at once,
+# ours 64.)
+#
+# ## Too good
+#
+# Here is a small slip: we forget to shift. The target at each position is the byte that stands
+# there, `y = x`. Nothing complains. How many bits per byte are left after 60 steps of training?
+
+# %%
+guess = ...                                               # bits per byte
+
+# %%
+copying = new_model(0.08)
+copy_curve, _ = pretrain(copying, steps=60, target=lambda x, y: x)
+reveal(guess, float(copy_curve[-5:].mean() / math.log(2)), "bits per byte")
+print(f"at the start: {copy_curve[0] / math.log(2):.2f}")
+print("it writes:", repr(write(copying, 40)))
+
+# %% [markdown]
+# Already the start is suspicious. It is *below* 8 bits, because the table that reads the byte also
+# makes the scores (lesson 10), and a row is most like itself. No compressor on this page reaches
+# what it reaches after 60 steps. And it writes nonsense: asked for the next byte, it repeats the
+# last one.
+#
+# ## Which byte to write
+#
+# A trained model gives probabilities, and we draw from them. Two knobs change them first. A
+# **temperature** $\tau$ divides the scores $z$ `(V,)`; **top-k** keeps the $k$ largest:
+#
+# $$ p_i = \frac{e^{z_i / \tau}}{\sum_j e^{z_j / \tau}}, \qquad
+#    \text{summed over the } k \text{ likeliest only} $$
+
+# %%
+show(sample)
+
+# %% [markdown]
+# Does drawing do what the formula says? Here are the scores after `"I was "`, drawn 20,000 times.
+
+# %%
+ids = np.array(Bytes().encode("I was "))
+scores = shipped.logits(ids[None])[0, -1:]                # (1, V)
+likeliest = np.argsort(-scores[0])[:8]
+fig, axes = figure(3, width=2.9, height=2.5, sharey=True)
+for ax, (temperature, top_k) in zip(axes, ((1.0, None), (0.5, None), (1.0, 3)), strict=True):
+    drawn = sample(np.repeat(scores, 20000, axis=0), temperature, top_k,
+                   np.random.default_rng(1))
+    p, _ = F.softmax(scores[0] / temperature)
+    if top_k:
+        p = np.where(np.isin(np.arange(256), likeliest[:top_k]), p, 0)
+        p /= p.sum()
+    share = np.bincount(drawn, minlength=256) / len(drawn)
+    ax.bar(range(8), share[likeliest], color=color.language, label="drawn")
+    ax.plot(range(8), p[likeliest], "o", color=color.ink, markersize=5, label="formula")
+    ax.set(title=f"temperature {temperature}" + (f", top-k {top_k}" if top_k else ""),
+           xlabel="byte")
+    ax.set_xticks(range(8), [chr(i).replace(" ", "_") for i in likeliest])
+    print(f"temperature {temperature}, top-k {top_k}: largest difference "
+          f"{np.abs(share - p).max():.4f}")
+axes[0].set_ylabel("share")
+axes[0].legend()
+picture(fig)
+
+# %% [markdown]
+# A low temperature makes the likely more likely. What does it do to a page? We let the shipped
+# model write at several temperatures and ask two things of the text: how many of its words are
+# words of the novels, and how many of its strings of twelve bytes occur only once in it. At
+# temperature 0, which always takes the likeliest byte, what share of the strings is different?
+
+# %%
+guess = ...                                               # a number from 0 to 1
+
+# %%
+known = set(bytes(held_out.astype(np.uint8)).decode().split()) | set(
+    bytes(training.astype(np.uint8)).decode().split())
+prompts = np.array([Bytes().encode(prompt) for prompt in (
+    "I was not ", "She said: ", "The house ", "When they ")])
+
+
+def judge(text):
+    """-> share of words that the novels have, share of 12-byte strings that are different"""
+    words = text.split()[1:-1]                            # the first and last may be cut
+    strings = [text[i:i + 12] for i in range(len(text) - 11)]
+    return np.mean([word in known for word in words]), len(set(strings)) / len(strings)
+
+
+temperatures = (0, 0.3, 0.6, 0.8, 1.0, 1.3, 1.6)
+judged = []
+for temperature in tqdm(temperatures, desc="writing", leave=False):
+    texts = shipped.generate(prompts, 240, temperature=temperature, seed=0)
+    judged.append(np.mean([judge(Bytes().decode(text)) for text in texts], axis=0))
+judged = np.array(judged)
+reveal(guess, float(judged[0, 1]))
+
+fig, (ax,) = figure(width=5.4, height=2.8)
+ax.plot(temperatures, judged[:, 0], "o-", color=color.language, label="words that the novels have")
+ax.plot(temperatures, judged[:, 1], "s--", color=color.ink, label="strings that are different")
+ax.set(title="Too cold goes in circles, too hot makes up words", xlabel="temperature",
+       ylabel="share", ylim=(0, 1.05))
+ax.legend(loc="lower center")
+picture(fig)
+print("at 0:  ", repr(write(shipped, 130, temperature=0)))
+print("at 1.6:", repr(write(shipped, 130, temperature=1.6)))
+
+# %% [markdown]
+# ## Keys and values kept
+#
+# To write a byte, the model reads all bytes so far. Then it reads them all again, with the new one.
+# Most of this is the same work as before: because of the causal mask nothing that comes later
+# changes what an earlier token computed, its keys and values included. So we keep the keys and
+# values of each block, and send only the new token through.
+#
+# Writing 256 bytes from nothing, how many times as many tokens go through the blocks if nothing is
+# kept?
+
+# %%
+guess = ...
+
+# %%
+N = 256
+reveal(guess, sum(range(1, N + 1)) / N)
+
+
+def slow_generate(model, ids, n):
+    """The likeliest byte, n times; everything is computed again each time"""
+    for _ in range(n):
+        ids = np.append(ids, model.logits(ids[None])[0, -1].argmax())
+    return ids
+
+
+start = np.array(Bytes().encode("The "))
+seconds = {}
+for name, run in (("kept", lambda: shipped.generate(start, N - 4, temperature=0)),
+                  ("computed again", lambda: slow_generate(shipped, start, N - 4))):
+    before = time.process_time()
+    seconds[name] = run(), time.process_time() - before
+print("the same text:", bool((seconds["kept"][0] == seconds["computed again"][0]).all()))
+print(f"time here: computed again takes {seconds['computed again'][1] / seconds['kept'][1]:.0f} "
+      "times as long")
+
+# %% [markdown]
+# The time saved is less than the work saved: a product with many rows uses the processor better
+# than one with a single row, and each step has costs of its own.
+#
+# All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Do they
+# when the mask is taken off? We send 40 bytes through, then the same 40 and one more, and see how
+# far the first 40 keys have moved, in each block.
+
+
+# %%
+def keys(model, ids):
+    """The keys of each block, (H, T, D)"""
+    past = [KeyValues(len(ids)) for _ in model.trunk.h]
+    with model.all_frozen():
+        model.trunk.forward(model.wte.forward(ids[None])[0], need_dx=False, past=past)
+    return [kept.so_far()[0][0] for kept in past]
+
+
+def unmasked():
+    free = minifpt.LanguageModel.from_pretrained("minigpt-language")
+    for block in free.trunk.h:
+        block.attn.causal = False
+    return free
+
+
+page = held_out[2000:2041]
+print("largest move of a key in blocks 0 to 5, when one byte is added")
+for name, m in (("with mask", shipped), ("without", unmasked())):
+    short, longer = keys(m, page[:40]), keys(m, page)
+    print(f"{name:10}", "  ".join(f"{np.abs(a - b[:, :40]).max():.0e}"
+                                  for a, b in zip(short, longer, strict=True)))
+
+# %% [markdown]
+# With the mask they stay where they are, up to rounding. Without it the keys of block 0 stay, since
+# they are made from single tokens, and all later ones move: each token has looked at the new one. A
+# model that sees both directions has nothing to keep, and has to start again at each byte. [Lesson
+# 16](16_both_directions.ipynb) is about such models.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/11_pretraining.py`.
+#
+# **1.** GPT-2's tokens are pieces of words, of different lengths. Its loss per *token* cannot be
+# compared with ours. Its bits per *byte* can.
+
+# %%
+def bits_per_byte(p, n_bytes):
+    """p (N,): what the model gave to each token that came; together they have n_bytes bytes"""
+    return ...
+
+
+check("bits_per_byte", bits_per_byte)
+
+
+# %% [markdown]
+# **2.** The probabilities from which a token is drawn, with temperature and top-k. Scores may be
+# large.
+
+# %%
+def drawn_from(z, temperature, top_k):
+    """scores z (V,), temperature > 0, top_k from 1 to V -> probabilities (V,)"""
+    return ...
+
+
+check("drawn_from", drawn_from)
+
+
+# %% [markdown]
+# **3.** A bigram from counting. How many bits per token does it have on another text? Tokens are
+# 0 to V - 1, and the first token of `test` is not asked for.
+
+# %%
+def bigram_bits(train, test, V, alpha):
+    """train (N,), test (M,) token ids, alpha > 0 as above -> bits per token, a number"""
+    return ...
+
+
+check("bigram_bits", bigram_bits)
+
+
+# %% [markdown]
+# **4.** Count the multiplications for writing `n` tokens after a prompt of `P`, in all `L` blocks.
+# A token that goes through a block of width `C` costs $12\,C^2$ in the linear layers, and $2\,C$
+# for each token that it sees, itself included. To write the first token, the whole prompt must go
+# through; the last token that is written goes through nothing.
+
+# %%
+def multiplications(P, n, C, L, kept):
+    """kept: True if keys and values are kept, False if all is computed again for each token"""
+    return ...
+
+
+check("multiplications", multiplications)
+
+
+# %% [markdown]
+# **5.** *Open.* Which of several texts goes in circles? Find a measure and write it. A text may
+# begin well and end in a loop; the loop may be long; a text that uses few letters need not go in
+# circles, nor does a long one. Then measure: set `RUN` to `True`. From which temperature on does a
+# model leave its circles, and is that the same for the model that you trained here?
+
+# %%
+def in_circles(texts):
+    """texts: a list of str -> the index of the one that repeats itself most"""
+    return ...
+
+
+check("in_circles", in_circles)
+
+# %%
+RUN = False                                               # True: writes, for half a minute
+if RUN:
+    for name, m in (("ours", model), ("minigpt-language", shipped)):
+        texts = [write(m, 240, temperature=temperature) for temperature in temperatures]
+        print(f"{name}: most in circles at {temperatures[in_circles(texts)]}; different strings:",
+              ", ".join(f"{judge(text)[1]:.2f}" for text in texts))
+
+# %% [markdown]
+# ## Next
+#
+# Adam, clipping, warm-up and the cosine were taken as given here. [Lesson 12](12_optimisers.ipynb)
+# makes them by hand.

@@ -1,0 +1,215 @@
+"""Lesson 10, tokens and vectors."""
+
+import numpy as np
+from scipy.special import expit
+
+from . import Case, exercise
+
+
+def _scatter(dy, ids, V):
+    """dy (..., C), ids (...) -> (V, C), where each position adds to its row."""
+    return np.eye(V)[ids.reshape(-1)].T @ dy.reshape(ids.size, -1)
+
+
+def _last_wins(dy, ids, V):
+    """What ``dw[ids] += dy`` leaves of it."""
+    dw = np.zeros((V, dy.shape[-1]))
+    dw[ids] += dy
+    return dw
+
+
+def _close(wrong):
+    return lambda out: np.shape(out) == np.shape(wrong) and np.allclose(out, wrong)
+
+
+@exercise
+def row_gradient(rng):
+    B, T, C = (int(n) for n in rng.permutation([5, 6, 7]))
+    ids, dy = rng.integers(2, 6, (B, T)), rng.standard_normal((B, T, C))
+    v = int(rng.integers(2, 6))
+    ids[ids == v] = 1
+    for b in rng.permutation(B)[:2]:                      # twice in each of two passages
+        ids[b, rng.permutation(T)[:2]] = v
+    here = ids == v
+    right = dy[here].sum(axis=0)
+    first, last = (dy[here][i] for i in (0, -1))
+    yield Case((dy, ids, v), right, {
+        "only the last place where v stands: every place adds its gradient": last,
+        "only the first place where v stands: every place adds its gradient": first,
+        "a mean in place of a sum: every place adds its whole gradient": right / 4,
+        "one passage only: v stands in others too":
+            lambda out: any(np.allclose(out, dy[b][here[b]].sum(axis=0)) for b in range(B)),
+        "a sum over all places: only those where ids is v belong to row v": dy.sum(axis=(0, 1)),
+        "that is dy at those places, one row each: add them up":
+            lambda out: np.shape(out) == (4, C),
+        "the places where ids is *not* v": dy[~here].sum(axis=0),
+    }, rtol=1e-5)
+    yield Case((dy, ids, 7), np.zeros(C), {
+        "a row that no token asked for has gradient 0, as an array (C,)":
+            lambda out: np.shape(out) != (C,) or not np.any(out) or not np.isfinite(out).all(),
+    }, about="7 stands nowhere in ids: what does a row that is not used change?", rtol=1e-5)
+
+
+@exercise
+def mean_gradient(rng):
+    B, T, C, V = 4, 6, 3, 9
+    ids = np.zeros((B, T), int)
+    for b, n in enumerate(rng.permutation([1, 3, 4, 6])):
+        ids[b, :n] = rng.integers(1, V - 1, n)            # the last id is never used
+        ids[b, 0] = ids[0, 0]                             # a word in all texts, twice in some
+        if n > 2:
+            ids[b, 1] = ids[b, 0]
+    dy = rng.standard_normal((B, C))
+    real = ids > 0
+    lengths = real.sum(axis=1)
+    each = dy[:, None] * real[:, :, None]                 # (B, T, C)
+    shared = each / lengths[:, None, None]
+    right = _scatter(shared, ids, V)
+    all_words = np.broadcast_to(dy[:, None], (B, T, C))
+    once = np.zeros((V, C))
+    for b in range(B):
+        once[np.unique(ids[b][real[b]])] += dy[b] / lengths[b]
+    return Case((dy, ids, V), right, {
+        "the division by the number of words is missing: y is a mean": _scatter(each, ids, V),
+        "you divide by T: only the words that are not 0 count":
+            _scatter(each / T, ids, V),
+        "you divide by T, and id 0 gets a gradient: it stands for no word":
+            _scatter(all_words / T, ids, V),
+        "id 0 gets a gradient: it stands for no word": lambda out: (
+            np.shape(out) == right.shape and np.any(np.asarray(out)[0])),
+        "dw[ids] += ... keeps one of several equal ids: a scatter-add must add them all":
+            lambda out: any(np.allclose(out, wrong) for wrong in (
+                _last_wins(shared, ids, V) * (np.arange(V) > 0)[:, None],)),
+        "a word that stands twice in a text counts twice": once,
+        "you divide by the number of all words of all texts: each text has its own mean":
+            _scatter(each, ids, V) / lengths.sum(),
+        "you divide by the number of texts as well: each y has its own gradient": right / B,
+    }, rtol=1e-5)
+
+
+@exercise
+def cbow_backward(rng):
+    N, K, C = (int(n) for n in rng.permutation([3, 4, 6]))
+    u = rng.standard_normal((N, C)) + 0.3
+    v = rng.standard_normal((1 + K, C))
+    x = u.mean(axis=0)
+    label = np.eye(1, 1 + K)[0]
+
+    def gradients(ds, x=x):
+        return np.broadcast_to(ds @ v / N, (N, C)), np.outer(ds, x)
+
+    s = v @ x
+    ds = expit(s) - label
+    du, dv = gradients(ds)
+    p = np.exp(s) / np.exp(s).sum()
+
+    def both(ds, x=x):
+        wrong = gradients(ds, x)
+        return lambda out: (np.allclose(out[0], wrong[0]) or np.allclose(out[0], wrong[0] * N)
+                            ) and np.allclose(out[1], wrong[1])
+
+    def part(i, wrong):
+        return lambda out: np.shape(out[i]) == np.shape(wrong) and np.allclose(out[i], wrong)
+
+    return Case((u, v), (du, dv), {
+        "x is a mean of N rows: each of them gets an N-th of dx": part(0, du * N),
+        "x is the mean of the rows, and you take their sum":
+            both(expit(v @ u.sum(axis=0)) - label, u.sum(axis=0)),
+        "ds is the probability minus the label, and the label of the first is 1": both(expit(s)),
+        "ds has the wrong sign: it is the probability minus the truth": both(-ds),
+        "the first is the real one, and you take the last": both(expit(s) - label[::-1]),
+        "a softmax over the scores: here each pair is a question of its own, with a sigmoid":
+            both(p - label),
+        "ds is not divided: the loss is a sum over the pairs":
+            lambda out: np.allclose(out[1], dv / (1 + K)),
+        "all labels are 1: the drawn words are not real": both(expit(s) - 1),
+        "dv: it is ds times x, the mean, for each pair": part(1, np.outer(ds, u.sum(axis=0))),
+        "du: only the real word passes something back: the drawn ones do as well":
+            part(0, np.broadcast_to(ds[0] * v[0] / N, (N, C))),
+        "du has one row for each of the N neighbours, all alike":
+            lambda out: np.shape(out[0]) == (C,),
+    }, rtol=1e-5)
+
+
+@exercise
+def tied_gradient(rng):
+    B, T, C, V = (int(n) for n in rng.permutation([2, 5, 4, 7]))
+    ids = rng.integers(0, V, (B, T))
+    ids.flat[rng.permutation(B * T)[:3]] = rng.integers(V)            # at least one three times
+    dx, y = rng.standard_normal((2, B, T, C))
+    dlogits = rng.standard_normal((B, T, V))
+    first = _scatter(dx, ids, V)
+    second = dlogits.reshape(-1, V).T @ y.reshape(-1, C)
+
+    def late(out):
+        return np.allclose(out, _last_wins(dx, ids, V) + second)
+
+    def one_passage(out):
+        return any(np.allclose(out, first + dlogits[b].T @ y[b]) for b in range(B))
+
+    return Case((dx, ids, dlogits, y), first + second, {
+        "the output's part is missing: the table makes the scores as well": first,
+        "the input's part is missing: the table is looked up as well": second,
+        "dw[ids] += dx keeps one of several equal ids: a scatter-add must add them all": late,
+        "a mean of the two parts in place of their sum": (first + second) / 2,
+        "the difference of the two parts: both uses add": lambda out: any(
+            np.allclose(out, sign * (first - second)) for sign in (1, -1)),
+        "the result is transposed: the table is (V, C)": lambda out: (
+            np.shape(out) == (C, V)),
+        "one gradient for each passage: the passages share the table":
+            lambda out: np.ndim(out) == 3,
+        "the output's part of one passage only": one_passage,
+        "a mean over places in place of a sum: every place adds its whole gradient":
+            lambda out: any(np.allclose(out, wrong) for wrong in (
+                (first + second) / (B * T), first + second / (B * T), first / (B * T) + second,
+                first + second / B, first + second / T, (first + second) / B,
+                (first + second) / T)),
+        "dx and y are exchanged":
+            _scatter(y, ids, V) + dlogits.reshape(-1, V).T @ dx.reshape(-1, C),
+    }, rtol=1e-5)
+
+
+@exercise
+def best_table(rng):
+    V, C, n = 60, 16, 12
+    words = rng.permutation(V)
+    pairs = [(int(a), int(b)) for a, b in words[:2 * n].reshape(n, 2)]
+    a, b = np.array(pairs).T
+
+    def planted(like, length=1.0):
+        """Partners at a cosine of about ``like``, all else at random."""
+        table = rng.standard_normal((V, C))
+        table /= np.linalg.norm(table, axis=1, keepdims=True)
+        side = rng.standard_normal((n, C))
+        side -= (side * table[a]).sum(axis=1, keepdims=True) * table[a]
+        side /= np.linalg.norm(side, axis=1, keepdims=True)
+        table[b] = like * table[a] + np.sqrt(1 - like ** 2) * side
+        return length * table
+
+    good = planted(0.85, np.where(np.isin(np.arange(V), words[:2 * n]), 0.3, 3.0)[:, None])
+    loud, quiet = planted(0.3, 30.0), planted(0.3, 0.01)
+    common = planted(0.0) + 8 * rng.standard_normal(C) / np.sqrt(C)
+    opposite = planted(-0.98)
+    names = ["good", "loud", "quiet", "common", "opposite"]
+    mistakes = {
+        "loud": "its rows are long, and so its dot products are large: does the length of a row "
+                "say what it is like?",
+        "quiet": "its rows are short, and so all its distances are small: does the length of a row "
+                 "say what it is like?",
+        "common": "in that table *all* words are alike: compare a pair with other words",
+        "opposite": "in that table partners point in opposite directions: a cosine of -1 is not "
+                    "likeness"}
+    for place in rng.permutation(5):
+        rest = [str(k) for k in rng.permutation(names[1:])]
+        shown = rest[:place] + ["good"] + rest[place:]
+        tables = [{"good": good, "loud": loud, "quiet": quiet, "common": common,
+                   "opposite": opposite}[k] for k in shown]
+
+        def chose(k, shown=shown):
+            return lambda out: np.ndim(out) == 0 and shown[int(out)] == k and int(out) == out >= 0
+
+        yield Case((tables, pairs), chose("good"), {
+            **{hint: chose(k) for k, hint in mistakes.items()},
+            "return the index of one table, a whole number": lambda out, c=chose: not any(
+                c(k)(out) for k in names)},
+            about="Return the index of one table, a whole number from 0.")
