@@ -40,3 +40,9 @@ def test_the_sweep_of_lesson_12_is_the_measured_one():
         np.testing.assert_allclose(values, want, atol=0.006)
         np.testing.assert_allclose(given["MEMORY_TESTS"][trunk], [
             accuracy(history) for history in results[trunk]], atol=0.006)
+
+
+def test_the_runs_of_lesson_13_are_the_measured_ones():
+    results = read_rows(ROOT / "benchmarks" / "results" / "few.csv").results["few-digits"]
+    for trunk, values in constants("13")["FEW_TESTS"].items():
+        np.testing.assert_allclose(values, [accuracy(h) for h in results[trunk]], atol=0.051)
