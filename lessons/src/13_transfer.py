@@ -1,0 +1,583 @@
+# %% [markdown]
+# # 13. Transfer
+#
+# **Somebody has trained a model on their task. You have another task and a hundred labels. Is their
+# model worth having? And how many runs does it take before you may say so?**
+#
+# After this lesson you can
+#
+# - take features from a frozen model and train a head on them, by hand;
+# - compare frozen, fine-tuned and from scratch, and name the control that such a comparison lacks;
+# - read over- and underfitting off two curves;
+# - put an error bar on a difference, say how many seeds a claim needs, and what the bar leaves out.
+#
+# You need lessons [2](02_softmax_and_cross_entropy.ipynb), [7](07_freeze_masks.ipynb) and
+# [12](12_optimisers.ipynb). It takes about an hour.
+
+# %%
+import math
+
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.lesson import color, figure, picture, reveal, show
+from minifpt.tasks.images import patches
+from minifpt.training import evaluate
+
+# %% [markdown]
+# ## Two tasks
+#
+# **Source**: tell the printed digits 0 to 4 apart, with 2,000 labelled images. **Target**: tell 5
+# to 9 apart, with few labels. The digits are drawn from fonts, as in [lesson
+# 9](09_pictures_as_tokens.ipynb). The tests are on fonts that no training sees.
+
+# %%
+def draw(seed, n, digits, split):
+    """x (n, 16, 49): patches of 7 x 7 pixels; y (n, 1), 0 for the first of the digits"""
+    rng, (low, high) = np.random.default_rng(seed), digits
+    images, digit = minifpt.tasks.Digits().images(rng, 2 * n + 200, split)
+    chosen = np.flatnonzero((digit >= low) & (digit <= high))[:n]
+    return patches(images[chosen], 7), digit[chosen, None] - low
+
+
+class Some(minifpt.tasks.Choices):
+    """A task of some labelled examples, and others to test on"""
+
+    name, input_dim, tokens, output_dim, output_tokens, classes = "some", 49, 16, 5, 1, 5
+
+    def __init__(self, train, test):
+        self.split, self.options = {"train": train, "test": test}, {}
+
+    def draw(self, rng, size, split):
+        x, y = self.split[split]
+        chosen = rng.integers(0, len(x), size)
+        return x[chosen], y[chosen]
+
+
+source = Some(draw(0, 2000, (0, 4), "train"), draw(3, 500, (0, 4), "test"))
+pool, test = draw(1, 2000, (5, 9), "train"), draw(2, 1000, (5, 9), "test")
+
+
+def labelled(n, choice):
+    """The target task with n labels; ``choice`` says which of the 2,000"""
+    chosen = np.random.default_rng([choice, 7]).permutation(2000)[:n]
+    return Some((pool[0][chosen], pool[1][chosen]), test)
+
+
+fig, axes = figure(3, width=2.9, height=0.75)
+for ax, (x, y), title in zip(axes, (source.split["train"], pool, test),
+                             ("source, labels for all", "target, to be labelled",
+                              "target, new fonts: the test"), strict=True):
+    some = [x[np.flatnonzero(y[:, 0] == k)[0]] for k in range(5)]
+    row = [p.reshape(4, 4, 7, 7).transpose(0, 2, 1, 3).reshape(28, 28) for p in some]
+    ax.imshow(np.concatenate(row, axis=1), "Greys")
+    ax.set(title=title)
+    ax.axis("off")
+picture(fig)
+
+# %% [markdown]
+# The model is a GPT-2 of 2 blocks and 64 channels, between an input and an output layer. We train
+# all of it on the source.
+
+# %%
+config = minifpt.GPT2Config(n_layer=2, n_head=4, n_embd=64, n_positions=16, dropout=0.0)
+
+
+def fresh(seed):
+    """A new model, all of it random"""
+    return minifpt.FPT(minifpt.GPT2(config, seed=seed), 49, 5, 1, seed=seed)
+
+
+def train(model, task, lr, seed, steps=150):
+    return minifpt.train(model, task, steps, batch_size=16, lr=lr, seed=seed, schedule="cosine",
+                         warmup=20, eval_every=steps, progress=False)
+
+
+teacher = fresh(0)
+train(teacher, source, 3e-3, seed=0, steps=500)
+learned = {name: p.data.copy() for name, p in teacher.named_parameters()}
+print(f"source task, new fonts: {100 * evaluate(teacher, source, *source.split['test'])[1]:.0f} %")
+
+# %% [markdown]
+# ## Features and a head
+#
+# Cut off the output layer. What is left turns an image into 64 numbers, the last token's
+# activations: its **features** $f$ `(64,)`. A new output layer on top, a **head**, is all that the
+# target task needs: scores $s = f\,W + b$, with $W$ `(64, 5)` and $b$ `(5,)`. If the rest is frozen
+# the features of an image never change. So we compute them once, $f$ `(N, 64)` for $N$ images, and
+# then train the head alone, with lesson 2's gradient of the mean cross-entropy:
+#
+# $$ dS = \tfrac1N (\text{softmax}(S) - \text{onehot}(y)), \qquad dW = f^\top dS, \qquad
+#    db = \sum_n dS_n $$
+#
+# The library does the same another way. The mask `output_only` freezes all but the output layer,
+# and each step runs the whole model. Are the two really the same? We give both the same start, the
+# same 60 batches and Adam, and compare $W$ at the end.
+
+# %%
+show(minifpt.FreezeMask.output_only)
+
+
+# %%
+def features(model, x):
+    """x (N, 16, 49) -> (N, 64)"""
+    with model.all_frozen():
+        embedded, _ = model.input.forward(x)
+        hidden, _ = model.trunk.forward(embedded)
+    return hidden[:, -1]
+
+
+def head_gradient(f, W, b, y):
+    """dW, db of the mean cross-entropy; y (N,)"""
+    S = f @ W + b
+    p = np.exp(S - S.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(y)), y] -= 1
+    return f.T @ p / len(y), p.sum(axis=0) / len(y)
+
+
+def both_ways(mask, steps=60):
+    """The largest difference of W: by hand on features computed once, and by the library"""
+    task, model = labelled(100, 0), fresh(1)
+    for name, p in model.named_parameters():
+        if not name.startswith("output"):
+            p.data[...] = learned[name]
+    W, b = (minifpt.layers.Parameter(p.data.copy(), "output") for p in model.output.parameters())
+    f, y = features(model, task.split["train"][0]), task.split["train"][1][:, 0]
+    ours, rng = minifpt.optim.Adam([W, b], lr=0.01), np.random.default_rng([0, 0])
+    for _ in range(steps):
+        rows = rng.integers(0, 100, 16)                   # as Some.draw does
+        W.grad, b.grad = head_gradient(f[rows], W.data, b.data, y[rows])
+        ours.step()
+    model.freeze(mask)
+    minifpt.train(model, task, steps, batch_size=16, lr=0.01, clip=1e9, progress=False)
+    return np.abs(W.data - model.output.weight.data).max()
+
+
+rng = np.random.default_rng(0)
+f, W, b, y = (rng.standard_normal(s) for s in ((6, 4), (4, 3), 3, 6))
+y = rng.integers(0, 3, 6)
+numerical = np.zeros_like(W)
+for i in np.ndindex(W.shape):
+    h = np.zeros_like(W)
+    h[i] = 1e-5
+    numerical[i] = (F.cross_entropy(f @ (W + h) + b, y)[0]
+                    - F.cross_entropy(f @ (W - h) + b, y)[0]) / 2e-5
+print(f"dW against differences: {np.abs(head_gradient(f, W, b, y)[0] - numerical).max():.0e}")
+Mask = minifpt.FreezeMask
+print(f"W by hand and by the library: {both_ways(Mask.output_only()):.0e}")
+print("the same, and the layer norms are not frozen: "
+      f"{both_ways(Mask(input=True, pos=True, attn=True, mlp=True)):.0e}")
+
+# %% [markdown]
+# Equal, up to float32. And it could have failed: if the layer norms are left to learn, the features
+# move during the training, and those that we computed at the start are wrong.
+#
+# ## Few labels
+#
+# Now four ways to use the teacher, or not to:
+#
+# - *from scratch*: a new model, all of it trained on the labels;
+# - *fine-tuned*: the teacher's weights as a start, all of it trained;
+# - *FPT*: the teacher's weights, attention and feed-forward frozen, the rest trained;
+# - *head*: the teacher's features, and nothing but a head trained.
+#
+# Each has a learning rate of its own, chosen in trials with another seed (lesson 12). There are 20,
+# 100 or 500 labels, two seeds each. Which is the best with 100 labels?
+
+# %%
+guess = ...                                               # "from scratch", "fine-tuned", ...
+
+
+# %%
+def run(way, n, seed):
+    """(training, test) accuracy in per cent; the seed also chooses the labels"""
+    task, model = labelled(n, seed), fresh(seed)
+    if way != "from scratch":
+        for name, p in model.named_parameters():
+            if not name.startswith("output"):
+                p.data[...] = learned[name]
+    model.freeze(Mask.fpt() if way == "FPT" else Mask.full())
+    train(model, task, 1e-2 if way == "FPT" else 3e-3, seed)
+    return [100 * evaluate(model, task, *task.split[split])[1] for split in ("train", "test")]
+
+
+def head(represent, n, choice, steps=300, lr=0.02):
+    """The same for a head on ``represent(x)``, (N, anything), trained on all labels at once"""
+    task = labelled(n, choice)
+    f = represent(task.split["train"][0])
+    middle, spread = f.mean(axis=0), f.std() + 1e-6
+    W, b = (minifpt.layers.Parameter(np.zeros(s), "output") for s in ((f.shape[1], 5), 5))
+    adam = minifpt.optim.Adam([W, b], lr=lr)
+    f, y = (f - middle) / spread, task.split["train"][1][:, 0]
+    for _ in range(steps):
+        W.grad, b.grad = head_gradient(f, W.data, b.data, y)
+        adam.step()
+
+    def right(x, y):
+        scores = (represent(x) - middle) / spread @ W.data + b.data
+        return 100 * float((scores.argmax(axis=1) == y[:, 0]).mean())
+    return [right(*task.split[split]) for split in ("train", "test")]
+
+
+def taught(x):
+    return features(teacher, x).astype(float)
+
+
+LABELS, SEEDS = (20, 100, 500), (1, 2)
+jobs = [(way, n, seed) for way in ("from scratch", "fine-tuned", "FPT") for n in LABELS
+        for seed in SEEDS]
+found = {}
+for way, n, seed in tqdm(jobs, desc="few labels"):
+    found.setdefault(way, {}).setdefault(n, []).append(run(way, n, seed))
+found["head"] = {n: [head(taught, n, seed) for seed in SEEDS] for n in LABELS}
+
+# %%
+def mean_test(way, n):
+    return float(np.mean([pair[1] for pair in found[way][n]]))
+
+
+def table(ways):
+    print("test accuracy, two seeds   " + "".join(f"{n:>8} labels" for n in LABELS))
+    for way in ways:
+        print(f"{way:27}" + "".join("{:>7.0f} and {:.0f}".format(*(
+            pair[1] for pair in found[way][n])) for n in LABELS))
+
+
+reveal(guess, max(found, key=lambda way: mean_test(way, 100)))
+table(found)
+
+# %% [markdown]
+# Fine-tuning is ahead of training from scratch at each number of labels: the teacher helps. This is
+# where most accounts of transfer stop.
+#
+# But each of these has a transformer in it. What does a head get on the *pixels*, 784 numbers, with
+# no transformer and no teacher? With 100 labels, in per cent:
+
+# %%
+guess = ...                                               # a percentage
+
+
+# %%
+def pixels(x):
+    return x.reshape(len(x), -1).astype(float)
+
+
+def untaught(x):
+    return features(stranger, x).astype(float)
+
+
+stranger = fresh(5)                                       # random weights
+for name, represent in (("head on pixels", pixels), ("head on random features", untaught)):
+    found[name] = {n: [head(represent, n, seed) for seed in SEEDS] for n in LABELS}
+reveal(guess, mean_test("head on pixels", 100), "%")
+table(found)
+
+# %% [markdown]
+# The simplest model of all, and with 100 labels or 500 it beats every other one. The teacher's
+# features *are* better than those of a random model: it did learn something that can be passed on.
+# But what it passes on is worth less than what was in the image before it went through the model.
+#
+# So two controls belong to a claim of transfer: the same model without the teacher, and the
+# simplest model on the raw input. The first one says whether the teacher taught something. The
+# second one says whether anybody needs it.
+#
+# ## Too much and too little
+#
+# **Overfitting**: the training examples are all right, the test is not; the model has learned these
+# examples. **Underfitting**: not even the training examples are right. Both can be read off
+#
+# $$ \text{test error} = \text{training error} +
+#    \underbrace{(\text{test error} - \text{training error})}_{\text{the gap}} $$
+#
+# With more labels the gap gets smaller and the training error larger. Which of our models still
+# fits all labels at 500? (Name one.)
+
+# %%
+guess = ...
+
+# %%
+fits = {way: np.mean([pair[0] for pair in found[way][500]]) for way in found}
+reveal(guess, max(fits, key=fits.get))
+shown = {"from scratch": color.ink, "fine-tuned": color.teal, "head": color.trained,
+         "head on pixels": color.ochre}
+fig, axes = figure(4, width=2.0, height=2.2, sharey=True)
+for ax, (way, ink) in zip(axes, shown.items(), strict=True):
+    pairs = np.array([np.mean(found[way][n], axis=0) for n in LABELS])
+    ax.semilogx(LABELS, pairs[:, 0], "s--", color=ink, markersize=4, label="training")
+    ax.semilogx(LABELS, pairs[:, 1], "o-", color=ink, markersize=4, label="test")
+    ax.fill_between(LABELS, *pairs.T, color=ink, alpha=0.12, linewidth=0)
+    ax.set(title=way if way != "head" else "head on features", xlabel="labels", ylim=(0, 104))
+    ax.set_xticks(LABELS, LABELS)
+    ax.minorticks_off()
+axes[0].set_ylabel("right (%)")
+axes[0].legend(loc="lower right", fontsize=8)
+picture(fig)
+trained = {"from scratch": sum(p.data.size for p in fresh(0).parameters()),
+           "head": 64 * 5 + 5, "head on pixels": 784 * 5 + 5}
+print("trained parameters:", ", ".join(f"{way} {n:,}" for way, n in trained.items()))
+
+# %% [markdown]
+# With 20 labels everything fits and nothing is learned: the shaded gap. The head on features has
+# few parameters, and with 500 labels it does not fit them any more. It underfits, and more labels
+# will not help it much. The head on pixels fits, and its gap closes. The model from scratch has by
+# far the most parameters, and yet it fits 500 labels worst. (Would it with more steps? Try.) The
+# number of parameters alone says little.
+#
+# ## How sure is a difference?
+#
+# Now a claim from this repository: on 200 labelled digits, frozen weights that learned
+# *handwritten* digits do better than random weights with their statistics. Five seeds each; a run
+# takes a quarter of a minute, so the numbers come with the lesson.
+
+# %%
+# minifpt compare few --labels 200 --steps 300 --seeds 5 --lrs 1e-3 3e-3 1e-2 3e-2 1e-1 --models
+#     minigpt-language statistics:minigpt-language random@0.55 random minigpt-images
+#     statistics:minigpt-images
+FEW_TESTS = {
+    "images": (82.8, 76.5, 79.8, 78.9, 80.0),
+    "statistics:minigpt-images": (74.0, 77.1, 78.6, 80.8, 75.0),
+}
+a, b = (np.array(FEW_TESTS[name]) for name in ("images", "statistics:minigpt-images"))
+for name, values in (("images", a), ("its statistics", b)):
+    print(f"{name:15} mean {values.mean():.1f}, spread {values.std(ddof=1):.1f}, "
+          f"from {values.min():.1f} to {values.max():.1f}")
+
+# %% [markdown]
+# The ranges overlap. Is there a difference, `"yes"`, `"no"` or `"cannot say"`?
+
+# %%
+guess = ...
+
+# %% [markdown]
+# The mean of $n$ runs with spread $s$ has itself a spread, its **standard error** $s / \sqrt n$.
+# For a difference of two means the squares add up:
+#
+# $$ e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}}, \qquad
+#    (\bar a - \bar b) \pm t\, e $$
+#
+# is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
+# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger: that of Student's
+# distribution with $n - 1$ degrees of freedom. (With $2n - 2$, where both spreads are alike. We
+# take the cautious one.)
+#
+# The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
+# again, for both arms, and take the middle 95 % of the differences.
+
+# %%
+def t_interval(a, b, t=None):
+    """a, b (..., n) -> both ends (...,) of the 95 % interval of mean(a) - mean(b)"""
+    n = a.shape[-1]
+    error = np.sqrt(a.var(axis=-1, ddof=1) / n + b.var(axis=-1, ddof=1) / n)
+    t = stats.t.ppf(0.975, n - 1) if t is None else t
+    difference = a.mean(axis=-1) - b.mean(axis=-1)
+    return difference - t * error, difference + t * error
+
+
+def bootstrap(a, b, rng, draws=400):
+    """The same by drawing runs with replacement; a, b (studies, n)"""
+    pick = rng.integers(0, a.shape[-1], (2, draws, a.shape[-1]))
+    differences = a[:, pick[0]].mean(axis=-1) - b[:, pick[1]].mean(axis=-1)
+    return np.percentile(differences, [2.5, 97.5], axis=-1)
+
+
+low, high = t_interval(a, b)
+reveal(guess, "yes" if low > 0 else "cannot say")
+print(f"difference {a.mean() - b.mean():.1f} points; by t from {low:.1f} to {high:.1f}; "
+      "by bootstrap from {:.1f} to {:.1f}".format(*bootstrap(a[None], b[None], rng).ravel()))
+
+# %% [markdown]
+# The interval by $t$ holds 0, so these runs do not tell. The bootstrap is narrower. Which one is
+# right? That can be tested: make up 4,000 studies of which we know the truth, with five seeds each,
+# and count how often each interval holds it. How often does the bootstrap's 95 % interval, in per
+# cent?
+
+# %%
+guess = ...                                               # a percentage
+
+# %%
+rng = np.random.default_rng(1)
+TRUE, SPREAD = 2.0, 2.5                                   # points
+studies = {n: (TRUE + SPREAD * rng.standard_normal((4000, n)),
+               SPREAD * rng.standard_normal((4000, n))) for n in (3, 5, 10, 20)}
+
+
+def covers(interval):
+    low, high = interval
+    return 100 * float(((low < TRUE) & (TRUE < high)).mean())
+
+
+ways = {"t": lambda a, b: t_interval(a, b), "1.96 for t": lambda a, b: t_interval(a, b, 1.96),
+        "bootstrap": lambda a, b: bootstrap(a, b, rng),
+        "one standard error": lambda a, b: t_interval(a, b, 1.0)}
+covered = {name: [covers(way(*study)) for study in studies.values()]
+           for name, way in ways.items()}
+reveal(guess, covered["bootstrap"][1], "%")
+fig, (ax,) = figure(width=5.2, height=2.5)
+for (name, values), style, ink in zip(covered.items(), ("o-", "s--", "^-.", "x:"), (
+        color.teal, color.ink, color.ochre, color.grey), strict=True):
+    ax.plot(list(studies), values, style, color=ink, label=name, markersize=5)
+ax.axhline(95, color=color.ink, linewidth=0.8)
+ax.set(xlabel="seeds in each arm", ylabel="holds the truth (%)", ylim=(45, 101),
+       title="4,000 studies: what should be 95 %", xticks=list(studies))
+ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+picture(fig)
+
+# %% [markdown]
+# The line of $t$ is where it should be, a little above since we took the cautious one. The
+# bootstrap cannot know with five runs how wide their distribution is, and it promises too much; so
+# does 1.96. Bars of one standard error, which many pictures have, leave the truth out in a third of
+# the studies.
+#
+# How many seeds would our claim need? A study finds a difference $d$ in about four of five cases if
+# $d$ is $1.96 + 0.84$ standard errors:
+#
+# $$ d = 2.8 \sqrt{\frac{2 s^2}{n}} \quad\Rightarrow\quad n = 2 \Big(\frac{2.8\, s}{d}\Big)^2 $$
+#
+# With the difference and the spread of the five runs above, how many seeds for each arm?
+
+# %%
+guess = ...
+
+# %%
+d, s = a.mean() - b.mean(), math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
+n = math.ceil(2 * (2.8 * s / d) ** 2)
+reveal(guess, n)
+for seeds in (5, n, 2 * n):
+    pair = d + s * rng.standard_normal((4000, seeds)), s * rng.standard_normal((4000, seeds))
+    print(f"{seeds:3} seeds: the interval leaves out 0 in "
+          f"{100 * np.mean(t_interval(*pair)[0] > 0):.0f} % of 4,000 studies")
+
+# %% [markdown]
+# A study with five seeds would miss a true difference of this size most of the time. That is what
+# "cannot say" means. It is not "no difference".
+#
+# And ranges that do *not* overlap? Suppose that the arms do not differ at all. Then each order of
+# the ten runs is as likely as any other. There are $\binom{10}{5}$ ways to choose which five
+# places belong to the first arm, and in two of them the arms lie apart:
+
+# %%
+both = rng.standard_normal((200_000, 2, 5))
+apart = (both[:, 0].min(axis=1) > both[:, 1].max(axis=1)) | (
+    both[:, 1].min(axis=1) > both[:, 0].max(axis=1))
+print(f"2 / C(10, 5) = {100 * 2 / math.comb(10, 5):.2f} %; counted {100 * apart.mean():.2f} %")
+
+# %% [markdown]
+# So five against five whose ranges are apart is a strong sign, and it needs no normal distribution.
+#
+# ## Broken on purpose: the best of five
+#
+# Two arms that are *the same*. For ours we report the best of five seeds, for the other one the
+# mean of five. By how many spreads are we ahead, on average?
+
+# %%
+guess = ...
+
+# %%
+lead = both[:, 0].max(axis=1) - both[:, 1].mean(axis=1)
+reveal(guess, float(lead.mean()))
+print(f"we are ahead in {100 * (lead > 0).mean():.0f} % of the studies")
+
+# %% [markdown]
+# To choose the learning rate, the step to stop at or the seed by the *test* examples is the same
+# thing. That is why the library chooses rates by validation draws of a further seed.
+#
+# ## What the bar does not cover
+#
+# An error bar knows of what was varied. In the table above, each run has the *same* 200 labels; the
+# seed draws the new layers and the order of the examples. Would other labels have given the same?
+# We take the head on pixels. It starts from zeros and sees all labels at each step, so it has no
+# randomness at all. Its spread over ten seeds is 0. What is it over ten choices of 100 labels, in
+# points?
+
+# %%
+guess = ...
+
+# %%
+by_labels = [head(pixels, 100, choice)[1] for choice in range(10, 20)]
+by_features = [head(taught, 100, choice)[1] for choice in range(10, 20)]
+reveal(guess, float(np.std(by_labels, ddof=1)))
+print(f"head on pixels:   from {min(by_labels):.0f} to {max(by_labels):.0f} %")
+print(f"head on features: from {min(by_features):.0f} to {max(by_features):.0f} %")
+low, high = t_interval(np.array(by_labels), np.array(by_features))
+print(f"pixels are ahead by {low:.0f} to {high:.0f} points, ten choices each")
+
+# %% [markdown]
+# A bar over seeds alone would have had no width here, and it would have been wrong. For "better
+# with these 200 labels" seeds are enough. For "better with 200 labels" the labels have to vary,
+# too.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/13_transfer.py`.
+#
+# **1.** Two arms of $n$ and $m$ runs that do not differ: with which probability do their ranges not
+# overlap?
+
+# %%
+def ranges_apart(n, m):
+    """Two whole numbers -> a probability"""
+    return ...
+
+
+check("ranges_apart", ranges_apart)
+
+
+# %% [markdown]
+# **2.** A head with weight decay: the loss is the mean cross-entropy plus
+# $\frac{\lambda}{2} \sum W^2$; the bias has none. Its gradient?
+
+# %%
+def probe_gradient(f, W, b, y, decay):
+    """f (N, C), W (C, K), b (K,), y (N,) in 0 ... K-1 -> dW (C, K), db (K,)"""
+    dW = ...
+    db = ...
+    return dW, db
+
+
+check("probe_gradient", probe_gradient)
+
+
+# %% [markdown]
+# **3.** The interval, for arms with different numbers of runs and any confidence, such as 0.9. Take
+# one degree of freedom less than the smaller number of runs. (`scipy.stats.t.ppf(q, df)` is the
+# value below which the share `q` lies.)
+
+# %%
+def difference_interval(a, b, confidence):
+    """a (n,), b (m,) -> the lower and the upper end for mean(a) - mean(b)"""
+    return ...
+
+
+check("difference_interval", difference_interval)
+
+
+# %% [markdown]
+# **4.** *Open.* First: how many seeds in each arm does a study need, if it is to find a difference
+# in four of five cases? Then a claim of your own. Set `RUN` to `True`, look at four runs of two
+# arms, compute how many you need, and run them. Some ideas: does the teacher help at 50 labels?
+# Does it help more when its source is 2,000 images of *all* digits? Does fine-tuning with weight
+# decay do better?
+
+# %%
+def seeds_needed(difference, spread):
+    """The true difference, and the spread of the runs of each arm -> seeds in each arm"""
+    return ...
+
+
+check("seeds_needed", seeds_needed)
+
+# %%
+RUN = False                                               # True: trains, with a bar
+if RUN:
+    arms = {way: np.array([run(way, 50, seed)[1] for seed in tqdm(range(3, 7), desc=way)])
+            for way in ("from scratch", "fine-tuned")}
+    print(arms, t_interval(*arms.values()))
+
+# %% [markdown]
+# **Next**: [lesson 14](14_which_part_of_pretraining.ipynb): frozen weights help on some tasks.
+# Which part of them is it?

@@ -1,0 +1,159 @@
+"""Lesson 13, transfer."""
+
+import math
+
+import numpy as np
+from scipy import special, stats
+
+from . import Case, exercise
+
+
+@exercise
+def ranges_apart(rng):
+    def case(n, m):
+        ways = math.comb(n + m, n)
+        return Case((n, m), 2 / ways, {
+            "either of the two arms may be the upper one": 1 / ways,
+            "not every single pair of runs has to be compared: count the orders of all n + m runs":
+                2 ** (1 - n * m),
+            "the order within an arm does not matter: divide by it": lambda out: any(
+                np.isclose(out, k / math.factorial(n + m), rtol=1e-6) for k in (1, 2)),
+            "choose the places of one arm among all n + m": lambda out: any(
+                np.isclose(out, k / math.comb(a, b), rtol=1e-6)
+                for k in (1, 2) for a, b in ((2 * n, n), (2 * m, m), (n * m, n))),
+            "that is the chance that a coin falls the same way each time; here every order of the "
+            "runs is equally likely": lambda out: any(np.isclose(out, 2.0 ** -k)
+                                                      for k in (n + m, n + m - 1, n, m)),
+            "that is the chance that the ranges overlap": 1 - 2 / ways,
+        }, about=f"Here the arms have {n} and {m} runs: how many ways are there to choose which of "
+                 f"the {n + m} places belong to the first arm?")
+
+    for n in rng.permutation([3, 4, 5]):
+        yield case(int(n), int(n + rng.integers(2, 5)))
+
+
+@exercise
+def probe_gradient(rng):
+    N, C, K = (int(n) for n in rng.permutation([6, 7, 8]) + rng.integers(0, 2) * 3)
+    f = rng.standard_normal((N, C)) * rng.uniform(0.5, 2, C)
+    W, b = 0.7 * rng.standard_normal((C, K)), rng.standard_normal(K)
+    y, decay = rng.integers(0, K, N), float(rng.uniform(0.2, 0.6))
+    p = special.softmax(f @ W + b, axis=1)
+    d = p - np.eye(K)[y]
+    dW, db = f.T @ d / N + decay * W, d.sum(axis=0) / N
+
+    def first(wrong):
+        return lambda out: np.shape(out[0]) == wrong.shape and np.allclose(out[0], wrong)
+
+    def second(wrong):
+        return lambda out: np.shape(out[1]) == np.shape(wrong) and np.allclose(out[1], wrong)
+
+    return Case((f, W, b, y, decay), (dW, db), {
+        "the loss is a mean over the examples: divide by N": lambda out: (
+            first(f.T @ d + decay * W)(out) or second(d.sum(axis=0))(out)),
+        "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
+            lambda out: first(f.T @ p / N + decay * W)(out) or second(p.sum(axis=0) / N)(out),
+        "the decay is missing in dW": first(f.T @ d / N),
+        "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
+            lambda out: any(first(f.T @ d / N + k * decay * W)(out) for k in (2, 0.5)),
+        "the decay is divided by N, too; it belongs to the loss once":
+            first((f.T @ d + decay * W) / N),
+        "the decay has the wrong sign": first(f.T @ d / N - decay * W),
+        "the bias has no decay": second(db + decay * b),
+        "both have the wrong sign: the gradient points uphill": lambda out: (
+            first(-dW)(out) or first(2 * decay * W - dW)(out) or second(-db)(out)),
+        "dW is (C, K), as W is: turn the product around": first(dW.T),
+        "dW: the scores are not the probabilities: take the softmax": lambda out: (
+            first(f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W)(out)),
+        "that is one gradient for each example; add them up": lambda out: np.shape(out[1]) == (
+            N, K),
+    })
+
+
+@exercise
+def difference_interval(rng):
+    def case(n, m):
+        a = rng.uniform(50, 80) + rng.uniform(1, 4) * rng.standard_normal(n)
+        b = a.mean() + rng.uniform(-6, 6) + rng.uniform(1, 4) * rng.standard_normal(m)
+        confidence = float(rng.choice([0.8, 0.9, 0.99]))
+
+        def interval(ddof=1, df=None, q=None, se=None, t=None, sign=1):
+            va, vb = a.var(ddof=ddof), b.var(ddof=ddof)
+            se = math.sqrt(va / n + vb / m) if se is None else se(va, vb)
+            q = (1 + confidence) / 2 if q is None else q
+            t = stats.t.ppf(q, min(n, m) - 1 if df is None else df) if t is None else t
+            centre = sign * (a.mean() - b.mean())
+            return centre - t * se, centre + t * se
+
+        va, vb = a.var(ddof=1), b.var(ddof=1)
+        welch = (va / n + vb / m) ** 2 / ((va / n) ** 2 / (n - 1) + (vb / m) ** 2 / (m - 1))
+        normal = stats.norm.ppf((1 + confidence) / 2)
+
+        def near(*wrong):
+            return lambda out: np.shape(out) == (2,) and any(np.allclose(out, w, rtol=1e-6)
+                                                             for w in wrong)
+
+        low, high = interval()
+        return Case((a, b, confidence), (low, high), {
+            "the normal distribution in place of t: with few runs it is too narrow":
+                near(interval(t=normal), interval(t=normal, ddof=0)),
+            "the level is that of the lesson; use the confidence that you are given":
+                near(interval(q=0.975), interval(t=1.96), interval(t=2.0)),
+            "the standard deviations divide by n - 1 (ddof=1)": near(interval(ddof=0)),
+            "that t leaves out the whole rest on one side; half of it is on each side":
+                near(interval(q=confidence)),
+            "the error of a mean: each variance is divided by its number of runs":
+                near(interval(se=lambda va, vb: math.sqrt(va + vb))),
+            "add the squares of the two errors, not the errors": near(
+                interval(se=lambda va, vb: math.sqrt(va / n) + math.sqrt(vb / m))),
+            "subtracting the means does not subtract the variances: both errors add to it": near(
+                interval(se=lambda va, vb: math.sqrt(abs(va / n - vb / m)))),
+            "the root is missing in the error": near(interval(se=lambda va, vb: va / n + vb / m)),
+            "a variance over its number of runs; yours takes the standard deviation over it": near(
+                interval(se=lambda va, vb: math.sqrt(va) / n + math.sqrt(vb) / m),
+                interval(se=lambda va, vb: math.hypot(math.sqrt(va) / n, math.sqrt(vb) / m))),
+            "one degree of freedom less than the smaller number of runs": near(
+                *(interval(df=df) for df in (n + m - 2, min(n, m), max(n, m) - 1, max(n, m),
+                                             n + m, welch))),
+            "it is a minus b": near(interval(sign=-1)),
+            "the lower end comes first": lambda out: np.allclose(out, (high, low)),
+            "that is the standard error alone, without t": near(interval(t=1.0)),
+        }, rtol=1e-6)
+
+    for n in rng.permutation([4, 5, 7]):
+        yield case(int(n), int(n + rng.choice([2, 3])))
+
+
+@exercise
+def seeds_needed(rng):
+    z = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+
+    def case(ratio):                                      # the difference in spreads
+        spread = float(rng.uniform(1, 4))
+        difference = float(ratio * spread * rng.uniform(0.95, 1.05))
+        per_arm = 2 * (z * spread / difference) ** 2
+
+        def right(out):
+            return float(out) == int(out) and per_arm <= out <= 1.1 * per_arm + 4
+
+        def near(value):
+            return lambda out: abs(float(out) - value) <= 1.5 + 0.02 * value
+
+        return Case((difference, spread), right, {
+            "return a whole number: there is no half of a run":
+                lambda out: float(out) != int(out),
+            "that is half of what it takes: either 0.84 is missing, or one of the two variances":
+                near(per_arm / 2),
+            "that is for both arms together; return the number in each": near(2 * per_arm),
+            "the number grows with the square of spread / difference": near(
+                2 * z ** 2 * spread / difference),
+            "spread and difference are exchanged: a small difference needs many runs":
+                near(2 * (z * difference / spread) ** 2),
+            "too few: in more than a fifth of the studies the interval would hold 0":
+                lambda out: out < per_arm,
+            "that would do, but fewer are enough":
+                lambda out: out > 1.1 * per_arm + 4,
+        })
+
+    for ratio in rng.permutation([0.3, 0.4, 0.6]):
+        yield case(ratio)

@@ -1,0 +1,48 @@
+"""Numbers that come with a lesson because their runs take too long for it: they are those of
+benchmarks/results."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minifpt.lab.compare import read_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "results").exists(),
+                                reason="the results are not in this checkout")
+
+
+def constants(lesson):
+    """{NAME: value} of the constants that a lesson's source assigns."""
+    path = next((ROOT / "lessons" / "src").glob(f"{lesson}_*.py"))
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:                            # computed, not a constant
+                continue
+    return found
+
+
+def accuracy(history):
+    return round(100 * history[-1]["test_accuracy"], 2)
+
+
+def test_the_sweep_of_lesson_12_is_the_measured_one():
+    found, given = read_rows(ROOT / "benchmarks" / "results" / "memory.csv"), constants("12")
+    sweeps, results = found.sweeps["bit-memory"], found.results["bit-memory"]
+    assert set(given["MEMORY_SWEEP"]) == set(given["MEMORY_TESTS"]) == set(results)
+    for trunk, values in given["MEMORY_SWEEP"].items():
+        want = [np.mean([accuracy(h) for h in sweeps[trunk][lr]]) for lr in given["MEMORY_RATES"]]
+        np.testing.assert_allclose(values, want, atol=0.006)
+        np.testing.assert_allclose(given["MEMORY_TESTS"][trunk], [
+            accuracy(history) for history in results[trunk]], atol=0.006)
+
+
+def test_the_runs_of_lesson_13_are_the_measured_ones():
+    results = read_rows(ROOT / "benchmarks" / "results" / "few.csv").results["few-digits"]
+    for trunk, values in constants("13")["FEW_TESTS"].items():
+        np.testing.assert_allclose(values, [accuracy(h) for h in results[trunk]], atol=0.051)
