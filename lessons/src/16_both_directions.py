@@ -1,0 +1,559 @@
+# %% [markdown]
+# # 16. Both directions
+#
+# **A language model that writes may only look back. One that reads may look at both sides. What
+# changes if nothing but the mask is taken off? And why is it not enough to take it off?**
+#
+# After this lesson you can
+#
+# - say why a model that sees both sides cheats, and check for it without training anything;
+# - train a masked language model, and say what its loss counts and what it costs;
+# - compare models that were asked different questions, by asking all of them the same one;
+# - place word2vec, ELMo, GPT, BERT and T5: what was trained, what frozen, what passed on.
+#
+# You need lessons [4](04_self_attention.ipynb), [10](10_tokens_and_vectors.ipynb) and
+# [11](11_pretraining.ipynb). It takes about an hour.
+
+# %%
+import math
+
+import numpy as np
+from tqdm import tqdm
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check
+from minifpt.layers import Layer
+from minifpt.lesson import color, figure, matrix, picture, reveal, show
+
+# %% [markdown]
+# ## The mask taken off
+#
+# Both models here have the same parameters, two blocks of 64 channels, and start from the same
+# numbers. They read the same passages of $T = 32$ bytes. One is **causal**, as GPT-2 is: token $t$
+# sees the tokens up to $t$. The other is **bidirectional**: each token sees all of them. In code it
+# is one word in the config, and one line in the attention: the mask is added or it is not.
+
+# %%
+T = 32
+task = minifpt.tasks.get("text", tokens=T)
+
+
+def new_model(causal, seed=0, T=T, dtype=np.float32):
+    config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=64, n_positions=T, vocab_size=256,
+                                dropout=0.0, initializer_range=0.08, causal=causal)
+    return minifpt.LanguageModel(config, seed=seed, dtype=dtype)
+
+
+def influence(model, T=8):
+    """(T, T): 1 where the scores at t move when byte s is another one"""
+    ids = np.arange(97, 97 + T)[None]
+    before, moves = model.logits(ids)[0], np.zeros((T, T))
+    for s in range(T):
+        other = ids.copy()
+        other[0, s] += 9
+        moves[:, s] = (model.logits(other)[0] != before).any(axis=-1)
+    return moves
+
+
+fig, axes = figure(2, width=3.0, height=2.7)
+for ax, causal in zip(axes, (True, False), strict=True):
+    matrix(ax, influence(new_model(causal)), "causal" if causal else "bidirectional",
+           "byte that is changed", "scores that move", digits=None, limit=1)
+picture(fig)
+
+# %% [markdown]
+# We train the bidirectional model as lesson 11 trains the causal one: at each position, which byte
+# comes next? After 150 steps the causal model there is no better than a bigram, which has 2.4 nats.
+# To what does this one come?
+
+# %%
+guess = ...                                               # in nats
+
+
+# %%
+def loss_where(logits, y):
+    """Cross-entropy of those y (B, T) that are not -1 -> loss, dlogits"""
+    asked = y >= 0
+    loss, cache = F.cross_entropy(logits[asked], y[asked])
+    dlogits = np.zeros_like(logits)
+    dlogits[asked] = F.cross_entropy_backward(1.0, cache)
+    return float(loss), dlogits
+
+
+def train(model, draw, steps=400, lr=1e-2):
+    """draw(rng) -> x, y -> the loss of each step (Adam and the schedule: lesson 12)"""
+    rng, losses = np.random.default_rng(0), []
+    adam = minifpt.optim.Adam(model.parameters(), lr=lr, weight_decay=0.1)
+    for step in tqdm(range(steps), leave=False):
+        x, y = draw(rng)
+        logits, cache = model.forward(x)
+        loss, dlogits = loss_where(logits, y)
+        model.zero_grad()
+        model.backward(dlogits, cache)
+        minifpt.optim.clip_grad_norm(model.parameters(), 1.0)
+        adam.lr = lr * minifpt.optim.cosine(step, steps, warmup=30)
+        adam.step()
+        losses.append(loss)
+    return np.array(losses)
+
+
+def next_byte(rng):
+    return task.batch(rng, 16)
+
+
+cheat = new_model(causal=False)
+cheat_losses = train(cheat, next_byte, steps=150)
+reveal(guess, float(cheat_losses[-10:].mean()), "nats")
+
+by_position = np.zeros(T)
+x, y = task.batch(np.random.default_rng(1), 200, "test")
+for t in range(T):
+    by_position[t] = F.cross_entropy(cheat.logits(x)[:, t], y[:, t])[0]
+print(f"held-out loss: {by_position[:-1].mean():.3f} at positions 0 to {T - 2}, "
+      f"{by_position[-1]:.2f} at the last one")
+
+# %% [markdown]
+# It is the coins of lesson 4 again. The answer to position $t$ is byte $t + 1$, and the model looks
+# at it. Only the last position has no next byte to look at, and there it has learned little. Let us
+# put a wrong byte there and see: in held-out passages, the byte in the middle becomes `q`. How
+# often does the model "predict" a `q`?
+
+# %%
+guess = ...                                               # in percent
+
+# %%
+middle = T // 2
+forged = x.copy()
+forged[:, middle] = ord("q")
+said = cheat.logits(forged)[:, middle - 1].argmax(axis=-1)
+reveal(guess, 100 * float((said == ord("q")).mean()), "%")
+
+# %% [markdown]
+# A training like this can be stopped before it starts. The check: change the byte that is the
+# *answer* to a question. If the scores at that question move, the answer leaks.
+#
+# ## Hide, and ask only there
+#
+# So in a **masked language model** the answer is taken out. Some bytes of the passage are chosen,
+# and only they are asked for, each at its own position. The others are there to be read. BERT
+# (Devlin et al., arXiv 1810.04805) chooses 15 % of them. The library's task does as BERT does: of
+# the chosen ones, 80 % are replaced by a special token, 10 % by a random one, and 10 % stay as they
+# are.
+
+# %%
+show(minifpt.tasks.Masked.masked, minifpt.tasks.Masked.loss)
+
+# %%
+book = minifpt.files.weights.shipped("held-out.txt")
+masked_task = minifpt.tasks.Masked([book], tokens=T)
+x_masked, y_masked = masked_task.batch(np.random.default_rng(3), 3)
+for ids, asked in zip(x_masked, y_masked, strict=True):
+    print("read: ", "".join("█" if i == 0 else chr(i).replace("\n", " ") for i in ids))
+    print("asked:", "".join(" " if i < 0 else {10: "/", 32: "_"}.get(i, chr(i)) for i in asked),
+          "\n")
+
+
+def leak(model, x, y, answer_at):
+    """The share of questions whose answer the scores can see: it is changed in x, if it is there"""
+    before, found = model.logits(x), []
+    for b, t in np.argwhere(y >= 0):
+        s = answer_at(t)
+        if s >= T:                                        # the byte after the last one
+            found.append(False)
+            continue
+        other = x[b:b + 1].copy()
+        if other[0, s] == y[b, t]:                        # else it is hidden already
+            other[0, s] = 1 + other[0, s] % 255
+        found.append((model.logits(other)[0, t] != before[b, t]).any())
+    return np.mean(found)
+
+
+some_x, some_y = task.batch(np.random.default_rng(4), 4)
+many_x, many_y = masked_task.batch(np.random.default_rng(4), 100)
+for name, causal, data, at in (
+        ("next byte, causal", True, (some_x, some_y), lambda t: t + 1),
+        ("next byte, bidirectional", False, (some_x, some_y), lambda t: t + 1),
+        ("masked, bidirectional", False, (many_x, many_y), lambda t: t)):
+    print(f"{name:26} the answer can be seen in {leak(new_model(causal), *data, at):.0%} of the "
+          "questions")
+
+# %% [markdown]
+# In the masked model the answers that can be seen are those that stay as they are, about 10 %. They
+# leak on purpose: the model cannot tell them from bytes that are not asked for, nor from random
+# ones, so it cannot simply copy. BERT's authors do it because the special token never occurs in the
+# texts that the model is used on later.
+#
+# ## The same question to all
+#
+# Which is better? Their losses cannot be compared: one is asked for the next byte, the other for a
+# hidden one. So we ask both the same: *in a held-out passage of 32 bytes, the byte in the middle is
+# missing. Which was it?* The causal model reads the left half. The masked model reads both sides,
+# with the middle hidden. Both have had the same 400 steps on passages of the same text. Which one
+# has the lower loss, `"causal"` or `"masked"`?
+
+# %%
+guess = ...
+
+
+# %%
+def hidden(share):
+    """As masked_task, with another share of hidden bytes"""
+    other = minifpt.tasks.Masked([book], tokens=T)
+    other.SHARE = share
+    return lambda rng: other.batch(rng, 16)
+
+
+starts = np.arange(0, len(task.bytes["test"]) - T, 7)
+passages, _ = task.passages("test", starts)               # (N, T)
+truth = passages[:, middle]                               # (N,)
+
+
+def nats(scores):
+    """(N, V) -> what each of the N questions costs"""
+    return F.log_sum_exp(scores)[0][:, 0] - scores[np.arange(len(truth)), truth]
+
+
+def ask_masked(model):
+    x = passages.copy()
+    x[:, middle] = 0
+    return model.logits(x)[:, middle]
+
+
+def report(name):
+    cost = costs[name]
+    print(f"{name:34} {cost.mean():.2f} nats +- {cost.std() / math.sqrt(len(cost)):.2f}")
+
+
+models = {"causal": new_model(True), "masked, 15 %": new_model(False)}
+losses = {"causal": train(models["causal"], next_byte),
+          "masked, 15 %": train(models["masked, 15 %"], hidden(0.15))}
+costs = {"causal": nats(models["causal"].logits(passages)[:, middle - 1]),
+         "masked, 15 %": nats(ask_masked(models["masked, 15 %"]))}
+frequency = np.bincount(task.bytes["train"], minlength=256) + 0.1
+costs["knows the frequencies of bytes"] = -np.log((frequency / frequency.sum())[truth])
+reveal(guess, "causal" if costs["causal"].mean() < costs["masked, 15 %"].mean() else "masked")
+print(f"{len(truth)} questions")
+for name in costs:
+    report(name)
+
+# %% [markdown]
+# The model that sees less is better, and by far. The one that sees both sides knows hardly more
+# than how frequent each byte is. Is the right side of no use, or has this model learned too little?
+# Count the questions. In one step the causal model answers each of $16 \times 32$ positions, the
+# masked one 15 % of them. We could hide more, and so ask more. But then each question has less to
+# go by. Here is a half hidden, all else the same.
+
+# %%
+models["masked, 50 %"] = new_model(False)
+losses["masked, 50 %"] = train(models["masked, 50 %"], hidden(0.5))
+costs["masked, 50 %"] = nats(ask_masked(models["masked, 50 %"]))
+for name, questions in (("causal", T), ("masked, 15 %", round(0.15 * T)),
+                        ("masked, 50 %", round(0.5 * T))):
+    print(f"{questions:2} questions in a passage  ", end="")
+    report(name)
+
+# %% [markdown]
+# More questions did not help. So what is it? Think of what a token has at hand without looking
+# anywhere. The causal model, asked for the next byte, holds the byte before it: a bigram for free.
+# At a hidden position the model holds the special token and its position, which say nothing about
+# the text. *All* that it can know has to come through attention, from the right distance. Until a
+# head has learned to look one byte back or one ahead, nothing is better than the frequencies.
+#
+# If this is so, then a model whose heads can already look back should learn faster. We have one:
+# the causal model after its training. We take the mask off it and give it 400 steps with 15 %
+# hidden. But it brings more than its attention: its table knows bytes. So as a control we take over
+# everything *except* the attention. Where does the one that keeps its attention get?
+
+# %%
+guess = ...                                               # in nats
+
+
+# %%
+def unmasked_copy(of, keep_attention):
+    """A model that sees both sides, with the weights of a causal one"""
+    model = new_model(False)
+    theirs = dict(of.named_parameters())
+    for name, p in model.named_parameters():
+        if keep_attention or p.group != "attn":
+            p.data[:] = theirs[name].data
+    return model
+
+
+for name, keep in (("causal, then masked", True), ("the same without attention", False)):
+    models[name] = unmasked_copy(models["causal"], keep)
+    losses[name] = train(models[name], hidden(0.15))
+    costs[name] = nats(ask_masked(models[name]))
+reveal(guess, float(costs["causal, then masked"].mean()), "nats")
+for name in ("masked, 15 %", "causal, then masked", "the same without attention"):
+    report(name)
+
+# %% [markdown]
+# With the attention of the causal model it leaves the frequencies behind. With everything but the
+# attention it hardly gets further than the model that began from nothing. So this is what stands at
+# the start of the way: heads that look to the right distance. As long as there are none, the
+# gradient has little to say about where to look, because nothing that they bring is of use yet.
+#
+# This says something about short training of small models, no more: masked models do learn, with
+# more steps and more text. (Each line is one run of training. What stands behind +- is the error
+# from the choice of questions only. [Lesson 13](13_transfer.ipynb) is about how many runs a claim
+# needs.)
+
+# %% [markdown]
+# ## Two that look one way
+#
+# There is another way to see both sides, and to ask at every position. Take *two* causal trunks.
+# One reads the passage forward, the other reads it backward. For the byte at $t$, add what the
+# first has at $t - 1$ and what the second has at $t + 1$:
+#
+# $$ y_t = f_{t-1} + b_{t+1}, \qquad \text{logits}_t = y_t\, w^\top $$
+#
+# Neither has seen byte $t$, so nothing needs to be hidden. (ELMo joins two such readers, made of
+# LSTMs.) The backward of the sum gives both the same $dy$, to each in its own order.
+
+# %%
+class TwoReaders(Layer):
+    """Scores of bytes 1 to T - 2, each from all bytes before it and all after it"""
+
+    def __init__(self, dtype=np.float32, T=T):
+        first, second = (new_model(True, seed, T, dtype) for seed in (0, 1))
+        self.wte, self.forwards, self.backwards = first.wte, first.trunk, second.trunk
+
+    def forward(self, ids):
+        cache = {}
+        a, cache["before"] = self.wte.forward(ids[:, :-2])           # bytes 0, 1, ... T - 3
+        b, cache["after"] = self.wte.forward(ids[:, :1:-1])          # bytes T - 1, ... 2
+        f, cache["forwards"] = self.forwards.forward(a)
+        r, cache["backwards"] = self.backwards.forward(b)
+        logits, cache["logits"] = F.unembedding(f + r[:, ::-1], self.wte.weight.data)
+        return logits, cache
+
+    def backward(self, dlogits, cache):
+        dy, dw = F.unembedding_backward(dlogits, cache["logits"])
+        self.wte.weight.add_grad(dw)                      # three gradients for one table
+        self.wte.backward(self.forwards.backward(dy, cache["forwards"]), cache["before"])
+        turned = np.ascontiguousarray(dy[:, ::-1])
+        self.wte.backward(self.backwards.backward(turned, cache["backwards"]), cache["after"])
+
+
+class Scores:
+    """What ``influence`` asks of a model"""
+
+    def __init__(self, model):
+        self.model = model
+
+    def logits(self, ids):
+        scores = self.model.forward(ids)[0]               # (B, T - 2, V)
+        return np.pad(scores, ((0, 0), (1, 1), (0, 0)))
+
+
+report_of = minifpt.gradcheck_layer(TwoReaders(np.float64, T=6),
+                                    np.random.default_rng(0).integers(0, 256, (2, 6)),
+                                    elementwise=2, directions=2)
+print(f"gradient check: {'pass' if report_of else 'FAIL'}, {report_of.max_relative_error:.0e}")
+fig, (ax,) = figure(width=3.0, height=2.7)
+matrix(ax, influence(Scores(TwoReaders(T=8))), "two readers", "byte that is changed",
+       "scores that move", digits=None, limit=1)
+picture(fig)
+
+# %% [markdown]
+# All but the byte itself. (The first and the last byte are not asked for here.) Now the same 400
+# steps, and the same question. Where does it get?
+
+# %%
+guess = ...                                               # in nats
+
+# %%
+def all_but_the_ends(rng):
+    x, _ = task.batch(rng, 16)
+    return x, x[:, 1:-1]
+
+
+models["two readers"] = TwoReaders()
+losses["two readers"] = train(models["two readers"], all_but_the_ends)
+costs["two readers"] = nats(models["two readers"].forward(passages)[0][:, middle - 1])
+reveal(guess, float(costs["two readers"].mean()), "nats")
+
+fig, (ax,) = figure(width=6.6, height=3.0)
+for (name, values), ink, style in zip(
+        losses.items(), (color.language, color.ochre, color.grey, color.teal, color.ink,
+                         color.trained), ("-", "--", ":", "-.", ":", "-"), strict=True):
+    smooth = np.convolve(values, np.ones(10) / 10, "valid")
+    ax.plot(np.arange(len(smooth)) + 10, smooth, style, color=ink, label=name)
+ax.set(title="Loss in training, each on its own questions", xlabel="step", ylabel="nats",
+       ylim=(1, 5))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+picture(fig)
+for name in costs:
+    report(name)
+difference = costs["causal"] - costs["two readers"]
+print(f"causal minus two readers, question by question: {difference.mean():.2f} +- "
+      f"{difference.std() / math.sqrt(len(difference)):.2f}")
+
+# %% [markdown]
+# So the right side is worth a lot. (The two readers have twice the parameters in their trunks, and
+# twice the work in each step, so not all of the gain need be the right side's.)
+#
+# ## Asked in another way
+#
+# Can the causal model, which never trained on a right side, use one? Its loss is that of whole
+# texts. So put each candidate byte $b$ into the gap, and let it read on. By Bayes' rule
+#
+# $$ p(b \mid \text{left}, \text{right}) = \frac{p(b \mid \text{left})\; p(\text{right} \mid
+#    \text{left}, b)}{\sum_c p(c \mid \text{left})\; p(\text{right} \mid \text{left}, c)} $$
+#
+# and a causal model has both factors. We try the 30 candidates that it holds the likeliest from the
+# left, and leave the others the share that they have from the left. What does a question cost now?
+
+# %%
+guess = ...                                               # in nats
+
+# %%
+def try_all(model, passages, n=30):
+    """-> what the true byte in the middle costs each passage, in nats"""
+    found = []
+    for passage in tqdm(passages, desc="trying", leave=False):
+        p_left, _ = F.softmax(model.logits(passage[None])[0, middle - 1])
+        candidates = np.argsort(-p_left)[:n]
+        tried = np.repeat(passage[None], n, axis=0)
+        tried[:, middle] = candidates
+        scores = model.logits(tried)[:, middle:-1]        # (n, T - 1 - middle, V)
+        follows = np.take_along_axis(scores, tried[:, middle + 1:, None], axis=2)[:, :, 0]
+        log_right = (follows - F.log_sum_exp(scores)[0][..., 0]).sum(axis=1)
+        share, _ = F.softmax(np.log(p_left[candidates]) + log_right)
+        p = p_left.copy()
+        p[candidates] = p_left[candidates].sum() * share
+        found.append(-np.log(p[passage[middle]]))
+    return np.array(found)
+
+
+few = slice(0, len(passages), 5)
+tried = try_all(models["causal"], passages[few])
+reveal(guess, float(tried.mean()), "nats")
+print(f"on {len(tried)} of the questions: left side only {costs['causal'][few].mean():.2f}, "
+      f"all tried {tried.mean():.2f}, two readers {costs['two readers'][few].mean():.2f}")
+gain = costs["causal"][few] - tried
+ahead = costs["two readers"][few] - tried
+for name, values in (("gain by trying", gain), ("two readers minus all tried", ahead)):
+    print(f"{name}: {values.mean():.2f} +- {values.std() / math.sqrt(len(values)):.2f}")
+try:
+    models["masked, 15 %"].generate(passages[0], 10)
+except ValueError as error:
+    print("and a masked model, asked to write:", error)
+
+# %% [markdown]
+# A causal model knows about both sides, and here it is not behind the two readers, which were
+# trained for this question. It is only expensive to ask: 30 passages for one question, where a
+# model of both directions needs one. The other way round there is no such trick. A masked
+# model fills each gap by itself, with all other gaps still hidden, and gives no probability of a
+# whole text.
+#
+# ## Five that were passed on
+#
+# <table>
+# <tr><th>model</th><th>trained on</th><th>passed on</th><th>frozen later</th></tr>
+# <tr><td><b>word2vec</b><br><i>Efficient Estimation of Word Representations in Vector Space</i>,
+# arXiv 1301.3781</td>
+# <td>a word from its neighbours, or its neighbours from a word; a few words on each side</td>
+# <td>one vector for each word, the same in every sentence</td>
+# <td>that is up to the model whose input they become</td></tr>
+# <tr><td><b>ELMo</b><br><i>Deep contextualized word representations</i>,
+# arXiv 1802.05365</td>
+# <td>the next word and, in a second reader, the previous one; two LSTMs, each sees one side</td>
+# <td>the states of all layers, for each word in its sentence</td>
+# <td>the readers are frozen; the task learns how to weigh their layers</td></tr>
+# <tr><td><b>GPT</b><br><i>Improving Language Understanding by Generative Pre-Training</i>,
+# 2018, a report of OpenAI</td>
+# <td>the next token; a causal transformer</td>
+# <td>all weights</td>
+# <td>nothing: all is fine-tuned, with a new output layer</td></tr>
+# <tr><td><b>BERT</b><br><i>BERT: Pre-training of Deep Bidirectional Transformers for Language
+# Understanding</i>, arXiv 1810.04805</td>
+# <td>hidden tokens, and whether two sentences follow one another; both sides in every layer</td>
+# <td>all weights</td>
+# <td>nothing: all is fine-tuned, with a new output layer</td></tr>
+# <tr><td><b>T5</b><br><i>Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+# Transformer</i>, arXiv 1910.10683</td>
+# <td>hidden spans, which a causal decoder writes out; its encoder sees both sides</td>
+# <td>all weights</td>
+# <td>nothing: each task is written as text in, text out, and all is fine-tuned</td></tr>
+# </table>
+#
+# The paper of this project is closer to ELMo than to the others: GPT-2's attention and feed-forward
+# layers stay frozen, and the layer norms, the positions and the two ends learn (lesson 0).
+#
+# The library has all three masks that occur here: causal trunks; bidirectional ones
+# (`GPT2Config(causal=False)`, `minifpt pretrain masked --text FOLDER`, or a folder that
+# Transformers saved of a BERT, as `--model FOLDER`); and in exercise 1 you write the third.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/16_both_directions.py`.
+#
+# **1.** T5's authors also tried a **prefix language model**: the first $P$ tokens, say a question,
+# see each other in both directions; all later tokens see the prefix and what comes before them. Its
+# mask is all that is new.
+
+# %%
+def prefix_mask(T, P):
+    """-> (T, T), True where token t (row) sees token s (column); 0 <= P <= T"""
+    return ...
+
+
+check("prefix_mask", prefix_mask)
+
+
+# %% [markdown]
+# **2.** The gradient of the masked loss: the mean cross-entropy of those positions where `y` is not
+# -1. Mind what `-1` does as an index.
+
+# %%
+def masked_gradient(logits, y):
+    """logits (B, T, V), y (B, T) ids, -1 where nothing is asked -> dlogits (B, T, V)"""
+    return ...
+
+
+check("masked_gradient", masked_gradient)
+
+
+# %% [markdown]
+# **3.** Bayes' rule with the smallest causal model there is, a bigram. One token is missing between
+# two that are known.
+
+# %%
+def missing_token(P, left, right):
+    """P (V, V): P[a, b] is the probability that b follows a; left, right ids -> (V,)"""
+    return ...
+
+
+check("missing_token", missing_token)
+
+
+# %% [markdown]
+# **4.** *Open.* Two models had the same questions. Is one of them better, or can that not be said?
+# Some questions are hard for both; single questions can cost a lot; and there may be few. Choose
+# your rule. Then measure: set `RUN` to `True`. It asks for the byte in the middle where the gap
+# stands at a space, and where it stands inside a word. Where does the right side help, and can you
+# say so of both?
+
+# %%
+def better_of_two(a, b):
+    """a, b (N,): losses of two models on the same N questions -> "a", "b" or "neither" """
+    return ...
+
+
+check("better_of_two", better_of_two)
+
+# %%
+RUN = False                                               # True: compares, at once
+if RUN:
+    for name, chosen in (("a space is missing", truth == 32), ("a letter is missing", truth > 96)):
+        a, b = costs["causal"][chosen], costs["two readers"][chosen]
+        print(f"{name}: causal {a.mean():.2f}, two readers {b.mean():.2f}, better: "
+              f"{ {'a': 'causal', 'b': 'two readers'}.get(better_of_two(a, b), 'neither')}")
+
+# %% [markdown]
+# ## Next
+#
+# All of this ran on one core, in NumPy. [Lesson 17](17_how_fast_can_numpy_go.ipynb) asks how far
+# that is from what the machine can do.

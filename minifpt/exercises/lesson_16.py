@@ -1,0 +1,166 @@
+"""Lesson 16, both directions."""
+
+import numpy as np
+
+from . import Case, exercise
+
+
+@exercise
+def prefix_mask(rng):
+    T = int(rng.integers(6, 9))
+    for P in (int(rng.integers(3, T - 2)), 0, T):
+        t, s = np.arange(T)[:, None], np.arange(T)
+        causal = s <= t
+        right = causal | (s < P)
+
+        def seen(out, T=T):
+            out = np.asarray(out)
+            if out.shape != (T, T) or not np.isin(out, (0, 1)).all():
+                raise ValueError("not a mask")
+            return out.astype(bool)
+
+        def same(other, seen=seen):
+            return lambda out: (seen(out) == other).all()
+
+        def no_mask(out, seen=seen):
+            try:
+                seen(out)
+            except (TypeError, ValueError):
+                return True
+            return False
+
+        both = (s < P) & (t < P)
+        yield Case((T, P), same(right), {
+            "return an array (T, T) of True and False": no_mask,
+            "that is the causal mask: the first P tokens see each other in both directions":
+                same(causal),
+            "everything sees everything: after the first P no token may look ahead":
+                same(np.ones((T, T), bool)),
+            "the prefix is one token too long": same(causal | (s <= P)),
+            "the prefix is one token too short": same(causal | (s < P - 1)),
+            "rows and columns are exchanged: row t says what token t sees": same(right.T),
+            "True says that a token is *seen*": same(~right),
+            "the tokens after the prefix see it as well, and each other backward": same(both),
+            "each token sees itself, too": same(right & (s != t)),
+            "a token after the prefix sees those before it, not only itself":
+                same(both | (s == t)),
+            "the tokens after the prefix see it as well": same(both | (causal & (s >= P))),
+            "a token after the prefix sees the others before it as well, not only the prefix":
+                lambda out, r=right, P=P, seen=seen: (seen(out)[:P] == r[:P]).all() and not (
+                    seen(out)[P:, P:].any()) and seen(out)[P:, :P].all(),
+        }, about=f"T = {T}, P = {P}: what does each token see?")
+
+
+@exercise
+def masked_gradient(rng):
+    B, T, V = (int(n) for n in rng.permutation([3, 6, 5]))
+    logits = 1.5 * rng.standard_normal((B, T, V))
+    y = np.full((B, T), -1)
+    places = rng.permutation(B * T)[:4]
+    y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
+    asked = y >= 0
+    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    p = e / e.sum(axis=-1, keepdims=True)
+    onehot = np.eye(V)[y]                                 # where y is -1, the last id
+    each = p - onehot
+    right = np.where(asked[:, :, None], each, 0) / 4
+    real = np.where(asked[:, :, None], onehot, 0)
+    return Case((logits, y), right, {
+        "a sum in place of a mean: divide by the number of questions": 4 * right,
+        "you divide by all positions: the mean is over those that are asked":
+            4 * right / (B * T),
+        "you divide by the number of passages": lambda out: any(
+            np.allclose(out, 4 * right / n) for n in (B, T)),
+        "positions that are not asked get a gradient, as if their byte was the last id: -1 counts "
+        "from the end": lambda out: any(np.allclose(out, each / n) for n in (1, 4, B * T)),
+        "positions that are not asked get a gradient: nothing is lost there":
+            lambda out: any(np.allclose(out, (p - real) / n) for n in (1, 4, B * T)),
+        "the truth is missing: probability minus truth": lambda out: any(
+            np.allclose(out, np.where(asked[:, :, None], p, 0) / n) for n in (1, 4)),
+        "the softmax is missing: probability minus truth, not score minus truth": lambda out: any(
+            np.allclose(out, np.where(asked[:, :, None], logits - onehot, 0) / n)
+            for n in (1, 4)),
+        "the gradient has the shape of the logits, with 0 where nothing is asked":
+            lambda out: np.shape(out) == (4, V),
+        "only the entry of the true byte: the others have a probability to lose as well":
+            lambda out: any(np.allclose(out, right * onehot * n) for n in (1, 4)),
+        "the softmax runs over the vocabulary, the last axis": lambda out: np.shape(
+            out) == right.shape and any(np.allclose(out, _other_axis(logits, onehot, asked, axis))
+                                        for axis in (0, 1)),
+    }, rtol=1e-5)
+
+
+def _other_axis(logits, onehot, asked, axis):
+    e = np.exp(logits - logits.max(axis=axis, keepdims=True))
+    p = e / e.sum(axis=axis, keepdims=True)
+    return np.where(asked[:, :, None], p - onehot, 0) / asked.sum()
+
+
+@exercise
+def missing_token(rng):
+    V = int(rng.integers(5, 9))
+    P = rng.dirichlet(np.full(V, 0.8), V) + 0.02
+    P /= P.sum(axis=1, keepdims=True)
+    left, right_id = (int(i) for i in rng.permutation(V)[:2])
+    product = P[left] * P[:, right_id]
+
+    def share(v):
+        return v / v.sum()
+
+    mean = (P[left] + share(P[:, right_id])) / 2
+    return Case((P, left, right_id), share(product), {
+        "the probabilities must sum to 1": product,
+        "that is what follows `left`: the right side is not used": P[left],
+        "that looks at the right side only": lambda p: np.allclose(p, share(P[:, right_id])) or (
+            np.allclose(p, P[:, right_id])),
+        "that is what *follows* `right`: it is the token that comes after the missing one":
+            lambda p: np.allclose(p, P[right_id]) or np.allclose(p, share(P[left] * P[right_id])),
+        "left and right are exchanged": share(P[right_id] * P[:, left]),
+        "a column for `left`: what follows it stands in its row":
+            share(P[:, left] * P[:, right_id]),
+        "a sum in place of a product: both must happen": lambda p: any(
+            np.allclose(p, w) for w in (mean, share(P[left] + P[:, right_id]),
+                                        P[left] + P[:, right_id])),
+        "a softmax of probabilities: they only have to be divided by their sum":
+            share(np.exp(product)),
+        "the logarithm must be undone before the sum is made 1": share(np.log(product)),
+    }, rtol=1e-5)
+
+
+@exercise
+def better_of_two(rng):
+    n = int(rng.integers(300, 500))
+    n += n % 2
+    shared = rng.gamma(0.8, 3.0, n)                       # hard questions are hard for both
+    noise = rng.uniform(0.05, 0.35, n)
+
+    def balanced(size):
+        """Numbers as often up as down, so that their mean is 0."""
+        half = size[:n // 2]
+        return rng.permutation(np.concatenate([half, -half]))
+
+    steady = 0.12 + balanced(noise)                       # about 10 standard errors, either sign
+    tie = 0.002 + balanced(noise)
+    one_large = balanced(noise)
+    one_large[rng.integers(n)] += 60.0
+    few = 4 + int(rng.integers(3))
+    cases = [("b", shared, shared - steady), ("a", shared - steady, shared),
+             ("neither", shared, shared - tie), ("neither", shared - tie, shared),
+             ("neither", shared + one_large, shared.copy()),
+             ("neither", shared[:few], shared[:few] - np.linspace(-1.3, 1.5, few))]
+    why = ["b is lower on the same questions, steadily: look at the difference of each question, "
+           "not at how the two spread",
+           "a is lower on the same questions, steadily: look at the difference of each question, "
+           "not at how the two spread",
+           "b is lower by far less than the standard error of the differences",
+           "a is lower by far less than the standard error of the differences",
+           "a single question makes the whole difference of the means",
+           "so few questions, and differences of both signs: nothing can be said"]
+    for i in rng.permutation(len(cases)):
+        right, a, b = cases[i]
+        yield Case((a, b), right, {
+            "return 'a', 'b' or 'neither'": lambda out: out not in ("a", "b", "neither"),
+            "the sign is the other way round: the lower loss is better":
+                lambda out, right=right: {out, right} == {"a", "b"},
+            why[i]: lambda out, right=right: out != right,
+        })
