@@ -46,3 +46,20 @@ def test_the_runs_of_lesson_13_are_the_measured_ones():
     results = read_rows(ROOT / "benchmarks" / "results" / "few.csv").results["few-digits"]
     for trunk, values in constants("13")["FEW_TESTS"].items():
         np.testing.assert_allclose(values, [accuracy(h) for h in results[trunk]], atol=0.051)
+
+
+def test_the_ladder_of_lesson_14_is_the_measured_one():
+    given = constants("14")
+    for file, task in (("xor", "bit XOR"), ("memory", "bit memory"), ("few", "few labels"),
+                       ("typos", "typos")):
+        measured, = read_rows(ROOT / "benchmarks" / "results" / f"{file}.csv").results.values()
+        for trunk, names in (("random", ["random"]), ("fair random", ["random (spread 0.55)"]),
+                             ("statistics", ["statistics", "statistics:minigpt-language"]),
+                             ("language", ["language"])):
+            runs = next(measured[name] for name in names if name in measured)
+            np.testing.assert_allclose(given["LADDER"][task][trunk],
+                                       [accuracy(h) for h in runs], atol=0.051)
+    measured = read_rows(ROOT / "benchmarks" / "results" / "memory-paper.csv")
+    for trunk, values in given["PAPER_SIZE"].items():
+        np.testing.assert_allclose(values, [
+            accuracy(h) for h in measured.results["bit-memory"][trunk]], atol=0.006)

@@ -67,7 +67,7 @@ def probe_gradient(rng):
             first(f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W)(out)),
         "that is one gradient for each example; add them up": lambda out: np.shape(out[1]) == (
             N, K),
-    })
+    }, rtol=1e-5)
 
 
 @exercise
@@ -118,7 +118,7 @@ def difference_interval(rng):
             "it is a minus b": near(interval(sign=-1)),
             "the lower end comes first": lambda out: np.allclose(out, (high, low)),
             "that is the standard error alone, without t": near(interval(t=1.0)),
-        }, rtol=1e-6)
+        }, rtol=1e-5)
 
     for n in rng.permutation([4, 5, 7]):
         yield case(int(n), int(n + rng.choice([2, 3])))
