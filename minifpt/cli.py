@@ -15,6 +15,7 @@ import numpy as np
 
 from . import __version__, fast, tasks
 from . import functional as F
+from .exercises import grade as grading
 from .exercises import own
 from .files import cache_folder, tokenizer, weights
 from .files.huggingface import HUB
@@ -227,6 +228,15 @@ def parser(argv=()):
     sub = command(check, "Say of each function of your own file whether it is done, wrong, with "
                          "a hint, or not written, and what is next.")
     sub.add_argument("file", type=path, metavar="FILE", help="what 'minifpt new' has begun")
+
+    sub = command(grade, "Check the notebooks and functional files that students hand in: "
+                         "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or "
+                         f"STUDENT.py. {grading.NOTE}")
+    sub.add_argument("folder", type=path, metavar="FOLDER", help="what was handed in")
+    sub.add_argument("--out", type=path, default=Path("grades"), metavar="FOLDER",
+                     help="gets grades.csv and summary.md (default: grades)")
+    sub.add_argument("--seconds", type=whole, default=60, help=(
+        "the most that one file may take, a quarter of it for each exercise (default: 60)"))
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
     sub.add_argument("--seed", type=seed, default=0)
@@ -519,6 +529,13 @@ def new(args):
 
 def check(args):
     return int(own.check(args.file) > 0)
+
+
+def grade(args):
+    rows = grading.grade(args.folder, args.out, args.seconds)
+    print(f"{len({row['student'] for row in rows})} students, "
+          f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
+          f"{args.out}: grades.csv summary.md")
 
 
 def gradcheck_command(args):

@@ -29,10 +29,11 @@ def apart(work, *args, quiet=20.0, most=120.0):
     """What the generator ``work`` ("module:function") gives for JSON arguments, in a new process
     in an empty folder that is its home: a list of rows, dicts with a ``name``.
 
-    ``work(*args, skip)`` yields ``{"begin": name}`` before each item but those to skip, and a row
-    after it.  An item that is silent for ``quiet`` seconds, or ends the process, gets a row
-    ``{"name": name, "lost": why}``, and a new process does the others.  Outside of the items the
-    name is "", and that is the end; so is the item at which ``most`` seconds are over.
+    ``work(*args, skip)`` yields ``{"begin": ""}`` once what it imports is there, ``{"begin":
+    name}`` before each item but those to skip, and a row after it.  An item that is silent for
+    ``quiet`` seconds, or ends the process, gets a row ``{"name": name, "lost": why}``, and a new
+    process does the others.  Outside of the items, and once ``most`` seconds are over, the name
+    is "", and that is the end.
     """
     found, end = [], time.monotonic() + most
     while True:
@@ -41,7 +42,9 @@ def apart(work, *args, quiet=20.0, most=120.0):
         if why is None:
             return found
         found.append({"name": begun, "lost": why})
-        if not begun or time.monotonic() >= end:
+        if begun and time.monotonic() >= end:
+            found.append({"name": "", "lost": f"Its {most:g} s are over; the rest was not run."})
+        if not found[-1]["name"]:
             return found
 
 
@@ -108,8 +111,6 @@ def _child():
     function = getattr(importlib.import_module(module), name)
     # Kept open: no later open() is needed, which a closed process might refuse.
     with open(path, "a", encoding="utf-8") as file:
-        file.write('{"ready": true}\n')                   # what it imports may take its time
-        file.flush()
         sys.argv, said = [""], Said()
         sys.stdout = sys.stderr = said
         for row in function(*json.loads(args)):
@@ -138,6 +139,8 @@ def close(others):
     This keeps a careless program from doing harm.  It does not hold one that means harm.
     """
     home, others = (os.path.realpath(path) for path in (Path.home(), others))
+    free = home, os.path.realpath(sys.prefix), os.path.dirname(os.path.dirname(
+        os.path.realpath(__file__)))                      # should they lie below others
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
     def below(path, folder):
@@ -154,7 +157,7 @@ def close(others):
             paths = args[:2] if event in ("os.rename", "os.link", "os.symlink") else args[:1]
             changes = event in NO_CHANGE or (event == "open" and args[2] & writing)
             for path in paths:
-                if below(path, others):
+                if below(path, others) and not any(below(path, folder) for folder in free):
                     raise PermissionError(f"{event}: the work of others is closed")
                 if changes and below(path, home) is False and path != os.devnull:
                     raise PermissionError(f"{event}: files are written in the home folder only")
