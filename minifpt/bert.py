@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from . import fast
 from . import functional as F
-from .fast import residual_backward
 from .files import huggingface, one_line, read_json
 from .gpt2 import config_of
 from .layers import Block, Layer, LayerNorm, Positions
@@ -47,11 +47,11 @@ class PostNormBlock(Block):
         dm = self.mlp.backward(dy, cache["mlp"])
         if cache["ln_1"] is None:
             return None
-        dy = self.ln_1.backward(residual_backward(dy, dm), cache["ln_1"])
+        dy = self.ln_1.backward(fast.residual_backward(dy, dm), cache["ln_1"])
         if cache["attn"] is None:
             return None
         da = self.attn.backward(dy, cache["attn"])
-        return residual_backward(dy, da) if cache["need_dx"] else None
+        return fast.residual_backward(dy, da) if cache["need_dx"] else None
 
 
 class BERT(Layer):

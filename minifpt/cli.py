@@ -8,12 +8,15 @@ import platform
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from . import __version__, fast, tasks
 from . import functional as F
+from .exercises import grade as grading
+from .exercises import own
 from .files import cache_folder, tokenizer, weights
 from .files.huggingface import HUB
 from .fpt import FPT
@@ -139,6 +142,10 @@ def parser(argv=()):
                      help="go on from the checkpoint in --out, or in the task's newest run")
     sub.add_argument("--checkpoint-every", type=whole, default=500, metavar="STEPS",
                      help="default: 500")
+    sub.add_argument("--functional", type=path, metavar="FILE", help=(
+        "run the functions of this file, begun by 'minifpt new', in place of the library's"))
+    sub.add_argument("--anyway", action="store_true",
+                     help="train even if one of them is wrong")
     task_options(sub)
 
     sub = command(compare, "Train several trunks on several tasks, with several seeds, or lay runs "
@@ -215,6 +222,23 @@ def parser(argv=()):
     sub.add_argument("--frames", type=int, default=24, metavar="N",
                      help="how many pictures (default: 24)")
     task_options(sub, runs=True)
+
+    sub = command(new, "Write the skeleton of a functional.py of your own: every signature and "
+                       "formula of the mathematics, the bodies to be written.")
+    sub.add_argument("file", type=path, metavar="FILE", help="a new file, such as mine.py")
+
+    sub = command(check, "Say of each function of your own file whether it is done, wrong, with "
+                         "a hint, or not written, and what is next.")
+    sub.add_argument("file", type=path, metavar="FILE", help="what 'minifpt new' has begun")
+
+    sub = command(grade, "Check the notebooks and functional files that students hand in: "
+                         "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or "
+                         f"STUDENT.py. {grading.NOTE}")
+    sub.add_argument("folder", type=path, metavar="FOLDER", help="what was handed in")
+    sub.add_argument("--out", type=path, default=Path("grades"), metavar="FOLDER",
+                     help="gets grades.csv and summary.md (default: grades)")
+    sub.add_argument("--seconds", type=whole, default=60, help=(
+        "the most that one file may take, a quarter of it for each exercise (default: 60)"))
 
     sub = command(gradcheck_command, "Hold every hand-written gradient against a numerical one.")
     sub.add_argument("--seed", type=seed, default=0)
@@ -349,9 +373,15 @@ def train(args):
     out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     options = tasks.defaults_of(task) | given(args, "steps", "batch_size", "lr", "schedule",
                                               "dropout")
-    model, history = experiments.run(
-        task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
-        source=task_names(args)[0], checkpoint_every=args.checkpoint_every, **options)
+    if args.anyway and not args.functional:
+        raise ValueError("train: --anyway is for --functional FILE")
+    with own.using(args.functional, args.anyway) if args.functional else nullcontext() as mine:
+        for r in mine.wrong if mine else ():
+            print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
+        model, history = experiments.run(
+            task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
+            source=task_names(args)[0], checkpoint_every=args.checkpoint_every,
+            config=mine and mine.settings, **options)
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     held_out = task.test_set() if hasattr(task, "test_set") else None
@@ -359,6 +389,8 @@ def train(args):
     print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+    if mine:
+        print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times")
 
 
 def attention(args):
@@ -480,6 +512,23 @@ def print_rows(rows):
     """Print {name: value}, a line each."""
     for name, value in rows.items():
         print(f"{name:18} {value}")
+
+
+def new(args):
+    own.new(args.file)
+    print(f"{args.file}: {len(own.FUNCTIONS)} functions to write; 'minifpt check {args.file}' says "
+          "what is next")
+
+
+def check(args):
+    return int(own.check(args.file) > 0)
+
+
+def grade(args):
+    rows = grading.grade(args.folder, args.out, args.seconds)
+    print(f"{len({row['student'] for row in rows})} students, "
+          f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
+          f"{args.out}: grades.csv summary.md")
 
 
 def gradcheck_command(args):

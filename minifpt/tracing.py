@@ -150,7 +150,7 @@ class Trace:
                 return ours(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             if isinstance(bound.arguments.get("past"), fast.KeyValues):
-                bound.arguments["past"] = _before(**bound.arguments)
+                bound.arguments["past"] = before(**bound.arguments)
             *_, last = bound.arguments.values()           # a backward pass's cache
             # A forward pass before the trace left the cache of a fast form.
             run = ours if back and type(last).__module__ == fast.__name__ else function
@@ -274,7 +274,7 @@ def swapped(table, key, value):
             del table[key]
 
 
-def _before(past, qkv, n_head, **_):
+def before(past, qkv, n_head, **_):
     """``(k, v)`` of the tokens before these, from a ``KeyValues``, which takes these in."""
     before = past.so_far()
     past.extend(*F.split_heads(qkv, n_head)[1:])

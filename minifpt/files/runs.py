@@ -208,14 +208,15 @@ def open_folder(out, resume, run):
 
 def check_same(path, before, now, what):
     """Raise a ``ValueError`` for settings that are not those of before; a run at a constant rate
-    may be made longer, and its task's file be found by another path."""
-    for key, value in now.items():
-        if key == "source":
+    may be made longer, and its task's file, or that of its functions, be found by another path."""
+    for key, value in ({"functional_hash": None} | now).items():
+        if key in ("source", "functional"):
             continue
         was = before.get(key)
         longer = (key == "steps" and now["schedule"] == "constant"
                   and type(was) is int and 0 < was < value)
         if was != value and not longer:
-            hint = {"data_crc": ": other data", "trunk_crc": ": other weights"}.get(key, "")
+            hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
+                    "functional_hash": ": --functional must name the same functions"}.get(key, "")
             was, value = (textwrap.shorten(str(x), 100) for x in (was, value))
             raise ValueError(f"{path}: {what} {key} = {was}, not {value}{hint}")

@@ -72,15 +72,17 @@ def read_option(what, value, parameter):
         raise ValueError(f"{what} must be {expected}, got '{value}'") from None
 
 
-def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, **options):
+def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
+        **options):
     """One run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
     ``source`` is what :func:`make_task` made the task from, if not by its own name; it is kept
-    in ``config.json``, as is the model, so that the run can be read back.  ``options`` go to
-    :func:`minifpt.train`.  Returns (model, history).
+    in ``config.json``, as is the model, so that the run can be read back, and ``config``.
+    ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
     fpt = build(task, model, freeze, seed, dropout)
-    config = {"source": source or task.name, "model": TrunkSpec.parse(model).text,
+    config = (config or {}) | {
+              "source": source or task.name, "model": TrunkSpec.parse(model).text,
               "freeze": str(FreezeMask.parse(freeze)),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}

@@ -1,0 +1,405 @@
+# %% [markdown]
+# # 18. Your own
+#
+# **You have derived every gradient of a GPT-2. Can you write them all into one file, so that a
+# real model trains on nothing else, and will you notice if one of them is wrong?**
+#
+# After this lesson you can
+#
+# - write a file of operations that the library runs in place of its own;
+# - have each function checked, and read which gradient is wrong and why;
+# - say why a falling loss does not prove that a gradient is right;
+# - train a frozen language model on your own mathematics until it computes XOR.
+#
+# You need lessons [1](01_gradients_by_hand.ipynb) to [6](06_gpt2_whole.ipynb), and half an hour of
+# [lesson 0](00_a_language_model_learns_xor.ipynb). To read on and run takes 45 minutes; to write
+# the whole file, a weekend.
+
+# %%
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import check, own
+from minifpt.functional import (
+    DropoutCache,
+    LinearCache,
+    SoftmaxCache,
+    dropout_backward,
+    merge_heads,
+)
+from minifpt.layers import Block
+from minifpt.lesson import color, figure, picture, reveal, show
+from minifpt.tracing import swapped
+
+# %% [markdown]
+# ## An empty file
+#
+# `minifpt new mine.py` on the command line writes the file that this lesson is about, and so does
+# `own.new`. It is `minifpt/functional.py` without its bodies: for each function the signature, the
+# shapes and the formula. The caches and a few helpers are there. Here it goes into a temporary
+# folder, so that this notebook leaves nothing behind. For your own work choose a folder of yours.
+
+# %%
+folder = tempfile.TemporaryDirectory()
+mine = Path(folder.name) / "mine.py"
+own.new(mine)
+
+text = mine.read_text(encoding="utf-8")
+start, end = (text.index(f"def {name}(") for name in ("softmax", "dropout"))
+print(text[start:end].rpartition("\n# ---")[0].strip())
+
+# %% [markdown]
+# `minifpt check mine.py`, or `own.check(mine)`, goes through the file in the order of the lessons.
+# A forward pass is compared with the library's, on fresh numbers. A backward pass is held against
+# central differences of *your* forward pass (lesson 1). What is not written yet is the library's.
+# So the file works from its first line on, and you can write it in any order.
+#
+# How many functions are there to write before bit XOR trains on nothing but your mathematics? We
+# trace one step of the frozen language model of lesson 0 and count.
+
+# %%
+guess = ...
+
+# %%
+task = minifpt.tasks.get("bit-xor")
+
+
+def make(seed=0):
+    trunk = minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0)
+    model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
+    model.freeze(minifpt.FreezeMask.fpt())
+    return model
+
+
+model, (x, y) = make(), task.batch(np.random.default_rng(0), 8)
+with minifpt.trace(model) as t:
+    logits, cache = model.forward(x, train=True, rng=np.random.default_rng(0))
+    loss, dlogits = task.loss(logits, y)
+    model.backward(dlogits, cache)
+called = {f"{step.op}_backward" if step.backward else step.op for step in t.steps}
+reveal(guess, len(called), f"of {len(own.FUNCTIONS)}")
+for lesson in sorted({own.FUNCTIONS[name] for name in called}):
+    print(f"lesson {lesson}:", *(name for name, of in own.FUNCTIONS.items()
+                                 if of == lesson and name in called))
+print("not called:", *(name for name in own.FUNCTIONS if name not in called))
+
+# %% [markdown]
+# What a language model needs on top of that is `embedding` and `unembedding`; the other activation
+# functions and the LSTM are for other trunks.
+#
+# ## The first pair
+#
+# You would write into the file with an editor. Here a cell holds the function, and `own.put` puts
+# it where it belongs. We begin with lesson 1. A row of the linear layer is a token, so the sums
+# run over all axes but the last.
+
+# %%
+def linear(x, w, b, need=(True, True, True)):
+    return x @ w + b, LinearCache(x, w, need)
+
+
+def linear_backward(dy, cache):
+    x, w, _ = cache
+    rows = tuple(range(dy.ndim - 1))                      # batch and tokens
+    return dy @ w.T, np.tensordot(x, dy, (rows, rows)), dy.sum(axis=rows)
+
+
+def look(*names):
+    """What the check says of some functions."""
+    for result in own.results(mine):
+        if result.name in names:
+            print(result)
+
+
+own.put(mine, linear, linear_backward)
+look("linear", "linear_backward", "softmax")
+
+# %% [markdown]
+# `need` says which gradients are wanted (lesson 7). We leave it alone, compute them all,
+# and the library throws away those that nobody asked for: slower, and right.
+#
+# ## A wrong one
+#
+# Now lesson 2, with a mistake that is easily made. For a row $y$ `(N,)` of a softmax
+#
+# $$ dx_i = y_i \Big( dy_i - \sum_j dy_j\, y_j \Big) $$
+#
+# The sum is there because all outputs of a row share one denominator. We forget it.
+
+# %%
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+    return y, SoftmaxCache(y)
+
+
+def softmax_backward(dy, cache):
+    return cache.y * dy                                   # and the sum?
+
+
+own.put(mine, softmax, softmax_backward)
+look("softmax", "softmax_backward")
+
+# %% [markdown]
+# It names the operation, the gradient and the mistake. That works for mistakes that it knows; for
+# any other it says by how much yours and the right one differ, and where. `own.using`, and
+# `minifpt train bit-xor --functional mine.py`, do not train on such a file:
+
+# %%
+try:
+    with own.using(mine):
+        print("it trains")
+except ValueError as e:
+    print(str(e).replace(f"{mine}", "mine.py"))
+
+# %% [markdown]
+# Is that too strict? A softmax that is a little wrong sits inside attention, and most of the
+# gradient goes past it along the residual stream (lesson 6). Let us see. We write three files, each
+# with one mistake in one backward pass, and the rest of the library:
+#
+# - *no sum*: the softmax above;
+# - *no √D*: attention's backward without its factor $1/\sqrt D$ (lesson 5);
+# - *a mean for a sum*: layer norm's `dw`, averaged over the tokens (lesson 3).
+#
+# `anyway=True` (on the command line `--anyway`) trains in spite of the check. How many of the three
+# reach 99 % in 350 steps?
+
+# %%
+guess = ...                                               # of 3
+
+# %%
+STEPS = 350
+
+
+def train(path, anyway=False):
+    """History of bit XOR on the functions of a file, and what ran."""
+    with own.using(path, anyway) as file:
+        history = minifpt.train(make(), task, STEPS, batch_size=8, lr=3e-3, eval_every=25,
+                                test_examples=64, progress=False)
+    return history, file
+
+
+def attention_backward(dy, cache):
+    q, k, v, A, mask = cache
+    B, H, T, D = q.shape
+    dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
+    kept = A if mask is None else A * mask
+    dA = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))
+    dS = softmax_backward(dA, SoftmaxCache(A))            # / math.sqrt(D)
+    parts = dS @ k, dS.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ dy
+    return np.concatenate([merge_heads(part) for part in parts], axis=-1)
+
+
+def layer_norm_backward(dy, cache):
+    xhat, rstd, w, _ = cache
+    g = dy * w
+    along = (g * xhat).mean(axis=-1, keepdims=True)
+    dx = (g - g.mean(axis=-1, keepdims=True) - xhat * along) * rstd
+    rows = tuple(range(dy.ndim - 1))
+    return dx, (dy * xhat).mean(axis=rows), dy.sum(axis=rows)
+
+
+wrong = {"no sum": softmax_backward, "no √D": attention_backward,
+         "a mean for a sum": layer_norm_backward}
+histories = {}
+for i, (name, function) in enumerate(tqdm(wrong.items(), desc="three wrong files")):
+    broken = Path(folder.name) / f"broken_{i}.py"
+    own.new(broken)
+    own.put(broken, function)
+    histories[name], file = train(broken, anyway=True)
+    print(f"{name}: {file.wrong[0].name}, {file.wrong[0].hint}")
+
+# %%
+reached = {name: history["test_accuracy"].max() >= 0.99 for name, history in histories.items()}
+reveal(guess, sum(reached.values()))
+for name, history in histories.items():
+    print(f"{name:17} {100 * history[-1]['test_accuracy']:5.1f} % after {STEPS} steps, at best "
+          f"{100 * history['test_accuracy'].max():.1f} %")
+
+# %% [markdown]
+# Two of the mistakes keep it from 99 %, though only the gradient *inside* attention is touched. The
+# third does no harm that you could see. Its `dw` has the right direction and the wrong length, and
+# Adam divides the length away (lesson 12). Change the optimizer, and it will come back.
+#
+# So a loss that falls shows that enough of the gradient is right. And a loss that does not fall
+# would not tell you which function to look at. A check of each function alone tells both.
+#
+# ## Mended
+#
+# The sum goes back in.
+
+# %%
+def softmax_backward(dy, cache):
+    y = cache.y
+    return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
+
+
+own.put(mine, softmax_backward)
+look("softmax", "softmax_backward")
+
+# %% [markdown]
+# ## The rest
+#
+# Now it is your turn: all the other functions. If you want to go on without them, the next cell
+# takes them from `solutions/18_functional.py`, in which each is written in as few lines as ours.
+# (If you have a file of your own, write `mine = Path("mine.py")` here and leave `put` out.)
+
+# %%
+own.put(mine, own.solution())
+left = own.check(mine)
+
+# %% [markdown]
+# Each part is right. Is the whole? The language model that ships reads a text, first with the
+# library's functions, then with yours. Both losses are in nats a byte, so a model that knows
+# nothing has $\ln 256$.
+
+# %%
+words = ("The door stood open, and there was no light in the hall. Somebody has been here, said "
+         "the old man, and he put his hand upon the table, where the dust of a winter lay.")
+ids = np.array([list(words.encode())])                    # (1, T + 1)
+lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
+
+
+def nats():
+    return float(F.cross_entropy(lm.logits(ids[:, :-1]), ids[:, 1:])[0])
+
+
+library = nats()
+with own.using(mine) as file:
+    yours = nats()
+print(f"library {library:.6f}, yours {yours:.6f}, nothing known {math.log(256):.6f}")
+print("that took", file.calls.total(), "calls of your functions")
+
+# %% [markdown]
+# ## It trains
+#
+# The same model, frozen, learns XOR, and every operation and every gradient of it is in your file.
+# At which step does it reach 99 %, in tests every 25 steps?
+
+# %%
+guess = ...
+
+# %%
+history, file = train(mine)
+good = history["test_accuracy"] >= 0.99
+reveal(guess, int(history["step"][good.argmax()]) if good.any() else "never")
+print(f"{100 * history[-1]['test_accuracy']:.1f} % of the bits after {STEPS} steps")
+
+fig, (ax,) = figure(width=7.6, height=3.2)
+for (name, wrong_one), style in zip(histories.items(), ("--", "-.", ":"), strict=True):
+    ax.plot(wrong_one["step"], 100 * wrong_one["test_accuracy"], style, color=color.ochre,
+            label=f"wrong: {name}")
+ax.plot(history["step"], 100 * history["test_accuracy"], color=color.trained, linewidth=2.5,
+        label="your file")
+ax.axhline(50, color=color.grey, linewidth=0.8)
+ax.set(xlabel="step", ylabel="bits right (%)", ylim=(42, 102),
+       title="A frozen language model learns XOR on your gradients")
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+picture(fig)
+
+# %% [markdown]
+# Was it really your file? While `own.using` is open, each function of the library is exchanged for
+# yours. Nothing else of the model knows of it: `Block` calls what stands under the name.
+
+# %%
+show(swapped, Block.backward)
+for name, count in file.calls.most_common():
+    print(f"{count:8,}  {name}")
+
+# %% [markdown]
+# (Your `softmax` and `log_sum_exp` are not in the list, because your `attention` and your
+# `cross_entropy` call them inside the file.)
+#
+# ## What is yours
+#
+# The mathematics: everything in which a number is computed from numbers on the way to the loss and
+# back. What the library adds is bookkeeping. Layers keep the parameters and call your functions one
+# after the other, there and back (lesson 6). The mask says which gradients are added up (lesson 7).
+# Adam takes them from there (lesson 12), and the task draws bits. On the command line it is
+#
+#     minifpt train bit-xor --functional mine.py
+#
+# and the run's `config.json` has the name and a hash of your file, so that `--resume` goes on with
+# the same functions and no others.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/18_your_own.py`.
+#
+# **1.** Models train in float32. Scores are divided by $\sqrt D$, and what comes back must have the
+# dtype that went in, or the whole model turns into another one without a word. $S$ `(T, U)` is
+# float32 or float64, $D$ is an `int`.
+
+# %%
+def scaled(S, D):
+    """S (T, U) of float32 or float64, D an int -> S / sqrt(D), an array of the same dtype"""
+    return ...
+
+
+check("scaled", scaled)
+
+
+# %% [markdown]
+# **2.** An operation that is not in the file. **Swish** with a learned slope: $y = x\,\sigma(\beta
+# x)$ with $x$ `(B, T, C)`, $\beta$ `(C,)`, and $\sigma(a) = 1 / (1 + e^{-a})$, whose derivative is
+# $\sigma\,(1 - \sigma)$. Write its backward pass.
+
+# %%
+def swish_backward(dy, x, beta):
+    """dy, x (B, T, C), beta (C,) -> dx (B, T, C), dbeta (C,)"""
+    dx = ...
+    dbeta = ...
+    return dx, dbeta
+
+
+check("swish_backward", swish_backward)
+
+
+# %% [markdown]
+# **3.** What the layers do for you: a chain. `pairs` is a list of `(forward, backward)`, as in your
+# file: `y, cache = forward(x)` and `dx = backward(dy, cache)`. The first takes $x$, each next one
+# what the one before gave, and $dy$ belongs to the last. A pair may stand in the list twice.
+
+# %%
+def chain_backward(pairs, x, dy):
+    """pairs [(forward, backward)], x and dy of one shape -> dx, of that shape"""
+    return ...
+
+
+check("chain_backward", chain_backward)
+
+
+# %% [markdown]
+# **4.** *Open.* How wrong may a gradient be? Write a backward pass of softmax that is wrong, and
+# whose cosine with the right one is at least 0.85,
+#
+# $$ \cos = \frac{\sum a\, b}{\sqrt{\sum a^2 \, \sum b^2}} $$
+#
+# over many random rows; a multiple of the right one does not count. The next cell trains with it.
+# Does it reach 99 %? Is the cosine a good measure, or is there one with a smaller cosine that
+# trains better?
+
+# %%
+def wrong_but_useful(dy, y):
+    """dy, y (..., N), y a softmax -> not quite dx (..., N)"""
+    return ...
+
+
+check("wrong_but_useful", wrong_but_useful)
+
+# %%
+if wrong_but_useful(y=np.full((1, 2), 0.5), dy=np.array([[1.0, 2.0]])) is not ...:
+    with swapped(vars(F), "softmax_backward", lambda dy, c: wrong_but_useful(dy, c.y)):
+        history = minifpt.train(make(), task, STEPS, batch_size=8, lr=3e-3, eval_every=50)
+    print([f"{100 * accuracy:.0f} %" for accuracy in history["test_accuracy"]])
+
+# %% [markdown]
+# **Next**: there is no next lesson. Take your file to a task of your own
+# (`minifpt train FILE.py:CLASS --functional mine.py`), or to a model of your own: your functions, a
+# file of weights, and ten lines as in [lesson 6](06_gpt2_whole.ipynb).

@@ -1,0 +1,280 @@
+"""Whether a reader's form of a function of ``functional`` is right: its values, its gradients.
+
+A forward pass is held against the library's, a backward pass against finite differences of the
+reader's own forward pass, both with fresh numbers in float64.
+"""
+
+import copy
+import inspect
+
+import numpy as np
+
+from .. import functional as F
+from ..gradients import gradcheck
+from ..tracing import swapped
+from . import Case, Result, _hint, _same
+from .mistakes import mistakes
+
+NOT_WRITTEN, WRONG = "not answered yet", "not right yet"
+
+
+class Wrong(Exception):
+    """A function of the reader's is wrong; the text is the hint."""
+
+
+def examine(own, name, seed=None):
+    """The :class:`Result` of one function of a reader's file, an :class:`own.Own`; ``seed`` fixes
+    the numbers."""
+    if name not in own.functions:
+        return Result(name, NOT_WRITTEN)
+    op, rng = name.removesuffix("_backward"), np.random.default_rng(seed)
+    try:
+        with np.errstate(all="ignore"):
+            (forward if name == op else backward)(own, op, rng)
+    except Wrong as e:
+        return Result(name, WRONG, str(e))
+    except NotImplementedError:
+        return Result(name, NOT_WRITTEN)
+    return Result(name, "passed")
+
+
+def questions(op, rng):
+    """[(inputs, options)] of a few calls of an operation; no two axes are equal but where a
+    mistake shows only there.  The option ``rng`` is a seed."""
+    n, seed = rng.standard_normal, int(rng.integers(1 << 30))
+    qkv, ids = n((2, 4, 18)), rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
+    return {
+        "linear": lambda: [((n((2, 3, 5)), n((5, 4)), n(4)), {}),
+                           ((n((3, 4)), n((4, 4)), n(4)), {})],
+        "embedding": lambda: [((ids, n((7, 4))), {})],
+        "unembedding": lambda: [((n((2, 3, 4)), n((5, 4))), {})],
+        "positions": lambda: [((n((2, 3, 4)), n((7, 4))), {"start": 2}),
+                              ((n((2, 3, 4)), n((7, 4))), {})],
+        "layer_norm": lambda: [((3 + n((2, 3, 5)), n(5), n(5)), {"eps": 0.3}),
+                               ((0.01 * n((3, 5)), n(5), n(5)), {})],
+        "gelu": lambda: [((2 * n((3, 4)),), {})], "gelu_exact": lambda: [((2 * n((3, 4)),), {})],
+        "relu": lambda: [((np.copysign(np.abs(n((3, 4))) + 0.1, n((3, 4))),), {})],
+        "softmax": lambda: [((n((2, 3, 4)),), {})],
+        "dropout": lambda: [((n((30, 40)),), {"p": 0.25, "rng": seed}),
+                            ((n((3, 4)),), {"p": 0.0, "rng": seed})],
+        "attention": lambda: [
+            ((qkv,), {"n_head": 2}), ((qkv,), {"n_head": 2, "causal": False}),
+            ((qkv,), {"n_head": 2, "p": 0.25, "rng": seed})],
+        "lstm": lambda: [((n((2, 4, 3)), n((3, 8)), n((2, 8)), n(8)), {})],
+        "residual": lambda: [((n((2, 3, 4)), n((2, 3, 4))), {})],
+        "last_tokens": lambda: [((n((2, 5, 3)),), {"n": 2})],
+        "log_sum_exp": lambda: [((n((2, 3, 4)),), {})],
+        "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}[op]()
+
+
+def far_questions(op, rng):
+    """More for the forward pass: large numbers, and tokens that came before."""
+    n = rng.standard_normal
+    large = 1e3 * n((3, 4)) + 1e4 * np.arange(3)[:, None]
+    return {"softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
+            "cross_entropy": [((large, np.array([1, 0, 3])), {})],
+            "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
+                                                                  n((2, 2, 4, 3)))})],
+            }.get(op, [])
+
+
+def fresh(options):
+    """Options of a call, with a new generator where they have a seed."""
+    return {k: np.random.default_rng(v) if k == "rng" else v for k, v in options.items()}
+
+
+def run(own, name, *inputs, **options):
+    """What a function of the reader's returns.  Raises :class:`Wrong` where it raises, or changes
+    its inputs."""
+    given = copy.deepcopy(inputs)
+    try:
+        result = own.functions[name](*given, **fresh(options))
+    except NotImplementedError:
+        raise
+    except Exception as e:
+        where = own.line(e)
+        raise Wrong(f"It raised {type(e).__name__}: {' '.join(str(e).split())}"
+                    + f" ({where})" * bool(where) + ".") from None
+    for a, b in zip(given, inputs, strict=True):
+        if isinstance(b, np.ndarray) and not np.array_equal(a, b):
+            raise Wrong("It changes one of its arguments in place: work on a copy.")
+    return result
+
+
+def pair(own, op, *inputs, **options):
+    """y and the cache of a forward pass of the reader's."""
+    result = run(own, op, *inputs, **options)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise Wrong("Return two things: y, and the cache that the backward pass will read.")
+    if result[0] is None or result[0] is ...:
+        raise NotImplementedError
+    return result
+
+
+def in_float32(arrays):
+    """float64 arrays as float32, the others as they are."""
+    return [a.astype(np.float32) if getattr(a, "dtype", None) == np.float64 else a for a in arrays]
+
+
+def same_dtype(values):
+    """Raise :class:`Wrong` where an array of what float32 went into is not float32."""
+    for value in values:
+        if np.ndim(value) and np.asarray(value).dtype != np.float32:
+            raise Wrong("float32 comes in and another type goes out: a NumPy number such as "
+                        "np.sqrt(2) turns the array into float64, math.sqrt(2) does not.")
+
+
+def forward(own, op, rng):
+    """Raise :class:`Wrong` for a forward pass that is not the library's."""
+    for inputs, options in [*questions(op, rng), *far_questions(op, rng)]:
+        y, _ = pair(own, op, *inputs, **options)
+        if op == "dropout":
+            dropped_out(own, y, inputs[0], **options)
+        else:
+            # The reader's dropout may draw in another way.
+            dropout = own.functions.get("dropout", F.dropout)
+            with swapped(vars(F), "dropout", dropout):
+                right = vars(F)[op](*inputs, **fresh(options))[0]
+                wrong = {hint: f(*inputs, **fresh(options))[0] for hint, f in mistakes(op)}
+            if not _same(y, right, 1e-9):
+                raise Wrong(_hint(y, Case(inputs, right, wrong, 1e-9)))
+        if "past" not in options:
+            same_dtype([pair(own, op, *in_float32(inputs), **options)[0]])
+
+
+def dropped_out(own, y, x, p, rng):
+    """Raise :class:`Wrong` for what is no inverted dropout; how it draws is the reader's choice."""
+    if np.shape(y) != x.shape:
+        raise Wrong(f"The result has shape {np.shape(y)}, expected {x.shape}.")
+    if p == 0:
+        if not np.array_equal(y, x):
+            raise Wrong("With p = 0, y is x.")
+        return
+    kept, share = y != 0, float(np.mean(y != 0))
+    if abs(share - (1 - p)) > 0.08:
+        raise Wrong(f"With p = {p}, {100 * share:.0f} % of the entries are kept, expected "
+                    f"{100 * (1 - p):.0f} %: p is the share that is dropped.")
+    if not np.allclose(y[kept], x[kept] / (1 - p), rtol=1e-4):
+        raise Wrong("What is kept is multiplied by 1/(1-p), so that the mean stays."
+                    + " That factor is missing." * np.allclose(y[kept], x[kept]))
+    again, other = (pair(own, "dropout", x, p=p, rng=seed)[0] for seed in (rng, rng + 1))
+    if not np.array_equal(y, again) or np.array_equal(y, other):
+        raise Wrong("Draw from rng, the generator that is passed.")
+
+
+def backward(own, op, rng):
+    """Raise :class:`Wrong` for a backward pass that does not belong to its forward pass: the
+    reader's, or the library's where there is none that runs."""
+    simple = vars(F)[op]
+    ahead, right_ahead = simple, True
+    if op in own.functions:
+        try:
+            forward(own, op, np.random.default_rng(rng.integers(1 << 30)))
+            ahead = own.functions[op]
+        except Wrong:
+            right_ahead, ahead = False, own.functions[op]
+        except NotImplementedError:
+            pass
+    asked = questions(op, rng)
+    for inputs, options in asked:
+        one_backward(own, op, ahead, right_ahead, inputs, options, rng)
+    if "need" in inspect.signature(simple).parameters and ahead is not simple and right_ahead:
+        heeds_need(own, op, *asked[0][0])
+
+
+def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
+    """:func:`backward` for one call of the forward pass ``ahead``."""
+    name, parameters = f"{op}_backward", list(inspect.signature(vars(F)[op]).parameters)
+    if op == "residual":                                  # its branch is a function of x
+        factor, inputs = inputs[1], inputs[:1]
+    names = [n for n, x in zip(parameters, inputs, strict=False) if x.dtype == np.float64]
+
+    def pass_ahead(function):
+        if op == "residual":
+            return lambda x: function(x, factor.astype(x.dtype) * x)
+        return lambda *x: function(*x, **fresh(options))
+
+    def gradients(function, dy, cache):
+        grads = function(dy, factor.astype(dy.dtype) * dy if op == "residual" else cache)
+        return grads if len(names) > 1 else (grads,)
+
+    def mine(dy, cache):
+        return gradients(lambda *given: run(own, name, *given), dy, cache)
+
+    try:
+        y, cache = pass_ahead(ahead)(*inputs)
+    except Exception:
+        raise Wrong(f"Your {op} does not run, so there is nothing to hold this against.") from None
+    dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
+    grads = mine(dy, cache)
+    well_formed(grads, names, inputs)
+    report = gradcheck(pass_ahead(ahead), mine, inputs, names=parameters,
+                       seed=int(rng.integers(1 << 30)))
+    if not report:
+        with swapped(vars(F), "dropout", own.functions.get("dropout", F.dropout)):
+            _, cache = pass_ahead(vars(F)[op])(*inputs)
+            right = gradients(vars(F)[name], dy, cache)
+            wrong = [(hint, gradients(f, dy, cache)) for hint, f in mistakes(name)]
+        said = [f"d{n}{part_of_qkv(grad, good) if n == 'qkv' else ''} is wrong. " + (
+            _hint(grad, Case((), good, {hint: w[i] for hint, w in wrong}, 1e-6))
+            if right_ahead and not _same(grad, good, 1e-6) else differs(report, n))
+            for i, (n, grad, good) in enumerate(zip(names, grads, right, strict=True))
+            if not report.errors.get(n, 0.0) <= report.tolerance]
+        raise Wrong(" ".join(said))
+    _, cache = pass_ahead(ahead)(*in_float32(inputs))
+    same_dtype(mine(np.float32(dy) if np.ndim(dy) else dy, cache))
+
+
+def well_formed(grads, names, inputs):
+    """Raise :class:`Wrong` where there is not a gradient for each floating-point input, of its
+    shape."""
+    d, shapes = ", ".join(f"d{n}" for n in names), [
+        x.shape for x in inputs if x.dtype == np.float64]
+    if all(g is None or g is ... for g in (grads if isinstance(grads, (tuple, list)) else [0])):
+        raise NotImplementedError
+    if not isinstance(grads, (tuple, list)) or len(grads) != len(names):
+        raise Wrong(f"Return {len(names)} gradients: {d}.")
+    found = [np.shape(g) for g in grads]
+    if found != shapes and sorted(found) == sorted(shapes):
+        raise Wrong(f"Return the gradients in the order of the inputs: {d}.")
+    for n, grad, shape in zip(names, grads, shapes, strict=True):
+        if grad is None or isinstance(grad, tuple) or np.shape(grad) != shape:
+            what = f"a {type(grad).__name__}" if grad is None or isinstance(grad, tuple) else (
+                f"of shape {np.shape(grad)}")
+            raise Wrong(f"d{n} is {what}, expected an array of {n}'s shape {shape}.")
+
+
+def part_of_qkv(grad, good):
+    """Which of dq, dk, dv differ, in words."""
+    parts = zip("qkv", np.split(grad, 3, axis=-1), np.split(good, 3, axis=-1), strict=True)
+    wrong = [f"d{n}" for n, a, b in parts if not _same(a, b, 1e-6)]
+    return f" ({', '.join(wrong)})" if wrong else ""
+
+
+def differs(report, name):
+    """The numbers of a gradient check in words."""
+    worst, where, analytical, numerical = report.worst
+    if worst != name:
+        return "It does not fit the differences of your forward pass."
+    at = f" at [{', '.join(map(str, where))}]" if isinstance(where, tuple) else ""
+    return (f"It does not fit your forward pass: yours is {analytical:.4g}{at}, differences give "
+            f"{numerical:.4g}.")
+
+
+def heeds_need(own, op, *inputs):
+    """Raise :class:`Wrong` where a gradient is another one, or none, when it alone is wanted."""
+    def gradients(need):
+        _, cache = pair(own, op, *inputs, need=need)
+        return run(own, f"{op}_backward", dy, cache)
+    dy = np.ones_like(own.functions[op](*inputs)[0])
+    names = list(inspect.signature(vars(F)[op]).parameters)[:len(inputs)]
+    whole = gradients((True,) * len(names))
+    for i, n in enumerate(names):
+        need = tuple(j == i for j in range(len(names)))
+        try:
+            right = _same(gradients(need)[i], whole[i], 1e-9)
+        except Wrong as e:
+            raise Wrong(f"With need = {need}, where only d{n} is wanted: {e}") from None
+        if not right:
+            raise Wrong(f"With need = {need}, d{n} is wanted, and is not what it is with all "
+                        "of them.")

@@ -1,0 +1,407 @@
+"""The reader's own functional.py: skeleton, check, and training on it."""
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import cli, fast, layers, tracing
+from minifpt import functional as F
+from minifpt.exercises import apart, operations, own
+from minifpt.exercises.mistakes import MISTAKES, mistakes
+from minifpt.lab.differences import BREAKS
+
+SOURCE = inspect.getsource(F)
+
+
+@pytest.fixture
+def file(tmp_path):
+    """``file(text, NAME=body)``: a skeleton, or another text, with a body in place of the stub of
+    NAME; its path."""
+    def write(text=None, **bodies):
+        text = own.skeleton() if text is None else text
+        for name, body in bodies.items():
+            body = textwrap.indent(inspect.cleandoc(body), "    ")
+            stub = f'    raise NotImplementedError("lesson {own.FUNCTIONS[name]}")'
+            head, rest = text.split(f"def {name}(")
+            text = f"{head}def {name}({rest.replace(stub, body, 1)}"
+        path = tmp_path / "mine.py"
+        path.write_text(text, encoding="utf-8")
+        return path
+    return write
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """``using`` believes that a file is right; the check takes a second."""
+    monkeypatch.setattr(own, "results", lambda path: [])
+
+
+def body(name, **changes):
+    """The library's own body of a function."""
+    function = ast.parse(textwrap.dedent(inspect.getsource(vars(F)[name]))).body[0]
+    return "\n".join(map(ast.unparse, function.body[1:]))
+
+
+def results(path, seed=0):
+    """What ``own.results`` finds, in this process: {name: Result}."""
+    loaded = own.load(path)
+    return {name: operations.examine(loaded, name, seed) for name in own.FUNCTIONS}
+
+
+def small(dtype=np.float32, tokens=70, activation="gelu_new"):
+    config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=128, vocab_size=11,
+                                dropout=0.1, activation_function=activation)
+    return minifpt.LanguageModel(config, seed=0, dtype=dtype)
+
+
+# ------------------------------------------------------------------------ the skeleton
+
+
+def test_the_skeleton_has_each_function_its_docstring_and_no_body():
+    tree, library = ast.parse(own.skeleton()), ast.parse(SOURCE)
+    ours = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    theirs = {n.name: n for n in library.body if isinstance(n, ast.FunctionDef)}
+    assert ours.keys() == theirs.keys()
+    for name, function in ours.items():
+        assert ast.dump(function.args) == ast.dump(theirs[name].args)
+        assert ast.get_docstring(function) == ast.get_docstring(theirs[name])
+        if name in own.FUNCTIONS:
+            assert own.is_stub(function) and len(function.body) == 2
+        else:
+            assert ast.dump(function) == ast.dump(theirs[name])
+    pairs = {n for op in tracing.OPERATIONS for n in (op, f"{op}_backward")}
+    assert set(own.FUNCTIONS) == pairs
+    assert max(map(len, own.skeleton().splitlines())) <= 100
+
+
+def test_the_order_is_that_of_the_lessons():
+    lessons = list(own.FUNCTIONS.values())
+    assert lessons == sorted(lessons)
+
+
+def test_new_writes_once(tmp_path):
+    path = tmp_path / "mine.py"
+    own.new(path)
+    assert path.read_text(encoding="utf-8") == own.skeleton()
+    path.write_text("mine")
+    with pytest.raises(ValueError, match="already"):
+        own.new(path)
+    assert path.read_text() == "mine"
+    with pytest.raises(ValueError, match="Python file"):
+        own.new(tmp_path / "mine")
+
+
+# --------------------------------------------------------------------------- the check
+
+
+def test_an_empty_skeleton_is_not_written(file):
+    assert {r.status for r in results(file()).values()} == {operations.NOT_WRITTEN}
+
+
+def test_the_librarys_bodies_are_right(file):
+    path = file(**{name: body(name) for name in own.FUNCTIONS})
+    assert {str(r) for r in results(path).values() if r.status != "passed"} == set()
+
+
+@pytest.mark.parametrize("name", own.FUNCTIONS)
+def test_one_function_alone_is_right_and_falls_back_on_the_library(file, name):
+    found = results(file(**{name: body(name)}))
+    assert {n for n, r in found.items() if r.status == "passed"} == {name}
+    assert {n for n, r in found.items() if r.status == operations.WRONG} == set()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_known_mistake_is_named(tmp_path, name):
+    path = tmp_path / "full.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    full = own.load(path)
+    hints = [hint for hint, _ in mistakes(name)]
+    assert len(set(hints)) == len(hints)
+    for hint, wrong in mistakes(name):
+        full.functions[name] = wrong
+        result = operations.examine(full, name, 0)
+        assert result.status == operations.WRONG, hint
+        assert hint.lower() in result.hint.lower(), (hint, result)
+
+
+def test_the_five_broken_backward_passes_are_among_them():
+    for it in BREAKS:
+        assert any(it.title in hint for hint, _, _ in MISTAKES[f"{it.op}_backward"])
+
+
+@pytest.mark.parametrize(("name", "text", "part"), [
+    ("linear", "return x @ w + b", "Return two things"),
+    ("linear", "return x @ w + b, LinearCache(x, w, need, 3)", "TypeError"),
+    ("softmax", "x -= x.max(-1, keepdims=True)\n    y = np.exp(x)\n"
+                "    return y / y.sum(-1, keepdims=True), SoftmaxCache(y)", "in place"),
+    ("gelu", "c = np.sqrt(2 / np.pi)\n"
+             "    y = 0.5 * x * (1 + np.tanh(c * (x + 0.044715 * x ** 3)))\n"
+             "    return y, ActivationCache(x)", "float32"),
+    ("relu_backward", "return (dy * (cache.x > 0),)", "expected an array"),
+    ("relu_backward", "dy *= cache.x > 0\n    return dy", "in place"),
+    ("linear_backward", "x, w, need = cache\n    return dy @ w.T", "3 gradients: dx, dw, db"),
+    ("linear_backward", "x, w, need = cache\n    d = dy.reshape(-1, w.shape[1])\n    return "
+     "x.reshape(-1, w.shape[0]).T @ d, dy @ w.T, d.sum(0)", "order"),
+    ("linear_backward", "x, w, need = cache\n    d = dy.reshape(-1, w.shape[1])\n    return "
+     "None, x.reshape(-1, w.shape[0]).T @ d, d.sum(0)", "dx is a NoneType"),
+    ("linear_backward", "return 1 / 0, 0, 0", "ZeroDivisionError: division by zero (line "),
+    ("softmax_backward", "return 2.0 * (cache.y * (dy - np.vecdot(dy, cache.y)[..., None]))",
+     "dx is wrong. All entries are 2 times too large"),
+    ("dropout", "mask = (rng.random(x.shape) >= p).astype(x.dtype)\n"
+                "    return x * mask, DropoutCache(mask)", "factor is missing"),
+    ("dropout", "mask = (rng.random(x.shape) < p) / max(1 - p, 0.1)\n"
+                "    return (x * mask, DropoutCache(mask)) if p else (x, DropoutCache(None))",
+     "share that is dropped"),
+    ("dropout", "rng = np.random.default_rng(1)\n"
+                "    mask = (rng.random(x.shape) >= p) / (1 - p)\n"
+                "    return x * mask, DropoutCache(mask)", "Draw from rng"),
+])
+def test_what_else_may_be_wrong(file, name, text, part):
+    result = results(file(**{name: text}))[name]
+    assert result.status == operations.WRONG and part in result.hint, result
+
+
+def test_a_dropout_that_draws_in_another_way_is_right(file):
+    """And attention, which calls it, is held against the library's with that dropout."""
+    dropout = """
+        if p == 0:
+            return x, DropoutCache(None)
+        mask = (rng.random(x.shape, dtype=x.dtype) >= p).astype(x.dtype) / (1 - p)
+        return x * mask, DropoutCache(mask)"""
+    found = results(file(dropout=dropout, attention=body("attention")))
+    assert found["dropout"].status == found["attention"].status == "passed", found["dropout"]
+
+
+def test_a_backward_belongs_to_the_readers_own_forward(file):
+    """Here y = 2 max(x, 0): the forward pass is wrong, its backward pass fits."""
+    found = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
+                         relu_backward="return dy * 2.0 * (cache.x > 0)"))
+    assert found["relu"].status == operations.WRONG
+    assert found["relu_backward"].status == "passed"
+    found = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
+                         relu_backward=body("relu_backward")))
+    assert "does not fit your forward pass" in found["relu_backward"].hint
+
+
+def test_need_may_be_left_alone_but_not_half_heeded(file):
+    forward = "return x @ w + b, LinearCache(x, w, need)"
+    backward = """
+        x, w, need = cache
+        d = dy.reshape(-1, w.shape[1])
+        return dy @ w.T, x.reshape(-1, w.shape[0]).T @ d, d.sum(axis=0)"""
+    found = results(file(linear=forward, linear_backward=backward))
+    assert found["linear"].status == found["linear_backward"].status == "passed"
+    half = forward.replace("(x, w", "(x if need[0] else None, w")
+    result = results(file(linear=half, linear_backward=backward))["linear_backward"]
+    assert "With need = (False, True, False), where only dw is wanted" in result.hint
+
+
+def test_the_check_prints_what_is_next(file, capsys):
+    path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
+                relu="while True: pass", gelu="import os\n    os._exit(3)",
+                residual="print('here')\n    return x - branch, None",
+                softmax="x = softmax(x)")
+    quiet = apart.apart
+    own.apart = lambda *args: quiet(*args, quiet=2.0)
+    try:
+        assert own.check(path) == 5
+    finally:
+        own.apart = quiet
+    lines = {line.split()[3].rstrip(":"): line for line in capsys.readouterr().out.splitlines()}
+    assert "✓ linear: done" in lines["linear"]
+    assert "wrong. dx is of shape" in lines["linear_backward"]
+    assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
+    assert "It printed: here" in lines["residual"]
+    assert "RecursionError" in lines["softmax"]
+    assert "not written" in lines["lstm"]
+    assert "Next: linear_backward, lesson 1." in list(lines.values())[-1]
+
+
+@pytest.mark.parametrize(("text", "part"), [
+    ("raise KeyError('x')", "line 1: it raised KeyError"),
+    ("\nraise SystemExit(4)", "line 2: it raised SystemExit"),
+    ("def f(:", "line 1: not Python (invalid syntax)"),
+    ("import os; os._exit(5)", "exit status 5"), ("while True: pass", "is there a loop"),
+    ("return 3", "'return' outside function"), ("x = '\0'", "not Python")])
+def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
+    quiet = apart.apart
+    monkeypatch.setattr(own, "apart", lambda *args: quiet(*args, quiet=2.0))
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    assert cli.main(["check", path]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and part in err and err.count("bad.py") == 1
+
+
+def test_a_file_that_is_missing(tmp_path, capsys):
+    assert cli.main(["check", tmp_path / "none.py"]) == 2
+    assert "minifpt new" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------ running
+
+
+def test_the_librarys_bodies_train_to_the_same_history(file, unchecked):
+    """Beyond 64 tokens, where tiled attention gives way to the simple form."""
+    task = minifpt.tasks.get("bit-memory", bits=140, patch=2)
+
+    def go():
+        trunk = minifpt.GPT2(minifpt.GPT2Config(2, 2, 16, 512, 11, 0.1), seed=0)
+        model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+        model.freeze(minifpt.FreezeMask.fpt())
+        return minifpt.train(model, task, steps=4, lr=1e-2, eval_every=2, test_examples=4,
+                             progress=False)
+
+    before = dict(vars(F)), dict(vars(fast)), dict(layers.ACTIVATIONS), dict(tracing.OPERATIONS)
+    plain = go()
+    with own.using(file(**{name: body(name) for name in own.FUNCTIONS})) as mine:
+        history = go()
+    for key in ("train_loss", "test_loss", "train_accuracy"):
+        np.testing.assert_allclose(history[key], plain[key], rtol=1e-5)
+    assert before == (vars(F), vars(fast), layers.ACTIVATIONS, tracing.OPERATIONS)
+    for name in ("linear", "attention", "attention_backward", "layer_norm_backward",
+                 "gelu_backward", "residual_backward", "cross_entropy_backward"):
+        assert mine.calls[name] > 0, name
+
+
+@pytest.mark.parametrize("op", tracing.OPERATIONS)
+@pytest.mark.parametrize("half", [0, 1])
+def test_what_is_written_runs_and_the_rest_is_the_librarys(file, unchecked, op, half):
+    """Of each pair one half alone: the gradients of a model stay what they are."""
+    lm = small(activation={"relu": "relu", "gelu_exact": "gelu"}.get(op, "gelu_new"))
+    trunk = minifpt.LSTM(minifpt.LSTMConfig(1, 16, dropout=0.0)) if op == "lstm" else lm.trunk
+    model = lm
+    if op not in ("embedding", "unembedding"):
+        model = minifpt.FPT(trunk, 3, 4, 2)
+        model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.0.ln_1.*"))
+    rng = np.random.default_rng(0)
+    x = (rng.integers(0, 11, (2, 70)) if model is lm else
+         rng.standard_normal((2, 70, 3)).astype(np.float32))
+
+    def gradients():
+        model.zero_grad()
+        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(1))
+        loss, kept = F.cross_entropy(logits, np.ones(logits.shape[:-1], int))
+        model.backward(F.cross_entropy_backward(1.0, kept), cache)
+        assert logits.dtype == np.float32
+        return {n: p.grad for n, p in model.named_parameters()}
+
+    plain, name = gradients(), [op, f"{op}_backward"][half]
+    with own.using(file(**{name: body(name)})) as mine:
+        found = gradients()
+    assert mine.calls[name] > 0 and set(mine.calls) == {name}
+    for n, grad in plain.items():
+        assert (grad is None) == (found[n] is None), n
+        if grad is not None:
+            near = 1e-5 + 1e-4 * float(abs(grad).max())
+            np.testing.assert_allclose(found[n], grad, rtol=1e-3, atol=near)
+
+
+def test_it_is_the_readers_function_that_runs(file, unchecked):
+    """One that doubles the scale of layer norm is seen in the output, and in a trace."""
+    twice = body("layer_norm").replace("xhat * w + b", "2.0 * (xhat * w + b)")
+    path, lm, ids = file(layer_norm=twice), small(), np.arange(10)[None]
+    plain = lm.logits(ids)
+    with own.using(path) as mine, minifpt.trace(lm) as t:
+        assert not np.allclose(lm.logits(ids), plain)
+    step = next(s for s in t.steps if s.op == "layer_norm")
+    assert "2.0 * (xhat" in inspect.getsource(step.function)
+    assert mine.calls == {"layer_norm": 5}
+    np.testing.assert_array_equal(lm.logits(ids), plain)
+
+
+def test_text_is_generated_by_the_readers_attention(file, unchecked):
+    lm = small()
+    text = lm.generate(np.arange(5), 8, seed=3)
+    with own.using(file(attention=body("attention"))) as mine:
+        np.testing.assert_array_equal(lm.generate(np.arange(5), 8, seed=3), text)
+    assert mine.calls == {"attention": 16}
+
+
+def test_an_error_while_it_runs_is_one_line(file, unchecked):
+    with own.using(file(gelu="if x.shape[-1] == 64:\n    raise KeyError('x')\nreturn x, None")):
+        with pytest.raises(ValueError, match=r"mine.py, line \d+: gelu raised KeyError"):
+            small().logits(np.arange(5)[None])
+
+
+def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = body("layer_norm_backward").replace(
+        "dw = (dy * xhat).reshape(-1, len(w)).sum", "dw = (dy * xhat).reshape(-1, len(w)).mean")
+    file(layer_norm_backward=wrong)
+    line = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--batch-size", "2",
+            "--functional", "mine.py", "--out", "run"]
+    assert cli.main(line) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "layer_norm_backward is wrong. dw is wrong. A mean for a sum" in err
+    assert not (tmp_path / "run").exists()
+
+    monkeypatch.setattr(own, "results", lambda path: [])
+    assert cli.main([*line, "--anyway"]) == 0
+    assert "1 of its functions ran, " in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["functional"] == "mine.py" and len(config["functional_hash"]) == 16
+
+    assert cli.main([*line, "--resume"]) == 0             # the same file: it has come to its end
+    assert cli.main([*line[:-4], "--out", "run", "--resume"]) == 2
+    assert "--functional must name the same functions" in capsys.readouterr().err
+    file(layer_norm_backward=wrong + " # changed")
+    assert cli.main([*line, "--resume"]) == 2
+    assert "--functional must name the same functions" in capsys.readouterr().err
+    assert cli.main(["train", "bit-xor", "--anyway"]) == 2
+    assert "--anyway is for --functional" in capsys.readouterr().err
+
+
+def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--out", "run"]
+    assert cli.main(line) == 0
+    assert "functional" not in json.loads((tmp_path / "run" / "config.json").read_text())
+    monkeypatch.setattr(own, "results", lambda path: [])
+    file()
+    assert cli.main([*line, "--resume", "--functional", "mine.py"]) == 2
+    assert "must name the same" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs the signals of a Unix")
+def test_a_loop_ends_with_its_parent(tmp_path):
+    """Were the check itself killed, the reader's loop would go on for ever."""
+    pid, mine = tmp_path / "pid", tmp_path / "mine.py"
+    mine.write_text(f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n"
+                    "while True: pass\n")
+    parent = subprocess.Popen([sys.executable, "-m", "minifpt", "check", mine])
+    try:
+        assert wait_for(lambda: pid.exists() and pid.read_text())
+        parent.kill()
+        parent.wait()
+        child = int(pid.read_text())
+        assert wait_for(lambda: not alive(child))
+    finally:
+        parent.kill()
+
+
+def wait_for(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := true()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")                      # ended, but nobody has asked how
+    return not (stat.exists() and ") Z " in stat.read_text())
