@@ -233,7 +233,9 @@ def parser(argv=()):
 
     sub = command(grade, "Check the notebooks and functional files that students hand in: "
                          "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or "
-                         f"STUDENT.py. {grading.NOTE}")
+                         "STUDENT.py. Of a notebook the answers and what they need are run. Each "
+                         "file has a process of its own, a time limit, and, as far as Python can "
+                         f"see to it, no network. {grading.NOTE}")
     sub.add_argument("folder", type=path, metavar="FOLDER", help="what was handed in")
     sub.add_argument("--out", type=path, default=Path("grades"), metavar="FOLDER",
                      help="gets grades.csv and summary.md (default: grades)")

@@ -261,9 +261,9 @@ def summary(rows):
         (row["student"], row["exercise"], general(row["hint"])) for row in rows
         if row["passed"] == "no" and row["hint"] != "not answered yet"})
     lines = ["# What the class did", "", f"Students: {len(students)}. {NOTE}", "",
-             "## Exercises, the hardest first", "",
+             "## Exercises that not all got right, the hardest first", "",
              "| exercise | passed | not right yet | not answered |", "|---|---|---|---|"]
-    hardest = [row for row in hardest if row[1] + row[2]]
+    hardest = [row for row in hardest if row[2]]
     lines += [f"| {cell(name)} | {passed} | {wrong} | {blank} |"
               for name, passed, wrong, blank in hardest[:ROWS]]
     lines += rest(len(hardest)) + ["", "## The commonest mistakes", ""]
