@@ -11,8 +11,8 @@ import pytest
 
 from minifpt import cli, exercises
 from minifpt import functional as F
+from minifpt.exercises import apart, own
 from minifpt.exercises import grade as grading
-from minifpt.exercises import own
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
 
@@ -150,9 +150,11 @@ def folder(tmp_path):
     return top
 
 
-def test_a_class(folder, tmp_path, capsys):
+def test_a_class(folder, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
-    assert cli.main(["grade", folder, "--out", out, "--seconds", "16"]) == 0
+    monkeypatch.setattr(grading, "apart", lambda *args, **limits: apart.apart(
+        *args, quiet=4.0, most=120.0))                    # one loop is all that takes its time
+    assert cli.main(["grade", folder, "--out", out]) == 0
     assert "9 students, 1 of " in capsys.readouterr().out
     with open(out / "grades.csv", newline="", encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
@@ -202,7 +204,8 @@ def test_the_time_of_a_file_is_limited(tmp_path):
     notebook(tmp_path / "bob_01.ipynb",
              *(f"def {name}(*args):\n    while True:\n        pass" for name in names))
     rows = grading.graded(tmp_path / "bob_01.ipynb", tmp_path, 4, 0)
-    assert rows[-1]["exercise"] == "bob_01.ipynb" and "4 s are over" in rows[-1]["hint"]
+    assert rows[-1]["exercise"] == "bob_01.ipynb"
+    assert "4 s are over" in rows[-1]["hint"] or "did not end" in rows[-1]["hint"]
     assert len(rows) <= 5 and all(row["passed"] == "no" for row in rows)
 
 
