@@ -373,5 +373,10 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
+# **Your own file.** `linear` and `linear_backward` can be the first two functions of a file that
+# is yours. In a terminal, `minifpt new mine.py` writes its skeleton, and `minifpt check mine.py`
+# says what is done, what is wrong and what is next. At the end, in [lesson 18](18_your_own.ipynb),
+# a real model trains on that file.
+#
 # **Next**: [lesson 2](02_softmax_and_cross_entropy.ipynb) turns scores into probabilities and
 # measures how wrong they are, without overflow.

@@ -387,5 +387,8 @@ def loss_scale(gradient):
 check("loss_scale", loss_scale)
 
 # %% [markdown]
+# **Your own file.** `softmax`, `log_sum_exp` and `cross_entropy`, each with its backward, are next
+# in your own file (`minifpt check mine.py`; see [lesson 1](01_gradients_by_hand.ipynb)).
+#
 # **Next**: [lesson 3](03_layer_norm.ipynb), layer norm: what keeps the numbers of twelve blocks in
 # a row from growing without bound.

@@ -488,4 +488,7 @@ if RUN:
     print(most_moved_scale(before, after))
 
 # %% [markdown]
+# **Your own file.** `layer_norm` and `layer_norm_backward` are next in your own file (`minifpt
+# check mine.py`).
+#
 # **Next**: [lesson 4](04_self_attention.ipynb), where the map of this lesson comes from.

@@ -706,4 +706,7 @@ print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "
 print("so there is such a head" if copied.max() > 5 * even else "so none stands out")
 
 # %% [markdown]
+# **Your own file.** `positions`, `dropout` and the forward pass of `attention` are next in your
+# own file (`minifpt check mine.py`).
+#
 # **Next**: [lesson 5](05_backward_through_attention.ipynb), the way back through all of this.

@@ -499,5 +499,8 @@ for step in t.steps[::-1]:
             print(f"{step.layer} head {h}: the best {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
+# **Your own file.** `attention_backward` is next in your own file (`minifpt check mine.py`). It is
+# the longest.
+#
 # **Next**: [lesson 6](06_gpt2_whole.ipynb), the whole of GPT-2: where attention sits in it, and
 # what is around it.

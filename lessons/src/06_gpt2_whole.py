@@ -741,4 +741,8 @@ if RUN:
         print(k, [NAMES[i] for i in parts], round(loss_without(parts), 3))
 
 # %% [markdown]
+# **Your own file.** `residual`, `last_tokens` and the activations, each with its backward,
+# complete what a GPT-2 needs in your own file (`minifpt check mine.py`), but for the embedding of
+# [lesson 10](10_tokens_and_vectors.ipynb). [Lesson 18](18_your_own.ipynb) trains on it.
+#
 # **Next**: [lesson 7](07_freeze_masks.ipynb) freezes nearly all of this, and asks what it saves.

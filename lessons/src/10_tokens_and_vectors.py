@@ -602,6 +602,9 @@ if RUN:
     print("best:", [*wider][best_table([*wider.values()], PAIRS)])
 
 # %% [markdown]
+# **Your own file.** `embedding` and `unembedding`, each with its backward, belong in your own file
+# (`minifpt check mine.py`).
+#
 # ## Next
 #
 # Skip-gram looks at pairs and forgets their order. A language model reads everything that came

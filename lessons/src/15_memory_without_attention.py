@@ -571,4 +571,7 @@ if steps is not ...:
         print(f"recurrent, s = {size}: {n:.1f} steps")
 
 # %% [markdown]
+# **Your own file.** `lstm` and `lstm_backward` are the last in your own file (`minifpt check
+# mine.py`).
+#
 # **Next**: [lesson 16](16_both_directions.ipynb), where a token may look at what comes after it.
