@@ -85,7 +85,7 @@ def adamw_step(rng):
                 moved(((new_x + lr * decay * x) * (1 - lr * decay), new_m, new_v)),
             "eps is added to the root, not inside of it": moved(new(eps=0.0, inside=eps)),
             "eps is missing, and one gradient is so small that it counts": moved(
-                new(eps=0.0), 1e-4),
+                new(eps=0.0), 1e-2),
             "the root of v is missing": moved(new(root=lambda v: v)),
             "the gradient is divided by the root; divide m, which remembers":
                 moved(new(old=g * (1 - b1 ** t))),
