@@ -10,7 +10,8 @@ from . import Case, exercise
 @exercise
 def gpt2_parameters(rng):
     L, C = int(rng.integers(2, 9)), 8 * int(rng.integers(3, 20))
-    N, V = 16 * int(rng.integers(5, 30)) + 1, 10 * int(rng.integers(50, 90)) + 3
+    # So that no two mistakes give the same number: V is above all multiples of L C here.
+    N, V = 16 * int(rng.integers(5, 30)) + 1, 10 * int(rng.integers(500, 900)) + 3
     block = 12 * C * C + 13 * C
     right = (V + N) * C + L * block + 2 * C
     return Case((L, C, N, V), right, {
