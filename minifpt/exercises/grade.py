@@ -14,8 +14,6 @@ without another process, and without a look at the folder of submissions.
 """
 
 import ast
-import csv
-import io
 import json
 import re
 import symtable
@@ -25,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from .. import exercises
-from ..files import one_line, write_beside
+from ..files import csv_text, one_line, write_beside
 from . import own
 from .apart import apart, close
 
@@ -54,11 +52,8 @@ def grade(folder, out, seconds=60, seed=0, progress=True):
     for student, path in tqdm(found, desc="submissions", unit="file", disable=not progress):
         rows += [{"student": student} | row for row in graded(path, folder, seconds, seed)]
     rows.sort(key=lambda row: row["student"])             # those of a student as they were found
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: plain(v) for k, v in row.items()} for row in rows)
-    write_beside(out / "grades.csv", lambda f: f.write(text.getvalue()), "w")
+    text = csv_text([{k: plain(v) for k, v in row.items()} for row in rows], COLUMNS)
+    write_beside(out / "grades.csv", lambda f: f.write(text), "w")
     write_beside(out / "summary.md", lambda f: f.write(summary(rows)), "w")
     return rows
 
