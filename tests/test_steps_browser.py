@@ -302,6 +302,7 @@ def test_the_film(page, steps):
     ("3", "trunk.h.1.attn.attention, backward")])
 def test_the_other_keys_lead_out_of_the_film(page, key, to):
     page.keyboard.press("f")
+    page.locator("#film").focus()
     page.keyboard.press(key)
     assert title(page) == to
 
