@@ -173,6 +173,7 @@ def test_norms_are_those_of_whole_rows(made, task):
 def test_the_task_is_told_in_plain_words(made):
     assert made[1].data["about"] == ("Two strings of n bits come in, one bit a token; "
                                      "their XOR goes out.")
+    assert made[1].data["names"] == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
 def test_what_a_backward_pass_reads_from_its_cache_is_marked(made):

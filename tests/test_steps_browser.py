@@ -1,5 +1,6 @@
 """The page of ``minifpt steps`` in a real browser: stepped through with the keys alone."""
 
+import re
 import shutil
 
 import numpy as np
@@ -108,8 +109,22 @@ def test_a_number_can_be_asked_with_the_mouse_and_with_the_keys(page, steps):
                and steps.data["steps"][r["step"]]["op"] == "layer_norm")
     page.evaluate(f"go(frameOf[{row['step']}])")
     canvas = page.locator("figure", has_text="dw ").locator("canvas")
-    canvas.click(position={"x": 4, "y": 17})   # below the indices
+    canvas.hover(position={"x": 4, "y": 17})              # below the indices
+    dy = page.locator("figure", has_text="dy ").locator("canvas")
+
+    def seen(locator):
+        return locator.evaluate("e => e.toDataURL()")
+    plain = seen(canvas)
+    canvas.click(position={"x": 4, "y": 17})
     asked = page.locator("#asked")
+    assert seen(canvas) != plain                          # the cell is marked
+    assert canvas.bounding_box()["y"] + 33 < asked.bounding_box()["y"] < 800
+    assert dy.bounding_box()["y"] >= 0                    # nothing leaves the screen
+    example = re.search(r"= dy\[(\d),\d,0\] · xhat\[\1,\d,0\]", asked.inner_text())[1]
+    page.get_by_label("Example").get_by_role("button", name=example).click()
+    assert f"outlined: those of example {example}" in asked.inner_text()
+    marked = seen(dy)
+    assert "= 16 terms: 4 examples × 4 tokens" in asked.inner_text()
     assert "dw[0] of trunk.ln_f.weight" in asked.inner_text()
     assert "dw = sum(dy * xhat)" in asked.inner_text()
     assert "they agree" in asked.inner_text() and "null" not in asked.inner_text()
@@ -121,7 +136,10 @@ def test_a_number_can_be_asked_with_the_mouse_and_with_the_keys(page, steps):
         page.keyboard.press(key)
     assert "dw[1] of trunk.ln_f.weight" in asked.inner_text()
     assert "dw 1 is" in page.locator("#said").inner_text()
+    assert page.locator("#tip").is_hidden()               # it would hang over the answer
     page.keyboard.press("Escape")
+    asked.get_by_role("button", name="close").click()
+    assert asked.inner_text() == "" and seen(canvas) == plain and seen(dy) != marked
     page.keyboard.press("ArrowRight")
     assert not title(page).startswith("trunk.ln_f")
 
@@ -171,7 +189,7 @@ def test_the_stack_grows_and_is_taken(page, steps):
     page.evaluate("go(frameOf[firstBack])")
     assert page.locator("#stack li.popped").count() == 1
     page.evaluate("go(frameOf[S.length - 1])")
-    assert low < high and plates() == 1
+    assert low < high and plates() == 0                   # the last one is taken
     page.keyboard.press("ArrowRight")
     assert title(page) == "Adam"
 
@@ -186,9 +204,9 @@ def test_each_switch_turns_the_first_wrong_operation_red(page, n):
     assert red.count() == 1 and red.inner_text() == "✗"
     color = red.evaluate("e => getComputedStyle(e).backgroundColor")
     assert color == "rgb(179, 38, 30)"
-    assert "First red" in page.locator("#breaks").inner_text()
-    assert "the root mean square of the whole right gradient" in (
-        page.locator("#breaks").inner_text())             # what is a relative error?
+    told = page.locator("#breaks p").inner_text()
+    assert told.startswith(f"The fault: {switch.inner_text()} in ") and "First red" in told
+    assert "they run the faulty line, or receive a wrong gradient" in told
     assert "What you see here (matrices" in page.locator("#frame .fault").inner_text()
     assert page.locator(".source .put").count() >= 1 and page.locator(".source .cut").count() == 1
     assert "Gradient check: wrong" in page.locator("#frame").inner_text()
@@ -263,19 +281,69 @@ def test_on_paper_nothing_lies_on_the_list_of_parameters(page):
 
 
 def test_the_film(page, steps):
-    page.keyboard.press("f")
-    slider = page.locator("#film")
+    page.keyboard.press("f")                              # and the arrows are the film's
     seen = set()
     for _ in range(5):
         seen.add(page.locator("#filmstep").inner_text())
         pixels = page.evaluate("""() => Array.from(document.querySelector("#maps canvas")
           .getContext("2d").getImageData(0, 0, 8, 8).data)""")
         seen.add(tuple(pixels))
-        slider.focus()
         page.keyboard.press("ArrowRight")
     assert page.locator("#filmstep").inner_text().startswith("after 20 steps mean loss of")
     assert len(seen) > 8 and page.locator("#maps canvas").count() == 4
     assert title(page) == "Training as a film"
+    x, y = steps.array(steps.data["x"])[0].ravel(), steps.array(steps.data["y"])[0]
+    assert f"x {' '.join(f'{v:g}' for v in x)}; y {' '.join(map(str, y))}" in (
+        page.locator("#frame").inner_text())
+
+
+@pytest.mark.parametrize(("key", "to"), [
+    ("l", "The loss"), ("a", "Adam"), ("Home", "What goes in, and what is to come out"),
+    ("3", "trunk.h.1.attn.attention, backward")])
+def test_the_other_keys_lead_out_of_the_film(page, key, to):
+    page.keyboard.press("f")
+    page.locator("#film").focus()
+    page.keyboard.press(key)
+    assert title(page) == to
+
+
+def test_the_film_on_paper_has_several_pictures(page):
+    page.keyboard.press("f")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("#maps h3").all_inner_texts() == [
+        f"after {n} steps" for n in (0, 5, 10, 15, 20)]
+    assert page.locator("#maps canvas").count() == 5 * 4
+    assert not page.locator("#film").is_visible()
+
+
+def test_a_matrix_says_its_least_value(page, steps):
+    i = next(i for i, s in enumerate(steps.data["steps"]) if s["back"] and s["op"] == "layer_norm")
+    page.evaluate(f"go(frameOf[{i}])")
+    part = next(p for p in steps.data["steps"][i]["in"] if p["name"] == "rstd")
+    label = page.locator("figure", has_text="rstd ").locator("canvas").get_attribute("aria-label")
+    low, high = re.search(r"values from (\S+) to (\S+);", label).groups()
+    kept = steps.array(part["array"])
+    assert [float(low), float(high)] == pytest.approx([kept.min(), kept.max()], rel=1e-3)
+    assert float(low) > 0
+
+
+def test_no_dashed_frame_is_promised_where_there_is_none(page, steps):
+    for i, s in enumerate(steps.data["steps"]):
+        if s["back"] and s["op"] in ("log_sum_exp", "cross_entropy"):
+            page.evaluate(f"go(frameOf[{i}])")
+            text = page.locator("#frame").inner_text()
+            assert ("dashed frame" in text) == (s["op"] == "cross_entropy")
+
+
+def test_the_keyboard_reaches_the_blocks(page):
+    page.keyboard.press("Tab")                            # to where the reader is in the strip
+    for unfolded in (3, 2):                               # columns: both ends, and block 0
+        while not page.evaluate("document.activeElement.innerText").endswith("block 0"):
+            page.keyboard.press("Tab")
+            assert page.evaluate("document.activeElement.closest('#ribbon') !== null")
+        page.keyboard.press("Enter")
+        assert page.locator("#ribbon .columns").count() == unfolded
 
 
 def test_examples_and_heads(page, steps):

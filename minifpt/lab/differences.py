@@ -26,7 +26,8 @@ BREAKS = [
     Break("A mean for a sum", "layer_norm",
           "dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)",
           "dw = (dy * xhat).reshape(-1, len(w)).mean(axis=0)",
-          "The direction is right, Adam divides the size away, and what it passes on is right."),
+          "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
+          "passed on is right."),
     Break("A missing transpose", "linear",
           "dx = (dy2 @ w.T).reshape(*dy.shape[:-1], w.shape[0])",
           "dx = (dy2 @ (w if len(w) == w.shape[1] else w.T)).reshape(*dy.shape[:-1], len(w))",
@@ -35,8 +36,8 @@ BREAKS = [
           "q, k, v, probabilities, mask = cache",
           "q, k, v, _, mask = cache\n"
           "    probabilities, _ = softmax(dot_products(q, k) / math.sqrt(q.shape[-1]))",
-          "The probabilities are computed once more, to save memory, and the causal mask is "
-          "forgotten. The loss does not show it."),
+          "To save memory it computes the probabilities anew, and forgets the causal mask. The "
+          "loss does not show it."),
     Break("A forgotten residual", "residual",
           "return dy + dbranch", "return dbranch",
           "Only the way through the branch comes back; what went past it is lost."),

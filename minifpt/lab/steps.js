@@ -6,8 +6,12 @@ const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "sof
 const TYPES = {"<f4": Float32Array, "<f8": Float64Array, "<i4": Int32Array, "|u1": Uint8Array,
   "|b1": Uint8Array};
 const TOLERANCE = 1e-6;
+const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
+const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
+  "branch that stands left of them.";
 const state = {at: 0, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
-  entry: 0, entryAt: null, frame: 0, from: null};
+  terms: [], entry: 0, entryAt: null, frame: 0, from: null};
+let drawings = [];                          // what draws the matrices of this frame once more
 
 // ------------------------------------------------------------------------ small helpers
 
@@ -151,7 +155,8 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const bars = norms(a), left = nd > 1 ? 17 : 1, top = 13, right = bars ? BAR + 3 : 1;
   const cw = Math.min(64, Math.max(6, Math.floor((344 - left - right) / cols)));
   const ch = Math.max(5, Math.min(rows > 5 ? 16 : 20, Math.floor(176 / rows)));
-  const canvas = el("canvas", {tabindex: 0, role: "img", class: ask || picked ? "ask" : null});
+  const canvas = el("canvas", {tabindex: 0, role: "img", class: ask || picked ? "ask" : null,
+    "data-key": picked ? `entry ${part.name}` : null});
   // Small or large numbers stand in the cells without their power of ten.
   const power = limit > 0 && (limit < 0.1 || limit >= 1e4) && !Number.isInteger(limit) ?
     Math.floor(Math.log10(limit)) : 0;
@@ -160,6 +165,14 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const longest = bars ? Math.max(...Array.from({length: rows}, (_, r) => normAt(r))) || 1 : 1;
   let cursor = null;
   const at = (r, c) => nd > 1 ? [...lead, r, c] : nd ? [c] : [];
+  const place = index => {                  // row and column of an entry, where it is in sight
+    const [r, c] = nd > 1 ? index.slice(-2) : [0, index[0] || 0];
+    return index.length === nd && r < rows && c < cols && lead.every((v, i) => v === index[i]) ?
+      [r, c] : null;
+  };
+  const chosenCell = () => picked ? place(state.entryAt) : step && state.asked &&
+    state.asked.step === S.indexOf(step) && state.asked.name === part.name ?
+    place(state.asked.at) : null;
   function draw() {
     const g = drawOn(canvas, left + cols * cw + right, top + rows * ch + 1);
     const font = size => { g.font = `${size}px ui-monospace, Menlo, Consolas, monospace`; };
@@ -205,11 +218,18 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
         (Math.max(...c) - Math.min(...c) + 1) * cw - 2,
         (Math.max(...r) - Math.min(...r) + 1) * ch - 2);
     }
-    if (cursor) {
-      g.setLineDash([]); g.strokeStyle = paint("--ink"); g.lineWidth = 2.5;
-      g.strokeRect(left + cursor[1] * cw, top + cursor[0] * ch, cw - 1, ch - 1);
-    }
+    g.setLineDash([]);
+    const ring = ([r, c], width) => [["--paper", width + 2], ["--ink", width]].forEach(
+      ([name, wide]) => {
+        g.strokeStyle = paint(name); g.lineWidth = wide;
+        g.strokeRect(left + c * cw, top + r * ch, cw - 1, ch - 1);
+      });
+    if (tag === "in" || tag === "cache") for (const t of state.terms)   // what the sum is made of
+      if (t.name === part.name && place(t.at)) ring(place(t.at), 1.5);
+    const marked = cursor || chosenCell();
+    if (marked) ring(marked, 2.5);
   }
+  drawings.push(draw);
   const text = (r, c) => `${part.name}[${at(r, c).join(", ")}] = ${num(valueAt(a, at(r, c)), 7)}`;
   const where = e => {
     const box = canvas.getBoundingClientRect(), scale = box.width / (left + cols * cw + right);
@@ -218,10 +238,13 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     return r >= 0 && r < rows && c >= 0 && (c < cols || bars) ? [r, c] : null;
   };
   const pick = (r, c) => {
+    const low = canvas.getBoundingClientRect().top + top + (r + 1) * ch + 8;
+    tip();
     if (picked) picked(offset(a, at(r, c)), at(r, c));
-    if (!step) return;
-    state.asked = {step: S.indexOf(step), name: part.name, at: at(r, c)};
-    answer();
+    if (step) state.asked = {step: S.indexOf(step), name: part.name, at: at(r, c)};
+    if (step) answer();
+    const box = document.querySelector(".asked");     // it must not lie on the cell
+    if (box) window.scrollBy(0, Math.max(0, low - box.getBoundingClientRect().top));
   };
   canvas.addEventListener("mousemove", e => {
     const rc = where(e);
@@ -239,7 +262,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
       ArrowDown: [1, 0]}[e.key];
     if (move) {
       cursor = cursor ? [Math.max(0, Math.min(rows - 1, cursor[0] + move[0])),
-        Math.max(0, Math.min(cols - 1, cursor[1] + move[1]))] : [0, 0];
+        Math.max(0, Math.min(cols - 1, cursor[1] + move[1]))] : chosenCell() || [0, 0];
       const box = canvas.getBoundingClientRect();
       draw();
       tip(text(...cursor), box.left + left + cursor[1] * cw, box.top + top + cursor[0] * ch);
@@ -250,9 +273,10 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     e.preventDefault(); e.stopPropagation();
   });
   canvas.addEventListener("blur", () => { cursor = null; draw(); tip(); });
-  const finite = a.values.filter(isFinite), least = finite.reduce((x, y) => Math.min(x, y), 0);
+  const finite = a.values.filter(isFinite), extreme = pick => num(finite.length ?
+    finite.reduce((x, y) => pick(x, y)) : NaN);
   canvas.setAttribute("aria-label", `${part.name}, ${shape(a.shape)}, values from ` +
-    `${num(least)} to ${num(finite.reduce((x, y) => Math.max(x, y), 0))}; arrow keys read them` +
+    `${extreme(Math.min)} to ${extreme(Math.max)}; arrow keys read them` +
     (step || picked ? ", Enter shows where one comes from" : ""));
   draw();
   const title = (name, n) => name === "channel of the head" ? "channel" :
@@ -306,7 +330,7 @@ function chooser() {
   const buttons = (n, key, label) => n > 1 ? el("span", {role: "group", "aria-label": label},
     `${label} `, Array.from({length: n}, (_, i) => el("button", {
       "aria-pressed": String(state[key] === i), "data-key": key + i,
-      onclick: () => { state[key] = i; state.asked = null; render(); }}, String(i)))) : null;
+      onclick: () => { state[key] = i; render(); }}, String(i)))) : null;
   state.example = Math.min(state.example, Math.max(0, examples - 1));
   const all = [buttons(examples, "example", "Example"), examples && total > examples ?
     `${examples} of ${total} examples are in this file` : null, buttons(heads, "head", what)];
@@ -359,13 +383,14 @@ function ribbon() {
         return el("button", {class: `cell code ${Math.min(...ns) > state.at ? "todo" : "done"} ` +
           (bad !== undefined ? "first" : wrong ? "wrong" : ""), tabindex: -1,
         title: `${g.fold}: ${list.length} operations${arrow === "←" ? ", backward" : ""}` +
-          (wrong ? `, ${wrong} wrong` : ""),
+          (wrong || bad !== undefined ? `, ${wrong + (bad !== undefined)} wrong` : ""),
         style: `--code:${barcode(list)}`,
         onclick: () => go(Math.min(...ns))}, el("span", {},
-          bad !== undefined ? "✗" : wrong ? `${wrong} wrong` : `${list.length} ${arrow}`));
+          bad !== undefined ? `✗ ${wrong + 1}` : wrong ? `× ${wrong}` :
+            `${list.length} ${arrow}`));
       };
-      parts.push(el("div", {class: "group folded"}, el("button", {class: "name", tabindex: -1,
-        title: "Unfold", onclick: () => { state.open.add(g.fold); ribbon(); }}, `▸ ${label}`),
+      parts.push(el("div", {class: "group folded"}, el("button", {class: "name", title: "Unfold",
+        "data-key": g.fold, onclick: () => { state.open.add(g.fold); render(); }}, `▸ ${label}`),
       el("div", {class: "column"}, span(g.steps, "→"), back.length ? span(back, "←") :
         el("div", {class: "cell none", title: "Nothing runs back here"}, "–"))));
       continue;
@@ -374,11 +399,10 @@ function ribbon() {
       S[i].partner !== null ? cell(S[i].partner) : el("div", {class: "cell none",
         title: "Nothing runs back here: nothing below learns"}, "–")));
     parts.push(el("div", {class: "group", style: `flex-grow:${g.steps.length};flex-basis:` +
-      `${g.steps.length * 33}px;max-width:${g.steps.length * 98}px`}, g.fold === null ? el("span",
+      `${g.steps.length * 31}px;max-width:${g.steps.length * 98}px`}, g.fold === null ? el("span",
         {class: "name"}) : el("button", {
-      class: "name",
-      tabindex: -1, title: "Fold", onclick: () => {
-        state.open.delete(g.fold); if (g === here) go(frameOf[g.steps[0]] - 1); else ribbon();
+      class: "name", title: "Fold", "data-key": g.fold, onclick: () => {
+        state.open.delete(g.fold); if (g === here) go(frameOf[g.steps[0]] - 1); else render();
       }}, `▾ ${label}`), el("div", {class: "columns"}, columns)));
   }
   const n = frameOf.loss;
@@ -428,17 +452,16 @@ function breaks() {
   const b = state.broken === null ? null : D.breaks[state.broken];
   if (b) {
     const wrong = Object.keys(b.wrong).length, checked = Object.keys(checks).length;
-    parts.push(el("p", {"aria-live": "polite"}, b.first === null ?
+    parts.push(el("p", {"aria-live": "polite"}, "The fault: ", el("b", {}, b.title),
+      ` in ${b.op}_backward. ${b.why}`, el("br"), b.first === null ?
       `No gradient changes here: ${S.some(s => s.back && s.op === b.op) ?
-        "this step does not meet the fault" : `no ${b.op} runs back in it`}. ${b.why}` :
+        "this step does not meet the fault" : `no ${b.op} runs back in it`}.` :
       ["First red: ", el("b", {class: "no"},
         `✗ ${S[b.first].name}, backward`), `, relative error ${num(b.wrong[b.first], 2)} ` +
-        `where 1e−6 is allowed (${RELATIVE}). ${wrong} of ${checked} checked backward ` +
-        "operations have a wrong gradient: the one with the fault, or " +
-        "one that was passed a wrong gradient. " +
+        `where 1e−6 is allowed. ${wrong} of ${checked} checked backward operations give a ` +
+        "wrong gradient: they run the faulty line, or receive a wrong gradient. " +
         `${unchecked.length ? `Not checked: ${unchecked.length > 3 ?
-          `${unchecked.length} operations` :
-          unchecked.join(", ")}. ` : ""}${b.why}`,
+          `${unchecked.length} operations` : unchecked.join(", ")}.` : ""}`,
       state.from !== null && state.from !== state.at ? el("button", {"data-key": "from",
         onclick: () => go(state.from)}, "← back to where you were") : null]));
   }

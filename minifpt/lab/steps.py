@@ -179,6 +179,7 @@ def of_run(run, task, *, trunk="", every=0, frames=24, progress=True):
         "title": f"One training step: {task.name}", "task": task.name, "about": about(task),
         "trunk": re.sub(r".*[/\\]", "", trunk),          # without a folder of the user's
         "number": run.step + 1, "loss": loss, "fast": fast, "accuracy": accuracy,
+        "names": task.token_names() if hasattr(task, "token_names") and x.shape[1] <= 32 else [],
         "tokens": int(x.shape[1]), "batch": len(x), "lr": run.optimizer.lr,
         "counts": counts(model, x.shape[1]), "losses": [loss_before, loss_after]}
     found = checked(t, double, task, x, y, rng, progress)

@@ -28,10 +28,17 @@ function homeFrame() {
       swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
     el("p", {class: "texts"},
       "On the strip above: lin linear, ln layer norm, attn attention, soft " +
-      "softmax, drop dropout, pos positions, + residual, last the tokens that are read, CE cross " +
-      "entropy, lse log of the sum of exponentials (within CE).")),
+      "softmax, drop dropout, pos positions, + residual, last keeps only the last tokens, where " +
+      "the answers are, CE cross entropy, lse log of the sum of exponentials (within CE). " +
+      WAITS),
+    el("p", {class: "texts"}, "The trunk is the transformer between the input and the output " +
+      "layer. need says which gradients of an operation are wanted, in the order of its inputs. " +
+      "e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
+      "the gradient checks in float64, about 16.")),
   el("div", {}, chooser(), el("div", {class: "arrays"}, matrix({name: "x", array: D.x}),
     matrix({name: "y", array: D.y})),
+  D.names.length ? el("p", {class: "texts"}, `The tokens in order: ${D.names.join(" ")}.${
+    readAt() ? ` The answers y are read at the last ${D.tokens - readAt()}.` : ""}`) : null,
   D.x === D.y ? null : el("p", {class: "texts"}, "The frame marks the example that is chosen."),
   el("h3", {class: "keys", style: "margin-top:14px"}, "With the keys"),
   el("table", {class: "keys"}, KEYS.map(([k, text]) => el("tr", {}, el("td", {},
@@ -40,10 +47,11 @@ function homeFrame() {
 }
 const KEYS = [["→ ←", "the next operation, the one before"],
   ["↓ ↑", "the next block, the one before"], ["L", "the loss"], ["Home", "the start"],
-  ["A", "Adam, the end of the step"], ...(D.film ? [["F", "the training as a film"]] : []),
+  ["A", "Adam, the end of the step"], ...(D.film ? [["F",
+    "the training as a film; there → ← move through it"]] : []),
   ...(D.breaks.length ? [["1 … 5", "break the backward pass; once more mends it"]] : []),
   ["Tab", "into the matrices: there the arrows read numbers, and Enter shows where one comes " +
-    "from"]];
+    "from; Escape leaves the matrix"]];
 
 function lossParts() {
   const s = S.find(s => s.back && s.op === "cross_entropy");
@@ -52,17 +60,22 @@ function lossParts() {
   return {p: {name: "p", array: f.refs.p}, hot: f.refs.one_hot, n: f.refs.n.number,
     d: s.out[0].array};
 }
+function readAt() {                         // the first token of which an answer is read; 0: of all
+  const l = lossParts(), p = l && array(l.p.array);
+  return p && p.shape.length === 3 && S.some(s => s.op === "last_tokens") ?
+    D.tokens - p.shape[1] : 0;
+}
 function lossFrame() {
   const l = lossParts(), top = head("The loss");
-  const intro = [el("p", {}, el("span", {class: "big"}, num(D.loss, 6)), " nats"),
+  const intro = [el("p", {}, el("span", {class: "big"}, num(D.loss, 6)),
+    " nats (with the natural logarithm)"),
     el("p", {}, `${(100 * D.accuracy).toFixed(1)} % of the answers are right.`)];
   if (!l) return [top, el("div", {class: "two"}, el("div", {}, intro), stack())];
   const p = array(l.p.array), hot = array(l.hot), d = array(l.d), nd = p.shape.length;
   const rows = [];
   const per = p.shown.slice(1).reduce((a, b) => a * b, 1), V = p.shown[nd - 1];
   const lead = p.axes.slice(1, -1);         // where the answers stand among the tokens
-  const first = lead.length === 1 && S.some(s => s.op === "last_tokens") ?
-    D.tokens - p.shape[1] : 0;
+  const first = readAt();
   const from = state.example * per, most = Math.min(per, 40);
   for (let k = 0; k < most; k++) {
     const at = from + k, v = p.values[at], h = hot.values[at], diff = v - h;
@@ -119,8 +132,10 @@ function adamFrame() {
   const frozen = A.rows.filter(r => !r.trained), size = r => r.shape.reduce((a, b) => a * b, 1);
   if (state.row === null || !A.rows[state.row]) state.row = A.rows.findIndex(
     r => r.grad !== undefined);
-  const other = saved(forward, m => m.why !== "frozen");
-  const list = el("div", {class: "list"});
+  const other = saved(forward, m => m.why !== "frozen"), asking = forward.filter(i =>
+    saved([i], m => m.why !== "frozen")), unasked = asking.length > 3 ?
+    `${asking.length} operations` : asking.map(i => `the dx of ${S[i].name}`).join(", ");
+  const list = el("div", {class: "list", tabindex: 0, role: "group", "aria-label": "parameters"});
   A.rows.forEach((r, n) => list.append(el("button", {class: "row", "data-key": `row${n}`,
     "aria-pressed": String(n === state.row), disabled: r.trained ? null : true, onclick: () => {
     state.row = n; state.entry = 0; state.entryAt = r.shape.map(() => 0); render();
@@ -128,7 +143,7 @@ function adamFrame() {
   r.trained ? el("span", {class: "bar t", style: `width:${Math.max(1, 70 * r.moved / most)}px`}) :
     el("span", {class: "bar f", style: "width:70px"}), el("span", {}, r.trained ?
     `${num(r.moved, 2)}${r.changed < size(r) ? `; ${count(r.changed)} of ${count(size(r))} moved` :
-      ""}` : (spared[r.name] || {}).cost ? `spares ${plural(spared[r.name].cost,
+      ""}` : (spared[r.name] || {}).cost ? `saved ${plural(spared[r.name].cost,
       spared[r.name].unit)}` : "frozen"))));
   const r = A.rows[state.row];
   state.entryAt = state.entryAt || (r ? r.shape.map(() => 0) : []);
@@ -145,7 +160,6 @@ function adamFrame() {
         ["x after", "after"]].map(
         ([name, key]) => matrix({name, array: r[key]}, "", null, null, (entry, at) => {
           state.entry = entry; state.entryAt = at; render();
-          show(document.querySelector(".asked"));
         }))),
     el("div", {class: "asked"}, el("h3", {}, `Entry [${state.entryAt.join(", ")}] in numbers, ` +
       `t = ${A.t}`,
@@ -160,7 +174,7 @@ function adamFrame() {
   }
   return [head("Adam", el("span", {class: "badge trained"}, `● ${count(trained.reduce((t, r) =>
     t + r.changed, 0))} numbers move`), el("span", {class: "badge frozen"}, el("span", {},
-    `▨ ${count(frozen.reduce((t, r) => t + size(r), 0))} stay, to the bit`))),
+    `▨ ${count(frozen.reduce((t, r) => t + size(r), 0))} bit for bit unchanged`))),
   faultNote("This is the update of the right step: the page does not carry the fault on into " +
     "Adam or the film."),
   el("div", {class: "two"}, el("div", {}, el("p", {}, "The loss of this batch: ",
@@ -169,8 +183,8 @@ function adamFrame() {
     `clipped to ${A.clip}: each is multiplied by ${num(A.factor, 4)}.` :
     `no more than ${A.clip}, so nothing is clipped.`} The learning rate is ${num(D.lr, 4)}.`),
   saved(forward) ? el("p", {}, `The gradients that were never computed would have cost ` +
-    `${plural(saved(forward), "multiply-add")} (for a bias: additions).${other ? " Of these " +
-    `${count(other)} belong to gradients that nothing below needs.` : ""}`) : null,
+    `${plural(saved(forward), "multiply-add")} (for a bias: additions).${other ? ` Of these ` +
+    `${count(other)} belong to ${unasked}, below which nothing learns.` : ""}`) : null,
   el("p", {class: "doc"}, el("span", {class: "formula"},
     "x = x − lr · (m / (1 − b1^t)) / (√(v / (1 − b2^t)) + eps)")),
   el("h3", {}, "How far each parameter moved (root mean square); " +
@@ -180,18 +194,23 @@ function adamFrame() {
 function filmFrame() {
   const F = D.film, f = F.frames[state.frame];
   const slider = el("input", {type: "range", min: 0, max: F.frames.length - 1, step: 1, id: "film",
+    class: "screen",
     value: state.frame, "aria-label": "training step", "aria-valuetext": `step ${f.step}`});
   slider.addEventListener("input", () => { state.frame = +slider.value; film(); });
-  slider.addEventListener("keydown", e => e.stopPropagation());
   const box = el("div", {class: "two"}, el("div", {}, slider, el("p", {id: "filmstep"}),
     el("canvas", {id: "curve", role: "img"}), el("div", {id: "right"})),
-  el("div", {}, el("h3", {}, `Attention on one example, ${F.layers.length ?
-    "a row a block, a column a head, query ↓ key →; the full colour is 1 (rounded to 1/255)" :
-    "none in this trunk"}`),
+  el("div", {}, el("h3", {}, `Attention on example 0 of the start page${F.layers.length ?
+    ": one row per block, one column per head; queries run down, keys across; the full colour is " +
+    "1 (rounded to 1/255)" : ": none in this trunk"}`), example0(),
   el("div", {id: "maps"})));
-  setTimeout(film);
   return [head("Training as a film", el("span", {class: "where"},
     `a picture every ${plural(F.every, "step")}`)), box];
+}
+function example0() {                       // its tokens and answers, where they are numbers
+  const x = array(D.x), y = array(D.y), per = a => a.shown.slice(1).reduce((n, m) => n * m, 1);
+  const words = a => [...a.values.slice(0, per(a))].map(v => num(v)).join(" ");
+  return x.shape.length > 2 && x.shape[2] > 1 || per(x) > 40 || per(y) > 40 ? null :
+    el("p", {class: "texts"}, `x ${words(x)}; y ${words(y)}`);
 }
 function film() {
   const F = D.film, f = F.frames[state.frame];
@@ -201,7 +220,7 @@ function film() {
     "step")}`), f.step ? ` mean loss of the last ${plural(Math.min(F.every, f.step), "batch")
       .replace("batchs", "batches")} ` : " loss of the next batch ",
   `${num(mean(F.losses.slice(Math.max(0, f.step - F.every), Math.max(1, f.step))), 4)}, ` +
-    `${(100 * f.accuracy).toFixed(1)} % right on 64 test examples`);
+    `${(100 * f.accuracy).toFixed(1)} % right on 64 test examples, other ones than the batch`);
   document.getElementById("film").setAttribute("aria-valuetext", text.textContent);
   const canvas = document.getElementById("curve"), w = Math.min(480, window.innerWidth - 50);
   const h = 200, g = drawOn(canvas, w, h), top = Math.max(...F.losses);
@@ -222,10 +241,17 @@ function film() {
     "Probability of each right answer on this example"), el("table", {}, f.right.map((p, i) =>
     el("tr", {}, el("td", {class: "n"}, String(i)), el("td", {}, el("div", {class: "pr"},
       el("i", {style: `width:${100 * p}%`}))), el("td", {class: "n"}, p.toFixed(3)))))] : []));
-  const maps = document.getElementById("maps");
-  const heads = f.maps.length ? f.maps[0].shape[0] : 0;
-  maps.style.gridTemplateColumns = `max-content repeat(${heads}, minmax(0, 84px))`;
-  maps.replaceChildren(...f.maps.flatMap((m, layer) => {
+  const few = Math.min(4, F.frames.length - 1), onPaper = Array.from({length: few + 1}, (_, n) =>
+    F.frames[Math.round(n * (F.frames.length - 1) / few)]);
+  document.getElementById("maps").replaceChildren(...(!printing ? [pictures(f)] : onPaper.map(
+    g => el("div", {}, el("h3", {}, `after ${plural(F.first - 1 + g.step, "step")}`),
+      pictures(g)))));
+}
+function pictures(f) {                      // attention of every block and head
+  const F = D.film, heads = f.maps.length ? f.maps[0].shape[0] : 0;
+  const columns = `max-content repeat(${heads}, minmax(0, ${printing ? 42 : 84}px))`;
+  return el("div", {class: "maps", style: `grid-template-columns:${columns}`}, f.maps.flatMap((m,
+    layer) => {
     const [H, Q, K] = m.shape, values = bytes(m.data, Uint8Array), row = [el("span", {},
       F.layers[layer].replace("trunk.", "").replace(".attn", ""))];
     for (let k = 0; k < H; k++) {
@@ -248,14 +274,16 @@ const mean = list => list.reduce((a, b) => a + b, 0) / list.length;
 
 function render() {
   const f = frames[state.at], active = document.activeElement;
-  const focus = active.closest("#ribbon") ? "#ribbon .now" : active.dataset.key ?
-    `[data-key="${active.dataset.key}"]` : null;        // what had the keyboard has it again
+  const focus = active.dataset.key ? `[data-key="${active.dataset.key}"]` :
+    active.closest("#ribbon") ? "#ribbon .now" : null;  // what had the keyboard has it again
   tip();
+  drawings = []; state.terms = [];
   ribbon(); breaks();
   const content = {home: homeFrame, loss: lossFrame, rest: restFrame, adam: adamFrame,
     film: filmFrame,
     step: () => stepFrame(S[f.i])}[f.kind]();
   document.getElementById("frame").replaceChildren(...content.filter(Boolean));
+  if (f.kind === "film") film();
   if (state.asked && f.kind === "step" && state.asked.step === f.i) answer();
   const again = focus && document.querySelector(focus);
   if (again) again.focus({preventScroll: true});
@@ -284,11 +312,13 @@ function block(direction) {                 // the next group of the ribbon, in 
   go(n);
 }
 document.addEventListener("keydown", e => {
-  if (e.ctrlKey || e.metaKey || e.altKey || e.target.tagName === "INPUT") return;
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  if (e.target.tagName === "INPUT" && /^(Arrow|Page)/.test(e.key)) return;   // the slider's own
   const act = {ArrowRight: () => go(state.at + 1), ArrowLeft: () => go(state.at - 1),
     ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),
     l: () => go(frameOf.loss), a: () => go(frameOf.adam), End: () => go(frames.length - 1),
-    f: () => D.film && go(frameOf.film)}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
+    f: () => { if (D.film) { go(frameOf.film); document.getElementById("film").focus(); }
+    }}[e.key.length === 1 ? e.key.toLowerCase() : e.key];
   const n = "12345".indexOf(e.key);
   if (act) act(); else if (n >= 0 && n < D.breaks.length) toggle(n); else return;
   e.preventDefault();
@@ -296,10 +326,12 @@ document.addEventListener("keydown", e => {
 document.getElementById("title").textContent = D.title;
 document.getElementById("facts").textContent = `${D.trunk ? D.trunk + ", " : ""}step ` +
   `${count(D.number)}, ${plural(D.batch, "example")} of ${plural(D.tokens, "token")}`;
-document.getElementById("keys").append(...KEYS.slice(0, 5).map(([k, t]) => el("span", {},
+document.getElementById("keys").append(...KEYS.slice(0, -1).map(([k, t]) => el("span", {},
   ...k.split(" ").map(x => el("kbd", {}, x)), ` ${t}`)), el("span", {class: "note"},
-  "A cell rounds its number; ≈0 is not 0 but rounds to it. Point at a cell to read it in full. " +
-  "A large array is cut, and says so; the norm of a row is that of the whole row."));
+  "Cells show rounded numbers; ≈0 is small but not 0. ", el("i", {class: "screen"},
+    `${window.matchMedia("(hover: none)").matches ? "Tap" : "Point at"} a cell to read it in ` +
+    "full. "), "A large array is cut, and says so; the norm of a row is that of the whole row. " +
+    WAITS));
 DARK.addEventListener("change", render);
 for (const [event, on] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => { printing = on; render(); });

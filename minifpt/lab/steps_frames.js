@@ -63,8 +63,9 @@ function stack() {
     if (s.partner < i) continue;
     plates.push({n, s, popped: s.partner === i, fresh: n === i});
   }
-  const box = el("div", {id: "stack"}, el("h3", {}, `Caches, a stack: ${plates.length}, ` +
-    kilo(plates.reduce((t, p) => t + (p.popped ? 0 : p.s.bytes), 0))));
+  const held = plates.filter(p => !p.popped);
+  const box = el("div", {id: "stack"}, el("h3", {}, `Caches, a stack: ${held.length}, ` +
+    kilo(held.reduce((t, p) => t + p.s.bytes, 0))));
   const list = el("ol", {tabindex: 0, "aria-label": "the stack of caches, newest first"});
   const now = f.kind === "step" ? groupOf(f.i) : null;
   let folded = null;
@@ -179,18 +180,18 @@ function stepFrame(step) {
   if (step.back) row.append(...never(step));
   add(row);
   if (step.back) add(el("p", {class: "texts screen"},
-    "Click a number of an out matrix to ask where it " +
-    "comes from. Those within a dashed frame have a finite difference."));
+    `Click a number of an out matrix to ask where it comes from.${checks[i] ?
+      " Those within a dashed frame have a finite difference." : ""}`));
+  if (LATE.includes(step.op) && step.back) add(el("p", {class: "texts"}, WAITS));
   if (!step.back && step.partner === null && step.inside === null) add(el("p", {class: "texts"},
     "Nothing runs back through it: nothing below it learns."));
-  add(el("div", {id: "asked"}));
   if (step.back) add(checkTable(step));
   const kind = kindOf(step), where = step.inside !== null ?
     `inside ${S[step.inside].op}${S[step.inside].back ? "_backward" : ""}` : null;
   return [head(`${step.name}${step.back ? ", backward" : ""}`, badge(kind),
     where ? el("span", {class: "where"}, where) : null),
   el("div", {class: "three"}, el("div", {}, doc(D.sources[step.source].doc), source(step)),
-    middle, stack())];
+    middle, stack()), el("div", {id: "asked"})];
 }
 
 // ------------------------------------------------------------------------ ask a number
@@ -216,25 +217,26 @@ function answer() {
     }
   }
   box.className = "asked";
-  box.replaceChildren(el("h3", {}, `${q.name}[${q.at.join(", ")}]${part.parameter ?
-    ` of ${part.parameter}` : ""}`),
-  f ? el("div", {class: "sum"}, el("b", {}, f.text), el("br"), ...terms(f, q.at, value)) :
+  const close = () => { state.asked = null; state.terms = []; box.className = "";
+    box.replaceChildren(); drawings.forEach(draw => draw()); };
+  box.replaceChildren(el("button", {class: "close", "aria-label": "close", onclick: close}, "✕"),
+    el("h3", {}, `${q.name}[${q.at.join(", ")}]${part.parameter ? ` of ${part.parameter}` : ""}`),
+  f ? el("div", {class: "sum"}, el("b", {}, f.text), ...terms(f, q.at, value)) :
     el("p", {}, "Its formula is in the docstring."),
-  el("table", {}, rows.map(r => el("tr", {}, el("td", {}, r[0]), el("td", {class: "where"}, r[1]),
-    el("td", {class: "n"}, r[2]), el("td", {class: r[3] ? "ok" : "no"}, r[3] === undefined ? "" :
+  el("div", {}, el("table", {}, rows.map(r => el("tr", {}, el("td", {}, r[0]),
+    el("td", {class: "where"}, r[1]), el("td", {class: "n"}, r[2]), el("td", {class: r[3] ? "ok" : "no"}, r[3] === undefined ? "" :
       r[3] ? "✓ they agree" : "✗ they do not")))),
-  ...(d ? [] : [el("p", {class: "texts"}, (checks[q.step] ?
-    "No finite difference was computed for this " +
-    "entry; those within a dashed frame have one." :
-      "No finite differences were computed here."))]));
+  d ? null : el("p", {class: "texts"}, checks[q.step] ?
+    "No finite difference was computed for this entry; those within a dashed frame have one." :
+    "No finite differences were computed here."),
+  f ? faultNote("The sum here is the right step's.") : null));
+  drawings.forEach(draw => draw());
   say(`${q.name} ${q.at.join(", ")} is ${num(value, 5)}`);
-  state.broken === null || !f || box.append(faultNote("The sum above is the right step's."));
-  show(box);
 }
-const show = box => requestAnimationFrame(() => box.scrollIntoView({block: "nearest"}));
 // All terms of a formula at one entry, as far as this file has them, and how many there are.
 function products(f, at) {
-  const where = {0: 0}, sizes = {}, full = {};   // how far each letter runs, here and in truth
+  // How far each letter runs, here and in truth, and the name of its axis.
+  const where = {0: 0}, sizes = {}, full = {}, axis = {};
   [...f.at].forEach((l, i) => { where[l] = at[i]; });
   for (const [name, letters] of pieces(f.put)) {
     const ref = f.refs[name];
@@ -242,34 +244,47 @@ function products(f, at) {
     [...letters].forEach((l, i) => {
       sizes[l] = Math.min(sizes[l] ?? Infinity, array(ref).shown[i]);
       full[l] = Math.max(full[l] ?? 0, array(ref).shape[i]);
+      axis[l] = array(ref).axes[i];
     });
   }
   let places = [{}];
   for (const l of f.over) places = places.flatMap(p => Array.from({length: sizes[l]},
     (_, n) => ({...p, [l]: n})));
   const all = places.map(place => {
-    const letters = {...where, ...place};
+    const letters = {...where, ...place}, from = [];
     let product = f.times;
-    const text = f.put.replace(/(\w+)\[(\w*)\]/g, (_, name, at) => {
-      const ref = f.refs[name];
-      const v = typeof ref === "number" ? valueAt(array(ref), [...at].map(l => letters[l])) :
-        ref.number;
+    const filled = put => (f.times === 1 ? "" : `${num(f.times, 4)} · `) + f.put.replace(
+      /(\w+)\[(\w*)\]/g, put).replace(/\*/g, "·").replace(/ - /g, " − ");
+    const text = filled((_, name, at) => {
+      const ref = f.refs[name], index = [...at].map(l => letters[l]);
+      const v = typeof ref === "number" ? valueAt(array(ref), index) : ref.number;
       product *= v;
+      from.push({name, at: index});
       return v === null ? `${name}(cut)` : v < 0 ? `(${num(v, 4)})` : num(v, 4);
     });
-    return {text: text.replace(/\*/g, "·").replace(/ - /g, " − "), product};
+    const named = filled((_, name, at) => at ? `${name}[${[...at].map(l => letters[l])}]` : name);
+    return {text, named, from, product};
   });
-  return {all, many: [...f.over].reduce((n, l) => n * full[l], 1)};
+  return {all, many: [...f.over].reduce((n, l) => n * full[l], 1),
+    over: [...f.over].map(l => axes(full[l], axis[l])).join(" × "),
+    examples: [...f.over].some(l => axis[l] === "example" && sizes[l] > 1)};
 }
-function terms(f, at, value) {
-  const {all, many} = products(f, at), total = num(value, 6);
-  if (!f.over) return [`= ${all[0].text}`, el("br"), `= ${total}`];
+const MANY = {query: "queries", class: "classes", in: "inputs", out: "outputs",
+  "channel of the head": "channels of the head"};
+const axes = (n, name) => n > 1 && MANY[name] ? `${count(n)} ${MANY[name]}` : plural(n, name);
+function terms(f, at, value) {              // rows: which numbers, the numbers, their product
+  const {all, many, over, examples} = products(f, at), total = num(value, 6);
+  const row = (...cells) => el("tr", {}, cells.map((text, i) => el("td", {class: i === 2 ? "n" :
+    ""}, text)));
   const most = [...all].sort((x, y) => Math.abs(y.product) - Math.abs(x.product)).slice(0, 4);
+  state.terms = most.flatMap(t => t.from);
+  if (!f.over) return [el("div", {}, `= ${all[0].named}`), el("div", {}, `= ${all[0].text}`),
+    el("div", {}, `= ${total}`)];
   const rest = value - most.reduce((t, x) => t + x.product, 0), cut = many - all.length;
-  const text = most.map(t => t.text).join(" + ");
-  return [f.times === 1 ? `= ${text}` : `= ${num(f.times, 5)} · (${text})`,
-    many > most.length ? ` + ${plural(many - most.length, cut ? "more term" : "smaller term")}` +
-      `, together ${num(rest, 4)}` : "",
-    cut ? ` (${count(cut)} of them are cut from this file)` : "", el("br"), `= ${total}`];
+  return [el("table", {}, most.map((t, i) => row(`${i ? "+" : "="} ${t.named}`, t.text,
+    num(t.product, 4))), many > most.length ? row(`+ ${plural(many - most.length, cut ?
+    "more term" : "smaller term")}`, cut ? `${count(cut)} of them are cut from this file` : "",
+  num(rest, 4)) : "", row(`= ${plural(many, "term")}: ${over}`, examples ?
+    `outlined: those of example ${state.example}` : "", total))];
 }
 function pieces(put) { return [...put.matchAll(/(\w+)\[(\w*)\]/g)].map(m => [m[1], m[2]]); }
