@@ -109,7 +109,7 @@ def bigram_bits(rng):
     joint = (n + alpha) / (n + alpha).sum()
     columns = (n + alpha) / (n + alpha).sum(axis=0)
     total = n.sum(axis=1, keepdims=True)                  # 0 for token V - 1: a floor is needed
-    floors = (1, V, alpha, V * alpha, *10.0 ** -np.arange(1, 301))
+    floors = (1, V, alpha, V * alpha, 1e-6, 1e-8, 1e-9, 1e-10, 1e-12, 1e-16, 1e-300)
     low = [(n + alpha) / np.where(total > 0, total, floor) for floor in floors]
     low.append((n + alpha) / (total + alpha))
     unigram = np.tile((np.bincount(train, minlength=V) + alpha) / (len(train) + V * alpha), (V, 1))
