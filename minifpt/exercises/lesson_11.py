@@ -129,7 +129,7 @@ def bigram_bits(rng):
         "n[a, b] += 1 counts equal pairs once: a scatter-add is needed, as in lesson 10":
             bits(rows(counted(train, False) + alpha)),
         "alpha is added above the fraction line and not below: the row must sum to 1":
-            lambda x: x == -np.inf or any(np.isclose(x, bits(y)) for y in low),
+            lambda x: x == -np.inf or any(np.isclose(x, bits(y), 1e-9) for y in low),
         "the counts are from the test: that is the text to be predicted": bits(
             rows(counted(test) + alpha)),
         "alpha is 1, and not the argument": bits(rows(n + 1)),
