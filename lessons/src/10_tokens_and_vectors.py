@@ -215,9 +215,10 @@ print(minifpt.gradcheck(skip_gram, skip_gram_backward,
 
 # %% [markdown]
 # Twelve pairs of seven words: there are repeats. We take each word with the two before it and the
-# two after it, and $K = 5$ drawn words for each pair, drawn as in the paper: by their frequency to
-# the power of 3/4. The tables begin with small random numbers. What is the loss at the start? (No
-# score is far from 0 then.)
+# two after it, counted among the words that are *left*: rare words were dropped above, so a
+# neighbour may stand further away in the novel. For each pair we draw $K = 5$ words as in the
+# paper, by their frequency to the power of 3/4. The tables begin with small random numbers. What is
+# the loss at the start? (No score is far from 0 then.)
 
 # %%
 guess = ...                                               # in nats
@@ -292,15 +293,17 @@ for ax, table, name in ((axes[0], untrained, "untrained"), (axes[1], vectors, "t
     matrix(ax, cosines(table)[np.ix_(rows, rows)], f"cosine, {name}", limit=1, signed=True,
            digits=None, columns=groups, rows=groups)
     ax.tick_params(axis="x", rotation=90)
+fig.colorbar(axes[1].images[0], ax=axes, shrink=0.8, label="cosine")
 picture(fig)
 
 # %% [markdown]
 # Some lines look as if the table understood English, and others look like chance. It is easy to
 # print the good ones only. So here is a list of 36 pairs that we wrote down before we trained
 # anything: two words of one kind each. For each pair, of all other words, which share stands nearer
-# to the first word than the second does? 0 means that the partner is the nearest of all, and a
-# table that knows nothing gives 0.5 on average. What is it for the trained table, in the median
-# over the pairs?
+# to the first word than the second does? We also ask it the other way round, from the second word,
+# and take the mean of the two. 0 means that each is the nearest of all to the other, and a table
+# that knows nothing gives 0.5 on average. What is it for the trained table, in the median over the
+# pairs?
 
 # %%
 guess = ...                                               # a number from 0 to 1
@@ -316,7 +319,7 @@ PAIRS = [(number[a], number[b]) for a, b in PAIRS if a in number and b in number
 
 
 def ranks(likeness):
-    """likeness (V, V) -> for each pair, the share of the other words that are nearer"""
+    """likeness (V, V) -> for each pair, the share of the other words that are nearer, both ways"""
     def rank(a, b):
         return ((likeness[a] > likeness[a, b]).sum() - (likeness[a, a] > likeness[a, b])) / (V - 2)
     return np.array([(rank(a, b) + rank(b, a)) / 2 for a, b in PAIRS])
@@ -332,10 +335,11 @@ ax.semilogx(rarer, random_ranks, "x", color=color.grey, label="untrained")
 ax.semilogx(rarer, np.mean(trained_ranks, axis=0), "o", color=color.trained, markersize=5,
             label="trained, mean of three seeds")
 ax.axhline(0.5, color=color.ink, linewidth=0.8, linestyle=":")
+ax.text(4.3, 0.52, "0.5: what chance gives", fontsize=8)
 for (a, b), x, y in zip(PAIRS, rarer, np.mean(trained_ranks, axis=0), strict=True):
-    if y > 0.25 or (x < 12 and y < 0.02):
-        ax.annotate(f"{vocabulary[a]} {vocabulary[b]}", (x, y), (3, 3), fontsize=8,
-                    textcoords="offset points")
+    if y > 0.25 or (x < 12 and y < 0.02):                 # the good one has room on its left
+        ax.annotate(f"{vocabulary[a]} {vocabulary[b]}", (x, y), (3, 3) if y > 0.25 else (-5, -3),
+                    fontsize=8, ha="left" if y > 0.25 else "right", textcoords="offset points")
 ax.set(title="How many words are nearer than the partner?", ylim=(-0.03, 1.03),
        xlabel="how often the rarer word of the pair occurs", ylabel="share of words")
 ax.legend(loc="upper right")
@@ -402,11 +406,12 @@ for name, median in medians.items():
     print(f"{name:27} {median:.3f}")
 
 # %% [markdown]
-# On a text this small, counting does it better. Both use the same knowledge, who stands near whom.
-# What training has over counting is that it never makes the table of all pairs, which for 50,257
-# words would have 2.5 billion entries, and that its rows can be trained on for something else: they
-# are the first layer of a model. (Levy and Goldberg, *Neural Word Embedding as Implicit Matrix
-# Factorization*, 2014, show what skip-gram does to the counts.)
+# Here counting does it better. (We varied neither the length of the text nor the number of epochs,
+# so we cannot say why.) Both use the same knowledge, who stands near whom. What training has over
+# counting is that it never makes the table of all pairs, which for 50,257 words would have 2.5
+# billion entries, and that its rows can be trained on for something else: they are the first layer
+# of a model. (Levy and Goldberg, *Neural Word Embedding as Implicit Matrix Factorization*, 2014,
+# show what skip-gram does to the counts.)
 #
 # ## One table, two gradients
 #
@@ -454,7 +459,7 @@ for shift, (name, ink, hatch) in ((-0.2, ("input", color.ink, "")),
     ax.bar(np.arange(len(chosen)) + shift, lengths[name][chosen], 0.4, color=ink, hatch=hatch,
            edgecolor="white", label=f"from the {name}")
 ax.set(title="Two gradients of the tied table, by row", ylabel="length of the row's gradient",
-       xlabel="byte", yscale="log", ylim=(1e-8, 3))
+       xlabel="byte (_ is a space)", yscale="log", ylim=(1e-8, 3))
 ax.set_xticks(range(len(chosen)), labels)
 ax.legend()
 picture(fig)
@@ -463,9 +468,10 @@ print(f"length of the whole: input {a:.2f}, output {b:.2f}; cosine between them 
       f"{(from_input * from_output).sum() / (a * b):.2f}")
 
 # %% [markdown]
-# The input's gradient reaches the bytes that occur. The output's reaches every row, because the
+# The input's gradient reaches the bytes that occur. Where a dark bar is missing, it is exactly 0,
+# for which a logarithmic scale has no place. The output's reaches every row, because the
 # softmax gives each byte a probability, and the gradient is the probability minus the truth. For a
-# byte that never occurs it is tiny (the scale is logarithmic), and it always says the same: less of
+# byte that never occurs it is tiny, and it always says the same: less of
 # this one.
 #
 # Forget one of the two, and the model still trains on the other. So we want a check. A small model
@@ -506,15 +512,39 @@ for kind in (minifpt.LanguageModel, OutputOnly, InputOnly):
 # %%
 letters = "aeioubdtAEOBDT0159.!?,;"
 rows = [ord(letter) for letter in letters]
-fig, (ax,) = figure(width=4.6, height=4.2)
-matrix(ax, cosines(lm.wte.weight.data)[np.ix_(rows, rows)], "cosines in the shipped table",
+likeness = cosines(lm.wte.weight.data)
+fig, (ax,) = figure(width=5.2, height=4.2)
+matrix(ax, likeness[np.ix_(rows, rows)], "cosines in the shipped table",
        limit=1, signed=True, digits=None, columns=list(letters), rows=list(letters))
+fig.colorbar(ax.images[0], ax=ax, shrink=0.8, label="cosine")
 picture(fig)
 
+
+def mean_cosine(one, other, same=False):
+    """The mean over all pairs of two different bytes, or over pairs in the same place"""
+    found = likeness[np.ix_([*one.encode()], [*other.encode()])]
+    return (np.diag(found) if same else found[found < 0.999]).mean()
+
+
+small, capital = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+vowels, consonants = "aeiou", "bcdfghjklmnpqrstvwxyz"
+print("mean cosine")
+for name, value in (("two digits", mean_cosine("0123456789", "0123456789")),
+                    ("! and ?", mean_cosine("!", "?")), (", and ;", mean_cosine(",", ";")),
+                    ("a letter and its own capital", mean_cosine(small, capital, same=True)),
+                    ("a letter and any capital", mean_cosine(small, capital)),
+                    ("two capitals", mean_cosine(capital, capital)),
+                    ("two vowels", mean_cosine(vowels, vowels)),
+                    ("a vowel and a consonant", mean_cosine(vowels, consonants))):
+    print(f"{name:30} {value:5.2f}")
+
 # %% [markdown]
-# Digits are nearly one and the same to it, `!` and `?` stand close together, so do capitals among
-# themselves, and vowels are more like vowels than like consonants. All of it comes from company
-# kept, as with our words.
+# The dark blocks are the digits, which are nearly one and the same to it, and the pairs of `!` with
+# `?` and of `,` with `;`. Paler, but clear, are two more things: capitals are like capitals, and in
+# the picture a short diagonal of single cells joins letters to their own capitals, such as `b` to
+# `B` and `o` to `O`. The faintest is the block of vowels. The list gives means over the whole
+# alphabet: a letter is far more like its own capital than like others, and a vowel is a little more
+# like a vowel than like a consonant. All of it comes from company kept, as with our words.
 #
 # ## Exercises
 #

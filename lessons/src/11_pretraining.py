@@ -75,7 +75,8 @@ for spread, loss in starts.items():
 # With small weights all scores are close to 0, so each byte gets about $1/256$, and
 # $-\log \frac{1}{256} = \log 256$. This is the first thing to look at in any training. A start far
 # *above* it means that the model is sure of something before it has seen anything, as the one with
-# large weights is. A start *below* it means that the answer leaks in.
+# large weights is. A start *clearly below* it means that the answer leaks in. (A few thousandths
+# mean nothing: random scores are small, but not 0, and can favour a frequent byte by chance.)
 #
 # (0.02 is what GPT-2 starts from, at 768 channels. A narrow model learns slowly from weights so
 # small, so we train the one with 0.08. [Lesson 14](14_which_part_of_pretraining.ipynb) says more.)
@@ -171,8 +172,8 @@ print("decoded to the same:", bool((decode(code, bits, passage[0], 300) == passa
 # %% [markdown]
 # So a loss can be held against a real compressor. On equal terms: our models know the training
 # text, so the compressor should know it, too. We compress the training text alone, then both texts
-# together, and count what the held-out part adds. (`zlib` looks back 32 KB at most, `bz2` 900 KB,
-# `lzma` further.)
+# together, and count what the held-out part adds. (`zlib` looks back 32 KB at most, so it has
+# forgotten most of the training text by then; `bz2` and `lzma` have all of it.)
 
 # %%
 held, learned = (np.uint8(text).tobytes() for text in (held_out, training))
@@ -241,11 +242,13 @@ fig, (ax,) = figure(width=6.4, height=4.2)
 ax.plot(curve / math.log(2), color=color.trained, linewidth=1)
 ends = {name: in_bits[name] for name in ("knows nothing", "unigram", "bigram", "ours",
                                          "minigpt-language")}
-ends |= {f"{name} after the training text": packed[name] for name in ("zlib", "bz2")}
-for name, value in ends.items():
+ends |= {f"{name} after the training text": value for name, value in packed.items()}
+at = 0
+for name, value in sorted(ends.items(), key=lambda end: end[1]):
     ax.axhline(value, color=color.trained if name == "ours" else color.grey, linewidth=1,
                linestyle="-" if name == "ours" else "--")
-    ax.text(STEPS * 1.01, value, f"{name} {value:.2f}", va="center", fontsize=8)
+    at = max(value, at + 0.24)                            # a label has room above the one before
+    ax.text(STEPS * 1.01, at, f"{name} {value:.2f}", va="center", fontsize=8)
 ax.set(title="Bits per byte while the model learns", xlabel="step", ylabel="bits per byte",
        ylim=(1.4, 8.4), xlim=(0, STEPS))
 picture(fig)
@@ -260,10 +263,13 @@ print(f"\nminigpt-language: {write(shipped, 200)!r}")
 # stop without attention, because each token would know only itself and its position. Whatever is
 # below that line comes from earlier bytes.
 #
-# In the end it is past the bigram and past `zlib`. It is not past `bz2`, which finds long strings
-# again that the training text had, names among them. `minigpt-language` learned the same way, with
-# more blocks and channels, from 14 novels; it never saw these pages. (It sees 256 bytes at once,
-# ours 64.)
+# In the end it is past the bigram and `zlib`, and just past `lzma`. These two look for strings that
+# the text had before, names among them. It is not past `bz2`, which works in another way: it sorts
+# all places of the text by the bytes that follow them (the Burrows-Wheeler transform). Places with
+# the same surroundings then stand side by side, and what stands before them is often the same byte.
+# So `bz2`, too, lives on what a byte's surroundings say about it. `minigpt-language` learned the
+# same way, with more blocks and channels, from 14 novels; it never saw these pages. (It sees 256
+# bytes at once, ours 64.)
 #
 # ## Too good
 #
@@ -281,18 +287,21 @@ print(f"at the start: {copy_curve[0] / math.log(2):.2f}")
 print("it writes:", repr(write(copying, 40)))
 
 # %% [markdown]
-# Already the start is suspicious. It is *below* 8 bits, because the table that reads the byte also
-# makes the scores (lesson 10), and a row is most like itself. No compressor on this page reaches
-# what it reaches after 60 steps. And it writes nonsense: asked for the next byte, it repeats the
-# last one.
+# Already the start is suspicious. It is *clearly below* 8 bits, because the table that reads the
+# byte also makes the scores (lesson 10), and a row is most like itself. No compressor on this page
+# reaches what it reaches after 60 steps. And it writes nonsense: asked for the next byte, it
+# repeats the last one.
 #
 # ## Which byte to write
 #
 # A trained model gives probabilities, and we draw from them. Two knobs change them first. A
-# **temperature** $\tau$ divides the scores $z$ `(V,)`; **top-k** keeps the $k$ largest:
+# **temperature** $\tau$ divides the scores $z$ `(V,)`; **top-k** keeps the $k$ largest, whose
+# places we call $K$:
 #
-# $$ p_i = \frac{e^{z_i / \tau}}{\sum_j e^{z_j / \tau}}, \qquad
-#    \text{summed over the } k \text{ likeliest only} $$
+# $$ p_i = \frac{e^{z_i / \tau}}{\sum_{j \in K} e^{z_j / \tau}} \ \text{ for } i \in K, \qquad
+#    p_i = 0 \ \text{ elsewhere} $$
+#
+# Without top-k, $K$ is all $V$ places.
 
 # %%
 show(sample)
@@ -317,7 +326,7 @@ for ax, (temperature, top_k) in zip(axes, ((1.0, None), (0.5, None), (1.0, 3)), 
     ax.plot(range(8), p[likeliest], "o", color=color.ink, markersize=5, label="formula")
     ax.set(title=f"temperature {temperature}" + (f", top-k {top_k}" if top_k else ""),
            xlabel="byte")
-    ax.set_xticks(range(8), [chr(i).replace(" ", "_") for i in likeliest])
+    ax.set_xticks(range(8), [chr(i) for i in likeliest])
     print(f"temperature {temperature}, top-k {top_k}: largest difference "
           f"{np.abs(share - p).max():.4f}")
 axes[0].set_ylabel("share")
@@ -326,22 +335,25 @@ picture(fig)
 
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
-# model write at several temperatures and ask two things of the text: how many of its words are
-# words of the novels, and how many of its strings of twelve bytes occur only once in it. At
-# temperature 0, which always takes the likeliest byte, what share of the strings is different?
+# model write at several temperatures and ask two things of the text. First, which share of its
+# words does our text have, the five ends of novels? (This is a rough measure. The model read 14
+# other novels, and `house,` with its comma is another word than `house`. So some real words count
+# as made up; under the picture stands how many.) Second, how many *different* strings of twelve
+# bytes does it have, as a share of all its strings of twelve bytes? (A text that never repeats one
+# has 1.) What is this second share at temperature 0, which always takes the likeliest byte?
 
 # %%
 guess = ...                                               # a number from 0 to 1
 
 # %%
-known = set(bytes(held_out.astype(np.uint8)).decode().split()) | set(
-    bytes(training.astype(np.uint8)).decode().split())
+held_words, learned_words = held.decode().split(), set(learned.decode().split())
+known = learned_words | set(held_words)
 prompts = np.array([Bytes().encode(prompt) for prompt in (
     "I was not ", "She said: ", "The house ", "When they ")])
 
 
 def judge(text):
-    """-> share of words that the novels have, share of 12-byte strings that are different"""
+    """-> share of words that our text has, number of different 12-byte strings as share of all"""
     words = text.split()[1:-1]                            # the first and last may be cut
     strings = [text[i:i + 12] for i in range(len(text) - 11)]
     return np.mean([word in known for word in words]), len(set(strings)) / len(strings)
@@ -356,12 +368,14 @@ judged = np.array(judged)
 reveal(guess, float(judged[0, 1]))
 
 fig, (ax,) = figure(width=5.4, height=2.8)
-ax.plot(temperatures, judged[:, 0], "o-", color=color.language, label="words that the novels have")
-ax.plot(temperatures, judged[:, 1], "s--", color=color.ink, label="strings that are different")
+ax.plot(temperatures, judged[:, 0], "o-", color=color.language, label="words that our text has")
+ax.plot(temperatures, judged[:, 1], "s--", color=color.ink, label="different strings")
 ax.set(title="Too cold goes in circles, too hot makes up words", xlabel="temperature",
        ylabel="share", ylim=(0, 1.05))
 ax.legend(loc="lower center")
 picture(fig)
+missing = np.mean([word not in learned_words for word in held_words])
+print(f"of the held-out part's words, all real, the rest of our text lacks {missing:.0%}")
 print("at 0:  ", repr(write(shipped, 130, temperature=0)))
 print("at 1.6:", repr(write(shipped, 130, temperature=1.6)))
 

@@ -66,9 +66,11 @@ def mean_gradient(rng):
     shared = each / lengths[:, None, None]
     right = _scatter(shared, ids, V)
     all_words = np.broadcast_to(dy[:, None], (B, T, C))
-    once = np.zeros((V, C))
+    once, kinds = np.zeros((2, V, C))
     for b in range(B):
-        once[np.unique(ids[b][real[b]])] += dy[b] / lengths[b]
+        different = np.unique(ids[b][real[b]])
+        once[different] += dy[b] / lengths[b]
+        kinds[different] += dy[b] / len(different)
     return Case((dy, ids, V), right, {
         "the division by the number of words is missing: y is a mean": _scatter(each, ids, V),
         "you divide by T: only the words that are not 0 count":
@@ -81,6 +83,8 @@ def mean_gradient(rng):
             lambda out: any(np.allclose(out, wrong) for wrong in (
                 _last_wins(shared, ids, V) * (np.arange(V) > 0)[:, None],)),
         "a word that stands twice in a text counts twice": once,
+        "a mean over the *different* words of a text: a word that stands twice counts twice, above "
+        "and below the fraction line": kinds,
         "you divide by the number of all words of all texts: each text has its own mean":
             _scatter(each, ids, V) / lengths.sum(),
         "you divide by the number of texts as well: each y has its own gradient": right / B,

@@ -21,6 +21,14 @@ def _last(dy, ids, v):
     return dy[ids == v][-1] if (ids == v).any() else np.zeros(dy.shape[-1])
 
 
+def _different(dy, ids, V):
+    dw = np.zeros((V, dy.shape[1]))
+    for b, row in enumerate(ids):
+        words = np.unique(row[row > 0])
+        dw[words] += dy[b] / len(words)
+    return dw
+
+
 def _mean_gradient(divide="words", zero=False, add=True, once=False):
     def answer(dy, ids, V):
         real = ids > 0
@@ -101,6 +109,7 @@ WRONG = {
         ("id 0 gets a gradient", _mean_gradient("nothing", zero=True)),
         ("scatter-add", _mean_gradient(add=False)),
         ("twice", _mean_gradient(once=True)),
+        ("mean over the *different*", _different),
         ("each text has its own mean", _mean_gradient("all")),
         ("number of texts", _mean_gradient("texts")),
         ("shape", lambda dy, ids, V: _mean_gradient()(dy, ids, V).T),

@@ -41,6 +41,15 @@ def _bigram(log=np.log2, above=None, below=None, add=True, axis=1, source="train
     return answer
 
 
+def _only_above(floor):
+    def answer(train, test, V, alpha):
+        n = np.zeros((V, V))
+        np.add.at(n, (train[:-1], train[1:]), 1)
+        p = (n + alpha) / np.maximum(n.sum(axis=1, keepdims=True), floor)
+        return -np.log2(p[test[:-1], test[1:]]).mean()
+    return answer
+
+
 def _unigram(train, test, V, alpha):
     n = np.bincount(train, minlength=V) + alpha
     return -np.log2((n / n.sum())[test[1:]]).mean()
@@ -116,6 +125,8 @@ WRONG = {
         ("exchanged", _bigram(swap=True)),
         ("scatter-add", _bigram(add=False)),
         ("not below", _bigram(below=0)),
+        ("not below", _only_above(1)),
+        ("not below", _only_above(1e-12)),
         ("from the test", _bigram(source="test")),
         ("alpha is 1", _bigram(above=1, below=1)),
         ("unigram", _unigram),
