@@ -242,8 +242,9 @@ for name, (operations, moved, seconds) in found.items():
 # has too little to do for the calls that it takes: that is a third limit, which a roofline does not
 # show. If the circle is *higher*, the calls are not what holds it up: the arrays of 40 rows are
 # small enough for a nearer cache, or the machine was busy with something else during the square. A
-# point between the two slopes has its arrays in a cache. And if GELU's square is far below
-# both, look at how it is written, as we do soon: it goes over its numbers more than once.
+# point between the two slopes has its arrays in a cache. A point above a roof says that the roof
+# was measured at a busier moment. And if GELU's square is far below both, look at how it is
+# written, as we do soon: it goes over its numbers more than once.
 #
 # ## A step, operation by operation
 #
@@ -535,7 +536,7 @@ else:
     for state, times_of in (("as it is", alone), ("each core busy", busy)):
         for name, (one, two) in times_of.items():
             print(f"{state:15} {name:9} one thread {1e3 * one:8.3g} ms, two {1e3 * two:8.3g} ms: "
-                  f"{one / two:.2g} times as fast with two")
+                  f"{one / two:.3g} times as fast with two")
     print(f"cores that this process may use: {cores}")
 
 # %% [markdown]
