@@ -195,11 +195,11 @@ def gelu(x):
             t = u * (F.GELU_A * F.GELU_B)
             t += F.GELU_A
             t *= xs
-            np.tanh(t, out=t)
+            np.tanh(t, out=t)                             # tanh(v), as the textbook form
             t *= 0.5
-            t += 0.5                                      # s = (1 + tanh) / 2
+            t += 0.5                                      # t = (1 + tanh) / 2
             np.multiply(xs, t, out=ys)
-            np.subtract(1.0, t, out=ds)                   # s + x s (1 - s) 2 du/dx
+            np.subtract(1.0, t, out=ds)                   # d = t + y (1 - t) 2 dv/dx
             ds *= ys
             u *= 6.0 * F.GELU_A * F.GELU_B
             u += 2.0 * F.GELU_A

@@ -129,7 +129,8 @@ for size, one in zip(sizes, lengths, strict=True):
 # %% [markdown]
 # On a logarithmic scale the lines are nearly straight: each step multiplies by about the same
 # factor. With weights that are too small the gradient **vanishes**, with large ones it
-# **explodes**, and the curve on the right crosses 1 at a single size, steeply.
+# **explodes**. The curve on the right is steepest at the left, from $s = 0.8$ to $1$. Where it
+# crosses 1 it is much flatter: there, the tanh takes away more as the weights grow.
 #
 # Why can $s = 0.9$ not be saved? One step back is
 #
@@ -168,19 +169,29 @@ for size, one in zip(sizes, ratio, strict=True):
 guess = ...
 
 # %%
-def learns(noise, cut=None, clip=None, seed=0, T=12, D=16, steps=250):
+def first_weights(rng, D=16):
+    """w, u and b before training."""
+    Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
+    return 0.5 * rng.standard_normal((2, D)), 0.7 * Q, np.zeros(D)
+
+
+def sequences(rng, noise, size, T=12):
+    """-> x (size, T, 2), bit (size,)"""
+    bit = rng.integers(0, 2, size)
+    x = np.zeros((size, T, 2))
+    x[:, 0, 0] = 2 * bit - 1
+    x[:, 1:, 1] = noise * rng.standard_normal((size, T - 1))
+    return x, bit
+
+
+def learns(noise, cut=None, clip=None, seed=0, D=16, steps=250):
     """Share of sequences answered rightly after training, in percent."""
     rng = np.random.default_rng(seed)
-    Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
-    weights = [Parameter(a, "attn") for a in (
-        0.5 * rng.standard_normal((2, D)), 0.7 * Q, np.zeros(D))]
+    weights = [Parameter(a, "attn") for a in first_weights(rng, D)]
     out = Parameter(rng.standard_normal((D, 2)) / np.sqrt(D), "output")
     adam = minifpt.optim.Adam([*weights, out], lr=1e-2)
     for step in range(steps + 1):
-        bit = rng.integers(0, 2, 64)
-        x = np.zeros((64, T, 2))
-        x[:, 0, 0] = 2 * bit - 1
-        x[:, 1:, 1] = noise * rng.standard_normal((64, T - 1))
+        x, bit = sequences(rng, noise, 64)
         h, cache = rnn(x, *(p.data for p in weights))
         logits = h[:, -1] @ out.data
         if step == steps:                                 # the last batch is only a test
@@ -207,12 +218,41 @@ for (noise, name), score in scores.items():
 
 # %% [markdown]
 # On the quiet form the cut does no harm. The weights are *shared*: what is learned on the last six
-# tokens, to hold a state as it is, works on the first six as well. But something of the bit has to
-# be left in the state at the cut. On the noisy form nothing is left at first, there is nothing to
-# hold, and on most seeds the truncated network stays near a coin's 50 %, where the whole gradient
-# learns. Clipping did no harm in either.
+# tokens, to hold a state as it is, works on the first six as well. On the noisy form the truncated
+# network stays near a coin's 50 % on all four seeds, where the whole gradient learns. Has the bit
+# already left the state when the cut comes? We ask the network as it is before training: how often
+# does the best linear readout of one state, fitted by least squares, find the bit in sequences that
+# it was not fitted on?
+
+# %%
+def readout(noise, t, seed):
+    """Share of unseen sequences whose bit is read from the untrained state t, in percent."""
+    rng = np.random.default_rng(seed)
+    weights = first_weights(rng)
+    (x, bit), (new_x, new_bit) = (sequences(rng, noise, 2000) for _ in range(2))
+    state, new_state = (rnn(a, *weights)[0][:, t] for a in (x, new_x))
+    v, *_ = np.linalg.lstsq(state, 2.0 * bit - 1, rcond=None)
+    return 100 * ((new_state @ v > 0) == new_bit).mean()
+
+
+for noise in (0, 2):
+    for t, where in ((5, "at the cut, after token 5"), (11, "at the end, after token 11")):
+        found = ", ".join(f"{readout(noise, t, seed):.0f} %" for seed in range(4))
+        print(f"{'noisy' if noise else 'quiet'}, {where:26} four seeds: {found}")
+
+# %% [markdown]
+# On the quiet form the bit is there in both places. On the noisy form something of it is left at
+# the cut, and at the end nothing that a readout finds. The answer is read at the end. So the
+# gradient that has to teach the network to hold starts with nothing to hold on to, and a cut keeps
+# it from the tokens where the bit still is.
 #
-# Here are the three gradients themselves, at each token's input, in a network with large weights:
+# Clipping did no harm in either. Here this says little: Adam divides each gradient by its usual
+# size, so a factor that all have in common drops out. What clipping is good for shows with plain
+# gradient descent, in lesson [12](12_optimisers.ipynb).
+#
+# Here are the three gradients themselves. Above, the gradient of the *weights* was clipped, as one
+# does in training. Here we look at the one of each token's input, $dx$, and shorten that, in a
+# network with large weights:
 
 # %%
 rng = np.random.default_rng(4)
@@ -236,14 +276,15 @@ for name, dx in back.items():
     print(f"{name:9} tokens with a gradient of exactly 0: {(dx[0] == 0).all(axis=1).sum()} of {T}")
 
 # %% [markdown]
-# The clipped gradient has the same shape, lower down: every token keeps its share. It cures a step
-# that is too long and nothing else. The truncated one is the whole gradient up to the cut, and
-# exactly 0 beyond it.
+# The clipped gradient has the same shape, lower down: every token keeps its share. So clipping can
+# only make a step shorter. It cannot change which tokens a network learns from. The truncated one
+# is the whole gradient up to the cut, and exactly 0 beyond it.
 #
 # ## A cell that is added to
 #
-# The state of a recurrent network is multiplied at every step. **Long short-term memory** (LSTM)
-# keeps a second state, the **cell** $c$ `(B, D)`, that is only *scaled* and *added to*:
+# The state of a recurrent network goes through a matrix and a tanh at every step. **Long short-term
+# memory** (LSTM) keeps a second state, the **cell** $c$ `(B, D)`, that is only multiplied by one
+# number for each channel and *added to*:
 #
 # $$ c_t = f_t\,c_{t-1} + i_t\,g_t, \qquad h_t = o_t \tanh(c_t) $$
 #
@@ -311,9 +352,11 @@ for bias, one in zip(biases, measured, strict=True):
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
 # LSTM forgets sooner than a plain network whose weights are a little too small. With a larger bias
 # the gates are close to 1, and the gradient arrives. The dotted lines are what the cell alone
-# carries. What is above them came through $h$, through weights and slopes, as in a plain network.
-# With a bias of 4 those ways even lengthen the gradient: an LSTM can explode as well, and clipping
-# is as useful for it.
+# carries. For the biases 2 and 4 the solid lines begin *below* them: all lines are relative to $k =
+# 0$, and the last token has a way of its own, through the output gate, which no other has. So
+# compare how the lines fall. The dotted ones fall faster: what the solid ones have more came
+# through $h$, through weights and slopes, as in a plain network. With a bias of 4 those ways even
+# lengthen the gradient: an LSTM can explode as well, and clipping is as useful for it.
 #
 # So it is not the cell as such that keeps a gradient alive. It is a cell whose forget gates are
 # open, and the network can *learn* to open and close them, token by token.
@@ -393,6 +436,10 @@ picture(fig)
 # about half of its bits hidden, and the model says all 16. The visible half alone gives 75 %: that
 # is the **floor**.
 #
+# One can do better without holding a single string. Keep 16 sums, how many strings have a 1 at each
+# place, and let the majority decide each hidden bit; a coin decides a tie. This is the **vote**.
+# Only a model above the vote shows that it remembers strings.
+#
 # Two small models, both trained in full from random weights: one block of a GPT-2 with 32 channels,
 # and one layer of LSTM with 64. Each is tried with two learning rates and two seeds. We show each
 # model at the better of its two rates.
@@ -417,6 +464,13 @@ def accuracy(task, kind, lr, seed):
     history = minifpt.train(model, task, steps=300, batch_size=32, lr=lr, seed=seed,
                             eval_every=300, progress=False)
     return 100 * history["test_accuracy"][-1]
+
+
+def vote(task):
+    """Share of bits that the vote has right, in percent."""
+    x, y = task.batch(np.random.default_rng(0), 4000, "test")
+    says = np.where(x[:, -1] != 0, x[:, -1], np.sign(x[:, :-1].sum(axis=1)))
+    return 100 * np.where(says == 0, 0.5, says == 2 * y[:, 0] - 1).mean()
 
 
 KINDS, RATES, SEEDS = ("attention", "LSTM"), (3e-3, 1e-2), (0, 1)
@@ -448,6 +502,9 @@ for kind, ink, style in (("attention", color.teal, "s-"), ("LSTM", color.ochre, 
     ax.plot(list(tasks), runs.mean(axis=1), style, color=ink, label=kind)
     for one in runs.T:
         ax.plot(list(tasks), one, style[0], color=ink, markersize=3, alpha=0.6)
+votes = {n: vote(minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16))
+         for n in (*tasks, 5)}
+ax.plot(list(tasks), [votes[n] for n in tasks], "^-.", color=color.ink, markersize=4, label="vote")
 ax.axhline(75, color=color.grey, linestyle=":", label="floor")
 ax.set(title="Bit memory after 300 steps: means, and each seed", xlabel="strings to remember",
        ylabel="bits right, %", ylim=(70, 101), xticks=list(tasks))
@@ -457,12 +514,16 @@ for kind in KINDS:
     size = sum(p.data.size for p in minifpt.FPT(trunk_of(kind, 0), 16, 32, 1).parameters())
     print(f"{kind:9} {size:6} parameters   " + "   ".join(
         f"{n} strings: {', '.join(f'{r:.1f}' for r in results[n, kind])}" for n in tasks))
+print("vote:", "   ".join(f"{n} strings: {v:.1f}" for n, v in votes.items()))
 
 # %% [markdown]
-# The LSTM holds one string. With each further one it falls, though it has more parameters than the
-# attention model. When the strings pass, it does not know yet which of them will be asked for: it
-# has to put all of them into one state of fixed size. Attention keeps them all beside each other
-# and chooses when the question has come.
+# Attention is far above the vote. (With one string the vote is all there is to know.) The LSTM is a
+# little above it with two strings, and below it with four, though it has more parameters than the
+# attention model. So with four strings nothing here shows that it remembers any of them.
+#
+# Why? Here is a guess. When the strings pass, the LSTM does not know yet which of them will be
+# asked for: it would have to put all of them into one state of fixed size. Attention keeps them all
+# beside each other and chooses when the question has come.
 #
 # Is that the reason? If so, it should matter *when* the question comes. We change one thing: the
 # half hidden string comes **first**, the four strings after it, and the answer is still read at the
@@ -485,20 +546,24 @@ reveal(guess, float(np.mean(swapped["asked first", "attention"])), "%")
 for kind in KINDS:
     print(f"{kind:9} asked last: {', '.join(f'{r:.1f}' for r in results[4, kind])}    "
           f"asked first: {', '.join(f'{r:.1f}' for r in swapped['asked first', kind])}")
+print(f"vote      {votes[4]:.1f}")
 
 # %% [markdown]
-# The lead is gone. One block of attention compares what stands at the *last* token with all others,
-# and the last token is no longer the question. (With a second block it could be done: in the first,
-# each string finds out whether it is the one that was asked for. Is that learned in 300 steps?) The
-# LSTM gains nothing either: it could now drop every string that does not match, but it would have
-# to learn to compare.
+# The lead is gone, and both are below the vote. One block of attention compares what stands at the
+# *last* token with all others, and the last token is no longer the question. (With a second block
+# it could be done: in the first, each string finds out whether it is the one that was asked for. Is
+# that learned in 300 steps?) The LSTM gains nothing either. It could now drop every string that
+# does not match, so that one string is all that its state has to hold, and it holds one (above). So
+# the size of its state is not what stops it here. It has not learned to compare, in 300 steps. In
+# the first form we cannot tell: too small a state and too short a training look the same.
 #
 # So "attention has the better memory" is too short. It keeps everything, and it looks back with
 # what it has *now*. A task that asks at the end suits it.
 #
 # The paper reports 60.9 % on its bit memory (five strings of 1,000 bits) for an LSTM that is
-# trained in full. Compare that with the floor before you conclude anything about memory: a model
-# that only repeats what it sees has 75 %.
+# trained in full. Compare that with the floor and the vote before you conclude anything about
+# memory: a model that only repeats what it sees has 75 %, and what a vote over five strings has is
+# printed above (its share does not depend on how long the strings are).
 #
 # ## Exercises
 #
@@ -550,9 +615,9 @@ check("truncated_backward", truncated_backward)
 # **4.** *Open.* "How far back does the gradient reach?" Turn a curve like those above into a number
 # of steps. You get several curves at once, one a row, and there is no single right definition. But
 # it must not depend on the unit of the loss; a curve that fades more slowly must reach further; one
-# that does not fade reaches at least as far as it goes; and a single step that is out of line
-# must not decide. Then measure with the cell below: which forget bias reaches 50 steps? And how
-# far does the best recurrent network reach?
+# that does not fade reaches at least as far as it goes, but a finite number of steps; and a single
+# step that is out of line must not decide. Then measure with the cell below: which forget bias
+# reaches 50 steps? And how far does the best recurrent network reach?
 
 # %%
 def reach(lengths):

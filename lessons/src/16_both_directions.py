@@ -64,8 +64,8 @@ picture(fig)
 
 # %% [markdown]
 # We train the bidirectional model as lesson 11 trains the causal one: at each position, which byte
-# comes next? After 150 steps the causal model there is no better than a bigram, which has 2.4 nats.
-# To what does this one come?
+# comes next? In lesson 11 a bigram has 2.4 nats on the same held-out text. To what does this one
+# come in 150 steps?
 
 # %%
 guess = ...                                               # in nats
@@ -116,8 +116,8 @@ print(f"held-out loss: {by_position[:-1].mean():.3f} at positions 0 to {T - 2}, 
 # %% [markdown]
 # It is the coins of lesson 4 again. The answer to position $t$ is byte $t + 1$, and the model looks
 # at it. Only the last position has no next byte to look at, and there it has learned little. Let us
-# put a wrong byte there and see: in held-out passages, the byte in the middle becomes `q`. How
-# often does the model "predict" a `q`?
+# see whether it really looks at the next byte: in held-out passages we turn the byte in the
+# *middle* into a `q`. How often does the model "predict" a `q` at the position before?
 
 # %%
 guess = ...                                               # in percent
@@ -181,8 +181,8 @@ for name, causal, data, at in (
 # %% [markdown]
 # In the masked model the answers that can be seen are those that stay as they are, about 10 %. They
 # leak on purpose: the model cannot tell them from bytes that are not asked for, nor from random
-# ones, so it cannot simply copy. BERT's authors do it because the special token never occurs in the
-# texts that the model is used on later.
+# ones. So copying is a bet: of the asked bytes that it sees, only half are the true ones. BERT's
+# authors do it because the special token never occurs in the texts that the model is used on later.
 #
 # ## The same question to all
 #
@@ -238,8 +238,8 @@ for name in costs:
     report(name)
 
 # %% [markdown]
-# The model that sees less is better, and by far. The one that sees both sides knows hardly more
-# than how frequent each byte is. Is the right side of no use, or has this model learned too little?
+# The model that sees less is better, and by far. The one that sees both sides is no better than
+# the frequencies of bytes. Is the right side of no use, or has this model learned too little?
 # Count the questions. In one step the causal model answers each of $16 \times 32$ positions, the
 # masked one 15 % of them. We could hide more, and so ask more. But then each question has less to
 # go by. Here is a half hidden, all else the same.
@@ -289,7 +289,8 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
     report(name)
 
 # %% [markdown]
-# With the attention of the causal model it leaves the frequencies behind. With everything but the
+# With the attention of the causal model it leaves the frequencies behind, though it does not reach
+# the causal model itself, which reads the left side only. With everything but the
 # attention it hardly gets further than the model that began from nothing. So this is what stands at
 # the start of the way: heads that look to the right distance. As long as there are none, the
 # gradient has little to say about where to look, because nothing that they bring is of use yet.
@@ -308,8 +309,9 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
 #
 # $$ y_t = f_{t-1} + b_{t+1}, \qquad \text{logits}_t = y_t\, w^\top $$
 #
-# Neither has seen byte $t$, so nothing needs to be hidden. (ELMo joins two such readers, made of
-# LSTMs.) The backward of the sum gives both the same $dy$, to each in its own order.
+# Neither has seen byte $t$, so nothing needs to be hidden. (ELMo has two such readers, made of
+# LSTMs. In training, each of them predicts alone; only their states are joined, for later use.) The
+# backward of the sum gives both the same $dy$, to each in its own order.
 
 # %%
 class TwoReaders(Layer):
@@ -377,7 +379,7 @@ reveal(guess, float(costs["two readers"].mean()), "nats")
 fig, (ax,) = figure(width=6.6, height=3.0)
 for (name, values), ink, style in zip(
         losses.items(), (color.language, color.ochre, color.grey, color.teal, color.ink,
-                         color.trained), ("-", "--", ":", "-.", ":", "-"), strict=True):
+                         color.trained), ("-", "--", "-", "-.", ":", "-"), strict=True):
     smooth = np.convolve(values, np.ones(10) / 10, "valid")
     ax.plot(np.arange(len(smooth)) + 10, smooth, style, color=ink, label=name)
 ax.set(title="Loss in training, each on its own questions", xlabel="step", ylabel="nats",
@@ -393,6 +395,34 @@ print(f"causal minus two readers, question by question: {difference.mean():.2f} 
 # %% [markdown]
 # So the right side is worth a lot. (The two readers have twice the parameters in their trunks, and
 # twice the work in each step, so not all of the gain need be the right side's.)
+#
+# But look at the picture once more. "masked, 50 %" and "the same without attention" end lower there
+# than "masked, 15 %", and yet all three are equally poor at our question. Do the two know more
+# after all? The losses in the picture are about bytes that are hidden, and about some that can be
+# seen. Here they are apart:
+
+# %%
+def by_fate(model, share):
+    """-> mean loss of asked bytes: the hidden ones, those left as they are, the others, all"""
+    test = minifpt.tasks.Masked([book], tokens=T)
+    test.SHARE = share
+    x, y = test.batch(np.random.default_rng(5), 1000, "test")
+    x, y, scores = x[y >= 0], y[y >= 0], model.logits(x)[y >= 0]
+    each = F.log_sum_exp(scores)[0][:, 0] - scores[np.arange(len(y)), y]
+    return [each[which].mean() for which in (x == 0, x == y, (x != 0) & (x != y), y >= 0)]
+
+
+print(f"{'':26} hidden   as it is   another   all")
+for name, share in (("masked, 15 %", 0.15), ("masked, 50 %", 0.5), ("causal, then masked", 0.15),
+                    ("the same without attention", 0.15)):
+    print(f"{name:26} " + "     ".join(f"{loss:.2f}" for loss in by_fate(models[name], share)))
+
+# %% [markdown]
+# Where the byte is hidden, the two are as poor as they seemed, at the frequencies like the third.
+# They have learned the bet: part of their probability goes to the byte that they see. Where that is
+# the true one they gain more than they lose where it is another. This needs no attention, and it is
+# of no use for a hidden byte. So the loss of a training can fall without the model learning what it
+# is for, which is one more reason to ask all models the same question.
 #
 # ## Asked in another way
 #
@@ -444,9 +474,8 @@ except ValueError as error:
 # %% [markdown]
 # A causal model knows about both sides, and here it is not behind the two readers, which were
 # trained for this question. It is only expensive to ask: 30 passages for one question, where a
-# model of both directions needs one. The other way round there is no such trick. A masked
-# model fills each gap by itself, with all other gaps still hidden, and gives no probability of a
-# whole text.
+# model of both directions needs one. The other way round it is harder. A masked model fills each
+# gap by itself, with all other gaps still hidden, and gives no probability of a whole text.
 #
 # ## Five that were passed on
 #
@@ -482,9 +511,9 @@ except ValueError as error:
 # The paper of this project is closer to ELMo than to the others: GPT-2's attention and feed-forward
 # layers stay frozen, and the layer norms, the positions and the two ends learn (lesson 0).
 #
-# The library has all three masks that occur here: causal trunks; bidirectional ones
-# (`GPT2Config(causal=False)`, `minifpt pretrain masked --text FOLDER`, or a folder that
-# Transformers saved of a BERT, as `--model FOLDER`); and in exercise 1 you write the third.
+# The library has causal trunks and bidirectional ones (`GPT2Config(causal=False)`, `minifpt
+# pretrain masked --text FOLDER`, or a folder that Transformers saved of a BERT, as `--model
+# FOLDER`). A third mask, which the library does not have, you write in exercise 1.
 #
 # ## Exercises
 #
@@ -496,7 +525,8 @@ except ValueError as error:
 
 # %%
 def prefix_mask(T, P):
-    """-> (T, T), True where token t (row) sees token s (column); 0 <= P <= T"""
+    """-> (T, T), True or 1 where token t (row) sees token s (column), else False or 0;
+    0 <= P <= T"""
     return ...
 
 

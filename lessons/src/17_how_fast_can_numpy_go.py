@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 17. How fast can NumPy go?
 #
-# **A training step of the small model is a few hundred calls of NumPy. What holds it up: the
-# arithmetic, the way to memory, or the calls themselves?**
+# **A training step of the small model is nearly two hundred operations of the library, and most of
+# them are several calls of NumPy. What holds it up: the arithmetic, the way to memory, or the calls
+# themselves?**
 #
 # After this lesson you can
 #
@@ -14,7 +15,8 @@
 # You need lessons [1](01_gradients_by_hand.ipynb), [5](05_backward_through_attention.ipynb) and
 # [6](06_gpt2_whole.ipynb). It takes about an hour. **Every time below is from the machine on which
 # this notebook ran last.** Counts are the same everywhere. Where a time is asked for, the text says
-# what to look for in your own output, not what you will see.
+# what to look for in your own output, not what you will see. On a machine that does other things
+# at the same time, times differ from cell to cell. If a curve looks strange, run its cell again.
 
 # %%
 import os
@@ -32,7 +34,7 @@ from minifpt import fast
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.lab import timing
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.lesson import color, figure, picture, reveal, show
 
 # %% [markdown]
 # ## Count before you time
@@ -137,13 +139,16 @@ print(f"float64 against float32: products {(rate[np.float32] / rate[np.float64])
 # %% [markdown]
 # What to look for in your own two curves:
 #
-# - Left: where does the curve become flat? Smaller products do not get what the machine can do.
+# - Left: how far does the curve rise? Small products do not get what the machine can do. On a quiet
+#   machine the curve then stays flat. Where it falls again, something else used the core or the
+#   memory meanwhile, or the matrices no longer fit into a cache.
 # - Right: the steep part at the left end is the cost of a **call**: NumPy looks at its arguments
 #   before it computes anything, and that takes the same time for one number as for a hundred.
 # - Right: where does the curve fall, and how often? A **cache** is a small memory near the core.
-#   Arrays that fit into it are read and written faster. Each fall is the end of one. Where nothing
-#   falls, the last cache is larger than our largest array. Where Linux says how large they are, it
-#   is printed by the next cell.
+#   Arrays that fit into it are read and written faster, so the curve can fall where one ends. Where
+#   Linux says how large they are, it is printed by the next cell: do the falls stand there? They
+#   need not. A core that shares its last cache with others, or a machine that is shared, has less
+#   of it than is printed, and the end of the smallest cache can hide behind the cost of the call.
 # - A float64 number has twice the bytes. Where memory is the limit, that should show as a factor of
 #   two; the last line says whether it does here.
 
@@ -216,8 +221,9 @@ for name, (operations, moved, seconds) in found.items():
     small = name.endswith(" 40 rows")
     ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
             color=color.ochre if small else color.teal)
+    left = name.startswith("layer norm")                  # GELU's points are close to its own
     ax.annotate(name.split(",")[0], (operations / moved, operations / seconds / 1e9),
-                (-6, 4) if small else (6, -10), ha="right" if small else "left",
+                (-6, -3) if left else (6, -3), ha="right" if left else "left",
                 textcoords="offset points", fontsize=8)
 ax.plot([], [], "o", color=color.ochre, label="40 rows")
 ax.plot([], [], "s", color=color.teal, label="784 rows")
@@ -234,8 +240,11 @@ for name, (operations, moved, seconds) in found.items():
 # %% [markdown]
 # Compare each circle with the square of the same name. If the circle is much lower, its operation
 # has too little to do for the calls that it takes: that is a third limit, which a roofline does not
-# show. A point between the two slopes has its arrays in a cache. And if GELU's square is far below
-# both, look at how it is written, as we do soon: it goes over its numbers more than once.
+# show. If the circle is *higher*, the calls are not what holds it up: the arrays of 40 rows are
+# small enough for a nearer cache, or the machine was busy with something else during the square. A
+# point between the two slopes has its arrays in a cache. A point above a roof says that the roof
+# was measured at a busier moment. And if GELU's square is far below both, look at how it is
+# written, as we do soon: it goes over its numbers more than once.
 #
 # ## A step, operation by operation
 #
@@ -315,7 +324,8 @@ for batch in batches:
 
 # %% [markdown]
 # The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic
-# and just as many calls. So what a call costs is shared by more examples. See on the right by how
+# and just as many operations of the library. Each of these is one call of NumPy or several, as we
+# see soon. So what the calls cost is shared by more examples. See on the right by how
 # much that brings your machine closer to its best, and on the left which parts grow and which
 # shrink. What no fast form can do is to go beyond 100 %.
 #
@@ -392,9 +402,10 @@ for module, name in ((F, "simple"), (fast, "fast")):
           f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
 
 # %% [markdown]
-# The two agree to what float32 can hold; only then is the time of interest. How large should a
-# piece be? Small pieces pay for more calls, large ones leave the cache. Look for the valley of your
-# machine; the library's choice is marked.
+# The two agree to what float32 can hold; only then is the time of interest. (It is that of forward
+# and backward together. In the roofline GELU's time was that of the forward pass alone.) How large
+# should a piece be? Small pieces pay for more calls, large ones leave the cache. Look for the
+# valley of your machine; the library's choice is marked.
 
 # %%
 big = rng.standard_normal(2 ** 21).astype(np.float32)
@@ -423,6 +434,8 @@ picture(fig)
 # see. Of the $T^2$ scores it computes
 #
 # $$ \sum_{\text{tiles } i \ldots j} (j - i) \cdot j $$
+#
+# where a tile holds the queries from $i$ up to, but not including, $j$, and so sees $j$ keys.
 #
 # For $T = 512$, which share of the $T^2$ scores is that, in percent?
 
@@ -520,11 +533,10 @@ else:
     busy = {name: both(shape, neighbours=cores) for name, shape in shapes.items()}
     one, two = alone["40 rows"]
     reveal(guess, one / two, "times")
-    gains = np.array([[one / two for one, two in found.values()] for found in (alone, busy)])
-    fig, (ax,) = figure(width=5.0, height=2.0)
-    matrix(ax, gains, "How many times as fast with two threads as with one", limit=2, digits=2,
-           columns=list(shapes), rows=["as it is", "each core busy"])
-    picture(fig)
+    for state, times_of in (("as it is", alone), ("each core busy", busy)):
+        for name, (one, two) in times_of.items():
+            print(f"{state:15} {name:9} one thread {1e3 * one:8.3g} ms, two {1e3 * two:8.3g} ms: "
+                  f"{one / two:.3g} times as fast with two")
     print(f"cores that this process may use: {cores}")
 
 # %% [markdown]
@@ -532,13 +544,15 @@ else:
 # (the threads have to be woken, and wait for each other at the end)? Does a large one come near 2?
 # And what becomes of that when every core has something else to do? A shared product is finished
 # when its *slower* half is. If one of two threads has to wait for its core, the other waits with
-# it. With one core, or on a busy machine, your first row may look like your second.
+# it. With one core, or on a machine that others use as well, your first three lines may look like
+# the last three, or worse: what runs beside them is then not in our hands.
 #
 # This is why the library computes attention's many small products within
-# `fast.single_threaded_blas`, and why lessons run with one thread:
+# `fast.single_threaded_blas`, and why lessons run with one thread. It is the first line of the
+# function, and at its end the number of threads is what it was before:
 
 # %%
-show(type(fast.single_threaded_blas), fast.attention)
+show(fast.attention)
 
 # %% [markdown]
 # ## Exercises

@@ -31,7 +31,7 @@ def prefix_mask(rng):
 
         both = (s < P) & (t < P)
         yield Case((T, P), same(right), {
-            "return an array (T, T) of True and False": no_mask,
+            "return an array (T, T) of True and False, or of 1 and 0": no_mask,
             "that is the causal mask: the first P tokens see each other in both directions":
                 same(causal),
             "everything sees everything: after the first P no token may look ahead":
