@@ -54,6 +54,12 @@ def test_the_solution_is_accepted(name, seed):
     assert result.status == "passed", result
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_formula_of_lesson_13_is_accepted(seed):
+    result = examine("seeds_needed", lambda d, s: int(np.ceil(2 * (2.8 * s / d) ** 2)), seed)
+    assert result.status == "passed", result
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_there_are_three_wrong_answers_with_different_hints(name):
     assert len({hint for hint, _ in WRONG[name]}) >= 3

@@ -91,7 +91,8 @@ def keep_directions(rng):
         "nothing is cut": M,
         "one direction too many or too few": lambda out: any(np.allclose(out, norm(
             cut(slice(0, j)))) for j in (k - 1, k + 1)),
-        "the length is the root of the sum of all squares, not the largest singular value":
+        "the length is the root of the sum of all squares, not the largest singular value "
+        "and not the sum of the singular values":
             lambda out: np.shape(out) == M.shape and (
                 np.allclose(out / np.abs(out).max(), best / np.abs(best).max())
                 and np.abs(out).max() > 0),

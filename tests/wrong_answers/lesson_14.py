@@ -64,6 +64,7 @@ WRONG = {
         ("nothing is cut", lambda v, o, k: v @ o),
         ("root of the sum", _cut(length=lambda M: np.abs(M).max())),
         ("root of the sum", _cut(length=lambda M: np.abs(M).sum())),
+        ("sum of the singular values", _cut(length=lambda M: _svd(M).sum())),
         ("root of the sum", lambda v, o, k: 2 * _cut()(v, o, k)),
         ("each of its two factors", lambda v, o, k: v[:, :k]),
         ("in proportion", lambda v, o, k: _equal(v @ o, k)),
