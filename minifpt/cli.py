@@ -392,7 +392,8 @@ def train(args):
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
-        print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times")
+        print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
+              "without what they call inside the file")
 
 
 def attention(args):

@@ -33,7 +33,7 @@ import numpy as np
 LinearCache = namedtuple("LinearCache", "x w need")                 # x None where dw is not wanted
 EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
-PositionsCache = namedtuple("PositionsCache", "tokens shape need")  # which rows of the table
+PositionsCache = namedtuple("PositionsCache", "tokens shape need")  # a slice, the table's shape
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
 ActivationCache = namedtuple("ActivationCache", "x")
 SoftmaxCache = namedtuple("SoftmaxCache", "y")
@@ -45,7 +45,7 @@ LSTMCache = namedtuple("LSTMCache",
                        "x w_ih w_hh input forget candidate output cell hidden need")
 LastTokensCache = namedtuple("LastTokensCache", "T")
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
-CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")
+CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # the cache, no value
 
 # ---------------------------------------------------------------------------- linear
 

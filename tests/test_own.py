@@ -157,6 +157,16 @@ def test_the_five_broken_backward_passes_are_among_them():
     ("linear_backward", "return 1 / 0, 0, 0", "ZeroDivisionError: division by zero (line "),
     ("softmax_backward", "return 2.0 * (cache.y * (dy - np.vecdot(dy, cache.y)[..., None]))",
      "dx is wrong. All entries are 2 times too large"),
+    ("linear_backward", "x, w, need = cache\n    return dy @ w.T, x.T @ dy, dy.sum((0, 1))",
+     "given dy (2, 3, 4), cache LinearCache(x (2, 3, 5), w (5, 4), need (True, True, True))"),
+    ("cross_entropy", "return -logits[np.arange(len(targets)), targets].mean(), None",
+     "given logits (2, 3, 6), targets (2, 3)"),
+    ("positions_backward", "tokens, shape, need = cache\n    start, stop = tokens",
+     "cache PositionsCache(tokens slice(2, 5, None), shape (7, 4)"),
+    ("positions_backward", "dw = np.zeros(cache.shape)\n    dw[cache.tokens] = dy.sum(0)\n"
+     "    return dy, dw", "dw is float64"),
+    ("dropout", "mask = (rng.random(x.shape) >= p) / (1 - p)\n"
+                "    return x * mask, DropoutCache(mask)", "y is float64"),
     ("dropout", "mask = (rng.random(x.shape) >= p).astype(x.dtype)\n"
                 "    return x * mask, DropoutCache(mask)", "factor is missing"),
     ("dropout", "mask = (rng.random(x.shape) < p) / max(1 - p, 0.1)\n"
@@ -190,7 +200,133 @@ def test_a_backward_belongs_to_the_readers_own_forward(file):
     assert found["relu_backward"].status == "passed"
     found = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
                          relu_backward=body("relu_backward")))
-    assert "does not fit your forward pass" in found["relu_backward"].hint
+    assert found["relu_backward"].status == "passed"      # it fits the library's
+
+
+# The forward pass alone, right, with a cache that the library's backward pass misreads.
+HALF = {
+    "layer_norm": ("LayerNormCache(xhat if any(need[:2]) else None", "LayerNormCache(x",
+                   "xhat is (2, 3, 5), with other values"),
+    "gelu": ("ActivationCache(x)", "ActivationCache(t)", "x is (3, 4), with other values"),
+    "gelu_exact": ("ActivationCache(x)", "ActivationCache(ndtr(x))", "x is (3, 4), with other"),
+    "relu": ("ActivationCache(x)", "ActivationCache(-x)", "x is (3, 4), with other"),
+    "attention": ("AttentionCache(q,", "AttentionCache(q / math.sqrt(q.shape[-1]),",
+                  "(q, k, v, probabilities, mask), q is (2, 2, 4, 3), with other"),
+    "cross_entropy": ("CrossEntropyCache(cache,", "CrossEntropyCache(lse,",
+                      "log_sum_exp is (2, 3, 1), expected LogSumExpCache(e (2, 3, 6))"),
+    "positions": ("PositionsCache(tokens, w.shape", "PositionsCache(np.arange(9), x.shape",
+                  "shape is (2, 3, 4), expected (7, 4)"),
+    "last_tokens": ("LastTokensCache(x.shape[1])", "LastTokensCache(n)", "T is 2, expected 5"),
+    "linear": ("LinearCache(x if need[1] else None, w", "LinearCache(x, w.T", "w is (4, 5), exp"),
+    "unembedding": ("(x if need[1] else None, w", "(x, 2.0 * w", "w is (5, 4), with other"),
+    "embedding": ("EmbeddingCache(ids, w.shape)", "(ids, len(w))", "shape is 7, expected (7, 4)"),
+    "softmax": ("SoftmaxCache(e)", "e", "expected SoftmaxCache(y), yours is (2, 3, 4)"),
+    "dropout": ("DropoutCache(mask)", "DropoutCache(mask > 0)", "mask is (30, 40), with other"),
+    "log_sum_exp": ("LogSumExpCache(e)", "(e,)", "not a plain tuple"),
+    "lstm": ("i, f, g, o, c, h if", "i, f, g, o, np.tanh(c), h if", "cell is (2, 5, 2), with"),
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_a_forward_alone_keeps_what_the_librarys_backward_reads(file, name):
+    """Else a model trains on wrong gradients, while both are called right or not written."""
+    right, wrong, hint = HALF[name]
+    alone = ast.unparse(ast.parse(right)) if right.endswith(")") else right
+    text = body(name).replace(alone, wrong)
+    assert text != body(name)
+    path = file(**{name: text})
+    result = results(path)[name]
+    assert result.status == operations.WRONG, result
+    assert "the library's, which stands in, cannot read your cache: " in result.hint
+    assert hint in result.hint, result
+
+
+@pytest.fixture
+def checked_here(monkeypatch):
+    """``using`` checks in this process."""
+    monkeypatch.setattr(own, "results", lambda path: list(results(path).values()))
+
+
+def test_half_a_pair_is_refused_before_training(file, checked_here):
+    right, wrong, _ = HALF["layer_norm"]
+    with pytest.raises(ValueError, match="layer_norm is wrong. y is right, but layer_norm_backw"):
+        with own.using(file(layer_norm=body("layer_norm").replace(right, wrong))):
+            pass
+
+
+def test_a_float64_slot_is_seen(file):
+    text = body("relu").replace("ActivationCache(x)", "ActivationCache(x.astype(float))")
+    assert results(file(relu=text))["relu"].status == "passed"          # only x > 0 is read
+    text = body("gelu").replace("ActivationCache(x)", "ActivationCache(x.astype(float))")
+    assert "dx (by the library's gelu_backward, from" in results(file(gelu=text))["gelu"].hint
+
+
+def test_a_pair_of_ones_own_may_have_another_cache(file):
+    found = results(file(relu="return np.maximum(x, 0.0), x > 0",
+                         relu_backward="return dy * cache"))
+    assert found["relu"].status == found["relu_backward"].status == "passed"
+
+
+@pytest.mark.parametrize(("op", "there", "back", "caller"), [
+    ("softmax", "e = np.exp(x - x.max(-1, keepdims=True))\ny = e / e.sum(-1, keepdims=True)\n"
+     'return y, {"y": y}', "y = cache['y']\nreturn y * (dy - (dy * y).sum(-1, keepdims=True))",
+     "attention"),
+    ("dropout", "mask = (rng.random(x.shape) >= p).astype(x.dtype) / (1 - p)\n"
+     "return x * mask, mask", "return dy * cache", "attention")])
+def test_but_not_where_the_library_hands_it_on(file, op, there, back, caller):
+    """The library's attention builds these caches itself."""
+    pair = {op: there, f"{op}_backward": back}
+    result = results(file(**pair))[f"{op}_backward"]
+    assert f"the library's {caller} calls both" in result.hint, result
+    assert "keep to" in result.hint
+
+
+def test_a_pair_that_another_of_the_librarys_calls_may_have_its_own_cache(file):
+    """Cross-entropy hands log-sum-exp's cache on, and does not look into it."""
+    found = results(file(
+        log_sum_exp="top = x.max(-1, keepdims=True)\ne = np.exp(x - top)\n"
+                    "s = e.sum(-1, keepdims=True)\nreturn top + np.log(s), e / s",
+        log_sum_exp_backward="return dy * cache",
+        cross_entropy_backward=body("cross_entropy_backward")))
+    for name in ("log_sum_exp", "log_sum_exp_backward", "cross_entropy_backward"):
+        assert found[name].status == "passed", found[name]
+
+
+def test_what_returns_nothing_does_not_run(file, checked_here):
+    path = file(relu_backward="dy * (cache.x > 0)")
+    with pytest.raises(ValueError, match="relu_backward returns nothing"), own.using(path):
+        pass
+    for text in ("dx = ...\nreturn dx", "return ..."):
+        assert "relu_backward" not in own.load(file(relu_backward=text)).functions
+
+
+def test_the_librarys_half_does_not_raise_from_within(file, unchecked):
+    """Even where nobody has checked."""
+    with own.using(file(last_tokens="return x[:, -n:], LastTokensCache(n)")):
+        y, kept = F.last_tokens(np.ones((2, 5, 3)), 2)
+        kept = kept._replace(T=1)
+        with pytest.raises(ValueError, match="mine.py: the library's last_tokens_backward raised"):
+            F.last_tokens_backward(y, kept)
+
+
+def test_what_is_to_be_mended_first_is_named(file):
+    layer_norm = body("layer_norm").replace(
+        "(centred * centred).mean(axis=-1, keepdims=True)",
+        "((centred * centred).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1))")
+    assert "- 1" in layer_norm
+    found = results(file(
+        layer_norm=layer_norm, layer_norm_backward=body("layer_norm_backward"),
+        softmax=body("softmax").replace("e.sum(axis=-1", "e.sum(axis=0"),
+        attention=body("attention"), attention_backward=body("attention_backward"),
+        log_sum_exp_backward="return cache.e", cross_entropy=body("cross_entropy"),
+        cross_entropy_backward=body("cross_entropy_backward"),
+        linear=body("linear").replace("y += b", "y -= b"), linear_backward="return dy, dy, dy"))
+    assert found["layer_norm"].status == operations.WRONG
+    assert found["layer_norm_backward"].status == "passed"
+    assert "Mend softmax first" in found["attention"].hint
+    assert found["attention_backward"].status == "passed"
+    assert "Mend log_sum_exp_backward first" in found["cross_entropy_backward"].hint
+    assert "Mend linear first" in found["linear_backward"].hint
 
 
 def test_need_may_be_left_alone_but_not_half_heeded(file):

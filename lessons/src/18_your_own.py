@@ -60,6 +60,13 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 # central differences of *your* forward pass (lesson 1). What is not written yet is the library's.
 # So the file works from its first line on, and you can write it in any order.
 #
+# Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
+# The check runs it and holds that against differences as well. So keep in each slot of a cache
+# what its name says, and read the lines on caches at the top of the file. Two more things that the
+# formulas do not say: `dropout` may draw its mask from `rng` in any way you like, and `attention`
+# takes `past`, the keys and values of earlier tokens. XOR never passes it; a model that generates
+# text does, and the check asks for it.
+#
 # How many functions are there to write before bit XOR trains on nothing but your mathematics? We
 # trace one step of the frozen language model of lesson 0 and count.
 
@@ -124,6 +131,23 @@ look("linear", "linear_backward", "softmax")
 # `need` says which gradients are wanted (lesson 7). We leave it alone, compute them all,
 # and the library throws away those that nobody asked for: slower, and right.
 #
+# ## Half a pair
+#
+# `linear` alone, with a cache that looks just as good: we keep $w$ already transposed, because the
+# backward pass wants it that way. Then $y$ is right. What does the check say, as long as
+# `linear_backward` is the library's?
+
+# %%
+def linear(x, w, b, need=(True, True, True)):
+    return x @ w + b, LinearCache(x, w.T, need)
+
+
+half = Path(folder.name) / "half.py"
+own.new(half)
+own.put(half, linear)
+print(next(result for result in own.results(half) if result.name == "linear"))
+
+# %% [markdown]
 # ## A wrong one
 #
 # Now lesson 2, with a mistake that is easily made. For a row $y$ `(N,)` of a softmax
@@ -220,7 +244,8 @@ reached = {name: history["test_accuracy"].max() >= 0.99 for name, history in his
 reveal(guess, sum(reached.values()))
 for name, history in histories.items():
     print(f"{name:17} {100 * history[-1]['test_accuracy']:5.1f} % after {STEPS} steps, at best "
-          f"{100 * history['test_accuracy'].max():.1f} %")
+          f"{100 * history['test_accuracy'].max():.1f} %; training loss "
+          f"{history[0]['train_loss']:.3f}, at the end {history[-1]['train_loss']:.3f}")
 
 # %% [markdown]
 # Two of the mistakes keep it from 99 %, though only the gradient *inside* attention is touched. The
@@ -305,7 +330,9 @@ picture(fig)
 
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
-# yours. Nothing else of the model knows of it: `Block` calls what stands under the name.
+# yours. Nothing else of the model knows of it: `Block` calls what stands under the name. It says
+# `fast.residual_backward`, because `fast` has quicker forms of the same operations (lesson 17).
+# `own.using` puts your function under that name too, in `fast` and in `functional`.
 
 # %%
 show(swapped, Block.backward)
@@ -314,7 +341,8 @@ for name, count in file.calls.most_common():
 
 # %% [markdown]
 # (Your `softmax` and `log_sum_exp` are not in the list, because your `attention` and your
-# `cross_entropy` call them inside the file.)
+# `cross_entropy` call them inside the file. That is also why the command line counts fewer
+# functions than you have written.)
 #
 # ## What is yours
 #

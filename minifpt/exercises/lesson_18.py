@@ -17,9 +17,11 @@ def scaled(rng):
         name = dtype.__name__
         yield Case((S, D), lambda out, right=right: isinstance(out, np.ndarray) and (
             out.dtype == right.dtype and close(out, right)), {
-            f"{name} comes in and another type goes out: np.sqrt(D) is a number of NumPy's, which "
-            "turns float32 into float64": lambda out, right=right, other=other: close(
-                out, right) and isinstance(out, np.ndarray) and out.dtype == other,
+            f"{name} comes in and {other.__name__} goes out: " + (
+                "np.sqrt(D) is a number of NumPy's, which turns float32 into float64"
+                if dtype == np.float32 else "take the dtype of S, whichever it is"):
+            lambda out, right=right, other=other: close(out, right) and isinstance(
+                out, np.ndarray) and out.dtype == other,
             "return an array": lambda out: not isinstance(out, np.ndarray),
             "divided by D, not by its root": lambda out, S=S, D=D: close(out, S / D),
             "multiplied by the root of D": lambda out, S=S, D=D: close(out, S * D ** 0.5),
@@ -147,6 +149,7 @@ def wrong_but_useful(rng):
                 lambda out, angle=angle: angle(out) < -0.2,
             "it has nothing to do with the gradient: their cosine is about 0":
                 lambda out, angle=angle: abs(angle(out)) < 0.2,
-            "close, but its cosine with the gradient is below 0.85":
-                lambda out, angle=angle: angle(out) < 0.85,
+            **{f"its cosine with the gradient is {c:.2f}, below 0.85":
+               lambda out, angle=angle, c=c: angle(out) < c + 0.01
+               for c in np.arange(0.2, 0.845, 0.01)},
         }, about="Its cosine with the gradient must lie between 0.85 and 0.999.")

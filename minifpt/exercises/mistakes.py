@@ -31,6 +31,7 @@ MISTAKES = {
         ("the argument start is not heeded: the first token is at position start", "w[tokens]",
          "w[:x.shape[1]]")],
     "positions_backward": [
+        ("that is one sequence: all of the batch add their share", "dy.sum(axis=0)", "dy[0]"),
         ("a mean for a sum: each sequence of the batch adds its whole share", "dy.sum(axis=0)",
          "dy.mean(axis=0)"),
         ("the argument start is not heeded: the first token is at position start", "dw[tokens]",
@@ -127,6 +128,7 @@ MISTAKES = {
         ("the probabilities are not dropped out", "dropout(probabilities, p, rng)",
          "dropout(probabilities, 0.0, rng)")],
     "attention_backward": [
+        ("dQ and dK are exchanged", "dq, dk, dv = split", "dk, dq, dv = split"),
         ("in dS the weighted sum is missing in the softmax's backward",
          "softmax_backward(da, SoftmaxCache(probabilities))", "probabilities * da"),
         ("between dA and dS stands the softmax: the way back leads through the softmax",

@@ -6,6 +6,7 @@ reader's own forward pass, both with fresh numbers in float64.
 
 import copy
 import inspect
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from . import Case, Result, _hint, _same
 from .mistakes import mistakes
 
 NOT_WRITTEN, WRONG = "not answered yet", "not right yet"
+CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 
 
 class Wrong(Exception):
@@ -31,7 +33,15 @@ def examine(own, name, seed=None):
     try:
         with np.errstate(all="ignore"):
             (forward if name == op else backward)(own, op, rng)
+            if name == op and f"{op}_backward" not in own.functions and op != "residual":
+                fits(own, op, op, rng)
+            for caller in CALLS if name != op else ():
+                if op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(own.functions):
+                    fits(own, caller, op, rng)
     except Wrong as e:
+        for inner in halves(own, CALLS.get(op, ())):
+            if examine(own, inner, seed).status == WRONG:
+                return Result(name, WRONG, f"Mend {inner} first, which is called in it.")
         return Result(name, WRONG, str(e))
     except NotImplementedError:
         return Result(name, NOT_WRITTEN)
@@ -83,6 +93,11 @@ def fresh(options):
     return {k: np.random.default_rng(v) if k == "rng" else v for k, v in options.items()}
 
 
+def halves(own, ops):
+    """The reader's functions among some operations and their backward passes."""
+    return [name for op in ops for name in (op, f"{op}_backward") if name in own.functions]
+
+
 def run(own, name, *inputs, **options):
     """What a function of the reader's returns.  Raises :class:`Wrong` where it raises, or changes
     its inputs."""
@@ -94,11 +109,29 @@ def run(own, name, *inputs, **options):
     except Exception as e:
         where = own.line(e)
         raise Wrong(f"It raised {type(e).__name__}: {' '.join(str(e).split())}"
-                    + f" ({where})" * bool(where) + ".") from None
+                    + f" ({where})" * bool(where) + f". It was given {shapes(name, inputs)}."
+                    ) from None
     for a, b in zip(given, inputs, strict=True):
         if isinstance(b, np.ndarray) and not np.array_equal(a, b):
             raise Wrong("It changes one of its arguments in place: work on a copy.")
     return result
+
+
+def shapes(name, inputs):
+    """Arguments in words: arrays by their shapes, a cache by its slots."""
+    return ", ".join(f"{n} {described(x)}" for n, x in zip(
+        inspect.signature(vars(F)[name]).parameters, inputs, strict=False))
+
+
+def described(x):
+    """A value in words, such as ``(2, 3, 5)`` for an array."""
+    if isinstance(x, np.ndarray):
+        return str(x.shape)
+    if hasattr(x, "_fields"):
+        slots = zip(x._fields, x, strict=True)
+        return f"{type(x).__name__}({', '.join(f'{n} {described(v)}' for n, v in slots)})"
+    return repr(x) if x is None or isinstance(x, (int, float, slice)) or (
+        isinstance(x, tuple) and len(repr(x)) < 40) else f"a {type(x).__name__}"
 
 
 def pair(own, op, *inputs, **options):
@@ -116,12 +149,13 @@ def in_float32(arrays):
     return [a.astype(np.float32) if getattr(a, "dtype", None) == np.float64 else a for a in arrays]
 
 
-def same_dtype(values):
+def same_dtype(values, names):
     """Raise :class:`Wrong` where an array of what float32 went into is not float32."""
-    for value in values:
+    for value, name in zip(values, names, strict=True):
         if np.ndim(value) and np.asarray(value).dtype != np.float32:
-            raise Wrong("float32 comes in and another type goes out: a NumPy number such as "
-                        "np.sqrt(2) turns the array into float64, math.sqrt(2) does not.")
+            raise Wrong(f"float32 comes in and {name} is {np.asarray(value).dtype}. Usual causes: "
+                        "a NumPy number such as np.sqrt(2) in place of math.sqrt(2); np.zeros or "
+                        "rng.random without a dtype; a mask of bool that is divided by a number.")
 
 
 def forward(own, op, rng):
@@ -139,7 +173,80 @@ def forward(own, op, rng):
             if not _same(y, right, 1e-9):
                 raise Wrong(_hint(y, Case(inputs, right, wrong, 1e-9)))
         if "past" not in options:
-            same_dtype([pair(own, op, *in_float32(inputs), **options)[0]])
+            same_dtype([pair(own, op, *in_float32(inputs), **options)[0]], ["y"])
+
+
+def fits(own, op, written, rng):
+    """Raise :class:`Wrong` where the library runs, beside the reader's functions, what is not
+    written of ``op``, and its gradients are not those of the forward pass.  ``written`` is the
+    reader's operation that is to blame: ``op``, or one that ``op`` calls."""
+    parameters = list(inspect.signature(vars(F)[op]).parameters)
+    theirs = halves(own, (op, *CALLS.get(op, ())) if written == op else (written,))
+    for inputs, options in questions(op, rng):
+        names = [n for n, x in zip(parameters, inputs, strict=False) if x.dtype == np.float64]
+        with ExitStack() as undo:
+            for name in theirs:
+                undo.enter_context(swapped(vars(F), name, own.functions[name]))
+            ahead, back = vars(F)[op], vars(F)[f"{op}_backward"]
+
+            def go(*x, ahead=ahead, options=options):
+                return ahead(*x, **fresh(options))
+
+            try:
+                report = gradcheck(go, back, inputs, names=parameters)
+                why = "" if report else f"d{report.worst[0]} is wrong"
+                y, cache = go(*in_float32(inputs))
+                grads = back(np.ones_like(y) if np.ndim(y) else 0.7, cache)
+            except Exception as e:
+                why = f"it raised {type(e).__name__}: {' '.join(str(e).split())}"
+        if why and written != op:
+            kept = vars(F)[written](*questions(written, rng)[0][0], **fresh(
+                questions(written, rng)[0][1]))[1]
+            raise Wrong(f"It fits your {written}, but the library's {op} calls both, and {why}. "
+                        f"As long as that is the library's, keep to {slots(kept)}.")
+        if why:
+            other = other_cache(own, op, inputs, options)
+            raise Wrong(f"y is right, but {op}_backward is not written yet, and the library's, "
+                        f"which stands in, cannot read your cache: "
+                        f"{other or f'{why}.'}")
+        same_dtype(grads if len(names) > 1 else (grads,), [
+            f"d{n} (by the library's {op}_backward, from your cache)" for n in names])
+
+
+def slots(cache):
+    """``LinearCache(x, w, need)``."""
+    return f"{type(cache).__name__}({', '.join(cache._fields)})"
+
+
+def other_cache(own, op, inputs, options):
+    """In which slots the reader's cache differs from the library's, in words."""
+    simple = vars(F)[op]
+    with swapped(vars(F), "dropout", own.functions.get("dropout", F.dropout)):
+        right = simple(*inputs, **fresh(options))[1]
+    mine = own.functions[op](*copy.deepcopy(inputs), **fresh(options))[1]
+    if getattr(right, "_fields", None) is None:
+        return ""
+    if getattr(mine, "_fields", None) != right._fields and not (
+            isinstance(mine, tuple) and len(mine) == len(right)):
+        return f"expected {slots(right)}, yours is {described(mine)}."
+    said = []
+    for name, a, b in zip(right._fields, mine, right, strict=True):
+        if not same_slot(a, b):
+            a, b = described(a), described(b)
+            said.append(f"{name} is {a}, " + (f"expected {b}" if a != b else "with other values "
+                                              "than the library's"))
+    if not said and type(mine) is tuple:
+        return f"return {slots(right)} by that name, not a plain tuple."
+    return f"in {slots(right)}, {'; '.join(said)}." if said else ""
+
+
+def same_slot(a, b):
+    """Whether two slots of a cache hold the same."""
+    if isinstance(b, np.ndarray):
+        return isinstance(a, np.ndarray) and _same(a, b, 1e-9)
+    if hasattr(b, "_fields"):
+        return isinstance(a, tuple) and len(a) == len(b) and all(map(same_slot, a, b))
+    return not isinstance(a, np.ndarray) and type(a) is type(b) and a == b
 
 
 def dropped_out(own, y, x, p, rng):
@@ -164,7 +271,8 @@ def dropped_out(own, y, x, p, rng):
 
 def backward(own, op, rng):
     """Raise :class:`Wrong` for a backward pass that does not belong to its forward pass: the
-    reader's, or the library's where there is none that runs."""
+    reader's, or the library's where there is none that runs.  If the reader's is wrong, it may as
+    well belong to the library's."""
     simple = vars(F)[op]
     ahead, right_ahead = simple, True
     if op in own.functions:
@@ -177,14 +285,27 @@ def backward(own, op, rng):
             pass
     asked = questions(op, rng)
     for inputs, options in asked:
-        one_backward(own, op, ahead, right_ahead, inputs, options, rng)
+        with ExitStack() as undo:
+            for name in halves(own, CALLS.get(op, ())) if ahead is simple else ():
+                undo.enter_context(swapped(vars(F), name, own.functions[name]))
+            try:
+                one_backward(own, op, ahead, right_ahead, inputs, options, rng)
+            except Wrong as e:
+                if right_ahead:
+                    raise
+                try:
+                    one_backward(own, op, simple, True, inputs, options, rng)
+                except Wrong:
+                    raise Wrong(f"Mend {op} first: it is wrong, and this was held against it. {e}"
+                                ) from None
     if "need" in inspect.signature(simple).parameters and ahead is not simple and right_ahead:
         heeds_need(own, op, *asked[0][0])
 
 
 def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
     """:func:`backward` for one call of the forward pass ``ahead``."""
-    name, parameters = f"{op}_backward", list(inspect.signature(vars(F)[op]).parameters)
+    name, simple = f"{op}_backward", vars(F)[op]
+    parameters = list(inspect.signature(simple).parameters)
     if op == "residual":                                  # its branch is a function of x
         factor, inputs = inputs[1], inputs[:1]
     names = [n for n, x in zip(parameters, inputs, strict=False) if x.dtype == np.float64]
@@ -220,9 +341,12 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
             if right_ahead and not _same(grad, good, 1e-6) else differs(report, n))
             for i, (n, grad, good) in enumerate(zip(names, grads, right, strict=True))
             if not report.errors.get(n, 0.0) <= report.tolerance]
+        if ahead is not simple and right_ahead and op != "residual" and (
+                other := other_cache(own, op, inputs, options)):
+            said.append(f"Your cache is another one than the library's: {other}")
         raise Wrong(" ".join(said))
     _, cache = pass_ahead(ahead)(*in_float32(inputs))
-    same_dtype(mine(np.float32(dy) if np.ndim(dy) else dy, cache))
+    same_dtype(mine(np.float32(dy) if np.ndim(dy) else dy, cache), [f"d{n}" for n in names])
 
 
 def well_formed(grads, names, inputs):

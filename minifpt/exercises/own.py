@@ -42,6 +42,12 @@ INTRODUCTION = '''
 #     minifpt train bit-xor --functional FILE     train on what is written
 #
 # ``need`` may be left alone: compute every gradient, and keep what all of them read.
+#
+# Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
+# cache is your own affair; until then the library's half reads yours, or yours the library's.
+#
+# ``dropout`` may draw its mask from rng in any way; the 16 bits are the library's.  Write ``past``
+# in ``attention`` too: a model that generates text passes it.
 '''
 
 
@@ -160,11 +166,18 @@ def is_stub(function):
     """Whether a function's body, an AST, is still to be written."""
     body = [s for s in function.body if not (isinstance(s, ast.Pass) or (
         isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)))]
-    return not body or any(isinstance(s, ast.Raise) and "NotImplementedError" in ast.unparse(s)
-                           for s in body)
+    return not body or any(
+        isinstance(s, ast.Raise) and "NotImplementedError" in ast.unparse(s)
+        or isinstance(s, (ast.Assign, ast.Return)) and any(         # dx = ..., return ...
+            isinstance(v, ast.Constant) and v.value is ... for v in getattr(
+                s.value, "elts", [s.value])) for s in body)
 
 
 # ------------------------------------------------------------------------------ running
+
+
+class Raised(ValueError):
+    """A function raised while it stood in for another; the text says whose."""
 
 
 @contextmanager
@@ -175,11 +188,16 @@ def using(path, anyway=False):
     The file is checked first: raises ``ValueError`` for a function that is wrong, unless
     ``anyway``.  For all threads of the process, as a trace; one may be opened within.
     """
-    wrong = [r for r in results(path) if r.status == WRONG]
+    found = results(path)
+    wrong = [r for r in found if r.status == WRONG]
     if wrong and not anyway:
         raise ValueError(f"{path}: {wrong[0].name} is wrong. {wrong[0].hint}")
     own, runs = load(path), {}
     own.wrong = wrong
+    for r in found:
+        if r.status == NOT_WRITTEN and r.name in own.functions:
+            raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
+                             "NotImplementedError, so that the library's runs")
     for op, pair in tracing.OPERATIONS.items():
         mine = [f.__name__ in own.functions for f in pair]
         runs[op] = tuple(_running(own, *each, mine) for each in zip(pair, mine, strict=True))
@@ -221,11 +239,16 @@ def _running(own, simple, mine, pair):
                 return result
             y, cache = result
             return y, cache if any(need) else None        # None: nothing runs back this far
+        except Raised:
+            raise
         except Exception as e:
-            if not mine:
-                raise
-            raise ValueError(f"{own.path}, {own.line(e) or name}: {name} raised {one_line(e)}"
+            if mine:
+                raise Raised(f"{own.path}, {own.line(e) or name}: {name} raised {one_line(e)}"
                              ) from e
+            if not own.calls:                             # nothing of the reader's has run yet
+                raise
+            raise Raised(f"{own.path}: the library's {name} raised {one_line(e)}, on what your "
+                         "functions returned") from e
     run.__name__ = name
     return run
 

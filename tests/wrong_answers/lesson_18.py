@@ -59,8 +59,8 @@ def _gradient(dy, y):
 
 WRONG = {
     "scaled": [
-        ("another type goes out", lambda S, D: S / np.sqrt(D)),
-        ("another type goes out", lambda S, D: (S / np.sqrt(D)).astype(np.float32)),
+        ("np.sqrt(D) is a number of NumPy's", lambda S, D: S / np.sqrt(D)),
+        ("take the dtype of S", lambda S, D: (S / np.sqrt(D)).astype(np.float32)),
         ("not by its root", lambda S, D: S / D),
         ("multiplied", lambda S, D: S * D ** 0.5),
         ("not the width of S", lambda S, D: S / S.shape[-1] ** 0.5),
