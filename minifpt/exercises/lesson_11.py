@@ -41,11 +41,12 @@ def drawn_from(rng):
     V = int(rng.integers(7, 12))
     for large in (False, True):
         z = rng.permutation(np.arange(V) * 0.6 + rng.uniform(0, 0.3, V)) - 2.0
-        i = z.argmax()
-        z[i], z[-1] = z[-1], z[i]                         # the likeliest is none of the first k
+        for extreme, place in ((np.argmax, -1), (np.argmin, -2)):       # neither is among the
+            i = extreme(z)                                              # first k
+            z[i], z[place] = z[place], z[i]
         z += 3000.0 * large                               # exp of it is not finite
         k = int(rng.integers(3, V - 2))
-        t = float(rng.choice([rng.uniform(0.4, 0.7), rng.uniform(1.5, 2.5)]))
+        t = float(rng.choice([rng.uniform(0.6, 0.8), rng.uniform(1.5, 2.5)]))
         order = np.argsort(-z)
         kept = np.isin(np.arange(V), order[:k])
 
