@@ -160,7 +160,7 @@ def better_of_two(rng):
         right, a, b = cases[i]
         yield Case((a, b), right, {
             "return 'a', 'b' or 'neither'": lambda out: out not in ("a", "b", "neither"),
-            "the sign is the other way round: the lower loss is better":
+            "the difference has the other sign, the other way round: the lower loss is better":
                 lambda out, right=right: {out, right} == {"a", "b"},
             why[i]: lambda out, right=right: out != right,
         })

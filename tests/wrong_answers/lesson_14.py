@@ -62,7 +62,7 @@ WRONG = {
         ("not the smallest", _cut(which=lambda k, n: slice(n - k, n))),
         ("too many or too few", _cut(off=-1)),
         ("nothing is cut", lambda v, o, k: v @ o),
-        ("root of the sum", _cut(length=lambda M: np.abs(M).max())),
+        ("the length is", _cut(length=lambda M: np.abs(M).max())),
         ("root of the sum", _cut(length=lambda M: np.abs(M).sum())),
         ("sum of the singular values", _cut(length=lambda M: _svd(M).sum())),
         ("root of the sum", lambda v, o, k: 2 * _cut()(v, o, k)),
