@@ -109,7 +109,8 @@ def clip_grad_norm(parameters, max_norm):
 
     Returns the norm before, ``sqrt(sum of all squares)``, a float.
     """
-    max_norm = number("clip_grad_norm", "max_norm", max_norm)
+    if max_norm != math.inf:                              # that only measures
+        max_norm = number("clip_grad_norm", "max_norm", max_norm)
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = math.sqrt(sum(float(np.vdot(g, g)) for g in grads))
     if norm > max_norm:

@@ -216,3 +216,10 @@ def test_what_are_no_parameters():
             Adam(wrong)
     with pytest.raises(ValueError, match="max_norm is -1, expected a positive number"):
         clip_grad_norm([Parameter(np.ones(3), "ln")], -1)
+
+
+def test_no_limit_only_measures():
+    p = Parameter(np.ones(3), "ln")
+    p.add_grad(np.array([3.0, 4.0, 0.0]))
+    assert clip_grad_norm([p], math.inf) == 5.0
+    np.testing.assert_array_equal(p.grad, [3, 4, 0])
