@@ -3,15 +3,13 @@
 import ast
 import inspect
 import json
-import os
 import subprocess
 import sys
 import textwrap
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from test_grids import needs_sessions, session, until
 
 import minifpt
 from minifpt import cli, fast, layers, tracing
@@ -510,7 +508,7 @@ def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsy
     assert "must name the same" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs the signals of a Unix")
+@needs_sessions
 def test_a_loop_ends_with_its_parent(tmp_path):
     """Were the check itself killed, the reader's loop would go on for ever."""
     pid, mine = tmp_path / "pid", tmp_path / "mine.py"
@@ -518,26 +516,9 @@ def test_a_loop_ends_with_its_parent(tmp_path):
                     "while True: pass\n")
     parent = subprocess.Popen([sys.executable, "-m", "minifpt", "check", mine])
     try:
-        assert wait_for(lambda: pid.exists() and pid.read_text())
+        until(lambda: pid.exists() and pid.read_text())
         parent.kill()
         parent.wait()
-        child = int(pid.read_text())
-        assert wait_for(lambda: not alive(child))
+        until(lambda: not session(int(pid.read_text())))  # it began one of its own
     finally:
         parent.kill()
-
-
-def wait_for(true, seconds=60):
-    end = time.monotonic() + seconds
-    while not (found := true()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return found
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")                      # ended, but nobody has asked how
-    return not (stat.exists() and ") Z " in stat.read_text())
