@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import minifpt
-from minifpt import fast, layers, optim, tasks
+from minifpt import fast, layers, machine, optim, tasks
 from minifpt import functional as F
 from minifpt.gpt2 import SHAPES
 
@@ -76,7 +76,7 @@ def main():
     top.add_argument("--only", choices=list(COLUMNS))
     args = top.parse_args()
     names = [args.only] if args.only else list(COLUMNS)
-    with fast.kept_memory:
+    with machine.kept_memory:
         columns = [measure(*COLUMNS[name], args.seconds) for name in names]
     print(f"| without | {' | '.join(names)} |\n|---{'|---' * len(names)}|")
     for without in columns[0]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from .checks import brief, number
-from .fast import shared
+from .machine import shared
 
 SMALL = 1 << 15                                           # numbers of a parameter; see below
 BLOCK = 1 << 18                                           # numbers updated at once

@@ -12,8 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from .checks import brief, number, whole
-from .fast import kept_memory
 from .files.runs import COLUMNS, DIVERGED, Run, crc, locked, open_folder
+from .machine import kept_memory
 from .optim import Adam, clip_grad_norm, cosine
 from .plots import curves
 from .tasks.base import check_task
@@ -47,7 +47,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                       true, the run ends as by Ctrl-C.
 
     While it runs, glibc is told to keep the memory that arrays give back (see
-    ``fast.kept_memory``).
+    ``machine.kept_memory``).
 
     Returns the :class:`History`.  Ctrl-C or SIGTERM ends the run after the step with a checkpoint
     and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import cli, fast, files, optim, tasks, training
+from minifpt import cli, files, machine, optim, tasks, training
 from minifpt.files.runs import COLUMNS, Run, locked
 from minifpt.layers import Layer
 from minifpt.tasks import BitMemory, BitXOR
@@ -790,7 +790,7 @@ def test_four_models_in_four_threads():
             return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
         except OSError as e:
             return str(e)
-    threads, put = fast._get_threads, fast._set_threads
+    threads, put = machine._get_threads, machine._set_threads
     before = threads and threads()
     try:
         if threads:
@@ -800,7 +800,7 @@ def test_four_models_in_four_threads():
         with ThreadPoolExecutor(5) as pool:
             assert list(pool.map(run, range(5))) == want
         assert (threads and threads()) == (threads and 2)
-        assert fast.single_threaded_blas.users == fast.kept_memory.users == 0
+        assert machine.single_threaded_blas.users == machine.kept_memory.users == 0
     finally:
         if threads:
             put(before)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fast import shared
+from ..machine import shared
 from . import DAMAGE, cache_folder, huggingface, one_line, to_json, write_beside
 from .huggingface import Tensor
 
