@@ -32,6 +32,7 @@ class AllTokens(minifpt.GPT2):
 
 # In place of a fast form: the simple one, or the constant that switches it off.
 SIMPLE = {
+    "more than one core": lambda: patch.object(machine, "cores", lambda: 1),
     "attention in tiles": lambda: patch.object(fast, "TILE", 1 << 30),
     "GELU with its derivative": lambda: patch.dict(
         layers.ACTIVATIONS, gelu_new=(F.gelu, F.gelu_backward)),

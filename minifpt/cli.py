@@ -647,7 +647,7 @@ def info(args):
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
         "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",
-        "threads": f"{machine.cores()} (OPENBLAS_NUM_THREADS or OMP_NUM_THREADS lower it)",
+        "cores": "{}, limited by {}; OMP_NUM_THREADS lowers it".format(*machine.cores_and_why()),
         "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
         "weights": ", ".join(weights.available()) or "none found",
         "looked for in": ", ".join(map(str, weights.folders())),

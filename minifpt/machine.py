@@ -17,14 +17,24 @@ import numpy as np
 
 
 @cache
+def cores_and_why():
+    """How many cores this process may use, and what it is that says so."""
+    said = {"the machine": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1}
+    said["the container's quota"] = max(1, math.floor(min(quota(), 1 << 20)))
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        limit = os.environ.get(name) or ""
+        if limit.isdecimal() and int(limit):
+            said[name] = int(limit)
+            break
+    why = min(said, key=said.get)
+    return said[why], why
+
+
 def cores():
-    """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's, and
-    so does a container's quota."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
-        os.cpu_count() or 1)
-    available = max(1, math.floor(min(available, quota())))
-    limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    return min(available, int(limit)) if limit.isdecimal() and int(limit) else available
+    """How many cores share the work: a container's quota lowers it, and so does
+    ``OMP_NUM_THREADS``, as it does for BLAS."""
+    return cores_and_why()[0]
 
 
 def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):

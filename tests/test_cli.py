@@ -567,7 +567,7 @@ def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch, few_places):
 def test_info(capsys, folder, tmp_path, monkeypatch):
     assert main("info") == 0
     out = capsys.readouterr().out
-    for part in (minifpt.__version__, np.__version__, "kernels", "threads", "OPENBLAS_CORETYPE",
+    for part in (minifpt.__version__, np.__version__, "kernels", "limited by", "OPENBLAS_CORETYPE",
                  "MINIFPT_DATA is not set", str(tmp_path / "cache" / "minifpt" / "data")):
         assert part in out
     monkeypatch.setenv("MINIFPT_DATA", "/some/where")

@@ -389,7 +389,8 @@ def test_cores_listen_to_the_quota(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for quota, cores in ((2.0, 2), (2.5, 2), (0.5, 1), (np.inf, 64)):
         monkeypatch.setattr(machine, "quota", lambda quota=quota: quota)
-        assert machine.cores.__wrapped__() == cores
+        n, why = machine.cores_and_why.__wrapped__()
+        assert n == cores and ("quota" in why) == (n < 64)
 
 
 # ------------------------------------------------------------------------- products
@@ -748,7 +749,9 @@ def test_cores_listen_to_the_environment(monkeypatch, variables, most):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert machine.cores.__wrapped__() == (most or 3)
+    monkeypatch.setattr(machine, "quota", lambda: np.inf)
+    n, why = machine.cores_and_why.__wrapped__()
+    assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
 def test_blas_kernels_is_one_line():

@@ -104,7 +104,7 @@ def doubling_seconds(n, dtype=np.float32):
 DTYPES = (np.float32, np.float64)
 widths = [8, 16, 32, 64, 128, 256, 512, 1024]
 lengths = [2 ** k for k in range(2, 25)]
-with fast.single_threaded_blas:
+with machine.one_core:
     rate = {d: np.array([2 * n ** 3 / product_seconds(n, d) for n in widths]) for d in DTYPES}
 speed = {d: np.array([2 * n * d(0).nbytes / doubling_seconds(n, d) for n in lengths])
          for d in DTYPES}
@@ -209,7 +209,7 @@ def measured_operations():
     return found
 
 
-with fast.single_threaded_blas:
+with machine.one_core:
     found = measured_operations()
 fig, (ax,) = figure(width=6.4, height=3.8)
 intensity = np.geomspace(0.05, 300, 100)
@@ -288,7 +288,7 @@ def count_step(batch):
 
 batches = (4, 16, 64)
 counted = {batch: count_step(batch) for batch in batches}
-with fast.single_threaded_blas:
+with machine.one_core:
     costs = {batch: timing.costs(model, task, batch) for batch in batches}
 reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
 
@@ -398,8 +398,9 @@ def most_memory(work):
 print(f"largest difference of y {np.abs(y - fast_y).max():.1e}, "
       f"of dx {np.abs(dx - fast_dx).max():.1e}")
 for module, name in ((F, "simple"), (fast, "fast")):
-    print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
-          f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
+    with machine.one_core:
+        print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
+              f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
 
 # %% [markdown]
 # The two agree to what float32 can hold; only then is the time of interest. (It is that of forward
@@ -413,7 +414,7 @@ pieces = [2 ** k for k in range(8, 22)]
 
 
 def in_pieces(piece):
-    with patch.object(fast, "PIECE", piece):
+    with machine.one_core, patch.object(fast, "PIECE", piece):
         return fastest(lambda: fast.gelu(big), 0.1)
 
 
@@ -484,8 +485,8 @@ for T in (10, 64, 65, 200):
 
 # %% [markdown]
 # At 10 tokens the broken form passes, and at 64 too: where one small tile is enough,
-# `fast.attention` calls the simple form, and the broken line never runs. A test of a fast form must reach the fast
-# form. One token more than a tile does.
+# `fast.attention` calls the simple form, and the broken line never runs. A test of a fast form must
+# reach the fast form. One token more than a tile does.
 #
 # ## A second thread
 #
