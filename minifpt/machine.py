@@ -60,7 +60,12 @@ def shared(work, pieces):
     A core that is free takes the next piece.  What the pieces are must not depend on the number
     of cores where the result's rounding depends on the pieces.
     """
-    todo = deque(pieces)
+    helpers = min(1 if one_core.users else cores(), len(pieces)) - 1
+    if helpers < 1:
+        for piece in pieces:
+            work(piece)
+        return
+    todo, running = deque(pieces), []
 
     def run():
         while todo:
@@ -69,15 +74,14 @@ def shared(work, pieces):
             except IndexError:                            # another thread took the last one
                 return
             work(piece)
-    helpers = []
     with suppress(RuntimeError):                          # no thread can start, as in a browser
-        while len(helpers) < min(1 if one_core.users else cores(), len(pieces)) - 1:
-            helpers.append(_team().submit(copy_context().run, run))
+        while len(running) < helpers:
+            running.append(_team().submit(copy_context().run, run))
     try:
         run()
     finally:
         todo.clear()
-        for helper in helpers:
+        for helper in running:
             if not helper.cancel():
                 helper.result()                           # raises what a worker raised
 
