@@ -48,8 +48,8 @@ class GPT2Config:
                              f"expected one of {', '.join(ACTIVATIONS)}")
         for name, good, expected in (
                 ("dropout", lambda p: 0 <= p <= 0.99999, "0 <= p <= 0.99999"),
-                ("layer_norm_epsilon", lambda x: 0 < x < math.inf, "a number, more than 0"),
-                ("initializer_range", lambda x: 0 < x < math.inf, "a number, more than 0")):
+                ("layer_norm_epsilon", lambda x: 0 < x < 1e30, "a number, more than 0"),
+                ("initializer_range", lambda x: 0 < x < 1e30, "a number, more than 0")):
             value = getattr(self, name)
             number = isinstance(value, (int, float, np.number)) and value is not True
             if not (number and good(value)):

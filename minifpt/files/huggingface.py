@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import DAMAGE, one_line, read_json
+from . import DAMAGE, is_name, one_line, printable, read_json
 
 HUB = {
     "gpt2": "openai-community/gpt2",
@@ -144,7 +144,8 @@ def read_tensors(path):
     if path.name.endswith(".index.json"):
         places = read_json(path).get("weight_map")
         if not isinstance(places, dict) or not all(
-                isinstance(file, str) and file == Path(file).name for file in places.values()):
+                is_name(name) and is_name(file) and file == Path(file).name
+                for name, file in places.items()):
             raise ValueError(f"{path}: weight_map must give each tensor the name of a file")
         shards = {file: read_tensors(path.with_name(file)) for file in sorted(set(places.values()))}
         for name, file in places.items():
@@ -175,14 +176,14 @@ def read_safetensors(path):
                 continue
             dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
             shape = tuple(shape)
-            if not (isinstance(dtype, str)
-                    and all(type(n) is int and n >= 0 for n in (*shape, begin, end))):
-                raise ValueError(f"'{name}' has dtype {dtype}, shape {shape} at {begin} to {end}")
+            if not (isinstance(dtype, str) and dtype.isalnum() and len(dtype) < 20
+                    and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))):
+                raise ValueError(f"'{printable(name)}' is {entry!r:.100}")
             if dtype in DTYPES:
                 if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
                     raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
                 dtype = np.dtype(DTYPES[dtype])
-            tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
+            tensors[printable(name)] = Tensor(f"{path}: '{name}'", shape, dtype,
                                    partial(_open_at, path, first + begin))
             pieces.append((begin, end))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
