@@ -1,5 +1,6 @@
 """Killed processes, full disks, closed folders, two in one folder: nothing half, nothing lost."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -21,9 +22,10 @@ SHAPE = dict(n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=256)
 
 @pytest.mark.slow
 @needs_sessions
-@pytest.mark.parametrize("name", kills.COMMANDS)
+@pytest.mark.parametrize("name", ["pretrain", "convert"])
 def test_killed_at_random_moments(name):
-    report = kills.run(name, 4 if name == "grid" else 6)
+    """For runs and grids see ``test_train.py`` and ``test_grids.py``."""
+    report = kills.run(name, 3)
     assert not report.findings and report.kills
 
 
@@ -125,21 +127,17 @@ def command(*args, **options):
 # -------------------------------------------------------------------- folders that are closed
 
 
-@pytest.fixture
-def nobody():
-    """What makes a process that is started one of a user who may write nowhere."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return {}
-    probe = subprocess.run([sys.executable, "-c", "import minifpt"], user=65534, cwd="/",
-                           env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True)
-    if probe.returncode:
-        pytest.skip("another user cannot read this repository")
-    return {"user": 65534, "cwd": "/"}
+def heed_modes():
+    """From its start on, the root user's process may write only where its modes allow."""
+    if os.geteuid() == 0:
+        CAPBSET_DROP, DAC_OVERRIDE = 24, 1                # of Linux
+        if ctypes.CDLL(None).prctl(CAPBSET_DROP, DAC_OVERRIDE, 0, 0, 0):
+            os._exit(77)
 
 
 @pytest.mark.slow
 @needs_sessions
-def test_a_folder_that_is_read_only(nobody):
+def test_a_folder_that_is_read_only():
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "closed"
         folder.mkdir()
@@ -157,10 +155,13 @@ def test_a_folder_that_is_read_only(nobody):
                          ["compare", "bit-xor", "--models", "random:1x2x8", "--steps", 1,
                           "--jobs", 2, "--out", folder / "grid"],
                          ["compare", folder / "run", "--out", folder / "table"]):
-                done = command(*line, **nobody)
+                done = command(*line, preexec_fn=heed_modes)
+                if done.returncode == 77:
+                    pytest.skip("root writes everywhere on this system")
                 assert done.returncode == 2, (line, done.stderr)
-                assert done.stderr.count("\n") == 1 and "Permission denied" in done.stderr
-                assert str(folder) in done.stderr
+                *bars, said = done.stderr.rstrip("\n").split("\n")
+                assert said.startswith(f"minifpt: [Errno 13] Permission denied: '{folder}")
+                assert "Traceback" not in done.stderr and not any("minifpt" in b for b in bars)
             assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         finally:
             for path in (Path(top), folder, folder / "run"):

@@ -35,7 +35,7 @@ from minifpt.files.weights import load
 from .formats import safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
-IN_A_ROW = 6                                              # kills before a command may end
+IN_A_ROW = 9                                              # kills before a command may end
 PNG_END = b"IEND\xaeB`\x82"
 PATIENCE = 60.0                                           # seconds
 # The command line with a small shape for ``pretrain``, which has no option for it.
@@ -150,7 +150,7 @@ def converted(folder):
 
 
 COMMANDS = {
-    "train": Command(train_line, checkpoints, 120),
+    "train": Command(train_line, checkpoints, 40),
     "pretrain": Command(pretrain_line, weights_made, 20),
     "convert": Command(convert_line, converted, 6),
     "grid": Command(grid_line, checkpoints, 24, ("command", "child", "all")),
@@ -202,7 +202,7 @@ def kill(command, folder, rng, process):
         now = seen(folder)[0]
         changes -= now != before
         before = now
-        time.sleep(0.0005)
+        time.sleep(0.002)
     time.sleep(rng.choice((0, 0, rng.uniform(0, 0.003), rng.uniform(0, 0.05))))
     who = rng.choice(command.who)
     there = [] if who == "command" else session(process.pid)
@@ -298,6 +298,7 @@ def run(name, kills, seed=0):
             except (AssertionError, ValueError, OSError) as e:
                 report.findings.append(f"after {report.kills} kills: {e}")
             report.ends += 1
+            print(f"{name}: {report.kills} kills", end="\r", file=sys.stderr, flush=True)
     report.seconds = time.monotonic() - began
     return report
 
