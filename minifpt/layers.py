@@ -12,6 +12,7 @@ below the lowest trainable parameter costs no memory.
 
 import functools
 from contextlib import contextmanager
+from types import FunctionType
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Layer:
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        if "backward" in vars(cls):
+        if isinstance(vars(cls).get("backward"), FunctionType):
             cls.backward = with_a_cache(cls.backward)
 
     def children(self):

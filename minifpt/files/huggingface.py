@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..checks import brief
 from . import DAMAGE, is_name, one_line, printable, read_json
 
 HUB = {
@@ -47,22 +48,22 @@ def read_config(raw, path, dropout=None):
     rounding alone and is ignored.
     """
     if raw.get("model_type", "gpt2") != "gpt2":
-        raise ValueError(f"{path}: model_type is '{raw['model_type']}', expected 'gpt2'")
+        raise ValueError(f"{path}: model_type is {brief(raw['model_type'])}, expected 'gpt2'")
     shape = {key: raw.get(key) for key in ("n_layer", "n_head", "n_embd", "n_positions",
                                            "vocab_size")}
     for key, value in shape.items():
         if type(value) is not int or value < 1:
-            raise ValueError(f"{path}: {key} is {value}, expected an integer, at least 1")
+            raise ValueError(f"{path}: {key} is {brief(value)}, expected an integer, at least 1")
     for key, good in (("n_inner", (None, 4 * shape["n_embd"])), ("scale_attn_weights", (True,)),
                       ("scale_attn_by_inverse_layer_idx", (False,)),
                       ("add_cross_attention", (False,)), ("pruned_heads", (None, {}))):
         if raw.get(key, good[0]) not in good:
-            raise ValueError(f"{path}: {key} is {raw[key]}, which minifpt does not build; it "
-                             f"builds {' or '.join(map(str, good))}")
+            raise ValueError(f"{path}: {key} is {brief(raw[key])}, which minifpt does not build; "
+                             f"it builds {' or '.join(map(str, good))}")
     rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
     if dropout is None and any(rate != rates["resid_pdrop"] for rate in rates.values()):
-        raise ValueError(f"{path}: {', '.join(f'{k} {v}' for k, v in rates.items())}: minifpt has "
-                         "one dropout for all three, give it as dropout")
+        raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
+                         "minifpt has one dropout for all three, give it as dropout")
     return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
                     "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
                     "activation_function": raw.get("activation_function", "gelu_new")}

@@ -235,5 +235,5 @@ def check_same(path, before, now, what):
         if was != value and not longer:
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
                     "functional_hash": ": --functional must name the same functions"}.get(key, "")
-            was, value = (textwrap.shorten(str(x), 100) for x in (was, value))
+            key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {what} {key} = {was}, not {value}{hint}")

@@ -4,6 +4,7 @@ Nothing is trained and no weights are read: ``config.json`` and ``metrics.csv`` 
 """
 
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def arms(runs):
             try:
                 parts = [TrunkSpec.parse(trunk).label if trunk else folder.name]
             except ValueError as e:
-                raise ValueError(f"{folder}: what was its model? {e}") from None
+                raise ValueError(f"{folder}: what was its model? {shorten(str(e), 300)}") from None
             parts += [f"{k} {settings.get(k)}" for k in differ]
             parts += [f"{k} {settings['options'].get(k)}" for k in options]
             label = ", ".join(parts)

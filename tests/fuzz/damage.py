@@ -114,7 +114,10 @@ def places(value):
 
 def of_json(rng, raw):
     """Values replaced by others, keys dropped or renamed, all of it nested deeper."""
-    top = [json.loads(raw)]
+    try:
+        top = [json.loads(raw)]
+    except (ValueError, RecursionError):                  # damaged already
+        return of_text(rng, raw)
     for _ in range(some(rng)):
         there = [*places(top)]
         box, key = rng.choice(there)
