@@ -290,8 +290,8 @@ def folds(found, right, how):
 # ------------------------------------------------------------------------------------ runs
 
 MODEL = "random:1x2x8"
-TASK = tasks.get("bit-xor", n=2)
-BEGUN, SETTINGS = build(TASK, MODEL, seed=1), {}          # the right settings of its run
+TASK, FROZEN = tasks.get("bit-xor", n=2), "attn,mlp,ln,pos"       # few arrays in a checkpoint
+BEGUN, SETTINGS = build(TASK, MODEL, FROZEN, seed=1), {}  # the right settings of its run
 RUN = dict(steps=3, batch_size=2, eval_every=1, test_examples=4, checkpoint_every=1,
            progress=False, schedule="constant", seed=1)
 
@@ -305,7 +305,7 @@ def make_run(folder):
     training.curves = no_picture                          # it takes longer than all the rest,
     os.fsync = lambda f: None                             # and this comes next
     training.time = SimpleNamespace(perf_counter=lambda: 0.0)     # the same files each time
-    train(TASK, MODEL, folder, **RUN | {"steps": 2})
+    train(TASK, MODEL, folder, freeze=FROZEN, **RUN | {"steps": 2})
     SETTINGS.update(json.loads((folder / "config.json").read_text()) | {"steps": 3})
 
 
@@ -396,8 +396,9 @@ def same_settings(found, right, how):
 
 
 def make_functional(folder):
-    """A solution of lesson 18."""
+    """The first half of a solution of lesson 18."""
     text = own.solution().read_text(encoding="utf-8")
+    text = text[:text.index("lesson 4\n")]
     (folder / "mine.py").write_text(text, encoding="utf-8")
     mine = own.load(folder / "mine.py")
     for name in own.FUNCTIONS:                            # imports what there is to import
@@ -439,7 +440,7 @@ def answer(folder, outlet):
             mine = own.load(folder / "mine.py")
             found = {}
             text = (folder / "mine.py").read_bytes()
-            for name in list(own.FUNCTIONS)[zlib.crc32(text) % 11::11]:
+            for name in list(own.FUNCTIONS)[zlib.crc32(text) % 17::17]:
                 result = operations.examine(mine, name, 0)
                 found[name] = result.status, result.hint
         row = "results", found
