@@ -7,6 +7,7 @@ import numpy as np
 
 from . import fast
 from . import functional as F
+from .checks import brief
 from .files import huggingface, one_line, read_json
 from .gpt2 import config_of
 from .layers import Block, Layer, LayerNorm, Positions
@@ -152,12 +153,12 @@ def read_config(path, dropout=None):
     drop, other = (raw.get(f"{part}_prob", 0.1) for part in ("hidden_dropout",
                                                              "attention_probs_dropout"))
     if dropout is None and drop != other:
-        raise ValueError(f"{path}: dropout {drop} and {other} in attention: minifpt has one for "
-                         "both, give it as dropout")
+        raise ValueError(f"{path}: dropout {brief(drop)} and {brief(other)} in attention: minifpt "
+                         "has one for both, give it as dropout")
     config = config_of({name: raw.get(theirs) for name, theirs in SETTINGS.items()} | {
         "dropout": drop if dropout is None else dropout, "causal": False}, path)
     for key, built in (("model_type", "bert"), ("intermediate_size", 4 * config.n_embd),
                        ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if raw.get(key, built) != built:
-            raise ValueError(f"{path}: {key} is {raw[key]}, minifpt builds {built}")
+            raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt builds {built}")
     return config

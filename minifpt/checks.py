@@ -6,6 +6,9 @@ import operator
 
 import numpy as np
 
+NO_CACHE = ("the cache is None: everything was frozen in the forward pass, there is nothing to "
+            "learn; expected the cache that forward returned")
+
 
 def whole(where, name, value, least=1, most=2**31 - 1):
     """``value`` as an int, at least ``least``; no size beyond 31 bits fits into a machine."""
@@ -24,7 +27,7 @@ def number(where, name, value, zero=False):
     try:
         if 0 < value < math.inf or (zero and value == 0):
             return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ValueError(f"{where}: {name} is {brief(value)}, expected a positive number"
                      + " or 0" * zero)
@@ -50,8 +53,7 @@ def array(where, name, x, kinds="biuf"):
 def backward(where, dy, cache, shape):
     """What a model's backward pass is given: a cache, and ``dy`` (B, ..., *shape)."""
     if cache is None:
-        raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass, "
-                         "there is nothing to learn")
+        raise ValueError(f"{where}: {NO_CACHE}")
     if not isinstance(dy, np.ndarray) or dy.shape[-len(shape):] != shape:
         raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of what "
                          f"forward returned, which ends with {shape}")

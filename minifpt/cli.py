@@ -1,6 +1,7 @@
 """The command line: ``minifpt COMMAND --help`` says what each takes."""
 
 import argparse
+import errno
 import importlib.util
 import inspect
 import os
@@ -17,7 +18,7 @@ from . import __version__, machine, tasks
 from . import functional as F
 from .exercises import grade as grading
 from .exercises import own
-from .files import cache_folder, tokenizer, weights
+from .files import cache_folder, read_text, tokenizer, weights
 from .files.huggingface import HUB
 from .fpt import FPT
 from .freeze import FreezeMask
@@ -66,6 +67,9 @@ def main(argv=None):
         return 1
     except (ValueError, OSError, MemoryError) as e:
         what = "not enough memory: " * isinstance(e, MemoryError)
+        if getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
+            what = "the output cannot be written: "
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"minifpt: {what}{' '.join(str(e).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
@@ -617,11 +621,7 @@ def perplexity_command(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.is_file():
         raise FileNotFoundError(f"{args.file}: there is no such file")
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise ValueError(f"{args.file}: not text in UTF-8 ({e})") from None
-    score = lm.perplexity(words.encode(text), args.stride, progress=True)
+    score = lm.perplexity(words.encode(read_text(args.file)), args.stride, progress=True)
     unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "

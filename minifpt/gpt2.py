@@ -38,19 +38,22 @@ class GPT2Config:
     def __post_init__(self):
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"GPT2Config: {name} is {value!s:.60}, expected an integer >= 1")
+            if (isinstance(value, bool) or not isinstance(value, (int, np.integer))
+                    or not 1 <= value < 2**63):
+                raise ValueError(f"GPT2Config: {name} is {checks.brief(value)}, expected an "
+                                 "integer >= 1" + " and < 2^63" * isinstance(value, int))
             object.__setattr__(self, name, int(value))    # of NumPy's numbers, too
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is no multiple of "
                              f"n_head {self.n_head}")
         if self.activation_function not in [*ACTIVATIONS]:
-            raise ValueError(f"GPT2Config: activation_function is '{self.activation_function}', "
-                             f"expected one of {', '.join(ACTIVATIONS)}")
+            raise ValueError("GPT2Config: activation_function is "
+                             f"{checks.brief(self.activation_function)}, expected one of "
+                             f"{', '.join(ACTIVATIONS)}")
         for name, good, expected in (
                 ("dropout", lambda p: 0 <= p <= 0.99999, "0 <= p <= 0.99999"),
-                ("layer_norm_epsilon", lambda x: 0 < x < math.inf, "a number, more than 0"),
-                ("initializer_range", lambda x: 0 < x < math.inf, "a number, more than 0")):
+                ("layer_norm_epsilon", lambda x: 0 < x < 1e30, "a number, more than 0"),
+                ("initializer_range", lambda x: 0 < x < 1e30, "a number, more than 0")):
             value = getattr(self, name)
             number = isinstance(value, (int, float, np.number)) and value is not True
             if not (number and good(value)):

@@ -10,13 +10,15 @@ and its ``backward`` is never called.  So a frozen parameter costs no gradient, 
 below the lowest trainable parameter costs no memory.
 """
 
+import functools
 from contextlib import contextmanager
+from types import FunctionType
 
 import numpy as np
 
 from . import fast
 from . import functional as F
-from .checks import brief
+from .checks import NO_CACHE, brief
 from .freeze import FreezeMask
 
 
@@ -54,6 +56,11 @@ class Parameter:
 class Layer:
     """Finds its parameters by attribute, so that their names are the attributes' path:
     ``h.0.attn.c_attn.weight``."""
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if isinstance(vars(cls).get("backward"), FunctionType):
+            cls.backward = with_a_cache(cls.backward)
 
     def children(self):
         """(name, child) in the order of definition, where a child is a ``Parameter`` or
@@ -105,6 +112,19 @@ class Layer:
         rows = [(name, p.describe()) for name, p in self.named_parameters()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
+
+
+def with_a_cache(backward):
+    """A layer's ``backward`` that says what was expected where its cache is ``None``."""
+    @functools.wraps(backward)
+    def run(self, *args, **options):
+        try:
+            return backward(self, *args, **options)
+        except (TypeError, AttributeError):
+            if [*args[1:2], options.get("cache", ...)][0] is not None:
+                raise
+            raise ValueError(f"{type(self).__name__}: {NO_CACHE}") from None
+    return run
 
 
 class Linear(Layer):

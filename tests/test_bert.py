@@ -122,7 +122,7 @@ def test_as_a_model(folder, tmp_path):
 @pytest.mark.parametrize("config, message", [
     ({"intermediate_size": 16}, "intermediate_size is 16, minifpt builds 32"),
     ({"is_decoder": True}, "is_decoder is True"),
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type is relative_key"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
     ({"hidden_dropout_prob": 0.2}, "dropout 0.2 and 0.1 in attention"),
     ({"hidden_act": "silu"}, "bad config: GPT2Config: activation_function is 'silu'"),
     ({"hidden_size": None}, "bad config: GPT2Config: n_embd is None"),

@@ -215,7 +215,7 @@ def test_big_tensors_in_blocks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("changes, message", [
     (dict(activation_function="swish"),
      "activation_function is 'swish', expected one of gelu_new, .*relu"),
-    (dict(activation_function=["relu"]), r"activation_function is '\['relu'\]', expected one of"),
+    (dict(activation_function=["relu"]), r"activation_function is \['relu'\], expected one of"),
     (dict(n_inner=8), "n_inner is 8"),
     (dict(scale_attn_weights=False), "scale_attn_weights is False"),
     (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx is True"),

@@ -505,7 +505,7 @@ def save_wrong(path, **changes):
     ({"config": np.array("{")}, "not a minifpt weight file"),
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
     ({"config": np.array("7")}, "not a minifpt weight file"),
-    ({"config": np.array('{"n_layer": "two"}')}, "n_layer is two, expected an integer"),
+    ({"config": np.array('{"n_layer": "two"}')}, "n_layer is 'two', expected an integer"),
     ({"config": np.array('{"n_layer": 2.5, "n_embd": 6, "n_head": 2}')}, "n_layer is 2.5"),
     ({"config": np.array('{"n_layer": 0}')}, "n_layer is 0"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),

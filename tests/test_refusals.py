@@ -1,8 +1,12 @@
 """What is wrong is refused where it comes in: in one line, with nothing left behind."""
 
+import io
 import json
+import os
 import shutil
 import sys
+import tracemalloc
+import zipfile
 from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
 
@@ -14,9 +18,10 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import cli, layers, tasks
 from minifpt import functional as F
-from minifpt.files import runs, weights
+from minifpt.files import data, huggingface, runs, weights
 from minifpt.freeze import FreezeMask
-from minifpt.lab import compare, convert, plan, pretrain, trunks, workers
+from minifpt.lab import compare, convert, plan, pretrain, runs_table, trunks, workers
+from minifpt.lab import runs as run_folders
 from minifpt.lab.trunks import TrunkSpec
 
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=16)
@@ -174,7 +179,8 @@ def test_more_processes_than_runs(monkeypatch, tmp_path):
 
 # ----------------------------------------------------------------------------------- files
 
-WRONG = [None, [], {}, "x", True, -1, 1.5, 10 ** 30, float("inf"), float("nan"), [1, 2], "3"]
+WRONG = [None, [], {}, "x", True, -1, 1.5, 10 ** 30, 10 ** 400, float("inf"), float("nan"), [1, 2],
+         "3"]
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +226,9 @@ def test_a_checkpoint_with_another_kind_of_number(run, key):
     lambda s: s.update(t=1), lambda s: s["sums"].append(0.0), lambda s: s["history"].clear(),
     lambda s: s["history"][0].pop("test_loss"), lambda s: s["history"][0].update(more=1),
     *[lambda s, k=k, x=x: s["history"][0].update({k: x})
-      for k in ("step", "test_accuracy") for x in (None, [], "3", True)]])
+      for k in ("step", "test_accuracy") for x in (None, [], "3", True)],
+    lambda s: s["history"][0].update(test_loss=10 ** 400), lambda s: s.update(sums=[10 ** 400] * 3),
+    lambda s: s.update(sums=[float("inf")] * 3)])
 def test_a_checkpoint_that_no_run_wrote(run, change):
     damage(run, change)
     model = fpt()
@@ -229,6 +237,56 @@ def test_a_checkpoint_that_no_run_wrote(run, change):
             resume=True, **QUICK)
     for p, old in zip(model.parameters(), before, strict=True):
         np.testing.assert_array_equal(p.data, old)
+
+
+@pytest.mark.parametrize("change, match", [
+    (lambda a: a.pop("m/output.bias"), "'m/output.bias' has no array, the model wants shape"),
+    (lambda a: a.pop("v/output.bias"), "'v/output.bias' has no array, the model wants shape"),
+    (lambda a: a.update({"v/output.bias": -a["v/output.bias"] - 1}), "no run comes to"),
+    (lambda a: a["m/output.bias"].fill(np.nan), "'m/output.bias' holds numbers that no run"),
+    (lambda a: a["output.bias"].fill(np.inf), "'output.bias' holds numbers that no run comes to"),
+    (lambda a: a.update({"output.bias": a["output.bias"].astype(">f4")}), "and dtype >f4, the"),
+    (lambda a: a.update({"output.bias": np.zeros(10 ** 8, "u1")}), "has shape \\(100000000,\\)"),
+    (lambda a: a.update({"more\nthan": np.zeros(1)}), "it has the name 'more.{1,3}than'"),
+    (lambda a: a.update({"state": np.zeros(3)}), "its state is no text"),
+    (lambda a: a.update({"state": np.array("[]")}), "its state is no JSON object")])
+def test_arrays_that_no_run_wrote(run, change, match):
+    with np.load(run / "checkpoint.npz") as file:
+        arrays = {name: a.copy() for name, a in file.items()}
+    change(arrays)
+    np.savez(run / "checkpoint.npz", **arrays)
+    refused(f"checkpoint.npz: .*{match}", resume, run)
+
+
+def test_what_does_not_fit_is_not_read(run):
+    """Neither what the model does not have, nor an array whose head tells of more than follows."""
+    path, head = run / "checkpoint.npz", io.BytesIO()
+    with np.load(path) as file:
+        arrays = dict(file)
+    big = np.zeros(10 ** 8, "u1")
+    np.savez_compressed(run / "big", **arrays | {"output.bias": big, "more": big})
+    np.lib.format.write_array_header_1_0(head, {"shape": (10 ** 9,), "fortran_order": False,
+                                                "descr": "<f4"})
+    arrays.pop("output.bias")
+    np.savez(run / "lies", **arrays)
+    with zipfile.ZipFile(run / "lies.npz", "a") as archive:
+        archive.writestr("output.bias.npy", head.getvalue())
+    del big
+    tracemalloc.start()
+    try:
+        for name, part in (("big.npz", "'output.bias' has shape"),
+                           ("lies.npz", "'output.bias' should have 1,000,000,000 numbers")):
+            shutil.copy(run / name, path)
+            refused(part, resume, run)
+        assert tracemalloc.get_traced_memory()[1] < 3e7
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_of_a_checkpoint_that_is_no_array(run):
+    with zipfile.ZipFile(run / "checkpoint.npz", "a") as archive:
+        archive.writestr("x", b"no array")
+    refused("checkpoint.npz: not a checkpoint, or damaged", resume, run)
 
 
 def test_the_checkpoint_that_a_run_wrote(run):
@@ -276,6 +334,30 @@ def test_damaged_metrics(tmp_path, text):
     refused("metrics.csv: not the history of a run, or damaged", minifpt.History.load, path)
 
 
+@pytest.mark.parametrize("change, match", [
+    ({"source": 3}, "run: its task cannot be made again: .*'3'"),
+    ({"model": "random:0x0x0x0"}, "run: its model cannot be made again: --model random:0x0x0x0"),
+    ({"task": ["x" * 500]}, r"config.json: has \['xxx.{1,60} for 'task': it is damaged")])
+def test_settings_of_another_kind(run, change, match):
+    settings = json.loads((run / "config.json").read_text()) | {
+        "source": "bit-xor", "model": "random:1x2x8", "freeze": "fpt", "dropout": 0.1,
+        "trunk_crc": "0"}
+    (run / "config.json").write_text(json.dumps(settings | change))
+    refused(match, run_folders.load_run, run)
+    if "source" not in change:
+        what = "was its model" if "model" in change else "has"
+        refused(what, runs_table.compare_runs, run / "out", [run])
+
+
+@pytest.mark.parametrize("column", ["test_accuracy", "test_loss", "seconds"])
+@pytest.mark.parametrize("number", ["", "nan", "inf"])
+def test_a_table_of_runs_holds_numbers(run, column, number):
+    rows = minifpt.History.load(run / "metrics.csv")
+    rows[-1][column] = float(number) if number else None
+    rows.save(run / "metrics.csv")
+    refused(f"metrics.csv: some rows have no {column}", runs_table.read, [run])
+
+
 def test_metrics_that_are_there(run):
     assert minifpt.History.load(run / "metrics.csv") == resume(run)
 
@@ -314,7 +396,8 @@ def saved(tmp_path_factory):
 
 @pytest.mark.parametrize("key", [*TINY, "dropout", "layer_norm_epsilon", "activation_function"])
 def test_a_config_with_another_kind_of_number(saved, key):
-    for wrong in (None, [], {}, "x", True, -1, 10 ** 9, 10 ** 30, float("nan"), [1], {"a": 1}, "3"):
+    for wrong in (None, [], {}, "x", True, -1, 10 ** 9, 10 ** 30, 10 ** 400, float("nan"), [1],
+                  {"a": 1}, "3"):
         if key == "layer_norm_epsilon" and wrong in (10 ** 9, 10 ** 30) and wrong is not True:
             continue
         for path in saved({key: wrong}):
@@ -335,6 +418,50 @@ def test_numbers_that_are_none(saved, tmp_path, name, bad):
 def test_the_files_are_good_otherwise(saved):
     for path in saved():
         minifpt.LanguageModel.from_pretrained(path)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "", "x" * 300, "\0"])
+def test_names_that_fit_on_no_line(saved, name):
+    ours, theirs = saved(**{name: np.zeros(3, np.float32)})
+    for path in (ours, theirs) if name != "\0" else (theirs,):    # zipfile ends a name there
+        refused(f"{path.name}.*it has the name", minifpt.LanguageModel.from_pretrained, path)
+
+
+@pytest.mark.parametrize("dtype", ["x" * 500, "F\n32", ""])
+def test_a_dtype_that_fits_on_no_line(saved, dtype):
+    _, folder = saved()
+    path = folder / "model.safetensors"
+    header = json.dumps({"a": {"dtype": dtype, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    refused("model.safetensors: the safetensors header is damaged", huggingface.read_safetensors,
+            path)
+
+
+@pytest.mark.parametrize("places", [{"a": ""}, {"a": "a\nb"}, {"a\nb": "x"}, {"a": "."}])
+def test_an_index_with_names_that_are_none(tmp_path, places):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": places}))
+    refused("index.json: (weight_map must give|.*there is no such file)|there is no such file",
+            huggingface.read_tensors, path, kind=(ValueError, FileNotFoundError))
+
+
+def test_text_that_is_none(tmp_path):
+    (tmp_path / "basic_train.tsv").write_bytes(b"\xff\xfe1\t1\n")
+    refused("basic_train.tsv: not text in UTF-8", tasks.get("listops", files=tmp_path).batch,
+            np.random.default_rng(0), 1)
+    (tmp_path / "remote_homology_valid.json").write_text("{\n")
+    refused("starts with '{.n', expected", data.remote_homology, "valid", tmp_path)
+
+
+def test_converted_weights_have_their_tokenizer(saved, tmp_path, monkeypatch):
+    """From the moment on at which they are there."""
+    _, folder = saved()
+    (folder / "merges.txt").write_text("l o\n")
+    replace, there = os.replace, []
+    monkeypatch.setattr(os, "replace", lambda a, b: (there.append(Path(b).name), replace(a, b)))
+    convert.convert(folder, tmp_path / "w.npz", progress=False)
+    (folder / "merges.txt").unlink()
+    assert there == ["w.merges.txt", "w.npz"]
 
 
 def test_a_flipped_bit_of_the_end_of_the_zip_names_the_file(tmp_path):
@@ -382,6 +509,32 @@ def test_backward_of_what_was_frozen():
         y, cache = model.forward(inputs, **kw)
         assert cache is None
         refused("the cache is None: everything was frozen", model.backward, y, cache)
+
+
+class Mine(layers.Layer):
+    """A layer of a reader's: what else goes wrong in it is said as it is."""
+
+    def backward(self, dy, cache):
+        return [][3] if cache == "index" else dy + cache["x"]
+
+
+@pytest.mark.parametrize("layer", [
+    layers.Linear(8, 8), layers.LayerNorm(8), layers.Embedding(3, 8), layers.Positions(4, 8),
+    layers.Activation("gelu_new"), layers.Activation("relu"), layers.Attention(8, 2),
+    layers.MLP(8), layers.Block(8, 2), minifpt.LSTM(minifpt.LSTMConfig(1, 8)),
+    minifpt.LSTM(minifpt.LSTMConfig(1, 8)).h[0], Mine()], ids=lambda x: type(x).__name__)
+def test_backward_of_a_lone_layer_that_was_frozen(layer):
+    y = np.zeros((2, 4, 8), np.float32)
+    what = f"^{type(layer).__name__}: the cache is None: everything was frozen in .*; expected the"
+    refused(what, layer.backward, y, None)
+    refused(what, layer.backward, y, cache=None)
+    refused("missing 1 required positional argument", layer.backward, y, kind=TypeError)
+
+
+def test_other_errors_of_a_layer_stay_as_they_are():
+    refused("list index", Mine().backward, 1, "index", kind=IndexError)
+    refused("unsupported operand", Mine().backward, 1, {"x": "2"}, kind=TypeError)
+    assert Mine().backward(1, {"x": 2}) == 3
 
 
 @pytest.mark.parametrize("wrong", [lambda y: y.tolist(), lambda y: None, lambda y: y[..., :1],
@@ -506,7 +659,8 @@ def test_a_task_without_options_or_classes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["lr", "clip", "weight_decay"])
-@pytest.mark.parametrize("wrong", ["x", None, [1e-3], 1j, -1.0, np.nan, np.array([1.0, 2.0])])
+@pytest.mark.parametrize("wrong", ["x", None, [1e-3], 1j, -1.0, np.nan, np.array([1.0, 2.0]),
+                                   10 ** 400])
 def test_what_is_no_number(name, wrong):
     refused(f"train: {name} is .*, expected a positive", minifpt.train, fpt(), xor(),
             **QUICK | {name: wrong})

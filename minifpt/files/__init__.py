@@ -6,6 +6,7 @@ Here is what all of them share.
 import csv
 import io
 import json
+import math
 import os
 import struct
 import tempfile
@@ -45,6 +46,10 @@ def write_beside(path, write, mode="wb"):
             f.flush()
             os.fsync(f.fileno())
         os.replace(beside, path)
+    except OSError as e:
+        if e.filename is None:                            # a full disk does not say whose
+            e.filename = str(path)
+        raise
     finally:
         beside.unlink(missing_ok=True)
 
@@ -56,6 +61,14 @@ def csv_text(rows, columns=None):
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def read_text(path):
+    """The text in a file, in UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
 
 
 def read_json(path):
@@ -81,6 +94,56 @@ def to_json(value):
             return str(x)
         raise ValueError(f"{x!r:.60} cannot be kept in a file: it is neither a number nor a text")
     return json.dumps(value, default=plain)
+
+
+def heads(archive):
+    """{name: (shape, dtype)} of the arrays in an ``.npz``, an open ``ZipFile``, without reading
+    them.  Raises ``ValueError`` for one that is to be larger than its file."""
+    found = {}
+    for info in archive.infolist():
+        name = printable(info.filename.removesuffix(".npy"))
+        with archive.open(info) as f:
+            shape, _, dtype = read_head(f)
+        if math.prod(shape) * dtype.itemsize > info.file_size:
+            raise ValueError(f"'{name}' should have {math.prod(shape):,} numbers, and has "
+                             f"{info.file_size:,} bytes")
+        found[name] = shape, dtype
+    return found
+
+
+def read_head(f):
+    """(shape, whether in Fortran order, dtype) at the beginning of an ``.npy`` file."""
+    head = {(1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(f)]
+    return head(f)
+
+
+def stored_json(archive, name, most):
+    """The JSON object in a text of at most so many bytes in an ``.npz``, an open ``ZipFile``."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > most:
+        raise ValueError(f"its {name} has {info.file_size:,} bytes")
+    with archive.open(info) as f:
+        shape, _, dtype = read_head(f)
+        raw = f.read()
+    if dtype.kind != "U" or shape or len(raw) != dtype.itemsize:
+        raise ValueError(f"its {name} is no text")
+    value = json.loads(str(np.frombuffer(raw, dtype)[0]))
+    if not isinstance(value, dict):
+        raise ValueError(f"its {name} is no JSON object")
+    return value
+
+
+def is_name(x):
+    """Whether this may be the name of an array or of a file: a text that fits on a line."""
+    return isinstance(x, str) and x.isprintable() and 0 < len(x) < 200
+
+
+def printable(name):
+    """The name of an array in a file.  Raises ``ValueError`` for one that fits on no line."""
+    if not is_name(name):
+        raise ValueError(f"it has the name {name!r:.60}")
+    return name
 
 
 def one_line(error):

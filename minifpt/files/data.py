@@ -223,7 +223,7 @@ def records(path):
         f = io.TextIOWrapper(raw, "latin-1")              # its strings are ASCII
         text, at = f.read(PIECE).lstrip(), 1
         if not text.startswith("["):
-            raise ValueError(f"{path}: starts with '{text[:20]}', expected '[', a JSON list of "
+            raise ValueError(f"{path}: starts with {text[:20]!r}, expected '[', a JSON list of "
                              "records")
         while True:
             at = between.match(text, at).end()

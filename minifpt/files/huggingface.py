@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from . import DAMAGE, one_line, read_json
+from ..checks import brief
+from . import DAMAGE, is_name, one_line, printable, read_json
 
 HUB = {
     "gpt2": "openai-community/gpt2",
@@ -47,22 +48,22 @@ def read_config(raw, path, dropout=None):
     rounding alone and is ignored.
     """
     if raw.get("model_type", "gpt2") != "gpt2":
-        raise ValueError(f"{path}: model_type is '{raw['model_type']}', expected 'gpt2'")
+        raise ValueError(f"{path}: model_type is {brief(raw['model_type'])}, expected 'gpt2'")
     shape = {key: raw.get(key) for key in ("n_layer", "n_head", "n_embd", "n_positions",
                                            "vocab_size")}
     for key, value in shape.items():
         if type(value) is not int or value < 1:
-            raise ValueError(f"{path}: {key} is {value}, expected an integer, at least 1")
+            raise ValueError(f"{path}: {key} is {brief(value)}, expected an integer, at least 1")
     for key, good in (("n_inner", (None, 4 * shape["n_embd"])), ("scale_attn_weights", (True,)),
                       ("scale_attn_by_inverse_layer_idx", (False,)),
                       ("add_cross_attention", (False,)), ("pruned_heads", (None, {}))):
         if raw.get(key, good[0]) not in good:
-            raise ValueError(f"{path}: {key} is {raw[key]}, which minifpt does not build; it "
-                             f"builds {' or '.join(map(str, good))}")
+            raise ValueError(f"{path}: {key} is {brief(raw[key])}, which minifpt does not build; "
+                             f"it builds {' or '.join(map(str, good))}")
     rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
     if dropout is None and any(rate != rates["resid_pdrop"] for rate in rates.values()):
-        raise ValueError(f"{path}: {', '.join(f'{k} {v}' for k, v in rates.items())}: minifpt has "
-                         "one dropout for all three, give it as dropout")
+        raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
+                         "minifpt has one dropout for all three, give it as dropout")
     return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
                     "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
                     "activation_function": raw.get("activation_function", "gelu_new")}
@@ -144,7 +145,8 @@ def read_tensors(path):
     if path.name.endswith(".index.json"):
         places = read_json(path).get("weight_map")
         if not isinstance(places, dict) or not all(
-                isinstance(file, str) and file == Path(file).name for file in places.values()):
+                is_name(name) and is_name(file) and file == Path(file).name
+                for name, file in places.items()):
             raise ValueError(f"{path}: weight_map must give each tensor the name of a file")
         shards = {file: read_tensors(path.with_name(file)) for file in sorted(set(places.values()))}
         for name, file in places.items():
@@ -175,14 +177,14 @@ def read_safetensors(path):
                 continue
             dtype, shape, (begin, end) = (entry[key] for key in ("dtype", "shape", "data_offsets"))
             shape = tuple(shape)
-            if not (isinstance(dtype, str)
-                    and all(type(n) is int and n >= 0 for n in (*shape, begin, end))):
-                raise ValueError(f"'{name}' has dtype {dtype}, shape {shape} at {begin} to {end}")
+            if not (isinstance(dtype, str) and dtype.isalnum() and len(dtype) < 20
+                    and all(type(n) is int and 0 <= n < 1 << 63 for n in (*shape, begin, end))):
+                raise ValueError(f"'{printable(name)}' is {entry!r:.100}")
             if dtype in DTYPES:
                 if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
                     raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
                 dtype = np.dtype(DTYPES[dtype])
-            tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
+            tensors[printable(name)] = Tensor(f"{path}: '{name}'", shape, dtype,
                                    partial(_open_at, path, first + begin))
             pieces.append((begin, end))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:

@@ -2,17 +2,27 @@
 
 import csv
 import json
-import math
 import os
+import sys
 import textwrap
 import zlib
 from contextlib import contextmanager, suppress
 
 import numpy as np
 
-from . import DAMAGE, csv_text, one_line, read_json, to_json, write_beside
+from . import (
+    DAMAGE,
+    csv_text,
+    heads,
+    one_line,
+    read_json,
+    stored_json,
+    to_json,
+    write_beside,
+)
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
+MOST_STATE = 1 << 28                                      # bytes of a checkpoint's state
 DIVERGED = "diverged.txt"                                 # in a folder whose run ends in infinities
 
 
@@ -95,10 +105,14 @@ class Run:
 
     def load(self, path):
         """Read a checkpoint of the same model; nothing changes unless all of it fits."""
+        wanted = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
+                  for key in (name, f"m/{name}", f"v/{name}")}
         try:
             with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            state = json.loads(str(arrays["state"]))
+                there = heads(file.zip)
+                state = stored_json(file.zip, "state", MOST_STATE)
+                # What the model has no use for is not read, however large it is.
+                arrays = {key: file[key] for key in wanted if there.get(key) == wanted[key]}
             frozen, settings = state["frozen"], dict(state["settings"])
             rng = type(self.rng.bit_generator)()
             rng.state = state["rng"]                      # raises what a wrong one raises
@@ -108,12 +122,15 @@ class Run:
         check_same(path, settings, self.settings, "was written by a run with")
         if frozen != self.frozen():
             raise ValueError(f"{path}: was written over other frozen weights")
-        for name, p in self.named():
-            for key in (name, f"m/{name}", f"v/{name}"):
-                a = arrays.get(key, p.data if key != name else None)
-                if a is None or (a.shape, a.dtype) != (p.data.shape, p.data.dtype):
-                    raise ValueError(f"{path}: '{key}' has {_form(a)}, "
-                                     f"the model wants {_form(p.data)}")
+        for name, _ in self.named():
+            moments = f"m/{name}", f"v/{name}"            # none before the first gradient
+            for key in (name, *moments) if {*moments} & {*there} else (name,):
+                if there.get(key) != wanted[key]:
+                    raise ValueError(f"{path}: '{key}' has {_form(there.get(key))}, "
+                                     f"the model wants {_form(wanted[key])}")
+                if not np.isfinite(arrays[key]).all() or (key == moments[1]
+                                                          and arrays[key].min() < 0):
+                    raise ValueError(f"{path}: '{key}' holds numbers that no run comes to")
         unknown = [np.nan] * len(self.named())
         norms = state.get("norms", [unknown for _ in state["history"]])
         if [*map(len, norms)] != [len(unknown)] * len(state["history"]):
@@ -132,12 +149,12 @@ class Run:
 def check_state(state, steps):
     """Raise a ``ValueError`` for a checkpoint's numbers that no run of so many steps writes."""
     def numbers(values):
-        return all(type(x) in (int, float) for x in values)
+        return all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in values)
 
     for key, good in (
             ("step", lambda x: type(x) is int and 0 <= x <= steps),
             ("t", lambda x: type(x) is int and x == state["step"]),
-            ("seconds", lambda x: numbers([x]) and 0 <= x < math.inf),
+            ("seconds", lambda x: numbers([x]) and x >= 0),
             ("sums", lambda x: len(x) == 3 and numbers(x)),
             ("history", lambda rows: isinstance(rows, list) and all(
                 {*row} == {*COLUMNS} and numbers(row.values()) and type(row["step"]) is int
@@ -148,8 +165,8 @@ def check_state(state, steps):
         raise ValueError("it has come to its end without a history")
 
 
-def _form(a):
-    return "no array" if a is None else f"shape {a.shape} and dtype {a.dtype}"
+def _form(head):
+    return "no array" if head is None else "shape {} and dtype {}".format(*head)
 
 
 @contextmanager
@@ -218,5 +235,5 @@ def check_same(path, before, now, what):
         if was != value and not longer:
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
                     "functional_hash": ": --functional must name the same functions"}.get(key, "")
-            was, value = (textwrap.shorten(str(x), 100) for x in (was, value))
+            key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {what} {key} = {was}, not {value}{hint}")

@@ -6,7 +6,6 @@ JSON.  Loading never unpickles, so no file can run code.  What Transformers save
 it is (see ``huggingface``), or converted once to such a file.
 """
 
-import json
 import os
 import zipfile
 from pathlib import Path
@@ -14,7 +13,17 @@ from pathlib import Path
 import numpy as np
 
 from ..machine import shared
-from . import DAMAGE, cache_folder, huggingface, one_line, to_json, write_beside
+from . import (
+    DAMAGE,
+    cache_folder,
+    huggingface,
+    one_line,
+    printable,
+    read_head,
+    stored_json,
+    to_json,
+    write_beside,
+)
 from .huggingface import Tensor
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -76,15 +85,10 @@ def load(path, dropout=None):
         archive = zipfile.ZipFile(path)                   # closes with the last of its tensors
         tensors = {}
         for info in archive.infolist():
-            name = info.filename.removesuffix(".npy")
+            name = printable(info.filename.removesuffix(".npy"))
             if name != "config":
                 tensors[name] = _tensor(archive, info, f"{path}: '{name}'")
-            elif info.file_size > MOST_CONFIG:
-                raise ValueError(f"its config has {info.file_size:,} bytes")
-        with archive.open("config.npy") as f:
-            config = json.loads(str(np.lib.format.read_array(f, allow_pickle=False)))
-        if not isinstance(config, dict):
-            raise ValueError("its config is no JSON object")
+        config = stored_json(archive, "config", MOST_CONFIG)
     except (FileNotFoundError, PermissionError):
         raise
     except (*DAMAGE, OSError) as e:
@@ -96,9 +100,7 @@ def load(path, dropout=None):
 def _tensor(archive, info, what):
     """An array of an ``.npz``, from its header alone."""
     with archive.open(info) as f:
-        header = {(1, 0): np.lib.format.read_array_header_1_0,
-                  (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(f)]
-        shape, fortran_order, dtype = header(f)
+        shape, fortran_order, dtype = read_head(f)
         start = f.tell()
     if dtype.kind != "f" or fortran_order:
         raise ValueError(f"{what} has dtype {dtype}{' in Fortran order' * fortran_order}, "

@@ -53,11 +53,14 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None):
     check_size(path, config, tensors)
     pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
     bar = tqdm(pieces, desc=name, unit="tensor", delay=1, disable=not progress)
-    write(out, settings | origin,
-          ((key, tensor.shape, tensor.blocks()) for key, tensor, _ in bar), dtype)
     folder = huggingface.tensor_file(path).parent
-    for file in ("merges.txt", "vocab.json"):
-        if (folder / file).is_file():
-            data = (folder / file).read_bytes()
+    tokenizer = {file: (folder / file).read_bytes() for file in ("merges.txt", "vocab.json")
+                 if (folder / file).is_file()}
+
+    def tensors_then_tokenizer():                         # once the weights are there, all is
+        for key, tensor, _ in bar:
+            yield key, tensor.shape, tensor.blocks()
+        for file, data in tokenizer.items():
             write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
+    write(out, settings | origin, tensors_then_tokenizer(), dtype)
     return out

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..checks import brief
 from ..files import read_json
 from ..files.runs import History, Run, crc
 from ..optim import Adam
@@ -52,7 +53,7 @@ def read_settings(folder, more=()):
     settings = read_json(path)
     for key, kind in {**SETTINGS, **dict(more)}.items():
         if not isinstance(settings.get(key), kind):
-            what = "has no" if key not in settings else f"has {settings[key]!r} for"
+            what = "has no" if key not in settings else f"has {brief(settings[key])} for"
             raise ValueError(f"{path}: {what} '{key}': it is damaged, of another version, or of no "
                              f"run of {'train or compare' if key in BUILT else 'minifpt'}")
     return settings
@@ -74,7 +75,7 @@ def make_again(folder, settings):
     """The task of a run."""
     options = dict(settings["options"])
     validation = options.pop("validation", False)         # a run by which a rate was chosen
-    name = settings.get("source") or settings["task"]
+    name = str(settings.get("source") or settings["task"])
     task = _made(folder, "its task", lambda: make_task(name, options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was '{settings['task']}', {name} now makes "

@@ -4,6 +4,7 @@ Nothing is trained and no weights are read: ``config.json`` and ``metrics.csv`` 
 """
 
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -36,9 +37,9 @@ def read(folders):
     found = {}
     for folder in map(Path, folders):
         settings, history = read_settings(folder), read_history(folder)
-        accuracy = history["test_accuracy"]
-        if not np.isfinite(accuracy).all():
-            raise ValueError(f"{folder / 'metrics.csv'}: some rows have no test_accuracy")
+        for column in ("test_accuracy", "test_loss", "seconds"):
+            if not np.isfinite(history[column]).all():
+                raise ValueError(f"{folder / 'metrics.csv'}: some rows have no {column}")
         found.setdefault(folder.resolve(), (folder, settings, history))
     return [*found.values()]
 
@@ -64,7 +65,10 @@ def arms(runs):
         for same in of.values():
             folder, settings, _ = same[0]
             trunk = settings.get("model")
-            parts = [TrunkSpec.parse(trunk).label if trunk else folder.name]
+            try:
+                parts = [TrunkSpec.parse(trunk).label if trunk else folder.name]
+            except ValueError as e:
+                raise ValueError(f"{folder}: what was its model? {shorten(str(e), 300)}") from None
             parts += [f"{k} {settings.get(k)}" for k in differ]
             parts += [f"{k} {settings['options'].get(k)}" for k in options]
             label = ", ".join(parts)

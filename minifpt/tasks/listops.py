@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import whole
-from ..files import one_line
+from ..files import one_line, read_text
 from ..files.runs import crc
 from .base import COSINE, Choices
 
@@ -101,7 +101,7 @@ class ListOps(Choices):
         if not path.is_file():
             raise FileNotFoundError(f"{self.name}: there is no file {path}")
         ids, answers = [], []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        for number, line in enumerate(read_text(path).splitlines()):
             if number == 0 and line.split("\t")[:2] == ["Source", "Target"]:
                 continue
             try:

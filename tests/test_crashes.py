@@ -1,0 +1,192 @@
+"""Killed processes, full disks, closed folders, two in one folder: nothing half, nothing lost."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fuzz import kills
+from fuzz.kills import PNG_END
+from test_grids import needs_sessions, until
+
+from minifpt import cli
+from minifpt.files import write_beside
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPE = dict(n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=256)
+
+
+@pytest.mark.slow
+@needs_sessions
+@pytest.mark.parametrize("name", ["pretrain", "convert"])
+def test_killed_at_random_moments(name):
+    """For runs and grids see ``test_train.py`` and ``test_grids.py``."""
+    report = kills.run(name, 3)
+    assert not report.findings and report.kills
+
+
+# ------------------------------------------------------------------------------ full disks
+
+COMMANDS = {
+    "train": ("train bit-xor --n 2 --model random:1x2x8 --steps 4 --batch-size 2 --out OUT/run "
+              "--checkpoint-every 2", "OUT/run/config.json"),
+    "pretrain": ("pretrain brackets --steps 3 --batch-size 2 --out OUT/w", "OUT/w/config.json"),
+    "convert": ("convert SOURCE --out OUT/w.npz", None),
+    "compare": ("compare bit-xor --models random:1x2x8 --steps 4 --seeds 2 --batch-size 2 "
+                "--out OUT/grid", None),
+}
+
+
+@pytest.fixture
+def go(tmp_path, monkeypatch, capsys):
+    """``go(name, folder)``: run that command to write in the folder, or to go on there; its exit
+    status and the lines of its error."""
+    monkeypatch.setattr("minifpt.lab.pretrain.SHAPE", SHAPE)
+    def picture(figure, path):
+        write_beside(path, lambda f: f.write(PNG_END))
+    monkeypatch.setattr("minifpt.plots.save", picture)
+    monkeypatch.setattr("minifpt.training.curves", picture)
+
+    def run(name, folder):
+        line, there = COMMANDS[name]
+        line = line.replace("OUT", str(folder)).replace("SOURCE", str(tmp_path / "source"))
+        goes_on = there and Path(there.replace("OUT", str(folder))).exists()
+        status = cli.main([*line.split(), *["--resume"] * bool(goes_on)])
+        err = [text for text in capsys.readouterr().err.split("\n") if text.startswith("minifpt")]
+        return status, err
+    return run
+
+
+@contextmanager
+def room(size):
+    """Within, no file gets larger than so many bytes: writing more is an ``OSError``, as on a full
+    disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def whole(folder):
+    """Nothing half, and nothing hidden."""
+    kills.whole(folder)
+    assert not [*folder.rglob(".*")]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A GPT-2 as Transformers saves it, with a tokenizer."""
+    kills.make_source(tmp_path / "source", n_embd=16, vocab_size=300)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk(name, go, source, tmp_path):
+    """Whatever file does not fit: one line, and with more room it goes on to the same end."""
+    made = kills.weights_made
+    (tmp_path / "want").mkdir()
+    assert go(name, tmp_path / "want")[0] == 0
+    want = made(tmp_path / "want")
+    folder = tmp_path / "full"
+    folder.mkdir()
+    for size in (0, 3, 100, 250, 600, 1500, 3000, 6000, 12000, 20000):
+        with room(size):
+            status, err = go(name, folder)
+        if status == 0:
+            break
+        assert status == 2 and len(err) == 1 and "File too large" in err[0], err
+        assert str(folder) in err[0], err
+        whole(folder)
+    assert size > 600                                     # several did not fit
+    if status:
+        assert go(name, folder)[0] == 0
+    whole(folder)
+    assert want and made(folder) == want
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written():
+    with open("/dev/full", "w") as full:
+        done = command("info", stdout=full)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("minifpt: the output cannot be written: [Errno 28]")
+
+
+def command(*args, **options):
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-m", "minifpt", *map(str, args)], env=env, text=True,
+                          timeout=120, stderr=subprocess.PIPE, **options)
+
+
+# -------------------------------------------------------------------- folders that are closed
+
+
+def heed_modes():
+    """From its start on, the root user's process may write only where its modes allow."""
+    if os.geteuid() == 0:
+        CAPBSET_DROP, DAC_OVERRIDE = 24, 1                # of Linux
+        if ctypes.CDLL(None).prctl(CAPBSET_DROP, DAC_OVERRIDE, 0, 0, 0):
+            os._exit(77)
+
+
+@pytest.mark.slow
+@needs_sessions
+def test_a_folder_that_is_read_only():
+    with tempfile.TemporaryDirectory() as top:
+        folder = Path(top) / "closed"
+        folder.mkdir()
+        kills.make_source(Path(top) / "source", n_embd=16, vocab_size=300)
+        go = "train bit-xor --n 2 --model random:1x2x8 --batch-size 2 --checkpoint-every 1".split()
+        assert command(*go, "--steps", 2, "--out", folder / "run").returncode == 0
+        for path in (Path(top), folder, folder / "run"):
+            path.chmod(0o555)
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        try:
+            for line in ([*go, "--steps", 2, "--out", folder / "new"],
+                         [*go, "--steps", 3, "--out", folder / "run", "--resume"],
+                         ["pretrain", "brackets", "--steps", 1, "--out", folder / "w"],
+                         ["convert", Path(top) / "source", "--out", folder / "w.npz"],
+                         ["compare", "bit-xor", "--models", "random:1x2x8", "--steps", 1,
+                          "--jobs", 2, "--out", folder / "grid"],
+                         ["compare", folder / "run", "--out", folder / "table"]):
+                done = command(*line, preexec_fn=heed_modes)
+                if done.returncode == 77:
+                    pytest.skip("root writes everywhere on this system")
+                assert done.returncode == 2, (line, done.stderr)
+                *bars, said = done.stderr.rstrip("\n").split("\n")
+                assert said.startswith(f"minifpt: [Errno 13] Permission denied: '{folder}")
+                assert "Traceback" not in done.stderr and not any("minifpt" in b for b in bars)
+            assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+        finally:
+            for path in (Path(top), folder, folder / "run"):
+                path.chmod(0o755)
+
+
+# --------------------------------------------------------------------------- two in a folder
+
+
+@pytest.mark.slow
+@needs_sessions
+def test_the_second_of_two_processes_is_refused(tmp_path):
+    """And the first goes on as if nothing had been."""
+    line = ("train bit-xor --n 2 --model random:1x2x8 --batch-size 2 --steps 1500 "
+            "--checkpoint-every 5 --out").split()
+    first = subprocess.Popen([sys.executable, "-m", "minifpt", *line, str(tmp_path / "run")],
+                             env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    until(lambda: (tmp_path / "run" / "checkpoint.npz").exists())
+    for more in ([], ["--resume"]):
+        done = command(*line, tmp_path / "run", *more)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert "another run is writing there" in done.stderr
+    assert first.poll() is None, "the first was over too soon"
+    first.communicate()
+    assert first.returncode == 0
+    assert cli.main([*line, str(tmp_path / "alone")]) == 0
+    made = kills.checkpoints(tmp_path)
+    assert made["run/checkpoint.npz"] == made["alone/checkpoint.npz"]
