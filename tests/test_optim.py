@@ -216,7 +216,8 @@ def test_few_blocks_start_no_threads(monkeypatch):
 @pytest.mark.parametrize("options, said", [
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
     ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "a beta is 'a'"),
-    ({"betas": (0.9,)}, "expected two below 1"), ({"eps": -1}, "eps is -1"),
+    ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
+    ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])
 def test_settings_that_are_none(options, said):
     with pytest.raises(ValueError, match=said):
