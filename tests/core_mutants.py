@@ -6,9 +6,10 @@
 
 A mutant is a module with one small mistake, as ``tests/mutants.py`` makes them in solutions; here
 also a condition that always or never holds, a call or a keyword left out, no value returned, a
-number 1 % off.  What errors say is left as it is.  A mutant runs in a fork of a process that has
-imported all but minifpt, against the tests in TESTS that call the mutant's function, the quickest
-first, until one fails.  Results are added to ``build/mutants/MODULE.jsonl``.
+number 1 % off.  What errors say is left as it is.  A mutant runs in a fork, against the tests in
+TESTS that call its function, the quickest first, until one fails: a function gets other code in a
+fork of a process that has collected the tests, and what stands outside of functions is imported
+again.  Results are added to ``build/mutants/MODULE.jsonl``.
 A later run takes from there what was killed, as long as the module is the same, and tries again
 what survived.  A survivor is either a gap in the tests, or it stands in EQUIVALENT with the reason.
 """
@@ -18,6 +19,7 @@ import argparse
 import ast
 import contextlib
 import copy
+import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -32,6 +34,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import CodeType, FunctionType
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"                                # a fork must not lose BLAS's threads
@@ -80,49 +83,65 @@ def more_variants(node):
         yield changed(value=node.value * 1.01)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield ast.Pass()
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield changed(value=None)
     elif isinstance(node, ast.Call):
-        for i in range(len(node.keywords)):
-            yield changed(keywords=node.keywords[:i] + node.keywords[i + 1:])
+        for i, keyword in enumerate(node.keywords):
+            if keyword.arg != "strict":                   # that only checks what is so anyway
+                yield changed(keywords=node.keywords[:i] + node.keywords[i + 1:])
 
 
 def places(tree):
-    """(number, node, function) of each node of a module that may be mutated: no docstring, import
-    or annotation, nothing of what an error says.  ``function`` is the innermost around it."""
-    skipped, owner = set(), {}
+    """(number, node, inner, outer) of each node of a module that may be mutated: no docstring,
+    import or annotation, nothing of what an error says.  ``inner`` and ``outer`` are the innermost
+    function around it and the outermost one that has it in its body."""
+    skipped, inner, outer = set(), {}, {}
     for node in ast.walk(tree):                           # from the outside to the inside
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             skipped |= {id(n) for n in node.body if mutants.is_docstring(n, node)}
-        if isinstance(node, (ast.Raise, ast.Import, ast.ImportFrom)) or id(node) in skipped:
-            skipped |= {id(inner) for inner in ast.walk(node)}
+        if (isinstance(node, (ast.Raise, ast.Import, ast.ImportFrom)) or id(node) in skipped
+                or getattr(node, "arg", "") == "strict"):
+            skipped |= {id(part) for part in ast.walk(node)}
+        if getattr(getattr(node, "func", None), "attr", "") == "reshape":
+            skipped |= {id(arg.operand) for arg in node.args  # -2 means the rest as -1 does
+                        if isinstance(arg, ast.UnaryOp)}
         for note in ("annotation", "returns", "decorator_list"):
             for part in [getattr(node, note, None) or []]:
                 for each in part if isinstance(part, list) else [part]:
-                    skipped |= {id(inner) for inner in ast.walk(each)}
+                    skipped |= {id(part) for part in ast.walk(each)}
         if isinstance(node, ast.FunctionDef):
-            owner |= {id(inner): node for inner in ast.walk(node) if inner is not node}
+            inner |= {id(part): node for part in ast.walk(node) if part is not node}
+            for statement in node.body:
+                for part in ast.walk(statement):
+                    outer.setdefault(id(part), node)
     for number, node in enumerate(ast.walk(tree)):
         if id(node) not in skipped:
-            yield number, node, owner.get(id(node))
+            yield number, node, inner.get(id(node)), outer.get(id(node))
+
+
+def first_line(function):
+    """As ``co_firstlineno`` counts; ``None`` outside of functions."""
+    return function and min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 
 def all_mutants(tree):
-    """{what: (number of the node, its stand-in, first line of the function)} of a module."""
+    """{what: (number of the node, its stand-in, first lines of the functions)} of a module."""
     found, same = {}, Counter()
-    for number, node, function in places(tree):
+    for number, node, inner, outer in places(tree):
         for new in [*mutants.variants(node), *more_variants(node)]:
             old, text = (ast.unparse(ast.fix_missing_locations(copy.deepcopy(n))).split("\n")[0]
                          for n in (node, new))
             if ast.dump(node) == ast.dump(new):
                 continue
-            first = min([function.lineno, *(d.lineno for d in function.decorator_list)]
-                        ) if function else None
-            where = f"{function.name if function else ''}:{getattr(node, 'lineno', 0)}"
-            what = f"{where} {old} -> {text}"
+            what = f"{inner.name if inner else ''}:{getattr(node, 'lineno', 0)} {old} -> {text}"
             same[what] += 1
-            found[what + f" [{same[what]}]" * (same[what] > 1)] = number, new, first
+            found[what + f" [{same[what]}]" * (same[what] > 1)] = (
+                number, new, first_line(inner), first_line(outer))
     return found
+
+
+def mutated(tree, mutant):
+    return ast.fix_missing_locations(mutants.Replace(*mutant[:2]).of(tree))
 
 
 # ------------------------------------------------------------------------ in the fork
@@ -144,11 +163,24 @@ class Mutated(importlib.machinery.SourceFileLoader):
             return importlib.util.spec_from_file_location(name, self.path, loader=self)
 
 
+def exchange(path, tree, line):
+    """Give the function that begins in this line of an imported module its code in ``tree``."""
+    codes = [compile(tree, path, "exec")]
+    for code in codes:                                    # grows
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    new = next(code for code in codes[1:] if code.co_firstlineno == line and code.co_name[0] != "<")
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType):
+            old = function.__code__
+            if (old.co_filename, old.co_firstlineno, old.co_name) == (path, line, new.co_name):
+                function.__code__ = new
+
+
 class Order:
     """A plugin: the order of the tests, a time limit for each, and what it finds of each."""
 
-    def __init__(self, module, usual=None, first=None):
-        self.usual, self.first, self.found = usual or {}, first, {}
+    def __init__(self, module, note, usual=None, first=None):
+        self.note, self.usual, self.first, self.found = note, usual or {}, first, {}
         self.path = str(ROOT / "minifpt" / f"{module}.py")
         self.touched, self.failed = set(), None
 
@@ -193,74 +225,95 @@ class Order:
             self.failed = report.nodeid
 
 
-def forked(module, files, tree=None, usual=None, first=None, limit=600.0):
-    """Run these test files in a fork, with the mutated module if ``tree`` is given: (exit status
-    or "time", the first test that failed, what :class:`Order` found)."""
-    import resource  # not where there is no fork
+class Server(Order):
+    """Once the tests are collected, forks for each of some mutants, all of them in functions:
+    ``say(what, status, failed)``."""
 
+    def __init__(self, module, note, usual, tree, chosen, say):
+        super().__init__(module, note, usual)
+        self.tree, self.chosen, self.say = tree, chosen, say
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session):
+        for what, mutant in self.chosen.items():
+            note = Path(f"{self.note}.{mutant[0]}")
+            child = os.fork()
+            if child == 0:
+                os.setpgid(0, 0)
+                self.note, self.first = note, mutant[2]
+                exchange(self.path, mutated(self.tree, mutant), mutant[3])
+                self.pytest_collection_modifyitems(session.items)
+                return None                               # and pytest runs them, in the child
+            self.say(what, *waited(child, note)[:2])
+        return True
+
+
+def forked(module, files, plugin, *args, tree=None, limit=600.0):
+    """Run pytest on test files in a fork, with the module mutated if ``tree`` is given; as
+    :func:`waited`."""
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder, "note")
-        child = os.fork()
-        if child == 0:
-            status = 3
+        if (child := os.fork()) == 0:
             with contextlib.suppress(BaseException):
-                os.setsid()
+                os.setpgid(0, 0)
                 os.chdir(ROOT)
                 os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
-                resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
                 nowhere = os.open(os.devnull, os.O_RDWR)
                 for number in (0, 1, 2):
                     os.dup2(nowhere, number)
                 if tree is not None:
                     sys.meta_path.insert(0, Mutated(module, tree))
-                order = Order(module, usual, first)
+                plugin = plugin(module, note, *args)
                 status = int(pytest.main(
-                    ["-x", "-q", "--tb=no", "-p", "no:xdist", "-p", "no:cacheprovider", "-o",
-                     "addopts=", "-m", "not oracle and not slow",
-                     *(f"tests/test_{name}.py" for name in files)], plugins=[order]))
-                note.write_text(json.dumps([order.failed, order.found]))
-            os._exit(status)
-        end = time.monotonic() + limit
-        while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
-            time.sleep(0.01)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        if done == (0, 0):
-            os.waitpid(child, 0)
-            return "time", None, {}
-        failed, found = json.loads(note.read_text()) if note.exists() else (None, {})
-        code = os.waitstatus_to_exitcode(done[1])
-        return "time" if code in (-signal.SIGALRM, -signal.SIGKILL) else code, failed, found
+                    ["-x", "-q", "--tb=no", "--capture=sys", "-p", "no:xdist", "-p",
+                     "no:cacheprovider", "-o", "addopts=", "-m", "not oracle and not slow",
+                     *(f"tests/test_{name}.py" for name in files.split())], plugins=[plugin]))
+                plugin.note.write_text(json.dumps([plugin.failed, plugin.found]))
+                os._exit(status)
+            os._exit(pytest.ExitCode.INTERNAL_ERROR)
+        return waited(child, note, limit)
 
 
-def run(module, chosen, tree, source, results):
-    """Try mutants; yields (what, how it ended), how is "" for one that survived."""
-    known = {}
-    key = hashlib.sha256(source.encode()).hexdigest()[:16]
-    if results.exists():
-        for line in results.read_text().splitlines():
-            row = json.loads(line)
-            known[row["what"], row["key"]] = row["by"]
-    usual = {}
-    for what in chosen:
-        if known.get((what, key)):
-            yield what, known[what, key]
-            continue
-        number, new, first = chosen[what]
-        mutated = ast.fix_missing_locations(mutants.Replace(number, new).of(tree))
-        by = ""
+def waited(child, note, limit=600.0):
+    """(exit status or "time", the first test that failed, what :class:`Order` found)."""
+    end = time.monotonic() + limit
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.005)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)                  # with all that its tests started
+    code = os.waitstatus_to_exitcode((done if done != (0, 0) else os.waitpid(child, 0))[1])
+    failed, found = json.loads(note.read_text()) if note.exists() else (None, {})
+    return "time" if code in (-signal.SIGALRM, -signal.SIGKILL) else code, failed, found
+
+
+def run(module, chosen, tree, say):
+    """Try mutants; ``say(what, by)`` for each that is killed.  Gives those that survive."""
+    def done(what, status, failed):
+        if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return
+        say(what, failed or ("too long" if status == "time" else f"exit status {status}"))
+        killed.open("a").write(what + "\n")
+
+    with tempfile.TemporaryDirectory() as folder:
+        killed = Path(folder, "killed")
+        killed.touch()
         for files in TESTS[module]:
-            if files not in usual:
-                status, failed, usual[files] = forked(module, files.split())
-                if status != 0:
-                    raise SystemExit(f"{module}: without a mistake, {failed or 'a test'} fails")
-            status, failed, _ = forked(module, files.split(), mutated, usual[files], first)
+            status, failed, usual = forked(module, files, Order)
+            if status != 0:
+                raise SystemExit(f"{module}: without a mistake, {failed or 'a test'} fails")
+            quick = {what: m for what, m in chosen.items() if m[3] is not None}
+            status, *_ = forked(module, files, Server, usual, tree, quick, done, limit=1e6)
             if status not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-                by = failed or ("too long" if status == "time" else f"exit status {status}")
+                raise SystemExit(f"{module}: the tests ended with status {status}")
+            for what, mutant in chosen.items():
+                if what not in quick:
+                    done(what, *forked(module, files, Order, usual, mutant[2],
+                                       tree=mutated(tree, mutant))[:2])
+            gone = set(killed.read_text().splitlines())
+            chosen = {what: mutant for what, mutant in chosen.items() if what not in gone}
+            if not chosen:
                 break
-        with open(results, "a") as f:
-            f.write(json.dumps({"what": what, "key": key, "by": by}) + "\n")
-        yield what, by
+    return chosen
 
 
 def equivalent(module, what):
@@ -272,9 +325,12 @@ def equivalent(module, what):
 
 # Module, pattern of "function: old -> new", why no test can or need see it.
 EQUIVALENT = [
+    ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
+    ("layers", r"F\.residual\(x, (a|m)\) -> F\.residual\(\1, x\)", "a sum; only a trace tells"),
+    ("layers", r"^__repr__: 0 -> ", "the width of no rows"),
     ("optim", r"^(__init__)?: (1 << 1[58]|1|15|18|8) -> ", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
-    ("optim", r"^_square: 1e-30 -> |^_square: if .* -> if True", "float64 is right everywhere"),
+    ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),
 ]
@@ -294,24 +350,30 @@ def main():
     weak = 0
     for module in args.modules or TESTS:
         source = (ROOT / "minifpt" / f"{module}.py").read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        tree, key = ast.parse(source), hashlib.sha256(source.encode()).hexdigest()[:16]
+        results = args.results / f"{module}.jsonl"
+        results.touch()
+        known = {row["what"] for row in map(json.loads, results.read_text().splitlines())
+                 if row["key"] == key and row["by"]}
         found = {what: m for what, m in all_mutants(tree).items() if re.search(args.only, what)}
         names = sorted(found)
         random.Random(args.seed).shuffle(names)
-        chosen = {what: found[what] for what in names[:args.sample]}
-        counts = Counter()
-        shown = tqdm.tqdm(run(module, chosen, tree, source, args.results / f"{module}.jsonl"),
-                          module, len(chosen), unit="mutant", disable=not sys.stderr.isatty())
-        for what, by in shown:
-            why = None if by else equivalent(module, what)
-            counts["killed" if by else "equivalent" if why else "survived"] += 1
-            if not by:
-                tqdm.tqdm.write(f"  {module}.{what}" + (f"   ({why})" if why else ""))
-        weak += counts["survived"]
-        share = counts["killed"] / max(1, sum(counts.values()))
-        print(f"{module}: {counts['killed']} of {len(chosen)} killed ({100 * share:.1f} %), "
-              f"{counts['equivalent']} equivalent, {counts['survived']} survived, of "
-              f"{len(found)} in all", flush=True)
+        names = names[:args.sample]
+
+        def say(what, by, results=results, key=key):
+            with open(results, "a") as f:
+                f.write(json.dumps({"what": what, "key": key, "by": by}) + "\n")
+        alive = run(module, {what: found[what] for what in names if what not in known}, tree, say)
+        reasons = {what: equivalent(module, what) for what in alive}
+        for what, why in reasons.items():
+            say(what, "")
+            print(f"  {module}.{what}" + (f"   ({why})" if why else ""))
+        same = sum(why is not None for why in reasons.values())
+        weak += len(alive) - same
+        killed = len(names) - len(alive)
+        print(f"{module}: {killed} of {len(names)} killed ({100 * killed / max(1, len(names)):.1f} "
+              f"%), {same} equivalent, {len(alive) - same} survived, of {len(found)} in all",
+              flush=True)
     return 1 if weak else 0
 
 
