@@ -30,7 +30,12 @@ TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top t
 
 @cache
 def cores():
-    """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's."""
+    """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's.
+    One where no thread can be started, as in a browser."""
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
         os.cpu_count() or 1)
     limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
@@ -43,6 +48,10 @@ def shared(work, pieces):
     For weights that are loaded or drawn, and for Adam on many millions of them.  Between a
     step's matrix products it would gain nothing.
     """
+    if cores() == 1:
+        for piece in pieces:
+            work(piece)
+        return
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(work, pieces))                      # raises what a worker raised
 

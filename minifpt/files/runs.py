@@ -155,8 +155,8 @@ def _form(a):
 @contextmanager
 def locked(folder):
     """Within, this process alone writes into a run's folder, which is made where it is not
-    there; a second one gets a ``ValueError``.  A new folder that stays empty is removed, and one
-    of a run that this machine's memory did not hold."""
+    there; a second one gets a ``ValueError``, where folders can be locked (not on Windows).  A new
+    folder that stays empty is removed, and one of a run that this machine's memory did not hold."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -170,8 +170,10 @@ def locked(folder):
         if fcntl:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ValueError(f"{folder}: another run is writing there") from None
+            except OSError:                               # NFS and others: no locks on folders
+                pass
         for left in folder.glob(".*.[0-9]*"):             # by write_beside, when it was killed
             left.unlink(missing_ok=True)
         yield
