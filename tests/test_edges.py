@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from minifpt import fast
 from minifpt import functional as F
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 ULP = 2.0 ** -23
 LARGEST, NORMAL = 3.4028235e38, 1.1754944e-38
 

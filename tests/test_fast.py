@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from minifpt import fast
 from minifpt import functional as F
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 TOKENS = [1, 63, 64, 65, 130, 200]
 shapes = st.tuples(st.integers(1, 3), st.sampled_from(TOKENS), st.integers(1, 3),
                    st.integers(1, 8))                     # B, T, H, D
