@@ -63,8 +63,8 @@ def main() -> None:
     minifpt.train(minifpt.FPT(small, 1, 2), Parity(), 2, progress=False)
     with minifpt.trace(model) as t:
         logits, cache = model.forward(task.batch(np.random.default_rng(0), 1)[0])
-    print(t.outputs, cache, logits.shape)
-    minifpt.FPT(minifpt.GPT2.from_pretrained("minigpt-bits", dropout=0.0), 1, 2).predict(logits)
+    print([*t.outputs], [*cache], logits.shape)
+    minifpt.FPT(minifpt.GPT2.from_pretrained("minigpt-bits", dropout=0.0), 2, 2).predict(logits)
 
 
 def wrong() -> None:
