@@ -6,27 +6,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import typed_user
 
-FILE = Path(__file__).resolve().parent / "extend" / "typed.py"
-ROOT = FILE.parents[2]
+FILE = Path(__file__).resolve().parent / "typed_user.py"
 
 
 @pytest.mark.slow
 def test_a_type_checker_finds_what_is_wrong_and_no_more(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed: pip install '.[dev]'")
     done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent",
-                           "--cache-dir", tmp_path, FILE], cwd=ROOT, text=True, capture_output=True)
-    found = {int(n) for n in re.findall(r"typed\.py:(\d+): error", done.stdout)}
+                           "--cache-dir", tmp_path, FILE], cwd=FILE.parent.parent,
+                          text=True, capture_output=True)
+    found = {int(n) for n in re.findall(r"typed_user\.py:(\d+): error", done.stdout)}
     lines = FILE.read_text(encoding="utf-8").splitlines()
     assert found == {n for n, line in enumerate(lines, 1) if line.endswith("# error")}, done
 
 
 def test_the_same_file_runs():
     """What a type checker finds right is right."""
-    sys.path.insert(0, str(FILE.parent))
-    try:
-        import typed
-        typed.main()
-    finally:
-        sys.path.remove(str(FILE.parent))
-        sys.modules.pop("typed", None)
+    typed_user.main()

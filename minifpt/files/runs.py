@@ -96,7 +96,8 @@ class Run:
     def load(self, path):
         """Read a checkpoint of the same model; nothing changes unless all of it fits."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Of a damaged file that it opened itself NumPy would leave the closing to chance.
+            with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
                 arrays = dict(file)
             state = json.loads(str(arrays["state"]))
             frozen, settings = state["frozen"], dict(state["settings"])
