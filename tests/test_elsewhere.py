@@ -33,7 +33,7 @@ for module in ("fcntl", "resource", "pwd", "grp"):
 for name in ("sched_getaffinity", "register_at_fork", "fork", "forkpty", "killpg", "mkfifo"):
     if hasattr(os, name):
         delattr(os, name)
-for name in ("pthread_sigmask", "setitimer", "SIGKILL", "SIGHUP"):
+for name in ("pthread_sigmask", "setitimer", "SIGHUP"):
     if hasattr(signal, name):
         delattr(signal, name)
 warnings.filterwarnings("error", category=EncodingWarning, module="minifpt")
