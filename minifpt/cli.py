@@ -52,7 +52,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:                    # closed by who started us
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif hasattr(getattr(sys, name), "reconfigure"):  # what it cannot spell is a "?"
             getattr(sys, name).reconfigure(errors="replace")
     try:

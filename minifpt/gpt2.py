@@ -1,8 +1,10 @@
 """GPT-2: its config, the trunk (embeddings in, hidden states out), the language model."""
 
 import math
+import os
 import zlib
 from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from tqdm import tqdm
@@ -89,7 +91,8 @@ class Pretrained(Layer):
     """What a trunk and a language model share: their weights come from files and go to files."""
 
     @classmethod
-    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
+    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
+                        dropout: float | None = None) -> Self:
         """A model from its weights' name or path.
 
         name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
@@ -121,7 +124,8 @@ class GPT2(Pretrained):
     name; with ``seed=None`` all are 0 and take no memory until they are written.
     """
 
-    def __init__(self, config=None, seed=0, dtype=np.float32):
+    def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
+                 dtype: Any = np.float32):
         c = self.config = GPT2Config() if config is None else config
         if not isinstance(c, GPT2Config):
             raise ValueError(f"GPT2: the config is {checks.brief(c)}, expected a GPT2Config; "

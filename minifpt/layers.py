@@ -11,6 +11,7 @@ below the lowest trainable parameter costs no memory.
 """
 
 import functools
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
 
@@ -71,7 +72,7 @@ class Layer:
                 if isinstance(item, Parameter) or hasattr(item, "named_parameters"):
                     yield key, item
 
-    def named_parameters(self):
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """(name, Parameter) for every parameter below this layer."""
         for name, child in self.children():
             if isinstance(child, Parameter):
@@ -80,7 +81,7 @@ class Layer:
                 for inner, p in child.named_parameters():
                     yield f"{name}.{inner}", p
 
-    def parameters(self):
+    def parameters(self) -> list[Parameter]:
         """All parameters as a list."""
         return [p for _, p in self.named_parameters()]
 
@@ -89,7 +90,7 @@ class Layer:
         for p in self.parameters():
             p.grad = None
 
-    def freeze(self, mask):
+    def freeze(self, mask: FreezeMask) -> None:
         """Set ``.trainable`` of every parameter from a :class:`minifpt.FreezeMask`."""
         if not isinstance(mask, FreezeMask):
             raise ValueError(f"freeze: the mask is {brief(mask)}, expected a FreezeMask, as "

@@ -19,6 +19,10 @@ import numpy as np
 @cache
 def cores_and_why():
     """How many cores this process may use, and what it is that says so."""
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        return 1, "a system that starts no threads, as in a browser"
     said = {"the machine": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1}
     said["the container's quota"] = max(1, math.floor(min(quota(), 1 << 20)))
@@ -74,7 +78,7 @@ def shared(work, pieces):
             except IndexError:                            # another thread took the last one
                 return
             work(piece)
-    with suppress(RuntimeError):                          # no thread can start, as in a browser
+    with suppress(RuntimeError):                          # no further thread can start
         while len(running) < helpers:
             running.append(_team().submit(copy_context().run, run))
     try:

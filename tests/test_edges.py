@@ -12,8 +12,6 @@ from minifpt import fast
 from minifpt import functional as F
 from minifpt.recurrent import LSTM, LSTMConfig
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 ULP = 2.0 ** -23
 LARGEST, NORMAL = 3.4028235e38, 1.1754944e-38
 

@@ -16,8 +16,6 @@ import minifpt
 from minifpt import fast, machine
 from minifpt import functional as F
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 TOKENS = [1, 63, 64, 65, 130, 200]
 shapes = st.tuples(st.integers(1, 3), st.sampled_from(TOKENS), st.integers(1, 3),
                    st.integers(1, 8))                     # B, T, H, D

@@ -13,8 +13,6 @@ from minifpt.fpt import orthogonal
 from minifpt.gpt2 import SHAPES
 from minifpt.gradients import gradcheck_layer
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "input", "output", "pos,input", "ln", "attn,mlp,ln",
          "input.weight,attn,mlp", "attn,mlp,h.1.ln_1.*", "*.bias", "trunk.*", "trunk.h.0.*,pos",

@@ -22,8 +22,6 @@ from minifpt.layers import (
     Positions,
 )
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 def rng(seed=0):
     return np.random.default_rng(seed)

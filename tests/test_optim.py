@@ -9,8 +9,6 @@ from minifpt import optim
 from minifpt.layers import Linear, Parameter
 from minifpt.optim import Adam, clip_grad_norm, cosine
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 def parameters(seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)

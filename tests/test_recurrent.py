@@ -21,8 +21,6 @@ from minifpt.lab import compare, plan
 from minifpt.lab.trunks import LSTMSpec, TrunkSpec
 from minifpt.recurrent import LSTM, LSTMConfig, RecurrentBlock
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
 HUGE = st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False),

@@ -680,6 +680,10 @@ def undisturbed(weight_file, tmp_path_factory):
     return out
 
 
+needs_timers = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers")
+
+
+@needs_timers
 @pytest.mark.parametrize("first, seed", [("checkpoint.npz", 0), ("checkpoint.npz", 1),
                                          ("config.json", 2)])
 def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, first, seed):
@@ -695,6 +699,7 @@ def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, 
     assert rows(histories[0]) == rows(histories[1])
 
 
+@needs_timers
 def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
     out = tmp_path / "run"
     done = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
