@@ -297,8 +297,8 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
 #
 # This says something about short training of small models, no more: masked models do learn, with
 # more steps and more text. (Each line is one run of training. What stands behind +- is the error
-# from the choice of questions only. [Lesson 13](13_transfer.ipynb) is about how many runs a claim
-# needs.)
+# from the choice of questions only, as if they were independent. Their passages overlap, so it is
+# somewhat larger. [Lesson 13](13_transfer.ipynb) is about how many runs a claim needs.)
 
 # %% [markdown]
 # ## Two that look one way
