@@ -301,6 +301,7 @@ ANY = {
     "reach": "it orders the curves, knows no unit, and a single step does not decide",
     "predict": "it is between the slowest limit and the sum of the three",
     "steps_to_learn": "it is the step",
+    "in_circles": "it tells the loop from all texts that are long, short, of few letters ...",
     "best_table": "it finds the planted pairs among tables that are long, short or all alike",
 }
 AXIS = "the same axis, counted from the other end"
@@ -311,7 +312,8 @@ REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
     ("strings_right never_seen c_attn_from_three", r"axis=1\) -> .*axis=-1\)$", AXIS),
-    ("mean_gradient", r"axis=1, .* -> .*axis=-1, |^1 -> -1$", AXIS),
+    ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
+    ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
@@ -338,6 +340,7 @@ EQUIVALENT = [
      "as many texts for each head"),
     ("goes_by_position", r"^int\((\w+)\) -> \1$", TEXT),
     ("multi_query_backward", r"swapaxes\(-1, -2\) -> .*swapaxes\(-2, -1\)$", TEXT),
+    ("bigram_bits", r"^float\(alpha\) -> alpha$", TEXT),
     ("distance_gradient", r"^np.array\((.*)\) -> \1$", TEXT),
     ("freeze_below", r"^\['input', 'pos'.* -> \['pos', 'input'", TEXT),
     ("vote_level", r"^2 -> -2", "the number of others is even, and so is (-2)^n = 2^n"),
