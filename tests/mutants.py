@@ -311,7 +311,7 @@ TEXT = "another order or type of what is returned or read, no other value"
 REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
-    ("strings_right never_seen c_attn_from_three", r"axis=1\) -> .*axis=-1\)$", AXIS),
+    ("strings_right never_seen c_attn_from_three best_rate", r"axis=1\) -> .*axis=-1\)$", AXIS),
     ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward",
@@ -345,6 +345,8 @@ EQUIVALENT = [
     ("freeze_below", r"^\['input', 'pos'.* -> \['pos', 'input'", TEXT),
     ("vote_level", r"^2 -> -2", "the number of others is even, and so is (-2)^n = 2^n"),
     ("vote_level", r"^1 -> 2 \[3\]$", "there is no way to choose n + 1 of n: one term of 0 more"),
+    ("best_rate", r"^(float|bool)\((.*)\) -> \2$|^\((.*), (.*)\) -> \(\4, \3\)$", TEXT),
+    ("best_rate", r"mean\(axis=1\) -> accuracy.sum\(axis=1\)$", "as many seeds for each rate"),
     ("gap", r"np.mean\(a\) < np.mean\(b\) -> np.mean\(a\) <= np.mean\(b\)$",
      "two means are never equal"),
     ("colour_patches", r"reshape\(B, H // p, p, .*colours\) -> .*reshape\(H // p, B, p,",
