@@ -302,6 +302,7 @@ ANY = {
     "predict": "it is between the slowest limit and the sum of the three",
     "steps_to_learn": "it is the step",
     "in_circles": "it tells the loop from all texts that are long, short, of few letters ...",
+    "seeds_needed": "it is what it takes, less one or up to a tenth and four more",
     "best_table": "it finds the planted pairs among tables that are long, short or all alike",
 }
 AXIS = "the same axis, counted from the other end"
@@ -311,14 +312,16 @@ TEXT = "another order or type of what is returned or read, no other value"
 REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
-    ("strings_right never_seen c_attn_from_three best_rate", r"axis=1\) -> .*axis=-1\)$", AXIS),
+    ("strings_right never_seen c_attn_from_three best_rate probe_gradient",
+     r"axis=1\) -> .*axis=-1\)$", AXIS),
     ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
      "windowed_attention", r"^1 -> -1", AXIS),
-    ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward",
+    ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward "
+     "probe_gradient",
      r"axis=0\) -> .*axis=-2\)$", AXIS),
     ("bias_gradient copy_share say_the_mean", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
     ("gradient_is_right decay_backward", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
