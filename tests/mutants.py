@@ -303,6 +303,7 @@ ANY = {
     "steps_to_learn": "it is the step",
     "in_circles": "it tells the loop from all texts that are long, short, of few letters ...",
     "seeds_needed": "it is what it takes, less one or up to a tenth and four more",
+    "better_of_two": "its rule is right about a steady difference, a small one, one question, few",
     "best_table": "it finds the planted pairs among tables that are long, short or all alike",
 }
 AXIS = "the same axis, counted from the other end"
@@ -316,10 +317,10 @@ EQUIVALENT = [
      r"axis=1\) -> .*axis=-1\)$", AXIS),
     ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
-    ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward",
+    ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
      r"axis=-1.* -> .*axis=1\b", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward "
-     "windowed_attention", r"^1 -> -1", AXIS),
+     "windowed_attention masked_gradient", r"^1 -> -1 ?(\[[23]\])?$", AXIS),
     ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward "
      "probe_gradient",
      r"axis=0\) -> .*axis=-2\)$", AXIS),

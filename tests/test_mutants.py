@@ -12,7 +12,7 @@ import mutants  # noqa: E402
 
 FOUND = list(mutants.solutions())
 IDS = [name for _, name, _, _ in FOUND]
-LATER = "16", "18"         # lessons whose mutants nobody has read yet
+LATER = ("18",)         # lessons whose mutants nobody has read yet
 
 
 def passing(chosen, seeds):
