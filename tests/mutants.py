@@ -324,7 +324,7 @@ EQUIVALENT = [
     ("rms_norm_backward answer_to_no_question decay_backward row_gradient cbow_backward "
      "probe_gradient",
      r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("bias_gradient copy_share say_the_mean", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
+    ("bias_gradient copy_share say_the_mean swish_backward", r"^\(0, 1\) -> \(1, 0\)$", TEXT),
     ("gradient_is_right decay_backward", r"zeros_like\(x\) -> np.ones_like\(x\)$", BLANK),
     ("truncated_backward", r"zeros_like\(dy\) -> np.ones_like\(dy\)$", BLANK),
     ("never_seen", r"^0 -> -1", "the last axis has a single channel"),
@@ -351,6 +351,7 @@ EQUIVALENT = [
     ("vote_level", r"^1 -> 2 \[3\]$", "there is no way to choose n + 1 of n: one term of 0 more"),
     ("best_rate", r"^(float|bool)\((.*)\) -> \2$|^\((.*), (.*)\) -> \(\4, \3\)$", TEXT),
     ("best_rate", r"mean\(axis=1\) -> accuracy.sum\(axis=1\)$", "as many seeds for each rate"),
+    ("chain_backward", r"^True -> False$", "there are as many caches as pairs"),
     ("gap", r"np.mean\(a\) < np.mean\(b\) -> np.mean\(a\) <= np.mean\(b\)$",
      "two means are never equal"),
     ("colour_patches", r"reshape\(B, H // p, p, .*colours\) -> .*reshape\(H // p, B, p,",

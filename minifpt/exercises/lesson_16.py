@@ -88,6 +88,7 @@ def masked_gradient(rng):
             lambda out: any(np.allclose(out, (p - real) / n) for n in (1, 4, B * T)),
         "the truth is missing: probability minus truth": lambda out: any(
             np.allclose(out, np.where(asked[:, :, None], p, 0) / n) for n in (1, 4)),
+        "the truth is subtracted, not added": np.where(asked[:, :, None], p + onehot, 0) / 4,
         "the softmax is missing: probability minus truth, not score minus truth": lambda out: any(
             np.allclose(out, np.where(asked[:, :, None], logits - onehot, 0) / n)
             for n in (1, 4)),
