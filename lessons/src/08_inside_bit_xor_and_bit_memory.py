@@ -66,7 +66,7 @@ def make(kind, task, seed=0):
 
 
 xor = minifpt.tasks.get("bit-xor")
-x_xor, y_xor = xor.batch(np.random.default_rng(5), 256, "test")
+x_xor, y_xor = xor.batch(np.random.default_rng(5), 128, "test")
 back = np.arange(5, 10), np.arange(5)                     # (t, t - 5) for t = 5 ... 9
 
 
@@ -299,7 +299,7 @@ kinds = {"language": "minigpt-language", "random": "random",
 
 def train(model, lr):
     return minifpt.train(model, task, steps=700, batch_size=8, lr=lr, schedule="cosine",
-                         warmup=50, eval_every=50, test_examples=128)
+                         warmup=50, eval_every=100, test_examples=128)
 
 
 models = {name: make(kind, task) for name, kind in kinds.items()}
