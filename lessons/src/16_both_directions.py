@@ -535,7 +535,7 @@ check("prefix_mask", prefix_mask)
 
 # %% [markdown]
 # **2.** The gradient of the masked loss: the mean cross-entropy of those positions where `y` is not
-# -1. Mind what `-1` does as an index.
+# -1. Mind what `-1` does as an index. Scores may be large.
 
 # %%
 def masked_gradient(logits, y):
