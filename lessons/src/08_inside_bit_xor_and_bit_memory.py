@@ -81,7 +81,7 @@ print(f"a head that looks at all tokens equally gives {100 * evenly:.0f} % to th
 print(f"before training, the head that gives most gives {100 * share_back(untrained).max():.0f} %")
 
 # %% [markdown]
-# We train the language trunk on XOR, as in lesson 0, twice. The second run has another seed:
+# We train the language trunk on XOR, twice, nearly as in lesson 0. The second run has another seed:
 # other starting numbers in the input and output layers, and other examples. Now look for the head
 # that gives most to the token five back. How many per cent does it give after the first run?
 
@@ -380,12 +380,13 @@ for name, kind in kinds.items():
     print(f"{name:12} weights {np.mean(weights):.3f}   scores {np.mean(scores):.3f}")
 
 # %% [markdown]
-# A score is a query times a key, so it grows with the *square* of these weights. GPT-2's random
-# starting weights are made for more channels than our 128. With them every score is near 0, and
-# every head gives all tokens nearly equal shares. To change that, the scales of the layer norms
-# would have to grow a lot. A head that cannot choose cannot find. (*Language* starts with larger
-# scores than *statistics* at nearly the same size of weights: its queries and keys are made for
-# each other. Exercise 4 goes on from here.)
+# The weights are those of queries and keys. A score is a query times a key, so it would grow with
+# their *square*, were all else equal: but trained layer norms, which language and statistics have,
+# make what the weights read smaller. GPT-2's random starting weights are made for more channels
+# than our 128. With them every score is near 0, and every head gives all tokens nearly equal
+# shares. To change that, the scales of the layer norms would have to grow a lot. A head that cannot
+# choose cannot find. (*Language* starts with larger scores than *statistics* at nearly the same
+# size of weights: its queries and keys are made for each other. Exercise 4 goes on from here.)
 #
 # ## Where does it look?
 #
@@ -536,9 +537,9 @@ picture(fig)
 # that we measured needs language. GPT-2's random starting weights fail, and their scores suggest
 # why: for 128 channels they are too small to choose.
 #
-# What does that leave open? This is one run of each kind, on a small model and an easy version of
-# the task, with two learning rates. The paper's GPT-2 is six times as wide, and there language did
-# better than its statistics. What would change your mind? Exercise 4.
+# What does that leave open? What ran on this page is one run of each kind, on a small model and an
+# easy version of the task, with two learning rates. The paper's GPT-2 is six times as wide, and
+# there language did better than its statistics. What would change your mind? Exercise 4.
 #
 # ## Exercises
 #
@@ -613,3 +614,6 @@ if RUN:
                                     schedule="cosine", warmup=50, eval_every=300)
             results[kind].append(history[-1]["test_accuracy"])
     print(results, gap(*map(np.array, results.values())))
+
+# %% [markdown]
+# **Next**: [lesson 9](09_pictures_as_tokens.ipynb) gives the same trunk pictures, cut into tokens.
