@@ -327,7 +327,8 @@ def test_damaged_settings(run, text):
 
 @pytest.mark.parametrize("text", [
     "", "step\n1\n", "{head}1,2,3\n", "{head}x,,,,,\n", "{head},1,1,1,1,1\n", "{head}1,[],,,,\n",
-    "{head}1,1,1,1,1,1,1\n", "{head}1," + "1" * 200_000 + ",,,,\n", "{head}1,\0,,,,\n"])
+    "{head}1,1,1,1,1,1,1\n", "{head}-1,,,,,\n", f"{{head}}{BIG},,,,,\n",
+    "{head}1," + "1" * 200_000 + ",,,,\n", "{head}1,\0,,,,\n"])
 def test_damaged_metrics(tmp_path, text):
     path = tmp_path / "metrics.csv"
     path.write_text(text.format(head=",".join(runs.COLUMNS) + "\n"))

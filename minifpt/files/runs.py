@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from ..checks import whole
 from . import (
     DAMAGE,
     csv_text,
@@ -46,8 +47,11 @@ class History(list):
                 reader = csv.DictReader(f, restval="missing")
                 if reader.fieldnames != COLUMNS:
                     raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-                return cls({k: int(v) if k == "step" else float(v) if v != "" else None
+                rows = cls({k: int(v) if k == "step" else float(v) if v != "" else None
                             for k, v in row.items()} for row in reader)
+            for row in rows:
+                whole("a row", "step", row["step"])
+            return rows
         except (*DAMAGE, csv.Error) as e:
             raise ValueError(f"{path}: not the history of a run, or damaged ({one_line(e)})"
                              ) from None

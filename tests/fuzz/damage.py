@@ -87,7 +87,7 @@ def of_text(rng, raw):
         if kind == 3:
             del lines[i]
         elif kind == 4:
-            lines[i:i] = [lines[j]] * rng.choice((1, 1, 2, 1000))
+            lines[i:i] = [lines[j]] * rng.choice((1, 1, 2, 1000 if len(lines[j]) < 500 else 3))
         elif kind == 5:
             lines[i], lines[j] = lines[j], lines[i]
         elif kind == 6:
