@@ -40,8 +40,8 @@ setup(
         "data": ["pooch"],
         "gpt2": ["huggingface_hub", "tokenizers"],
         "lessons": ["jupyterlab", "ipykernel"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "tokenizers"],
-        "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build"],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "tokenizers", "setuptools>=70.1"],
+        "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build", "mypy"],
     },
     entry_points={"console_scripts": ["minifpt=minifpt.__main__:main"]},
 )

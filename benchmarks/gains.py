@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import minifpt
-from minifpt import fast, layers, optim, tasks
+from minifpt import fast, layers, machine, optim, tasks
 from minifpt import functional as F
 from minifpt.gpt2 import SHAPES
 
@@ -32,6 +32,7 @@ class AllTokens(minifpt.GPT2):
 
 # In place of a fast form: the simple one, or the constant that switches it off.
 SIMPLE = {
+    "more than one core": lambda: patch.object(machine, "cores", lambda: 1),
     "attention in tiles": lambda: patch.object(fast, "TILE", 1 << 30),
     "GELU with its derivative": lambda: patch.dict(
         layers.ACTIVATIONS, gelu_new=(F.gelu, F.gelu_backward)),
@@ -76,7 +77,7 @@ def main():
     top.add_argument("--only", choices=list(COLUMNS))
     args = top.parse_args()
     names = [args.only] if args.only else list(COLUMNS)
-    with fast.kept_memory:
+    with machine.kept_memory:
         columns = [measure(*COLUMNS[name], args.seconds) for name in names]
     print(f"| without | {' | '.join(names)} |\n|---{'|---' * len(names)}|")
     for without in columns[0]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from minifpt import fast, plots
+from minifpt import machine, plots
 from minifpt.lab import plan
 
 from .plan import Numbers, random_trunk, true_step
@@ -56,8 +56,8 @@ def main():
             planned[shape].append(made.step)
     fig, axes = plots.figure(len(sweeps), width=3.6)
     fig.suptitle(f"Time of a training step, from {BASE['depth']} blocks x {BASE['width']} "
-                 f"channels, {BASE['batch']} x {BASE['tokens']} tokens, on {fast.cores()} "
-                 f"core{'s' * (fast.cores() > 1)}")
+                 f"channels, {BASE['batch']} x {BASE['tokens']} tokens, on {machine.cores()} "
+                 f"core{'s' * (machine.cores() > 1)}")
     print("| size | value | measured | planned | error |\n|---|---|---|---|---|")
     for ax, (size, (values, unit)) in zip(axes, sweeps.items(), strict=True):
         x = np.array(values, float)

@@ -34,7 +34,7 @@ def child(library, folder, row, dropout):
         model.freeze(minifpt.FreezeMask.fpt())
         rng = np.random.default_rng(0)
         x = rng.standard_normal((batch, tokens, 48), dtype=np.float32)
-        with minifpt.fast.kept_memory:                    # as in training
+        with minifpt.machine.kept_memory:                    # as in training
             logits, cache = model.forward(x, train=True, rng=rng)
             loss, ce = minifpt.functional.cross_entropy(logits, np.zeros((batch, 1), int))
             model.backward(minifpt.functional.cross_entropy_backward(1.0, ce), cache)

@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 import minifpt
-from minifpt import fast, tasks
+from minifpt import machine, tasks
 from minifpt.gpt2 import SHAPES
 from minifpt.lab import plan
 from minifpt.lab.trunks import TrunkSpec
@@ -66,7 +66,7 @@ def true_step(spec, task, batch, seconds=3.0):
     optimizer = Adam([p for p in model.parameters() if p.trainable])
     model.predict(task.batch(rng, 64)[0])
     x, y = task.batch(rng, batch)
-    with fast.kept_memory:
+    with machine.kept_memory:
         while len(times) < 4 or sum(times) < seconds:
             start = time.perf_counter()
             training_step(model, task, optimizer, x, y, 1.0, rng)

@@ -22,8 +22,8 @@ import time
 import numpy as np
 
 import minifpt
-from minifpt import fast
 from minifpt.gpt2 import SHAPES
+from minifpt.machine import blas_kernels, cores, kept_memory
 
 ROWS = "1x10,4x10,4x49,4x64,16x64,4x120,1x1024"
 INPUT_DIM, OUTPUT_DIM = 48, 10
@@ -108,7 +108,7 @@ def products(config, batch, tokens):
 def alternate(steps, rounds, seconds=0.6):
     """Seconds a step of each function, [round][function], each warmed up first."""
     repeat, table = [], []
-    with fast.kept_memory:                                # as in training
+    with kept_memory:                                # as in training
         for step in steps:
             step()
             start = time.perf_counter()
@@ -139,7 +139,7 @@ def machine():
             cpu = next(line for line in f if line.startswith("model name")).split(":")[1].strip()
     except (OSError, StopIteration):
         cpu = platform.processor()
-    return (f"{cpu}, {fast.cores()} cores; NumPy {np.__version__}, OpenBLAS {fast.blas_kernels()} "
+    return (f"{cpu}, {cores()} cores; NumPy {np.__version__}, OpenBLAS {blas_kernels()} "
             f"(OPENBLAS_CORETYPE {os.environ.get('OPENBLAS_CORETYPE', 'not set')}); "
             f"PyTorch {torch.__version__}, Transformers {transformers.__version__}, "
             f"{torch.get_num_threads()} threads")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, fast, tasks
+from . import __version__, machine, tasks
 from . import functional as F
 from .exercises import grade as grading
 from .exercises import own
@@ -52,7 +52,7 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:                    # closed by who started us
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif hasattr(getattr(sys, name), "reconfigure"):  # what it cannot spell is a "?"
             getattr(sys, name).reconfigure(errors="replace")
     try:
@@ -484,7 +484,7 @@ def plan_command(args):
         f"{tests:,} tests": f"{plan.duration(tests * made.test)}, {examples} every {every} steps",
         "memory": f"{made.peak / 1e6:,.0f} MB at most, {made.weights / 1e6:,.0f} MB of it weights",
         "measured on": (f"{made.measured} of {config.n_layer} blocks" if made.measured else
-                        "the whole trunk") + f", {fast.cores()} threads"})
+                        "the whole trunk") + f", {machine.cores()} threads"})
 
 
 def steps_command(args):
@@ -646,8 +646,8 @@ def info(args):
         "minifpt": f"{__version__} in {Path(__file__).resolve().parent}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
-        "BLAS": f"{blas.get('name')} {blas.get('version')}, {fast.blas_kernels()}",
-        "threads": f"{fast.cores()} (OPENBLAS_NUM_THREADS or OMP_NUM_THREADS lower it)",
+        "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",
+        "cores": "{}, limited by {}; OMP_NUM_THREADS lowers it".format(*machine.cores_and_why()),
         "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
         "weights": ", ".join(weights.available()) or "none found",
         "looked for in": ", ".join(map(str, weights.folders())),

@@ -2,25 +2,28 @@
 
 The work is cut into pieces small enough to stay in the core's cache, and what the backward
 pass would compute again is computed once.  While a model is traced the simple forms run
-instead, see ``tracing``.  All of it runs on one core: Python threads between the matrix
-products gained nothing, because OpenBLAS's own threads busy-wait for the next product.
+instead, see ``tracing``.
+
+The pieces of a large operation are shared by all cores, those of a matrix product too: BLAS
+itself runs each on one core.  Its own threads busy-wait for the next product, on cores that the
+work between two products could use, and they cut a product into equal parts, so that one core
+which is busy with something else holds up all.  Here a free core takes the next piece.
 """
 
-import ctypes
 import math
-import os
-import threading
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
 
 from . import functional as F
+from .machine import shared, single_threaded_blas
 
 TILE = 64                                                 # queries of one attention tile
 TILES = 65536                                             # scores in one piece, one tile of them
 PIECE = 131072                                            # numbers in an elementwise piece
+PARTS = 8                                                 # pieces of a matrix product, or fewer,
+PRODUCT = 10_000_000                                      # with so many multiplications or more,
+WIDTH = 192                                               # and so many columns or rows or more
 
 GeluCache = namedtuple("GeluCache", "derivative")
 # top, total: of each query's scores the largest, and the sum of exp(score - top), (B, H, T, 1);
@@ -28,139 +31,80 @@ GeluCache = namedtuple("GeluCache", "derivative")
 TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top total kept drop")
 
 
-@cache
-def cores():
-    """How many cores this process may use; ``OMP_NUM_THREADS`` lowers it, as it does BLAS's."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
-        os.cpu_count() or 1)
-    limit = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    return min(available, int(limit)) if limit.isdecimal() and int(limit) else available
+def product(a, b, bias=None):
+    """``a @ b + bias`` for matrices, cut along the longer side of the result.
 
-
-def shared(work, pieces):
-    """Call ``work(piece)`` for each of a list, spread over the cores; waits for all.
-
-    For weights that are loaded or drawn, and for Adam on many millions of them.  Between a
-    step's matrix products it would gain nothing.
+    The cuts depend on the sizes alone: BLAS may round a narrow product differently, and the bits
+    shall not depend on the number of cores.
     """
-    with ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(work, pieces))                      # raises what a worker raised
+    y = np.empty((len(a), b.shape[1]), a.dtype)
+    long = max(y.shape)
+    # To read b takes as long as sixteen rows of a.
+    parts = max(1, min(PARTS, (len(a) + 16) * b.size // PRODUCT, long // WIDTH))
+    ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
+
+    def part(cut):
+        i, j = (cut, slice(None)) if long == len(a) else (slice(None), cut)
+        np.matmul(a[i], b[:, j], out=y[i, j])
+        if bias is not None:
+            y[i, j] += bias[j]
+    with single_threaded_blas:
+        shared(part, [slice(*ends[i:i + 2]) for i in range(parts)])
+    return y
 
 
-class ProcessSetting:
-    """A setting of the whole process: the first ``with`` makes it, the last one to end, in
-    whichever thread, undoes it.  A forked child starts without it.
-
-    ``make`` is a generator function that makes the setting, yields and undoes it.
-    """
-
-    def __init__(self, make):
-        self.make, self.__doc__ = make, make.__doc__
-        self.lock, self.users, self.made = threading.Lock(), 0, None
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
-
-    def __enter__(self):
-        with self.lock:
-            if self.users == 0:
-                self.made = self.make()
-                next(self.made)
-            self.users += 1
-
-    def __exit__(self, *error):
-        with self.lock:
-            if self.users == 0:                           # begun before this process was forked
-                return
-            self.users -= 1
-            if self.users == 0:
-                next(self.made, None)
-
-    def _forked(self):
-        self.lock = threading.Lock()
-        if self.users:
-            self.users = 0
-            next(self.made, None)
+def linear(x, w, b, need=(True, True, True)):
+    """As :func:`functional.linear`, a large product on all cores."""
+    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
+        return F.linear(x, w, b, need)                    # it says what does not fit
+    y = product(x.reshape(-1, w.shape[0]), w, b).reshape(*x.shape[:-1], w.shape[1])
+    return y, F.LinearCache(x if need[1] else None, w, need) if any(need) else None
 
 
-def _openblas(name, result=ctypes.c_int):
-    """A function of NumPy's own OpenBLAS, whose names differ by build, or ``None``."""
-    try:
-        lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
-    except (OSError, AttributeError):
-        return None
-    for spelling in ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}"):
-        function = getattr(lib, spelling.format(name), None)
-        if function:
-            function.restype = result
-            return function
-    return None
+def linear_backward(dy, cache):
+    """As :func:`functional.linear_backward`, large products on all cores."""
+    x, w, need = cache
+    dy2 = dy.reshape(-1, w.shape[1])
+    dx = product(dy2, w.T).reshape(*dy.shape[:-1], w.shape[0]) if need[0] else None
+    dw = product(x.reshape(-1, w.shape[0]).T, dy2) if need[1] else None
+    return dx, dw, dy2.sum(axis=0) if need[2] else None
 
 
-def blas_kernels():
-    """Which kernels OpenBLAS chose for this processor (``SkylakeX``), as far as it tells."""
-    tell = _openblas("get_corename", ctypes.c_char_p)
-    return f"kernels for {tell().decode()}" if tell else "kernels unknown"
+def unembedding(x, w, need=(True, True)):
+    """As :func:`functional.unembedding`, a large product on all cores."""
+    if x.shape[-1] != w.shape[1]:
+        return F.unembedding(x, w, need)                  # it says what does not fit
+    y = product(x.reshape(-1, w.shape[1]), w.T).reshape(*x.shape[:-1], len(w))
+    return y, F.UnembeddingCache(x if need[1] else None, w, need) if any(need) else None
 
 
-_get_threads, _set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
-
-
-def blas_threads(n=None):
-    """How many threads OpenBLAS gives to a product, once it is set to ``n`` where that is given;
-    ``None`` where NumPy has no OpenBLAS."""
-    if _get_threads is None or _set_threads is None:
-        return None
-    if n is not None:
-        _set_threads(n)
-    return _get_threads()
-
-
-@ProcessSetting
-def single_threaded_blas():
-    """Within, each matrix product runs on the core that asks for it: sharing one of attention's
-    small products costs more than it gains.  Nothing changes without OpenBLAS."""
-    if _get_threads is None or _set_threads is None:
-        yield
-        return
-    before = _get_threads()
-    _set_threads(1)
-    yield
-    _set_threads(before)
-
-
-@ProcessSetting
-def kept_memory():
-    """Within, the C library keeps the memory that arrays give back, for the next arrays.
-
-    By default glibc returns each large array to the system, and the system clears every page
-    of the next one, which takes up to a fifth of a training step.  At the end glibc's default
-    returns and so does the memory.  Does nothing where there is no glibc.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        mallopt, malloc_trim = libc.mallopt, libc.malloc_trim
-    except (OSError, AttributeError, TypeError):
-        yield
-        return
-    mallopt(-4, 0)                                        # M_MMAP_MAX: no mapping of its own
-    mallopt(-1, 2**31 - 1)                                # M_TRIM_THRESHOLD: nothing goes back
-    yield
-    mallopt(-4, 65536)
-    mallopt(-1, 128 * 1024)
-    malloc_trim(0)
+def unembedding_backward(dy, cache):
+    """As :func:`functional.unembedding_backward`, large products on all cores."""
+    x, w, need = cache
+    V, C = w.shape
+    dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
+    dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
+    return dx, dw
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     """As :func:`functional.layer_norm`, in place where it can be: fewer passes over memory."""
     F.check_layer_norm(x, w, b)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = x.mean(axis=-1, keepdims=True)
-        xhat = x - mean
-        rstd = 1.0 / np.sqrt(np.vecdot(xhat, xhat)[..., None] / x.shape[-1] + eps)
-        xhat *= rstd
-        F.rescue_rows(x, mean, xhat, rstd, eps)
-    y = xhat * w
-    y += b
+    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
+    flat = [a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd)]
+
+    def part(rows):
+        xs, ys, xhats, rstds = (a[rows] for a in flat)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = xs.mean(axis=-1, keepdims=True)
+            np.subtract(xs, mean, out=xhats)
+            rstds[...] = 1.0 / np.sqrt(np.vecdot(xhats, xhats)[..., None] / len(w) + eps)
+            xhats *= rstds
+            F.rescue_rows(xs, mean, xhats, rstds, eps)
+        np.multiply(xhats, w, out=ys)
+        ys += b
+    shared(part, _even(len(flat[0]), len(w), PIECE))
     cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
     return y, cache if any(need) else None
 
@@ -168,15 +112,25 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
-    dx = None
-    if need[0]:
-        g = dy * w
-        dx = xhat * (np.vecdot(g, xhat)[..., None] / -len(w))
-        dx += g
-        dx -= g.mean(axis=-1, keepdims=True)
-        dx *= rstd
-    dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0) if need[1] else None
-    db = dy.reshape(-1, len(w)).sum(axis=0) if need[2] else None
+    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
+    flat = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd, dx)]
+    pieces = _even(len(flat[0]), len(w), PIECE) or [slice(0, 0)]
+    dws, dbs = {}, {}
+
+    def part(rows):
+        dys, xhats, rstds, dxs = (None if a is None else a[rows] for a in flat)
+        if need[0]:
+            g = dys * w
+            np.multiply(xhats, np.vecdot(g, xhats)[..., None] / -len(w), out=dxs)
+            dxs += g
+            dxs -= g.mean(axis=-1, keepdims=True)
+            dxs *= rstds
+        if need[1]:
+            dws[rows.start] = (dys * xhats).sum(axis=0)
+        if need[2]:
+            dbs[rows.start] = dys.sum(axis=0)
+    shared(part, pieces)
+    dw, db = (sum(sums[s.start] for s in pieces) if sums else None for sums in (dws, dbs))
     return dx, dw, db
 
 
@@ -188,9 +142,10 @@ def gelu(x):
     """
     y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for s in _even(x.size, 1, PIECE):
-            xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
+
+    def part(s):
+        xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
+        with np.errstate(over="ignore", invalid="ignore"):
             u = xs * xs
             t = u * (F.GELU_A * F.GELU_B)
             t += F.GELU_A
@@ -207,6 +162,7 @@ def gelu(x):
             ds += t
             if math.isnan(ds.max()):                      # a square overflowed
                 ds[...] = F.gelu_backward(1.0, F.ActivationCache(xs))
+    shared(part, _even(x.size, 1, PIECE))
     return y, GeluCache(d)
 
 
@@ -214,13 +170,21 @@ def gelu_backward(dy, cache):
     """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
-    return np.multiply(dy, cache.derivative, out=dy)
+    return _over(np.multiply, cache.derivative, dy)
 
 
 def residual_backward(dy, dbranch):
     """``dx = dy + dbranch``, written over ``dbranch``, which the caller gives away."""
-    dbranch += dy
-    return dbranch
+    return _over(np.add, dy, dbranch)
+
+
+def _over(function, a, b):
+    """``b = function(a, b)``, in place."""
+    if not (a.flags.c_contiguous and b.flags.c_contiguous):
+        return function(a, b, out=b)
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    shared(lambda s: function(flat_a[s], flat_b[s], out=flat_b[s]), _even(b.size, 1, PIECE))
+    return b
 
 
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
@@ -229,7 +193,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
 
     No probability is kept: the cache holds each query's largest score and sum, from which the
     backward pass computes them again (Dao et al. 2022, arXiv 2205.14135), and dropout's
-    masks, one byte an entry.  Where one tile is enough the simple form is as fast and runs.
+    masks, one byte an entry.  Where one piece is enough the simple form is as fast and runs.
 
     ``past`` is a :class:`KeyValues`, which takes in the new tokens; it is for inference, the
     cache is then ``None``.
@@ -237,12 +201,11 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     with single_threaded_blas:
         if past is not None:
             return _attention_after(qkv, n_head, causal, past), None
-        if qkv.shape[1] <= TILE:
+        if qkv.shape[1] <= TILE and len(_pieces(len(qkv), n_head, qkv.shape[1])) == 1:
             return F.attention(qkv, n_head, p, rng, causal)
         drop = F.dropout_bits(p, rng)
         before = rng.bit_generator.state if drop else None
-        with np.errstate(over="ignore", invalid="ignore"):
-            y, cache = _tiled_attention(qkv, n_head, drop, rng, causal)
+        y, cache = _tiled_attention(qkv, n_head, drop, rng, causal)
         if np.isfinite(cache.total).all():
             return y, cache
         if drop:                                          # a score overflowed: draw it again
@@ -261,18 +224,21 @@ def _tiled_attention(qkv, n_head, drop, rng, causal):
         bits = np.frombuffer(rng.bytes(2 * B * H * T * T), np.uint16).reshape(B, H, T, T)
     kept = [bits[:, :, i:j, :seen] >= drop for i, j, seen in tiles] if drop else None
     ones = np.ones((T, 1), qkv.dtype)
-    for piece in _pieces(B, H, T):
-        qs, kt = q[piece] * scale, _transposed(k[piece])  # cheaper than to scale the scores
-        for n, (i, j, seen) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, seen, causal)
-            s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
-            np.exp(s, out=s)
-            total = s @ ones[:seen]                       # a product sums faster than .sum()
-            totals[*piece, i:j] = total
-            if drop:
-                s *= kept[n][piece]
-                total *= (65536 - drop) / 65536
-            np.divide(s @ v[*piece, :seen], total, out=heads[*piece, i:j])
+
+    def part(piece):
+        with np.errstate(over="ignore", invalid="ignore"):
+            qs, kt = q[piece] * scale, _transposed(k[piece])  # cheaper than to scale the scores
+            for n, (i, j, seen) in enumerate(tiles):
+                s = _scores(qs, kt, i, j, seen, causal)
+                s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
+                np.exp(s, out=s)
+                total = s @ ones[:seen]                   # a product sums faster than .sum()
+                totals[*piece, i:j] = total
+                if drop:
+                    s *= kept[n][piece]
+                    total *= (65536 - drop) / 65536
+                np.divide(s @ v[*piece, :seen], total, out=heads[*piece, i:j])
+    shared(part, _pieces(B, H, T))
     return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, kept, drop)
 
 
@@ -291,7 +257,8 @@ def _tiled_attention_backward(dy, cache):
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)
     tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
-    for piece in _pieces(B, H, T):
+
+    def part(piece):
         qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
         for n, (i, j, seen) in reversed(list(enumerate(tiles))):
             a = _scores(qs, kt, i, j, seen, causal)       # A but for the factor 1 / total, which
@@ -315,6 +282,7 @@ def _tiled_attention_backward(dy, cache):
                 dkp[..., :seen, :] += dkt
                 dvp[..., :seen, :] += dvt
         dk[piece], dv[piece] = dkp, dvp
+    shared(part, _pieces(B, H, T))
     return dqkv
 
 

@@ -5,7 +5,8 @@ After *Pretrained Transformers as Universal Computation Engines* (arXiv 2103.052
 
 import inspect
 import math
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,10 +26,11 @@ class Trunk(Protocol):
     ``config.dropout``, where there is one, is applied after the input layer as well.
     """
 
-    config: object
-    dtype: np.dtype
+    config: Any
+    dtype: Any
 
-    def forward(self, x, train=False, rng=None):
+    def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
+                ) -> tuple[np.ndarray, Any]:
         """x (B, T, C) -> (hidden (B, T, C), cache).
 
         With ``train=True`` dropout is on, drawn from ``rng``.  Two more keywords are passed
@@ -37,10 +39,10 @@ class Trunk(Protocol):
         be ``None`` when nothing is to be learned; ``backward`` is then not called.
         """
 
-    def backward(self, dy, cache):
+    def backward(self, dy: np.ndarray, cache: Any) -> np.ndarray:
         """dy as hidden -> dx (B, T, C); adds into ``.grad`` by ``Parameter.add_grad``."""
 
-    def named_parameters(self):
+    def named_parameters(self) -> Iterable[tuple[str, Parameter]]:
         """(name, ``minifpt.layers.Parameter``) of each parameter."""
 
 
@@ -87,7 +89,8 @@ class FPT(Layer):
     :meth:`freeze` is called.
     """
 
-    def __init__(self, trunk, input_dim, output_dim, output_tokens=1, seed=0):
+    def __init__(self, trunk: Trunk, input_dim: int, output_dim: int, output_tokens: int = 1,
+                 seed: int = 0):
         check_trunk(trunk)
         input_dim = checks.whole("FPT", "input_dim", input_dim)
         output_dim = checks.whole("FPT", "output_dim", output_dim)
@@ -102,7 +105,8 @@ class FPT(Layer):
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
 
-    def forward(self, x, train=False, rng=None):
+    def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
+                ) -> tuple[np.ndarray, Any]:
         """x (B, T, input_dim), or ids (B, T) -> logits (B, output_tokens, output_dim).
 
         With ``train=True`` dropout is on, drawn from ``rng``.
@@ -136,7 +140,7 @@ class FPT(Layer):
         logits, cache["output"] = self.output.forward(y, cache["trunk"] is not None)
         return logits, cache if cache["output"] is not None else None
 
-    def backward(self, dlogits, cache):
+    def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
         checks.backward("FPT", dlogits, cache, (self.output_tokens, self.output.bias.data.size))
         dy = self.output.backward(dlogits, cache["output"])
@@ -148,7 +152,7 @@ class FPT(Layer):
         if cache["input"] is not None:
             self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
 
-    def predict(self, x):
+    def predict(self, x: np.ndarray) -> np.ndarray:
         """Logits without dropout and without a cache."""
         with self.all_frozen():
             return self.forward(x)[0]
@@ -165,7 +169,7 @@ class FPT(Layer):
             count[group] = total + size, trained + size * p.trainable
         return {group: count[group] for group in GROUPS if group in count}
 
-    def summary(self, tokens=None):
+    def summary(self, tokens: int | None = None) -> str:
         """A table as text: each group, its parameters, how many of them are trained, and
         the share; ``tokens`` as for :meth:`counts`."""
         rows = self.counts(tokens)

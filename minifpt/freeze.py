@@ -47,12 +47,12 @@ class FreezeMask:
                              "texts, as ('h.3.ln_1.*',)")
 
     @classmethod
-    def fpt(cls):
+    def fpt(cls) -> "FreezeMask":
         """The paper's: self-attention and feed-forward frozen, all else trained."""
         return cls(attn=True, mlp=True)
 
     @classmethod
-    def full(cls):
+    def full(cls) -> "FreezeMask":
         """Nothing frozen: train everything."""
         return cls()
 
@@ -62,7 +62,7 @@ class FreezeMask:
         return cls(input=True, pos=True, ln=True, attn=True, mlp=True)
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: str) -> "FreezeMask":
         """From text: a preset (``fpt``, ``full``, ``output_only``), or a list of groups
         and patterns to freeze: ``"attn,mlp"``, ``"attn,mlp,h.3.ln_1.*"``."""
         if not isinstance(text, str):

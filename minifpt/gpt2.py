@@ -1,17 +1,20 @@
 """GPT-2: its config, the trunk (embeddings in, hidden states out), the language model."""
 
 import math
+import os
 import zlib
 from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from tqdm import tqdm
 
-from . import checks
+from . import checks, fast
 from . import functional as F
-from .fast import KeyValues, shared
+from .fast import KeyValues
 from .files import weights
 from .layers import ACTIVATIONS, Block, Embedding, Layer, LayerNorm, Positions
+from .machine import shared
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Pretrained(Layer):
     """What a trunk and a language model share: their weights come from files and go to files."""
 
     @classmethod
-    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
+    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
+                        dropout: float | None = None) -> Self:
         """A model from its weights' name or path.
 
         name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
@@ -120,7 +124,8 @@ class GPT2(Pretrained):
     name; with ``seed=None`` all are 0 and take no memory until they are written.
     """
 
-    def __init__(self, config=None, seed=0, dtype=np.float32):
+    def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
+                 dtype: Any = np.float32):
         c = self.config = GPT2Config() if config is None else config
         if not isinstance(c, GPT2Config):
             raise ValueError(f"GPT2: the config is {checks.brief(c)}, expected a GPT2Config; "
@@ -199,13 +204,13 @@ class LanguageModel(Pretrained):
         x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
         y, cache["trunk"] = self.trunk.forward(x, train, rng, cache["wte"] is not None)
         need = cache["trunk"] is not None, self.wte.weight.trainable
-        logits, cache["logits"] = F.unembedding(y, self.wte.weight.data, need)
+        logits, cache["logits"] = fast.unembedding(y, self.wte.weight.data, need)
         return logits, cache if any(need) else None
 
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the table gets a gradient from both of its uses."""
         checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,))
-        dy, dw = F.unembedding_backward(dlogits, cache["logits"])
+        dy, dw = fast.unembedding_backward(dlogits, cache["logits"])
         self.wte.weight.add_grad(dw)
         if cache["trunk"] is None:
             return
@@ -248,7 +253,7 @@ class LanguageModel(Pretrained):
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = F.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
+                logits, _ = fast.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng)
         return text.reshape(*ids.shape[:-1], -1)
 
@@ -289,7 +294,7 @@ class LanguageModel(Pretrained):
                 y, targets = y[fresh], ids[first + t + 1][fresh]
                 rows = max(1, (1 << 22) // len(table))    # never all logits at once
                 for i in range(0, len(y), rows):
-                    logits, _ = F.unembedding(y[i:i + rows], table)
+                    logits, _ = fast.unembedding(y[i:i + rows], table)
                     loss, _ = F.cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last

@@ -1,6 +1,7 @@
 """Numerical against analytical gradients."""
 
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,8 +40,10 @@ FAR = 8.0                                                 # how far out the seco
 STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # of eps, until one agrees
 
 
-def gradcheck(op, op_backward, inputs, *, names=None, eps=1e-5, tolerance=1e-6,
-              elementwise=64, directions=8, seed=0, **kwargs):
+def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray], *,
+              names: Sequence[str] | None = None, eps: float = 1e-5, tolerance: float = 1e-6,
+              elementwise: int = 64, directions: int = 8, seed: int = 0, **kwargs
+              ) -> GradcheckReport:
     """Hold a backward pass against central differences of its forward pass.
 
     op             ``y, cache = op(*inputs, **kwargs)``; must give the same y each time, so

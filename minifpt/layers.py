@@ -11,6 +11,7 @@ below the lowest trainable parameter costs no memory.
 """
 
 import functools
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
 
@@ -71,7 +72,7 @@ class Layer:
                 if isinstance(item, Parameter) or hasattr(item, "named_parameters"):
                     yield key, item
 
-    def named_parameters(self):
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """(name, Parameter) for every parameter below this layer."""
         for name, child in self.children():
             if isinstance(child, Parameter):
@@ -80,7 +81,7 @@ class Layer:
                 for inner, p in child.named_parameters():
                     yield f"{name}.{inner}", p
 
-    def parameters(self):
+    def parameters(self) -> list[Parameter]:
         """All parameters as a list."""
         return [p for _, p in self.named_parameters()]
 
@@ -89,7 +90,7 @@ class Layer:
         for p in self.parameters():
             p.grad = None
 
-    def freeze(self, mask):
+    def freeze(self, mask: FreezeMask) -> None:
         """Set ``.trainable`` of every parameter from a :class:`minifpt.FreezeMask`."""
         if not isinstance(mask, FreezeMask):
             raise ValueError(f"freeze: the mask is {brief(mask)}, expected a FreezeMask, as "
@@ -141,7 +142,7 @@ class Linear(Layer):
         if np.issubdtype(x.dtype, np.integer):
             y, cache = F.embedding(x, self.weight.data)
             return y + self.bias.data, cache if any(need[1:]) else None
-        return F.linear(x, self.weight.data, self.bias.data, need)
+        return fast.linear(x, self.weight.data, self.bias.data, need)
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in) or None."""
@@ -151,7 +152,7 @@ class Linear(Layer):
             if self.bias.trainable:
                 self.bias.add_grad(dy.reshape(-1, dy.shape[-1]).sum(axis=0))
             return None
-        dx, dw, db = F.linear_backward(dy, cache)
+        dx, dw, db = fast.linear_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from .checks import brief, number
-from .fast import shared
+from .machine import shared
 
 SMALL = 1 << 15                                           # numbers of a parameter; see below
 BLOCK = 1 << 18                                           # numbers updated at once
@@ -112,11 +112,19 @@ def clip_grad_norm(parameters, max_norm):
     if max_norm != math.inf:                              # that only measures
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     grads = [p.grad for p in parameters if p.grad is not None]
-    norm = math.sqrt(sum(float(np.vdot(g, g)) for g in grads))
+    norm = math.sqrt(sum(_square(g) for g in grads))
     if norm > max_norm:
         for g in grads:
             g *= max_norm / norm
     return norm
+
+
+def _square(g):
+    """The sum of all squares; in float64 where float32 does not hold it."""
+    square = float(np.vdot(g, g))
+    if not 1e-30 < square < math.inf:
+        square = float(np.vdot(g, g.astype(np.float64)))
+    return square
 
 
 def cosine(step, steps, warmup=0, floor=0.1):

@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -211,7 +212,7 @@ class Trace:
 
 
 @contextmanager
-def trace(model):
+def trace(model: layers.Layer) -> Iterator[Trace]:
     """Record all that a model computes, within ``with trace(model) as t:``; see :class:`Trace`.
 
     While it records, the simple forms of ``functional`` run in place of the fast ones: the

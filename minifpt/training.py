@@ -7,16 +7,18 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from .checks import brief, number, whole
-from .fast import kept_memory
-from .files.runs import COLUMNS, DIVERGED, Run, crc, locked, open_folder
+from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
+from .layers import Layer
+from .machine import kept_memory
 from .optim import Adam, clip_grad_norm, cosine
 from .plots import curves
-from .tasks.base import check_task
+from .tasks.base import Task, check_task
 from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
@@ -26,9 +28,12 @@ class Diverged(ValueError):
     """The loss or a gradient is no longer finite."""
 
 
-def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume=False,
-          schedule="constant", warmup=0, weight_decay=0.0, clip=1.0, eval_every=100,
-          test_examples=256, checkpoint_every=500, config=None, progress=True, stop=None):
+def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float = 1e-3,
+          seed: int = 0, out: str | os.PathLike | None = None, *, resume: bool = False,
+          schedule: str = "constant", warmup: int = 0, weight_decay: float = 0.0,
+          clip: float = 1.0, eval_every: int = 100, test_examples: int = 256,
+          checkpoint_every: int = 500, config: dict | None = None, progress: bool = True,
+          stop: Any = None) -> History:
     """Train the trainable parameters of a model on a task, by Adam.
 
     model, task       a :class:`minifpt.FPT` or :class:`minifpt.LanguageModel`, or what has
@@ -47,7 +52,7 @@ def train(model, task, steps, batch_size=4, lr=1e-3, seed=0, out=None, *, resume
                       true, the run ends as by Ctrl-C.
 
     While it runs, glibc is told to keep the memory that arrays give back (see
-    ``fast.kept_memory``).
+    ``machine.kept_memory``).
 
     Returns the :class:`History`.  Ctrl-C or SIGTERM ends the run after the step with a checkpoint
     and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and

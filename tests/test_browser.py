@@ -13,7 +13,8 @@ import urllib.request
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "killpg"),
+                                                   reason="needs POSIX signals")]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 
 
@@ -48,7 +49,7 @@ def lab(tmp_path):
         yield url, tmp_path / "lessons"
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(20)
+        server.communicate(timeout=20)
 
 
 def test_first_lesson_runs_in_jupyterlab(lab):

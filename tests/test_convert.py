@@ -17,8 +17,6 @@ from minifpt import functional as F
 from minifpt.files import huggingface, weights
 from minifpt.lab.convert import convert
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "uint8": "U8", "int64": "I64"}

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minifpt
 from minifpt import fast
 from minifpt import functional as F
-
-pytestmark = pytest.mark.filterwarnings("error")
+from minifpt.recurrent import LSTM, LSTMConfig
 
 ULP = 2.0 ** -23
 LARGEST, NORMAL = 3.4028235e38, 1.1754944e-38
@@ -75,6 +75,18 @@ def test_softmax(kind, seed, n):
         largest = np.abs(exactly(dy)).max(axis=-1, keepdims=True)
         within(8, F.softmax_backward(dy, cache), F.softmax_backward(exactly(dy), want_cache),
                largest)
+
+
+def test_softmax_of_all_but_one_masked():
+    """The one has it all, whatever it is, and nothing comes back to anybody."""
+    for x in (0.0, 1e-45, -LARGEST, LARGEST):
+        row = np.array([[-np.inf, x, -np.inf]], np.float32)
+        y, cache = F.softmax(row)
+        np.testing.assert_array_equal(y, [[0, 1, 0]])
+        assert not F.softmax_backward(np.array([[3e38, 1e-45, -7]], np.float32), cache).any()
+        total, cache = F.log_sum_exp(row)
+        assert total == np.float32(x)
+        np.testing.assert_array_equal(F.log_sum_exp_backward(np.ones((1, 1)), cache), [[0, 1, 0]])
 
 
 @rows_of
@@ -145,6 +157,109 @@ def test_layer_norm(module, kind, seed, n):
         within(64, got[0], want[0], largest * want_cache.rstd)
         within(64, got[1], want[1], 3 * n ** 0.5 * largest.max())
         within(64, got[2], want[2], 3 * largest.max())
+
+
+@rows_of
+@drawn
+def test_products(kind, seed, n):
+    """As many ulps as there are terms, of the sum of their sizes, where float32 holds that."""
+    x, rng = rows(kind, seed, n)
+    w, dy = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 2), (3, 2)))
+    b = rng.uniform(-1, 1, 2).astype(np.float32)
+
+    def equal(got, a, b, more=0.0):
+        scale = np.abs(exactly(a)) @ np.abs(exactly(b)) + np.abs(more)
+        want = exactly(a) @ exactly(b) + more
+        within(a.shape[1] + 1, got, np.where(scale < LARGEST, want, np.inf), scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        (y, cache), (scores, kept) = F.linear(x, w, b), F.unembedding(x, w.T)
+        (dx, dw, _), (dh, dtable) = F.linear_backward(dy, cache), F.unembedding_backward(dy, kept)
+    equal(y, x, w, exactly(b))
+    equal(scores, x, w)
+    for got, a, b in ((dx, dy, w.T), (dw, x.T, dy), (dh, dy, w.T), (dtable, dy.T, x)):
+        equal(got, a, b)
+
+
+@rows_of
+@drawn
+def test_sums_and_lookups(kind, seed, n):
+    """An ulp of the result, two with dropout; of a sum over positions, three of its largest term.
+    What is dropped is 0."""
+    x, rng = rows(kind, seed, n)
+    other = x[::-1].copy()
+    want = exactly(x) + other
+    with np.errstate(over="ignore"):
+        within(1, F.residual(x, other)[0], want, np.abs(want))
+        within(1, F.residual_backward(x, other), want, np.abs(want))
+        within(1, fast.residual_backward(x, other.copy()), want, np.abs(want))
+        y, cache = F.positions(x[None], other)
+        within(1, y[0], want, np.abs(want))
+        dx, dw = F.positions_backward(np.stack([x, other]), cache)
+        within(1, dw, want, np.abs(want))
+        y, (mask,) = F.dropout(x, 0.3, rng)
+        kept = mask > 0
+        within(2, y, np.where(kept, exactly(x) * 65536 / (65536 - 19661), 0), np.abs(exactly(y)))
+        y, cache = F.embedding(np.array([1, 0, 1, 1]), x)
+        np.testing.assert_array_equal(y, x[[1, 0, 1, 1]])
+        back = np.stack([x[0], x[1], x[2], -x[0]])
+        table = F.embedding_backward(back, cache)
+    np.testing.assert_array_equal(table[0], x[1])
+    assert not table[2].any()
+    scale = np.abs(exactly(back[[0, 2, 3]])).sum(axis=0)
+    within(3, table[1], np.where(scale < LARGEST, exactly(x[2]), np.inf), scale)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no number is longer than a double")
+@pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-160, 1e-5, 1.0, 60.0, 1e154, 1e307])
+@given(seed=st.integers(0, 2 ** 32 - 1), n=st.sampled_from([1, 2, 7, 40]))
+def test_in_float64(size, seed, n):
+    """The same of float64 at its own edges, against numbers of 64 bits of precision."""
+    x = size * np.random.default_rng(seed).standard_normal((3, n))
+    dy = np.random.default_rng(seed + 1).uniform(-1, 1, (3, n))
+    w, b = np.random.default_rng(seed + 2).uniform(-1, 1, (2, n))
+    largest = np.abs(dy).max(axis=-1, keepdims=True)
+    eps = 2.0 ** -52
+
+    def equal(ulps, got, want, scale):
+        assert got.dtype == np.float64 and np.isfinite(got).all()
+        off = np.abs(got - want) / (eps * np.maximum(scale, 2.3e-308))
+        assert (off <= ulps).all(), f"{off.max():.1f} ulps"
+    long = x.astype(np.longdouble)
+    (y, cache), (want, long_cache) = F.softmax(x), F.softmax(long)
+    equal(4 + np.minimum(long.max(axis=-1, keepdims=True) - long, 700).max(), y, want, want)
+    equal(8, F.softmax_backward(dy, cache), F.softmax_backward(dy, long_cache), largest)
+    (y, cache), (want, long_cache) = F.log_sum_exp(x), F.log_sum_exp(long)
+    equal(4, y, want, np.maximum(np.abs(want), np.abs(long).max(axis=-1, keepdims=True)))
+    for module in (F, fast):
+        (y, cache), (want, long_cache) = module.gelu(x), F.gelu(long)
+        equal(4, y, want, np.abs(long))
+        back = module.gelu_backward(dy.copy(), cache)
+        equal(24, back, F.gelu_backward(dy, long_cache), np.abs(dy))
+        (y, cache), (want, long_cache) = module.layer_norm(x, w, b), F.layer_norm(long, w, b)
+        equal(34, y, want, np.maximum(1.0, np.abs(long_cache.xhat)))
+        equal(32, cache.rstd, long_cache.rstd, long_cache.rstd)
+        back, want = module.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, long_cache)
+        equal(64, back[0], want[0], largest * long_cache.rstd)
+
+
+SMALL = dict(n_layer=2, n_embd=8, n_positions=3)
+TRUNKS = {"gpt2": lambda: minifpt.GPT2(minifpt.GPT2Config(n_head=2, vocab_size=2, **SMALL)),
+          "lstm": lambda: LSTM(LSTMConfig(residual=True, positions=True, **SMALL))}
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+@rows_of
+def test_a_whole_trunk_stays_finite(trunk, kind):
+    """Forward and backward, of three tokens and of one; of half of what there is, as dropout
+    scales it up."""
+    x, rng = rows(kind, 0, 8)
+    x *= 0.5
+    trunk = TRUNKS[trunk]()
+    for tokens in (x[None], x[:, None]):
+        y, cache = trunk.forward(tokens, True, rng)
+        dx = trunk.backward(rng.uniform(-1, 1, y.shape).astype(np.float32), cache)
+        for a in (y, dx, *(p.grad for p in trunk.parameters())):
+            assert np.isfinite(a).all() and a.dtype == np.float32
 
 
 ATTENTIONS = {"simple": (F.attention, F.attention_backward),

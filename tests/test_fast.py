@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minifpt import fast
+import minifpt
+from minifpt import fast, machine
 from minifpt import functional as F
-
-pytestmark = pytest.mark.filterwarnings("error")
 
 TOKENS = [1, 63, 64, 65, 130, 200]
 shapes = st.tuples(st.integers(1, 3), st.sampled_from(TOKENS), st.integers(1, 3),
@@ -159,8 +159,9 @@ def test_attention(size, shape, kind, p, causal):
     with pieces_of(size):
         y, cache = fast.attention(qkv, H, p, one, causal)
         dqkv = fast.attention_backward(dy, cache)
+        small = T <= fast.TILE and B * H * T * T <= fast.TILES
     want, simple = F.attention(qkv, H, p, other, causal)
-    assert isinstance(cache, F.AttentionCache) == (T <= fast.TILE)     # one tile, simple form
+    assert isinstance(cache, F.AttentionCache) == small   # one piece, simple form
     close(y, want, 3 * tolerance)
     close(dqkv, F.attention_backward(dy, simple), 10 * tolerance)
     assert one.bytes(8) == other.bytes(8)
@@ -273,7 +274,7 @@ def test_scores_that_overflow(size, p):
 def on(cores):
     """Within, this machine has so many cores."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "cores", lambda: cores)
+        patch.setattr(machine, "cores", lambda: cores)
         yield
 
 
@@ -282,7 +283,7 @@ def on(cores):
 def test_shared_does_every_piece_once(n, pieces):
     done = []
     with on(n):
-        fast.shared(done.append, list(range(pieces)))
+        machine.shared(done.append, list(range(pieces)))
     assert sorted(done) == list(range(pieces))
 
 
@@ -293,7 +294,7 @@ def test_shared_uses_other_threads():
         together.wait()                                   # passed by two at once, or never
         seen.append(threading.get_ident())
     with on(2):
-        fast.shared(work, [0, 1])
+        machine.shared(work, [0, 1])
     assert len(set(seen)) == 2
 
 
@@ -306,9 +307,165 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     done = []
     with on(cores):
         with pytest.raises(ZeroDivisionError, match=f"piece {bad}"):
-            fast.shared(work, [0, 1, 2, 3])
-        fast.shared(done.append, [0, 1])                  # and the threads still work
+            machine.shared(work, [0, 1, 2, 3])
+        machine.shared(done.append, [0, 1])                  # and the threads still work
     assert sorted(done) == [0, 1]
+
+
+def test_shared_alone():
+    """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
+    seen = []
+    with on(3), machine.one_core:
+        machine.shared(lambda i: seen.append(threading.get_ident()), range(5))
+    assert seen == 5 * [threading.get_ident()]
+    done = []
+    with on(2):
+        machine.shared(lambda i: machine.shared(done.append, [i, i]), range(4))
+    assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_shared_where_no_thread_can_start(monkeypatch):
+    def submit(*args):
+        raise RuntimeError("can't start new thread")
+    monkeypatch.setattr(machine._team(), "submit", submit)
+    done = []
+    with on(4):
+        machine.shared(done.append, range(5))
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_a_helper_has_the_caller_s_settings():
+    """NumPy's answer to an overflow, for one."""
+    together, seen = threading.Barrier(2, timeout=20), []
+
+    def work(i):
+        together.wait()
+        seen.append(np.geterr()["over"])
+    with on(2), np.errstate(over="raise"):
+        machine.shared(work, [0, 1])
+    assert seen == ["raise", "raise"]
+
+
+def test_after_an_interrupt_nothing_runs_on():
+    """What is begun ends, what is not begun never does, and then Ctrl-C comes out."""
+    begun, together = [], threading.Barrier(2, timeout=20)
+
+    def work(i):
+        begun.append(i)
+        if i < 2:
+            together.wait()
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        if i < 2:
+            time.sleep(0.05)
+            begun.append("ended")
+    with on(2), pytest.raises(KeyboardInterrupt):
+        machine.shared(work, range(50))
+    assert "ended" in begun
+    n = len(begun)
+    time.sleep(0.02)
+    assert len(begun) == n
+
+
+@pytest.mark.parametrize("files, group, cores", [
+    ({"cpu.max": "max 100000"}, "/", np.inf), ({"cpu.max": "250000 100000"}, "/", 2.5),
+    ({"a/cpu.max": "max 100000", "cpu.max": "50000 100000"}, "/a", 0.5),
+    ({"a/cpu.max": "300000 100000", "cpu.max": "400000 100000"}, "/a", 3.0),
+    ({"cpu.max": "nonsense"}, "/", np.inf), ({}, "/", np.inf), ({}, None, np.inf)])
+def test_the_quota_of_a_container(tmp_path, files, group, cores):
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / "root" / name).write_text(text + "\n")
+    if group:
+        (tmp_path / "group").write_text(f"0::{group}\n")
+    assert machine.quota(tmp_path / "root", tmp_path / "group") == cores
+
+
+def test_cores_listen_to_the_quota(monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for quota, cores in ((2.0, 2), (2.5, 2), (0.5, 1), (np.inf, 64)):
+        monkeypatch.setattr(machine, "quota", lambda quota=quota: quota)
+        n, why = machine.cores_and_why.__wrapped__()
+        assert n == cores and ("quota" in why) == (n < 64)
+
+
+# ------------------------------------------------------------------------- products
+
+
+@contextmanager
+def products_are_cut():
+    """However small they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "PRODUCT", 1)
+        patch.setattr(fast, "WIDTH", 64)
+        yield
+
+
+@given(st.sampled_from([(1,), (2, 3), (130,), (2, 200)]), st.integers(1, 300), st.integers(1, 300),
+       dtypes, st.tuples(st.booleans(), st.booleans(), st.booleans()), st.integers(1, 4))
+def test_linear(lead, n, m, kind, need, cores):
+    dtype, tolerance = kind
+    x, w, b, dy = (normal(shape, dtype, i) for i, shape in enumerate(
+        [(*lead, n), (n, m), (m,), (*lead, m)]))
+    want, simple = F.linear(x, w, b, need)
+    with products_are_cut(), on(cores):
+        y, cache = fast.linear(x, w, b, need)
+        grads = fast.linear_backward(dy, cache) if cache else None
+    close(y, want, 10 * tolerance)
+    assert (cache is None) == (simple is None)
+    for grad, right in zip(grads or (), F.linear_backward(dy, simple) if simple else (),
+                           strict=True):
+        assert (grad is None) == (right is None)
+        if grad is not None:
+            close(grad, right, 20 * tolerance)
+
+
+@given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), dtypes,
+       st.tuples(st.booleans(), st.booleans()), st.integers(1, 4))
+def test_unembedding(lead, C, V, kind, need, cores):
+    dtype, tolerance = kind
+    x, w, dy = normal((*lead, C), dtype), normal((V, C), dtype, 1), normal((*lead, V), dtype, 2)
+    want, simple = F.unembedding(x, w, need)
+    with products_are_cut(), on(cores):
+        y, cache = fast.unembedding(x, w, need)
+        grads = fast.unembedding_backward(dy, cache) if cache else None
+    close(y, want, 10 * tolerance)
+    assert (cache is None) == (simple is None)
+    for grad, right in zip(grads or (), F.unembedding_backward(dy, simple) if simple else (),
+                           strict=True):
+        assert (grad is None) == (right is None)
+        if grad is not None:
+            close(grad, right, 20 * tolerance)
+
+
+def test_products_that_do_not_fit_say_so():
+    with pytest.raises(ValueError, match="linear: x has shape"):
+        fast.linear(np.zeros((2, 3)), np.zeros((4, 5)), np.zeros(5))
+    with pytest.raises(ValueError, match="unembedding: x has shape"):
+        fast.unembedding(np.zeros((2, 3)), np.zeros((5, 4)))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_number_of_cores_changes_no_bit(dropout):
+    """Of outputs and of gradients, where all that can be cut is cut."""
+    config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=130, n_positions=80, dropout=dropout)
+    model = minifpt.FPT(minifpt.GPT2(config), 3, 2)
+    model.freeze(minifpt.FreezeMask())
+
+    def step():
+        model.zero_grad()
+        y, cache = model.forward(normal((5, 70, 3), np.float32), True, np.random.default_rng(0))
+        model.backward(np.ones_like(y), cache)
+        return y, {name: p.grad for name, p in model.named_parameters()}
+    found = []
+    with products_are_cut(), pieces_of(5000):
+        for cores in (1, 2, 3, 4):
+            with on(cores):
+                found.append(step())
+    for other in found[1:]:
+        np.testing.assert_equal(other, found[0])
 
 
 # -------------------------------------------------------------- settings of the process
@@ -318,7 +475,7 @@ def recorded_setting():
     """A ``ProcessSetting``, and the list of what it did."""
     did = []
 
-    @fast.ProcessSetting
+    @machine.ProcessSetting
     def setting():
         """A docstring."""
         did.append("made")
@@ -371,7 +528,7 @@ def test_setting_under_a_crowd():
     """No thread is ever within while the setting is not made."""
     made, wrong = [0], []
 
-    @fast.ProcessSetting
+    @machine.ProcessSetting
     def setting():
         made[0] += 1
         yield
@@ -463,29 +620,29 @@ def test_setting_after_fork_while_another_thread_holds_its_lock():
 @pytest.fixture
 def blas():
     """(set, get) of BLAS's thread count, which is put back after the test."""
-    if fast._get_threads is None or fast._set_threads is None:
+    if machine._get_threads is None or machine._set_threads is None:
         pytest.skip("NumPy's BLAS is no OpenBLAS")
 
     def put(n):
-        fast._set_threads(n)
-        if fast._get_threads() != n:
+        machine._set_threads(n)
+        if machine._get_threads() != n:
             pytest.skip(f"this OpenBLAS cannot have {n} threads")
-    before = fast._get_threads()
-    yield put, fast._get_threads
-    fast._set_threads(before)
+    before = machine._get_threads()
+    yield put, machine._get_threads
+    machine._set_threads(before)
 
 
 @pytest.mark.parametrize("before", [1, 2])
 def test_single_threaded_blas_restores_the_count(blas, before):
     put, get = blas
     put(before)
-    with fast.single_threaded_blas:
+    with machine.single_threaded_blas:
         assert get() == 1
-        with fast.single_threaded_blas:
+        with machine.single_threaded_blas:
             assert get() == 1
         assert get() == 1
     assert get() == before
-    with pytest.raises(ZeroDivisionError), fast.single_threaded_blas:
+    with pytest.raises(ZeroDivisionError), machine.single_threaded_blas:
         raise ZeroDivisionError
     assert get() == before
     y, cache = fast.attention(normal((2, 70, 12), np.float32), 2)
@@ -499,10 +656,10 @@ def test_single_threaded_blas_restores_the_count(blas, before):
 def test_blas_threads_sets_and_tells(blas, monkeypatch):
     put, get = blas
     put(2)
-    assert fast.blas_threads() == 2
-    assert fast.blas_threads(1) == 1 == get()
-    monkeypatch.setattr(fast, "_get_threads", None)
-    assert fast.blas_threads(2) is None and get() == 1
+    assert machine.blas_threads() == 2
+    assert machine.blas_threads(1) == 1 == get()
+    monkeypatch.setattr(machine, "_get_threads", None)
+    assert machine.blas_threads(2) is None and get() == 1
 
 
 def test_lstm_runs_on_one_core(blas, monkeypatch):
@@ -531,7 +688,7 @@ def test_single_threaded_blas_in_four_threads(blas):
     def work():
         start.wait()
         for _ in range(5):
-            with fast.single_threaded_blas:
+            with machine.single_threaded_blas:
                 fast.attention(normal((2, 70, 12), np.float32), 2)
                 seen.append(get())
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -543,7 +700,7 @@ def test_single_threaded_blas_in_four_threads(blas):
 
 
 def test_without_openblas_nothing_changes(monkeypatch):
-    monkeypatch.setattr(fast, "_set_threads", None)
+    monkeypatch.setattr(machine, "_set_threads", None)
     qkv = normal((2, 70, 12), np.float32)
     close(fast.attention(qkv, 2)[0], F.attention(qkv, 2)[0], 1e-5)
 
@@ -559,8 +716,8 @@ def test_kept_memory():
     def while_it_lives():
         array = np.ones(10_000_000)                       # 80 MB
         return resident() * array[0]
-    with fast.kept_memory:
-        with fast.kept_memory:
+    with machine.kept_memory:
+        with machine.kept_memory:
             most = while_it_lives()
         assert resident() > most - 10                     # kept for the next array
     assert resident() < most - 60
@@ -574,8 +731,8 @@ def test_kept_memory():
 def test_kept_memory_without_glibc(monkeypatch):
     def no_library(name):
         raise OSError("no such library")
-    monkeypatch.setattr(fast.ctypes, "CDLL", no_library)
-    with fast.kept_memory:
+    monkeypatch.setattr(machine.ctypes, "CDLL", no_library)
+    with machine.kept_memory:
         assert np.ones(10).sum() == 10
 
 
@@ -585,16 +742,18 @@ def test_kept_memory_without_glibc(monkeypatch):
     ({"OMP_NUM_THREADS": "many"}, None), ({"OMP_NUM_THREADS": "0"}, None),
     ({"OMP_NUM_THREADS": "9999"}, None)])
 def test_cores_listen_to_the_environment(monkeypatch, variables, most):
-    monkeypatch.setattr(fast.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert fast.cores.__wrapped__() == (most or 3)
+    monkeypatch.setattr(machine, "quota", lambda: np.inf)
+    n, why = machine.cores_and_why.__wrapped__()
+    assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
 def test_blas_kernels_is_one_line():
-    assert fast.blas_kernels().startswith("kernels ") and "\n" not in fast.blas_kernels()
+    assert machine.blas_kernels().startswith("kernels ") and "\n" not in machine.blas_kernels()
 
 
 def test_pieces_are_as_large_as_the_cache_takes():

@@ -13,8 +13,6 @@ from minifpt.fpt import orthogonal
 from minifpt.gpt2 import SHAPES
 from minifpt.gradients import gradcheck_layer
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "input", "output", "pos,input", "ln", "attn,mlp,ln",
          "input.weight,attn,mlp", "attn,mlp,h.1.ln_1.*", "*.bias", "trunk.*", "trunk.h.0.*,pos",
@@ -245,6 +243,19 @@ def test_same_seed_same_bits():
     assert (bits(1)[0] != bits(2)[0]).all() and (bits(1)[0] != bits(1, run=7)[0]).any()
 
 
+def test_a_seed_means_what_it_meant():
+    """Its generator is not to change, or no run could be repeated with a later version."""
+    model, draws = build(np.float32, seed=0), rng([0, 0xF47])
+    np.testing.assert_array_equal(model.input.weight.data,
+                                  orthogonal(draws, 5, 6, 1.41).astype(np.float32))
+    for p in model.output.parameters():
+        want = draws.uniform(-6**-0.5, 6**-0.5, p.data.shape)
+        np.testing.assert_allclose(p.data, want, rtol=1e-6)
+    again = minifpt.FPT(model.trunk, 5, 3)                # the seed that nobody gave
+    np.testing.assert_array_equal(again.input.weight.data, model.input.weight.data)
+    assert again.output_tokens == 1
+
+
 def test_initialisation():
     """Orthogonal input with gain 1.41, output uniform within 1 / sqrt(C), as the paper's."""
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
@@ -346,6 +357,22 @@ def test_optional_keywords_of_a_trunk():
     (SimpleNamespace(config=None, dtype=0, forward=0, backward=0, named_parameters=0),
      "it has no config.n_embd")])
 def test_what_is_no_trunk(trunk, message):
+    with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
+        minifpt.FPT(trunk, 2, 2)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"dtype": "f4"}, "dtype is 'f4', expected np.float32"), ({"dtype": int}, "dtype is <class"),
+    ({"named_parameters": lambda: [("w", np.ones(2))]}, "named_parameters gives something else"),
+    ({"named_parameters": lambda: [["w", layers.Parameter(np.ones(2), "ln")]]},
+     "named_parameters gives something else"),
+    ({"config": SimpleNamespace(n_embd=0)}, "config.n_embd is 0, expected a whole number"),
+    ({"config": SimpleNamespace(n_embd=2.0)}, "config.n_embd is 2.0, expected a whole number")])
+def test_a_trunk_with_one_thing_wrong(wrong, message):
+    trunk = Mixer(6, np.float64)
+    assert minifpt.FPT(trunk, 2, 2)
+    for name, value in wrong.items():
+        setattr(trunk, name, value)
     with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
         minifpt.FPT(trunk, 2, 2)
 

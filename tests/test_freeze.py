@@ -63,6 +63,18 @@ def test_parse_patterns():
         for n, _ in model().named_parameters()}
 
 
+def test_a_pattern_without_a_dot_and_the_text_of_a_mask():
+    mask = FreezeMask.parse("*bias,attn")
+    assert mask == FreezeMask(attn=True, patterns=("*bias",)) and str(mask) == "attn,*bias"
+    assert str(FreezeMask()) == "full" and str(FreezeMask.fpt()) == "attn,mlp"
+
+
+@pytest.mark.parametrize("patterns", ["*.bias", (1,), ("*.bias", None)])
+def test_patterns_that_are_no_tuple_of_texts(patterns):
+    with pytest.raises(ValueError, match="^FreezeMask: patterns is .*, expected a tuple of texts"):
+        FreezeMask(patterns=patterns)
+
+
 @pytest.mark.parametrize("pattern", ["h.1.ln_1.weight", "trunk.h.1.ln_1.weight",
                                      "h.1.ln_1.w*", "trunk.h.[1].ln_1.weight"])
 def test_patterns_with_or_without_the_prefix(pattern):
@@ -80,7 +92,8 @@ def test_parse_errors(text):
 
 
 @pytest.mark.parametrize("text, part", [("fpt,full", "a preset stands alone"), ("", "empty"),
-                                        ("fpt,h.1.ln_1.*", "a preset stands alone")])
+                                        ("fpt,h.1.ln_1.*", "a preset stands alone"),
+                                        ("attn,output-only", "a preset stands alone")])
 def test_presets_stand_alone_and_no_mask_is_empty(text, part):
     with pytest.raises(ValueError, match=f"^freeze: {part}[^\n]*$"):
         FreezeMask.parse(text)

@@ -14,8 +14,6 @@ from hypothesis.extra import numpy as hnp
 from minifpt import functional as F
 from minifpt.gradients import gradcheck
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)
 SEED = st.integers(0, 2**32 - 1)
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)

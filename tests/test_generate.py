@@ -12,8 +12,6 @@ from minifpt import fast
 from minifpt import functional as F
 from minifpt.gpt2 import sample
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 SHAPE = dict(n_layer=2, n_head=2, n_embd=8, n_positions=12, vocab_size=11)
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-10}
 

@@ -22,8 +22,6 @@ from minifpt.gpt2 import standard_normal
 from minifpt.gradients import gradcheck_layer
 from minifpt.layers import ACTIVATIONS
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "attn", "mlp", "ln", "pos", "attn,mlp,ln", "ln,pos", "attn,mlp,h.0.ln_1.*",
          "mlp,*.bias", "h.0.*,wpe.weight", "h.1.*,ln_f.*"]

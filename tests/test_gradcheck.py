@@ -10,8 +10,6 @@ from minifpt import functional as F
 from minifpt.gradients import GradcheckReport, gradcheck, gradcheck_layer
 from minifpt.layers import LayerNorm, Linear
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)

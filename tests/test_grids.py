@@ -17,7 +17,7 @@ from test_data import write_mnist
 from test_plots import png_size
 from test_train import checkpoint, rows, same_checkpoint
 
-from minifpt import Diverged, History, fast, tasks, training
+from minifpt import Diverged, History, machine, tasks, training
 from minifpt.cli import main
 from minifpt.files import data
 from minifpt.files.runs import DIVERGED
@@ -220,17 +220,17 @@ def test_one_error_stops_the_other_runs(tmp_path):
 
 
 def test_each_run_has_one_blas_thread(tmp_path, monkeypatch):
-    if fast._get_threads is None:
+    if machine._get_threads is None:
         pytest.skip("this NumPy has no OpenBLAS")
-    before, seen, step = fast._get_threads(), [], training.step
-    monkeypatch.setattr(training, "step", lambda *a, **kw: (seen.append(fast._get_threads()),
+    before, seen, step = machine._get_threads(), [], training.step
+    monkeypatch.setattr(training, "step", lambda *a, **kw: (seen.append(machine._get_threads()),
                                                             step(*a, **kw))[1])
     try:
-        fast._set_threads(2)
+        machine._set_threads(2)
         grid(tmp_path / "g", executor=ThreadPoolExecutor(2))
-        assert {*seen} == {1} and fast._get_threads() == 2
+        assert {*seen} == {1} and machine._get_threads() == 2
     finally:
-        fast._set_threads(before)
+        machine._set_threads(before)
 
 
 # ------------------------------------------------------------------- the command line
@@ -372,7 +372,7 @@ def test_no_process_outlives_a_command_that_is_killed(serial, tmp_path):
 
 
 @pytest.mark.slow
-@needs_sessions
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's ps")
 def test_a_process_that_is_killed(serial, tmp_path):
     """For want of memory, say: one line, the others stop, and the grid can go on."""
     out = tmp_path / "g"

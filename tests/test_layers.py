@@ -22,8 +22,6 @@ from minifpt.layers import (
     Positions,
 )
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 def rng(seed=0):
     return np.random.default_rng(seed)
@@ -307,6 +305,39 @@ def test_names_and_shapes():
         "ln_2.weight": ((6,), "ln"), "ln_2.bias": ((6,), "ln"),
         "mlp.c_fc.weight": ((6, 24), "mlp"), "mlp.c_fc.bias": ((24,), "mlp"),
         "mlp.c_proj.weight": ((24, 6), "mlp"), "mlp.c_proj.bias": ((6,), "mlp")}
+
+
+def test_what_layers_start_from():
+    """Weights and biases are 0, scales 1; what is not given is GPT-2's, without dropout."""
+    block = Block(2, 1)
+    for layer, groups in ((Linear(2, 3), "mlp"), (LayerNorm(2), "ln"), (Embedding(4, 2), "input"),
+                          (Positions(4, 2), "pos"), (Attention(2, 1), "attn"), (MLP(2), "mlp"),
+                          (block, "ln attn mlp")):
+        for name, p in layer.named_parameters():
+            assert p.group in groups and p.data.dtype == np.float32
+            assert p.trainable and p.grad is None
+            scale = p.group == "ln" and name.endswith("weight")
+            np.testing.assert_array_equal(p.data, np.full(p.data.shape, float(scale)))
+    assert LayerNorm(2).eps == block.ln_1.eps == block.ln_2.eps == 1e-5
+    assert MLP(2).act.name == block.mlp.act.name == "gelu_new"
+    for attn in (Attention(2, 1), block.attn):
+        assert attn.causal is True and attn.dropout == 0
+    assert MLP(2).dropout == block.mlp.dropout == 0
+
+
+def test_positions_begin_with_the_first(randomise):
+    layer = randomise(Positions(7, 6, np.float64))
+    x = rng(1).standard_normal((2, 3, 6))
+    np.testing.assert_array_equal(layer.forward(x)[0], x + layer.weight.data[:3])
+    np.testing.assert_array_equal(layer.forward(x, 4)[0], x + layer.weight.data[4:])
+
+
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
+def test_an_activation_below_which_nothing_learns_keeps_nothing(name):
+    x = rng(1).standard_normal((2, 3))
+    (y, cache), (same, nothing) = (Activation(name).forward(x, need) for need in (True, False))
+    np.testing.assert_array_equal(y, same)
+    assert cache is not None and nothing is None
 
 
 def test_children_are_attributes_and_lists():

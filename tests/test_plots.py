@@ -37,7 +37,6 @@ def png_size(path):
 @pytest.mark.parametrize("histories", [
     {"bit-xor": history()}, {"a": history(), "b": history(9)}, {"one row": history(1)},
     {"no tests": history(tests=False)}], ids=lambda h: next(iter(h)))
-@pytest.mark.filterwarnings("error")
 def test_curves(tmp_path, histories):
     plots.curves(histories, tmp_path / "new" / "c.png")
     width, height = png_size(tmp_path / "new" / "c.png")

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,6 @@ from minifpt.gradients import gradcheck, gradcheck_layer
 from minifpt.lab import compare, plan
 from minifpt.lab.trunks import LSTMSpec, TrunkSpec
 from minifpt.recurrent import LSTM, LSTMConfig, RecurrentBlock
-
-pytestmark = pytest.mark.filterwarnings("error")
 
 BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
@@ -363,6 +362,18 @@ def test_same_seed_same_bits():
     assert (bits(3)["h.0.lstm.weight_ih"] != bits(3)["h.1.lstm.weight_ih"]).all()
 
 
+def test_a_seed_means_what_it_meant():
+    """Its generators are not to change, or no run could be repeated with a later version."""
+    default, drawn = (dict(LSTM(SMALL, *seed).named_parameters()) for seed in ((), (0,)))
+    for name in ("wpe.weight", "h.0.lstm.weight_ih", "h.1.lstm.bias"):
+        got = drawn[name].data
+        np.testing.assert_array_equal(got, default[name].data)
+        draws = np.random.default_rng([0, zlib.crc32(name.encode())])
+        want = (0.02 * draws.standard_normal(got.shape, np.float32) if name == "wpe.weight" else
+                (2 * draws.random(got.shape, np.float32) - 1) / 2)        # 1 / sqrt(4 channels)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("wrong, message", [
     ({"n_layer": 0}, "n_layer is 0"), ({"n_layer": True}, "n_layer is True"),
     ({"n_embd": 2.0}, "n_embd is 2.0"), ({"n_positions": 0}, "n_positions is 0"),
@@ -371,6 +382,8 @@ def test_same_seed_same_bits():
     ({"positions": "yes"}, "positions is yes, expected True or False"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
     ({"initializer_range": 0.0}, "initializer_range is 0.0, expected more than 0"),
+    ({"layer_norm_epsilon": math.inf}, "layer_norm_epsilon is inf"),
+    ({"initializer_range": math.inf}, "initializer_range is inf"),
     ({"initializer_range": math.nan}, "initializer_range is nan")])
 def test_config_errors(wrong, message):
     with pytest.raises(ValueError, match=f"^LSTMConfig: {message}[^\n]*$"):
@@ -388,6 +401,7 @@ def test_forward_errors(trunk, shape, message):
 def test_other_errors():
     with pytest.raises(ValueError, match="^LSTM: dtype is .*, expected float32 or float64$"):
         LSTM(SMALL, dtype=np.float16)
+    assert LSTM(SMALL, dtype="float64").dtype == np.dtype(np.float64)
     y, _ = LSTM(replace(SMALL, positions=False)).forward(np.ones((1, 50, 4), np.float32))
     assert y.shape == (1, 50, 4)                          # without positions there is no limit
 

@@ -304,7 +304,7 @@ def test_attention_command(made, tmp_path, capsys):
     text = capsys.readouterr().out.splitlines()
     assert text[-1] == f"{out} {out.with_suffix('.csv')}"
     assert out.read_bytes().startswith(b"\x89PNG")
-    lines = [*csv.DictReader(out.with_suffix(".csv").open())]
+    lines = [*csv.DictReader(out.with_suffix(".csv").read_text(encoding="utf-8").splitlines())]
     assert len(lines) == 2 * 2 * 4 + 2                    # two runs twice, one reference
     task, model, settings = load_run(folder / "xor")
     x, _ = task.batch(np.random.default_rng(0), 6, "test")
@@ -585,7 +585,8 @@ def test_compare_runs(made, tmp_path, capsys, monkeypatch):
     assert sorted(p.name for p in out.iterdir()) == ["curves.png", "runs.csv", "table.md"]
     assert (out / "table.md").read_text() in text and text.endswith(
         f"{out}: table.md runs.csv curves.png\n")
-    rows = {row["run"]: row for row in csv.DictReader((out / "runs.csv").open())}
+    rows = {row["run"]: row for row in csv.DictReader(
+        (out / "runs.csv").read_text(encoding="utf-8").splitlines())}
     assert [*rows] == ["xor", "xor-1", "xor-full", "memory"]
     for name, row in rows.items():
         history = read_history(name)

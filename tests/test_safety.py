@@ -452,7 +452,7 @@ def test_lessons_import_nothing_from_their_folder(tmp_path, monkeypatch):
 def test_memory_goes_back_to_the_system():
     code = """
 import numpy as np
-from minifpt.fast import kept_memory
+from minifpt.machine import kept_memory
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
 before = resident()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from minifpt.files import tokenizer
 from minifpt.files.tokenizer import BPE, Bytes
 
-pytestmark = pytest.mark.filterwarnings("error")
 byte_pairs = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None,
                                 reason="byte pairs need the library tokenizers")
 

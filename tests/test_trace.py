@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import fast, layers, training
+from minifpt import fast, layers, machine, training
 from minifpt import functional as F
 from minifpt.layers import ACTIVATIONS, Layer, Linear
 
@@ -149,9 +149,9 @@ def test_one_pass_inside_the_trace_the_other_outside(build, T):
 
     def both(forward_inside, backward_inside):
         model.zero_grad()
-        with minifpt.trace(model) if forward_inside else fast.kept_memory as t:
+        with minifpt.trace(model) if forward_inside else machine.kept_memory as t:
             logits, cache = model.forward(x, True, rng(5))
-        with minifpt.trace(model) if backward_inside else fast.kept_memory as t:
+        with minifpt.trace(model) if backward_inside else machine.kept_memory as t:
             model.backward(dlogits, cache)
         return logits, grads_of(model), t
     want = both(False, False)[:2]

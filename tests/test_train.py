@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import cli, fast, files, optim, tasks, training
+from minifpt import cli, files, machine, optim, tasks, training
 from minifpt.files.runs import COLUMNS, Run, locked
 from minifpt.layers import Layer
 from minifpt.tasks import BitMemory, BitXOR
@@ -680,6 +680,10 @@ def undisturbed(weight_file, tmp_path_factory):
     return out
 
 
+needs_timers = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX's timers")
+
+
+@needs_timers
 @pytest.mark.parametrize("first, seed", [("checkpoint.npz", 0), ("checkpoint.npz", 1),
                                          ("config.json", 2)])
 def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, first, seed):
@@ -695,6 +699,7 @@ def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, 
     assert rows(histories[0]) == rows(histories[1])
 
 
+@needs_timers
 def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
     out = tmp_path / "run"
     done = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
@@ -790,7 +795,7 @@ def test_four_models_in_four_threads():
             return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
         except OSError as e:
             return str(e)
-    threads, put = fast._get_threads, fast._set_threads
+    threads, put = machine._get_threads, machine._set_threads
     before = threads and threads()
     try:
         if threads:
@@ -800,7 +805,7 @@ def test_four_models_in_four_threads():
         with ThreadPoolExecutor(5) as pool:
             assert list(pool.map(run, range(5))) == want
         assert (threads and threads()) == (threads and 2)
-        assert fast.single_threaded_blas.users == fast.kept_memory.users == 0
+        assert machine.single_threaded_blas.users == machine.kept_memory.users == 0
     finally:
         if threads:
             put(before)

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from minifpt.files import cache_folder, weights, write_beside
 
-pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
-
 ARRAYS = {"wte.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
           "ln_f.bias": np.array([0.1, -2.5e-4, 3e4], np.float32)}
 CONFIG = {"n_layer": 1, "source": "a test, naïvely"}

@@ -30,7 +30,7 @@ from unittest.mock import patch
 import numpy as np
 
 import minifpt
-from minifpt import fast
+from minifpt import fast, machine
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.lab import timing
@@ -104,7 +104,7 @@ def doubling_seconds(n, dtype=np.float32):
 DTYPES = (np.float32, np.float64)
 widths = [8, 16, 32, 64, 128, 256, 512, 1024]
 lengths = [2 ** k for k in range(2, 25)]
-with fast.single_threaded_blas:
+with machine.one_core:
     rate = {d: np.array([2 * n ** 3 / product_seconds(n, d) for n in widths]) for d in DTYPES}
 speed = {d: np.array([2 * n * d(0).nbytes / doubling_seconds(n, d) for n in lengths])
          for d in DTYPES}
@@ -209,7 +209,7 @@ def measured_operations():
     return found
 
 
-with fast.single_threaded_blas:
+with machine.one_core:
     found = measured_operations()
 fig, (ax,) = figure(width=6.4, height=3.8)
 intensity = np.geomspace(0.05, 300, 100)
@@ -288,7 +288,7 @@ def count_step(batch):
 
 batches = (4, 16, 64)
 counted = {batch: count_step(batch) for batch in batches}
-with fast.single_threaded_blas:
+with machine.one_core:
     costs = {batch: timing.costs(model, task, batch) for batch in batches}
 reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
 
@@ -398,8 +398,9 @@ def most_memory(work):
 print(f"largest difference of y {np.abs(y - fast_y).max():.1e}, "
       f"of dx {np.abs(dx - fast_dx).max():.1e}")
 for module, name in ((F, "simple"), (fast, "fast")):
-    print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
-          f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
+    with machine.one_core:
+        print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
+              f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
 
 # %% [markdown]
 # The two agree to what float32 can hold; only then is the time of interest. (It is that of forward
@@ -413,7 +414,7 @@ pieces = [2 ** k for k in range(8, 22)]
 
 
 def in_pieces(piece):
-    with patch.object(fast, "PIECE", piece):
+    with machine.one_core, patch.object(fast, "PIECE", piece):
         return fastest(lambda: fast.gelu(big), 0.1)
 
 
@@ -483,9 +484,9 @@ for T in (10, 64, 65, 200):
     print(f"T = {T:3}: broken {broken_error(T):.1e}, as it is {attention_error(T):.1e}")
 
 # %% [markdown]
-# At 10 tokens the broken form passes, and at 64 too: where one tile is enough, `fast.attention`
-# calls the simple form, and the broken line never runs. A test of a fast form must reach the fast
-# form. One token more than a tile does.
+# At 10 tokens the broken form passes, and at 64 too: where one small tile is enough,
+# `fast.attention` calls the simple form, and the broken line never runs. A test of a fast form must
+# reach the fast form. One token more than a tile does.
 #
 # ## A second thread
 #
@@ -499,60 +500,63 @@ guess = ...
 
 # %%
 def both(shape, neighbours=0, repeats=25):
-    """Median seconds of a product with one thread and with two, in turn, while ``neighbours``
-    other processes compute as well."""
+    """Median seconds of a product with one thread, with two, and cut into pieces, in turn, while
+    ``neighbours`` other processes compute as well."""
     M, K, N = shape
     a, b = np.ones((M, K), np.float32), np.ones((K, N), np.float32)
     busy = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
     others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(neighbours)]
-    before, found = fast.blas_threads(), {1: [], 2: []}
+    forms = [(1, np.matmul), (2, np.matmul), (1, fast.product)]
+    before, found = machine.blas_threads(), [[] for _ in forms]
     inner = max(1, int(2e6 / (M * K * N)))
     try:
         for _ in range(repeats):
-            for n in found:
-                fast.blas_threads(n)
-                a @ b
+            for (threads, product), seconds in zip(forms, found, strict=True):
+                machine.blas_threads(threads)
+                product(a, b)
                 start = time.perf_counter()
                 for _ in range(inner):
-                    a @ b
-                found[n].append((time.perf_counter() - start) / inner)
+                    product(a, b)
+                seconds.append((time.perf_counter() - start) / inner)
     finally:
-        fast.blas_threads(before)
+        machine.blas_threads(before)
         for other in others:
             other.kill()
             other.wait()
-    return [statistics.median(seconds) for seconds in found.values()]
+    return [statistics.median(seconds) for seconds in found]
 
 
 shapes = {"40 rows": (40, 128, 512), "784 rows": (784, 128, 512), "1024²": (1024, 1024, 1024)}
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-if fast.blas_threads() is None:
+if machine.blas_threads() is None:
     print("This NumPy has no OpenBLAS whose threads can be set.")
 else:
     alone = {name: both(shape) for name, shape in shapes.items()}
     busy = {name: both(shape, neighbours=cores) for name, shape in shapes.items()}
-    one, two = alone["40 rows"]
+    one, two, _ = alone["40 rows"]
     reveal(guess, one / two, "times")
     for state, times_of in (("as it is", alone), ("each core busy", busy)):
-        for name, (one, two) in times_of.items():
-            print(f"{state:15} {name:9} one thread {1e3 * one:8.3g} ms, two {1e3 * two:8.3g} ms: "
-                  f"{one / two:.3g} times as fast with two")
-    print(f"cores that this process may use: {cores}")
+        for name, (one, two, cut) in times_of.items():
+            print(f"{state:15} {name:9} one thread {1e3 * one:8.3g} ms, times as fast: "
+                  f"two threads {one / two:.3g}, cut {one / cut:.3g}")
+    print(f"cores that this process may use: {cores}; minifpt uses {machine.cores()}")
 
 # %% [markdown]
-# Below 1 the second thread does harm. Three things to look for: does a small product gain at all
-# (the threads have to be woken, and wait for each other at the end)? Does a large one come near 2?
-# And what becomes of that when every core has something else to do? A shared product is finished
-# when its *slower* half is. If one of two threads has to wait for its core, the other waits with
-# it. With one core, or on a machine that others use as well, your first three lines may look like
-# the last three, or worse: what runs beside them is then not in our hands.
+# Below 1 the second thread does harm. Three things to look for in "two threads": does a small
+# product gain at all (the threads have to be woken, and wait for each other at the end)? Does a
+# large one come near 2? And what becomes of that when every core has something else to do? A shared
+# product is finished when its *slower* half is. If one of two threads has to wait for its core, the
+# other waits with it. With one core, or on a machine that others use as well, your first three
+# lines may look like the last three, or worse: what runs beside them is then not in our hands.
 #
-# This is why the library computes attention's many small products within
-# `fast.single_threaded_blas`, and why lessons run with one thread. It is the first line of the
-# function, and at its end the number of threads is what it was before:
+# This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
+# itself. It cuts a large product into more pieces than there are cores, and whoever is free takes
+# the next one: a core that is busy with something else takes fewer. A small product is not cut. At
+# "cut" above you see what that gains on your machine, idle and busy.
 
 # %%
-show(fast.attention)
+show(fast.product)
+show(machine.shared)
 
 # %% [markdown]
 # ## Exercises

@@ -112,7 +112,8 @@ class Run:
         wanted = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
                   for key in (name, f"m/{name}", f"v/{name}")}
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Of a damaged file that it opened itself NumPy would leave the closing to chance.
+            with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
                 there = heads(file.zip)
                 state = stored_json(file.zip, "state", MOST_STATE)
                 # What the model has no use for is not read, however large it is.
@@ -176,8 +177,8 @@ def _form(head):
 @contextmanager
 def locked(folder):
     """Within, this process alone writes into a run's folder, which is made where it is not
-    there; a second one gets a ``ValueError``.  A new folder that stays empty is removed, and one
-    of a run that this machine's memory did not hold."""
+    there; a second one gets a ``ValueError``, where folders can be locked (not on Windows).  A new
+    folder that stays empty is removed, and one of a run that this machine's memory did not hold."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -191,8 +192,10 @@ def locked(folder):
         if fcntl:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ValueError(f"{folder}: another run is writing there") from None
+            except OSError:                               # NFS and others: no locks on folders
+                pass
         for left in folder.glob(".*.[0-9]*"):             # by write_beside, when it was killed
             left.unlink(missing_ok=True)
         yield

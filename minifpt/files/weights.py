@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..fast import shared
+from ..machine import shared
 from . import (
     DAMAGE,
     cache_folder,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..fast import kept_memory
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config
+from ..machine import kept_memory
 from ..optim import Adam
 from ..training import TEST_BATCH
 from ..training import step as training_step

@@ -24,7 +24,7 @@ def are_runs(words):
     that names a task is one, even where there is a folder of that name.  Raises ``ValueError``
     for a mixture."""
     folders = [word for word in words if word not in tasks.names() and (
-        Path(word).is_dir() or ("/" in word and ".py:" not in word))]
+        Path(word).is_dir() or (Path(word).name != word and ".py:" not in word))]
     if folders and len(folders) < len(words):
         other = next(word for word in words if word not in folders)
         raise ValueError(f"compare: {folders[0]} is the folder of a run, {other} is none: expected "

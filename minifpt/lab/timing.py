@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import fast, layers, training
+from .. import fast, layers, machine, training
 from .. import functional as F
 from ..optim import Adam
 from ..tracing import OPEN, OPERATIONS
@@ -104,7 +104,7 @@ def costs(model, task, batch_size, seconds=1.0, seed=0):
     if not OPEN.acquire(blocking=False):                  # operations are replaced for all
         raise ValueError("timing: a trace is open; close it first")
     found = []
-    with ExitStack() as undo, fast.kept_memory:
+    with ExitStack() as undo, machine.kept_memory:
         undo.callback(OPEN.release)
         clock = _Clock(memory=True)
         _replace(undo, clock, optimizer)

@@ -27,8 +27,8 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 from .. import __version__
-from ..fast import single_threaded_blas
 from ..files import one_line
+from ..machine import one_core
 
 PATIENCE = 10                                             # seconds to wait for a cluster's answer
 
@@ -116,7 +116,7 @@ def work(job, sign):
     if sign not in KEPT:                                  # data may have changed since another grid
         KEPT.clear()
     try:
-        with single_threaded_blas:
+        with one_core:
             return job(stop=Stop(sign), kept=KEPT.setdefault(sign, {}))
     except KeyboardInterrupt:                             # which would end a worker of Dask
         return None

@@ -7,6 +7,7 @@ See :class:`Task` for what each of them has.
 """
 
 import inspect
+from typing import Any
 
 from .base import DEFAULTS, Choices, Task, check_task
 from .bits import BitMemory, BitXOR
@@ -39,7 +40,7 @@ def task_class(name):
     return TASKS[name]
 
 
-def get(name, **options):
+def get(name: str, **options: Any) -> Choices:
     """The task called ``name``.  Raises ``ValueError`` for a name or option that is none."""
     return make(task_class(name), name, options)
 

@@ -1,6 +1,8 @@
 """What a task is, and what the built-in ones share."""
 
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from .. import functional as F
 from ..checks import array, generator, whole
@@ -30,14 +32,15 @@ class Task(Protocol):
     output_dim: int
     output_tokens: int
 
-    def batch(self, rng, size, split):
+    def batch(self, rng: np.random.Generator, size: int, split: str
+              ) -> tuple[np.ndarray, np.ndarray]:
         """``size`` examples of the split "train" or "test", drawn from ``rng``: x float32
         (B, tokens, input_dim), or ids (B, tokens), and y integer (B, ...)."""
 
-    def loss(self, logits, y):
+    def loss(self, logits: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
         """logits (B, output_tokens, output_dim) -> a float, and dlogits of the same shape."""
 
-    def accuracy(self, logits, y):
+    def accuracy(self, logits: np.ndarray, y: np.ndarray) -> float:
         """The share that is right, a float in 0 ... 1."""
 
 
@@ -67,6 +70,13 @@ class Choices:
     the arguments for.
     """
 
+    name: str
+    input_dim: int
+    tokens: int
+    output_dim: int
+    output_tokens: int
+    classes: int
+    options: dict[str, Any]
     defaults, ids = DEFAULTS, False
     splits = "train", "test"                              # and "validation", where there is one
 

@@ -1,0 +1,245 @@
+"""Where it is not Linux: in a browser, on Windows, with another BLAS.  What each lacks is taken
+away here."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path, PureWindowsPath
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import cli, fast, machine, optim
+from minifpt import functional as F
+from minifpt.files import runs
+from minifpt.lab import runs_table
+from minifpt.lab.compare import Arm
+from minifpt.lab.trunks import TrunkSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+LINE = ["--models", "random:1x2x8", "--steps", "4", "--batch-size", "2", "--seeds", "2", "--out"]
+
+# What runs as a process starts, in those that it starts as well.
+ANYWHERE = """
+import os, signal, sys, warnings
+for module in ("fcntl", "resource", "pwd", "grp"):
+    sys.modules[module] = None
+for name in ("sched_getaffinity", "register_at_fork", "fork", "forkpty", "killpg", "mkfifo"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("pthread_sigmask", "setitimer", "SIGHUP"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+warnings.filterwarnings("error", category=EncodingWarning, module="minifpt")
+"""
+BROWSER = ANYWHERE + """
+import ctypes, threading
+def start(self):
+    raise RuntimeError("can't start new thread")
+threading.Thread.start = start
+sys.modules["_multiprocessing"] = None
+class Library:
+    def __init__(self, name):
+        pass
+ctypes.CDLL = Library
+"""
+
+
+def elsewhere(tmp_path, lacks, *args, **env):
+    """Python's output, run in another folder where this is lacking; text is ASCII by default."""
+    (tmp_path / "lacks").mkdir(exist_ok=True)
+    (tmp_path / "lacks" / "sitecustomize.py").write_text(lacks, encoding="utf-8")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "lacks"), str(ROOT)]),
+                        "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
+                        "PYTHONWARNDEFAULTENCODING": "1", **env}
+    done = subprocess.run([sys.executable, *map(str, args)], cwd=tmp_path, env=env, timeout=120,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def no_threads(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+# --------------------------------------------------------------------------- a browser's Python
+
+
+IN_A_BROWSER = """
+import minifpt
+from minifpt import optim
+from minifpt.files import runs
+optim.MANY = 1                                            # Adam shares its work at any size
+trunk = minifpt.GPT2(minifpt.GPT2Config(2, 2, 8, 16, dropout=0.1))
+pretrained = minifpt.GPT2.from_pretrained("minigpt-language")
+task = minifpt.tasks.get("bit-xor", n=2)
+model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+minifpt.train(model, task, 3, lr=1e-2, out="run", weight_decay=0.1, progress=False)
+found = [runs.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
+"""
+
+
+def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
+    """To the same bits as here, without threads, ctypes' libraries, locks or forks."""
+    monkeypatch.setattr(optim, "MANY", optim.MANY)        # put back afterwards
+    monkeypatch.chdir(tmp_path)
+    here = {}
+    exec(IN_A_BROWSER, here)
+    (tmp_path / "run").rename(tmp_path / "here")
+    told = elsewhere(tmp_path, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
+                     "ignore::EncodingWarning", "-c",
+                     IN_A_BROWSER + "print(found)")
+    assert told == f"{here['found']}\n"
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_core_where_no_thread_starts(no_threads, monkeypatch):
+    assert machine.cores_and_why.__wrapped__()[0] == 1
+    monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
+    done = []
+    machine.shared(done.append, [3, 1, 2])
+    assert done == [3, 1, 2]
+    assert minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8), seed=0).wpe.weight.data.any()
+
+
+def test_cores_where_the_system_tells_none_of_a_process(monkeypatch):
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for told, cores in ((5, 5), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda told=told: told)
+        assert machine.cores_and_why.__wrapped__()[0] == cores
+
+
+# ---------------------------------------------------------------------- another C, another BLAS
+
+
+@pytest.mark.parametrize("error", [None, OSError("no such library"), TypeError("not None")],
+                         ids=["lacks it", "no library", "Windows"])
+def test_without_mallopt(monkeypatch, error):
+    def library(name):
+        if error:
+            raise error
+        return types.SimpleNamespace(malloc=None)
+    monkeypatch.setattr(machine.ctypes, "CDLL", library)
+    with machine.kept_memory, machine.kept_memory:
+        assert np.ones(10).sum() == 10
+
+
+@pytest.fixture(params=["it has other names", "it cannot be opened", "it is no file"])
+def other_blas(request, monkeypatch):
+    """NumPy's BLAS is no OpenBLAS, as on a Mac."""
+    if request.param == "it is no file":                  # built into Python
+        monkeypatch.delattr(np.linalg._umath_linalg, "__file__")
+
+    def library(name):
+        if request.param == "it cannot be opened":
+            raise OSError("no such library")
+        return types.SimpleNamespace(cblas_sgemm=None)
+    monkeypatch.setattr(machine.ctypes, "CDLL", library)
+    for name in ("get", "set"):
+        monkeypatch.setattr(machine, f"_{name}_threads", machine._openblas(f"{name}_num_threads"))
+
+
+def test_another_blas(other_blas, capsys):
+    assert machine._get_threads is machine._set_threads is machine.blas_threads(2) is None
+    assert machine.blas_kernels() == "kernels unknown"
+    qkv = np.random.default_rng(0).standard_normal((2, 70, 12))
+    y, cache = fast.attention(qkv, 2)
+    np.testing.assert_allclose(y, F.attention(qkv, 2)[0], rtol=1e-9, atol=1e-12)
+    assert fast.attention_backward(y, cache).shape == qkv.shape
+    assert cli.main(["info"]) == 0 and "kernels unknown" in capsys.readouterr().out
+
+
+def test_a_setting_where_nothing_forks(monkeypatch):
+    monkeypatch.delattr(os, "register_at_fork", raising=False)
+    did = []
+
+    @machine.ProcessSetting
+    def setting():
+        did.append("made")
+        yield
+        did.append("undone")
+    with setting:
+        assert did == ["made"]
+    assert did == ["made", "undone"]
+
+
+# ---------------------------------------------------------------------------------- Windows' files
+
+
+def test_a_run_where_there_is_no_fcntl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with runs.locked(tmp_path / "run"), runs.locked(tmp_path / "run"):
+        (tmp_path / "run" / ".metrics.csv.123").write_bytes(b"")
+    with runs.locked(tmp_path / "run"):
+        assert not [*(tmp_path / "run").iterdir()]
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    """A second writer is not refused there, and a first one even less."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(handle, how):
+        raise OSError(number, os.strerror(number))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with runs.locked(tmp_path / "run"):
+        (tmp_path / "run" / "config.json").write_bytes(b"")
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("text, kind, name", [
+    (r"C:\my work\mine.py:Walk", "own", r"C:\my work\mine.py:Walk"),
+    (r"C:\weights\w.npz", "weights", r"C:\weights\w.npz"),
+    (r"\\server\share\gpt2", "weights", r"\\server\share\gpt2"),
+    (r"statistics:C:\weights\w.npz", "statistics", r"C:\weights\w.npz"),
+    ("random:1x4x256@0.55", "random", "1x4x256")])
+def test_models_by_windows_paths(text, kind, name):
+    spec = TrunkSpec.parse(text)
+    assert (spec.kind, spec.name) == (kind, name)
+
+
+@given(text=st.text(st.sampled_from(r"""C:\/ab*?<>|"'+=,.@1é~"""), min_size=1), full=st.booleans())
+@example(text=r"C:\w\mine.py:Walk", full=True)
+def test_a_model_s_folder_can_be_made_on_windows(text, full):
+    spec = TrunkSpec(text, "weights", text)
+    assert not {*spec.folder} & {*'<>:"/\\|?*'}
+    name = Arm("random:1x4x256@0.5", "attn,h.*.ln_1.*" if full else "fpt").folder
+    assert not {*name} & {*'<>:"/\\|?*'} and PureWindowsPath(name).name == name
+
+
+def test_run_folders_by_windows_paths(monkeypatch):
+    class WindowsPath(PureWindowsPath):
+        def is_dir(self):
+            return False
+    monkeypatch.setattr(runs_table, "Path", WindowsPath)
+    assert runs_table.are_runs([r"runs\bit-xor", r"C:\runs\digits", "runs/listops"])
+    assert not runs_table.are_runs(["bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk"])
+
+
+@pytest.mark.slow
+def test_a_grid_of_two_processes_on_windows(tmp_path, capsys):
+    """Spawned, without POSIX's signals, locks and text encoding; the same table as here."""
+    assert cli.main(["compare", "bit-xor", *LINE, tmp_path / "here"]) == 0
+    here = capsys.readouterr().out
+    told = elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "compare", "bit-xor", *LINE,
+                     tmp_path / "there", "--jobs", 2)
+    assert told == here.replace("here", "there")
+    files = {p.relative_to(tmp_path / "there") for p in (tmp_path / "there").rglob("*")}
+    assert files == {p.relative_to(tmp_path / "here") for p in (tmp_path / "here").rglob("*")}
+
+
+@pytest.mark.slow
+def test_a_reader_s_own_file_on_windows(tmp_path):
+    elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "new", "mine.py")
+    assert "linear" in elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "check", "mine.py")
