@@ -239,6 +239,12 @@ def test_a_checkpoint_that_no_run_wrote(run, change):
         np.testing.assert_array_equal(p.data, old)
 
 
+@pytest.mark.parametrize("norms", [None, 3, [], [3], [[]], [["x"]], [[0.0]] * 2, {"a": 1}])
+def test_norms_that_no_run_wrote(run, norms):
+    damage(run, lambda s: s.update(norms=norms))
+    refused("checkpoint.npz: has no norm of each gradient for each row", resume, run)
+
+
 @pytest.mark.parametrize("change, match", [
     (lambda a: a.pop("m/output.bias"), "'m/output.bias' has no array, the model wants shape"),
     (lambda a: a.pop("v/output.bias"), "'v/output.bias' has no array, the model wants shape"),

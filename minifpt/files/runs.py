@@ -138,7 +138,9 @@ class Run:
                     raise ValueError(f"{path}: '{key}' holds numbers that no run comes to")
         unknown = [np.nan] * len(self.named())
         norms = state.get("norms", [unknown for _ in state["history"]])
-        if [*map(len, norms)] != [len(unknown)] * len(state["history"]):
+        if not (isinstance(norms, list) and len(norms) == len(state["history"]) and all(
+                isinstance(row, list) and len(row) == len(unknown)
+                and all(type(norm) is float for norm in row) for row in norms)):
             raise ValueError(f"{path}: has no norm of each gradient for each row of its history")
         for i, (name, p) in enumerate(self.named()):
             p.data[...] = arrays[name]
