@@ -359,7 +359,7 @@ def test_settings_of_another_kind(run, change, match):
 
 
 @pytest.mark.parametrize("column", ["test_accuracy", "test_loss", "seconds"])
-@pytest.mark.parametrize("number", ["", "nan", "inf"])
+@pytest.mark.parametrize("number", ["", "nan", "inf", "-1e308"])
 def test_a_table_of_runs_holds_numbers(run, column, number):
     rows = minifpt.History.load(run / "metrics.csv")
     rows[-1][column] = float(number) if number else None
