@@ -239,6 +239,12 @@ def test_a_checkpoint_that_no_run_wrote(run, change):
         np.testing.assert_array_equal(p.data, old)
 
 
+@pytest.mark.parametrize("norms", [None, 3, [], [3], [[]], [["x"]], [[0.0]] * 2, {"a": 1}])
+def test_norms_that_no_run_wrote(run, norms):
+    damage(run, lambda s: s.update(norms=norms))
+    refused("checkpoint.npz: has no norm of each gradient for each row", resume, run)
+
+
 @pytest.mark.parametrize("change, match", [
     (lambda a: a.pop("m/output.bias"), "'m/output.bias' has no array, the model wants shape"),
     (lambda a: a.pop("v/output.bias"), "'v/output.bias' has no array, the model wants shape"),
@@ -263,7 +269,7 @@ def test_what_does_not_fit_is_not_read(run):
     path, head = run / "checkpoint.npz", io.BytesIO()
     with np.load(path) as file:
         arrays = dict(file)
-    big = np.zeros(10 ** 8, "u1")
+    big = np.zeros(3 * 10 ** 7, "u1")
     np.savez_compressed(run / "big", **arrays | {"output.bias": big, "more": big})
     np.lib.format.write_array_header_1_0(head, {"shape": (10 ** 9,), "fortran_order": False,
                                                 "descr": "<f4"})
@@ -278,7 +284,7 @@ def test_what_does_not_fit_is_not_read(run):
                            ("lies.npz", "'output.bias' should have 1,000,000,000 numbers")):
             shutil.copy(run / name, path)
             refused(part, resume, run)
-        assert tracemalloc.get_traced_memory()[1] < 3e7
+        assert tracemalloc.get_traced_memory()[1] < 2e7
     finally:
         tracemalloc.stop()
 
@@ -327,7 +333,8 @@ def test_damaged_settings(run, text):
 
 @pytest.mark.parametrize("text", [
     "", "step\n1\n", "{head}1,2,3\n", "{head}x,,,,,\n", "{head},1,1,1,1,1\n", "{head}1,[],,,,\n",
-    "{head}1,1,1,1,1,1,1\n", "{head}1," + "1" * 200_000 + ",,,,\n", "{head}1,\0,,,,\n"])
+    "{head}1,1,1,1,1,1,1\n", "{head}-1,,,,,\n", f"{{head}}{BIG},,,,,\n",
+    "{head}1," + "1" * 200_000 + ",,,,\n", "{head}1,\0,,,,\n"])
 def test_damaged_metrics(tmp_path, text):
     path = tmp_path / "metrics.csv"
     path.write_text(text.format(head=",".join(runs.COLUMNS) + "\n"))
@@ -336,6 +343,9 @@ def test_damaged_metrics(tmp_path, text):
 
 @pytest.mark.parametrize("change, match", [
     ({"source": 3}, "run: its task cannot be made again: .*'3'"),
+    ({"source": "x" * 99 + ".py:a"}, "run: its task cannot be made again: .*; paths are as"),
+    ({"options": {"x" * 999: 3}}, "run: its task cannot be made again"),
+    ({"task": "x" * 999}, "run: its task was 'xxx.*, bit-xor now makes 'bit-xor'"),
     ({"model": "random:0x0x0x0"}, "run: its model cannot be made again: --model random:0x0x0x0"),
     ({"task": ["x" * 500]}, r"config.json: has \['xxx.{1,60} for 'task': it is damaged")])
 def test_settings_of_another_kind(run, change, match):
@@ -343,14 +353,13 @@ def test_settings_of_another_kind(run, change, match):
         "source": "bit-xor", "model": "random:1x2x8", "freeze": "fpt", "dropout": 0.1,
         "trunk_crc": "0"}
     (run / "config.json").write_text(json.dumps(settings | change))
-    refused(match, run_folders.load_run, run)
-    if "source" not in change:
-        what = "was its model" if "model" in change else "has"
-        refused(what, runs_table.compare_runs, run / "out", [run])
+    refused(match, run_folders.load_run, run, kind=(ValueError, FileNotFoundError))
+    if "model" in change:
+        refused("was its model", runs_table.compare_runs, run / "out", [run])
 
 
 @pytest.mark.parametrize("column", ["test_accuracy", "test_loss", "seconds"])
-@pytest.mark.parametrize("number", ["", "nan", "inf"])
+@pytest.mark.parametrize("number", ["", "nan", "inf", "-1e308"])
 def test_a_table_of_runs_holds_numbers(run, column, number):
     rows = minifpt.History.load(run / "metrics.csv")
     rows[-1][column] = float(number) if number else None

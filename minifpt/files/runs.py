@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from ..checks import whole
 from . import (
     DAMAGE,
     csv_text,
@@ -46,8 +47,11 @@ class History(list):
                 reader = csv.DictReader(f, restval="missing")
                 if reader.fieldnames != COLUMNS:
                     raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-                return cls({k: int(v) if k == "step" else float(v) if v != "" else None
+                rows = cls({k: int(v) if k == "step" else float(v) if v != "" else None
                             for k, v in row.items()} for row in reader)
+            for row in rows:
+                whole("a row", "step", row["step"])
+            return rows
         except (*DAMAGE, csv.Error) as e:
             raise ValueError(f"{path}: not the history of a run, or damaged ({one_line(e)})"
                              ) from None
@@ -134,7 +138,9 @@ class Run:
                     raise ValueError(f"{path}: '{key}' holds numbers that no run comes to")
         unknown = [np.nan] * len(self.named())
         norms = state.get("norms", [unknown for _ in state["history"]])
-        if [*map(len, norms)] != [len(unknown)] * len(state["history"]):
+        if not (isinstance(norms, list) and len(norms) == len(state["history"]) and all(
+                isinstance(row, list) and len(row) == len(unknown)
+                and all(type(norm) is float for norm in row) for row in norms)):
             raise ValueError(f"{path}: has no norm of each gradient for each row of its history")
         for i, (name, p) in enumerate(self.named()):
             p.data[...] = arrays[name]

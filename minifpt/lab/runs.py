@@ -1,6 +1,7 @@
 """A run's folder read back: its task, its model, its settings."""
 
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def make_again(folder, settings):
     name = str(settings.get("source") or settings["task"])
     task = _made(folder, "its task", lambda: make_task(name, options))
     if task.name != settings["task"]:
-        raise ValueError(f"{folder}: its task was '{settings['task']}', {name} now makes "
+        raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
     return Validation(task) if validation else task
 
@@ -98,7 +99,9 @@ def _made(folder, what, make):
     try:
         return make()
     except FileNotFoundError as e:
-        raise FileNotFoundError(f"{folder}: {what} cannot be made again: {e}; paths are as they "
+        raise FileNotFoundError(f"{folder}: {what} cannot be made again: "
+                                f"{shorten(str(e), 300)}; paths are as they "
                                 "were where it was trained: start there") from None
     except ValueError as e:
-        raise ValueError(f"{folder}: {what} cannot be made again: {e}") from None
+        raise ValueError(f"{folder}: {what} cannot be made again: {shorten(str(e), 300)}"
+                         ) from None

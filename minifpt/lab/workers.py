@@ -26,6 +26,8 @@ from dataclasses import replace
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
+from tqdm import tqdm
+
 from .. import __version__
 from ..files import one_line
 from ..machine import one_core
@@ -141,12 +143,19 @@ def pool_work(job, sign):
 
 
 def follow_parent(sign):
-    """Ends this process when the one that started it was killed: its run stops first."""
+    """Ends this process when the one that started it was killed, or its grid has stopped: its run
+    stops first.  A stopped grid's processes are told to end, too, but one that was killed while it
+    waited for work has taken the lock of the queue with it, in which the others would wait."""
     def follow():
-        parent_process().join()
+        while parent_process().is_alive() and sign.exists():
+            parent_process().join(1)
         sign.unlink(missing_ok=True)
+        with BUSY:                                        # then its result is on its way, and
+            pass
+        time.sleep(2 * parent_process().is_alive())       # most end by themselves
         with BUSY:
             os._exit(1)
+    tqdm.set_lock(threading.RLock())                      # its own for processes outlives a kill
     threading.Thread(target=follow, daemon=True).start()
 
 

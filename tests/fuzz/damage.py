@@ -87,7 +87,7 @@ def of_text(rng, raw):
         if kind == 3:
             del lines[i]
         elif kind == 4:
-            lines[i:i] = [lines[j]] * rng.choice((1, 1, 2, 1000))
+            lines[i:i] = [lines[j]] * rng.choice((1, 1, 2, 1000 if len(lines[j]) < 500 else 3))
         elif kind == 5:
             lines[i], lines[j] = lines[j], lines[i]
         elif kind == 6:
@@ -233,9 +233,10 @@ def of_npy(rng, npy):
                 lambda a: np.concatenate([a, a])))(np.atleast_1d(array))
         elif kind == 2:
             array = rng.choice((
-                lambda a: a.astype("U3"), lambda a: np.array([Bomb()]), lambda a: a.astype("S"),
+                lambda a: np.zeros(a.shape, "U3"), lambda a: np.array([Bomb()]),
                 *[lambda a, d=d: np.zeros(a.shape, d) for d in (
-                    "f2", "f8", ">f4", "i4", "u1", "?", "c8", "M8[s]", "f4,f4", "V3", "O")]))(array)
+                    "f2", "f8", ">f4", "i4", "u1", "?", "c8", "M8[s]", "f4,f4", "V3", "S3",
+                    "O")]))(array)
         else:
             return lying(rng, array)
     f = io.BytesIO()
