@@ -266,7 +266,8 @@ def forked(module, files, plugin, *args, tree=None, limit=600.0):
                 plugin = plugin(module, note, *args)
                 status = int(pytest.main(
                     ["-x", "-q", "--tb=no", "--capture=sys", "-p", "no:xdist", "-p",
-                     "no:cacheprovider", "-o", "addopts=", "-m", "not oracle and not slow",
+                     "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-o",
+                     "addopts=", "-m", "not oracle and not slow",
                      *(f"tests/test_{name}.py" for name in files.split())], plugins=[plugin]))
                 plugin.note.write_text(json.dumps([plugin.failed, plugin.found]))
                 os._exit(status)
