@@ -248,7 +248,7 @@ class Server(Order):
         return True
 
 
-def forked(module, files, plugin, *args, tree=None, limit=600.0):
+def forked(module, files, plugin, *args, tree=None):
     """Run pytest on test files in a fork, with the module mutated if ``tree`` is given; as
     :func:`waited`."""
     with tempfile.TemporaryDirectory() as folder:
@@ -262,28 +262,27 @@ def forked(module, files, plugin, *args, tree=None, limit=600.0):
                 for number in (0, 1, 2):
                     os.dup2(nowhere, number)
                 if tree is not None:
+                    signal.setitimer(signal.ITIMER_REAL, 24 * LIMIT)      # for the import
                     sys.meta_path.insert(0, Mutated(module, tree))
                 plugin = plugin(module, note, *args)
                 status = int(pytest.main(
                     ["-x", "-q", "--tb=no", "--capture=sys", "-p", "no:xdist", "-p",
-                     "no:cacheprovider", "-o", "addopts=", "-m", "not oracle and not slow",
+                     "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-o",
+                     "addopts=", "-m", "not oracle and not slow",
                      *(f"tests/test_{name}.py" for name in files.split())], plugins=[plugin]))
                 plugin.note.write_text(json.dumps([plugin.failed, plugin.found]))
                 os._exit(status)
             os._exit(pytest.ExitCode.INTERNAL_ERROR)
-        return waited(child, note, limit)
+        return waited(child, note)
 
 
-def waited(child, note, limit=600.0):
+def waited(child, note):
     """(exit status or "time", the first test that failed, what :class:`Order` found)."""
-    end = time.monotonic() + limit
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
-        time.sleep(0.005)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)                  # with all that its tests started
-    code = os.waitstatus_to_exitcode((done if done != (0, 0) else os.waitpid(child, 0))[1])
+        os.killpg(child, signal.SIGKILL)                  # what its tests started
     failed, found = json.loads(note.read_text()) if note.exists() else (None, {})
-    return "time" if code in (-signal.SIGALRM, -signal.SIGKILL) else code, failed, found
+    return "time" if code == -signal.SIGALRM else code, failed, found
 
 
 def run(module, chosen, tree, say):
@@ -292,7 +291,8 @@ def run(module, chosen, tree, say):
         if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
             return
         say(what, failed or ("too long" if status == "time" else f"exit status {status}"))
-        killed.open("a").write(what + "\n")
+        with open(killed, "a") as f:
+            f.write(what + "\n")
 
     with tempfile.TemporaryDirectory() as folder:
         killed = Path(folder, "killed")
@@ -302,7 +302,7 @@ def run(module, chosen, tree, say):
             if status != 0:
                 raise SystemExit(f"{module}: without a mistake, {failed or 'a test'} fails")
             quick = {what: m for what, m in chosen.items() if m[3] is not None}
-            status, *_ = forked(module, files, Server, usual, tree, quick, done, limit=1e6)
+            status, *_ = forked(module, files, Server, usual, tree, quick, done)
             if status not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise SystemExit(f"{module}: the tests ended with status {status}")
             for what, mutant in chosen.items():
@@ -329,6 +329,11 @@ EQUIVALENT = [
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
     ("layers", r"F\.residual\(x, (a|m)\) -> F\.residual\(\1, x\)", "a sum; only a trace tells"),
     ("layers", r"^__repr__: 0 -> ", "the width of no rows"),
+    ("gpt2", r"1e\+30 -> 1.01e\+30", "a bound that nothing comes near"),
+    ("gpt2", r"^perplexity: 22 -> 2\d$", "how many logits at once: speed only"),
+    ("fast", r"^: \d+ -> ", "the size of a piece: speed only"),
+    ("tracing", r"^recorded: reversed\(", "two runs do not leave one and the same cache"),
+    ("tracing", r"^_ran_back: g if g.shape == .* -> g\[:, -", "the last of all tokens are all"),
     ("optim", r"^(__init__)?: (1 << 1[58]|1|15|18|8) -> ", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
     ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),

@@ -159,9 +159,10 @@ def test_layer_norm(module, kind, seed, n):
         within(64, got[2], want[2], 3 * largest.max())
 
 
+@pytest.mark.parametrize("module", [F, fast])
 @rows_of
 @drawn
-def test_products(kind, seed, n):
+def test_products(module, kind, seed, n):
     """As many ulps as there are terms, of the sum of their sizes, where float32 holds that."""
     x, rng = rows(kind, seed, n)
     w, dy = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 2), (3, 2)))
@@ -172,8 +173,9 @@ def test_products(kind, seed, n):
         want = exactly(a) @ exactly(b) + more
         within(a.shape[1] + 1, got, np.where(scale < LARGEST, want, np.inf), scale)
     with np.errstate(over="ignore", invalid="ignore"):
-        (y, cache), (scores, kept) = F.linear(x, w, b), F.unembedding(x, w.T)
-        (dx, dw, _), (dh, dtable) = F.linear_backward(dy, cache), F.unembedding_backward(dy, kept)
+        (y, cache), (scores, kept) = module.linear(x, w, b), module.unembedding(x, w.T)
+        dx, dw, _ = module.linear_backward(dy, cache)
+        dh, dtable = module.unembedding_backward(dy, kept)
     equal(y, x, w, exactly(b))
     equal(scores, x, w)
     for got, a, b in ((dx, dy, w.T), (dw, x.T, dy), (dh, dy, w.T), (dtable, dy.T, x)):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 import weakref
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gpt2 import standard_normal
+from minifpt.gpt2 import SHAPES, standard_normal
 from minifpt.gradients import gradcheck_layer
 from minifpt.layers import ACTIVATIONS
 
@@ -55,6 +56,36 @@ def thaw(lm):
 
 def rng(seed=0):
     return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("name, parameters", [
+    ("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080),
+    ("gpt2-xl", 1_557_611_200)])
+def test_the_shapes_are_openai_s(name, parameters):
+    """As many parameters as their checkpoints have, and 64 channels a head."""
+    c = minifpt.GPT2Config(**SHAPES[name])
+    C = c.n_embd
+    block = 12 * C * C + 13 * C
+    assert (c.vocab_size + c.n_positions) * C + c.n_layer * block + 2 * C == parameters
+    assert C == 64 * c.n_head
+
+
+def test_the_shape_of_the_weights_that_ship():
+    assert SHAPES["minigpt"] == dict(n_layer=6, n_head=4, n_embd=128, n_positions=256,
+                                     vocab_size=256)
+
+
+def test_a_seed_means_what_it_meant():
+    """Its generators are not to change, or no run could be repeated with a later version."""
+    default, drawn = minifpt.LanguageModel(config()), minifpt.LanguageModel(config(), 0)
+    want = dict(drawn.named_parameters())
+    for name, p in default.named_parameters():
+        np.testing.assert_array_equal(p.data, want[name].data)
+    for name, std in (("wte.weight", 0.02), ("wpe.weight", 0.02), ("h.1.mlp.c_proj.weight", 0.01)):
+        got = want.get(f"trunk.{name}", want.get(name)).data
+        draws = np.random.default_rng([0, zlib.crc32(name.encode())])
+        np.testing.assert_allclose(got, std * draws.standard_normal(got.shape, np.float32),
+                                   rtol=1e-5)
 
 
 def test_names_and_shapes():

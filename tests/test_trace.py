@@ -411,6 +411,19 @@ def check_partners(t):
             assert np.shape(dy) in ((), np.shape(step.partner.output))
 
 
+def test_a_backward_pass_inside_a_forward_pass():
+    """It belongs to no step ahead of it: the layer has not come back yet."""
+    class Odd(Layer):
+        def forward(self, x):
+            y, cache = F.relu(x)
+            return F.relu_backward(y, cache), None
+    odd = Odd()
+    with minifpt.trace(odd) as t:
+        odd.forward(np.array([-1.0, 2.0]))
+    assert [(s.op, s.backward, s.partner) for s in t.steps] == [("relu", False, None),
+                                                                ("relu", True, None)]
+
+
 @pytest.mark.parametrize("T", [10, 120])
 def test_partners(build, T):
     model = build(T=T)
