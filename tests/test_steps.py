@@ -434,6 +434,14 @@ def test_a_trunk_that_has_only_float32_is_shown_unchecked(task, monkeypatch):
     assert "unsupported operand" in steps.data["unchecked"] and not steps.data["breaks"]
 
 
+def test_differences_are_left_out_when_asked(made, task):
+    model, steps = made
+    quick = minifpt.steps(model, task, every=2, frames=3, numerical=False, progress=False)
+    assert quick.differences() == [] and quick.data["breaks"] == []
+    assert quick.data["unchecked"] == "nobody asked for them" and steps.differences()
+    assert quick.data["film"] == steps.data["film"]
+
+
 # ---------------------------------------------------------------- files
 
 

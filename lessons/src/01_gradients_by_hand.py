@@ -265,7 +265,9 @@ picture(fig)
 #
 # **On the left** the error is rounding. A loss is right to about $\varepsilon |L|$, where
 # $\varepsilon$ is the spacing of floating-point numbers at 1. The difference of two losses keeps
-# that error, and we divide it by $2h$. The smaller the step, the larger it gets.
+# that error, and we divide it by $2h$. The smaller the step, the larger it gets, until the step is
+# too small to move the weight at all: then both losses are equal, and the error is all of the
+# gradient.
 #
 # The sum $\frac{h^2}{6}|L'''| + \frac{\varepsilon}{h} |L|$ is smallest where its derivative is
 # 0, at

@@ -337,7 +337,7 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
-small = build(bits, "random:2x2x16@1.5")                 # 2 blocks, 2 heads, 16 channels
+small = build(bits, "random:2x2x16@1.5", dropout=0.0)    # 2 blocks, 2 heads, 16 channels
 page = minifpt.steps(small, bits, progress=False)
 picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
                     "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))

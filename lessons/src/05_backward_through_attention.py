@@ -125,8 +125,8 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # bracket, so nothing gets through. The backward pass needs no line for the mask.
 #
 # Here is all of it as a picture. Each matrix has its gradient beside it, in teal. Black arrows run
-# forward, teal arrows back. A gradient arrow always needs the *other* matrix of the forward pass.
-# That is why there is a cache.
+# forward, teal arrows back. A gradient arrow of a product needs the *other* matrix of the forward
+# pass, that of the softmax its own result. That is why there is a cache.
 
 # %%
 CELL, ROW = 0.019, 0.27                                   # shares of the picture

@@ -222,7 +222,8 @@ picture(fig)
 # Most parts can be spared, one at a time. Those of the first block cannot: they make of bytes
 # what all others read. To forget a residual connection is far worse for most of them: what was
 # written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
-# little cost, so it must hold nearly all that the parts above ask for.
+# little cost, so it must hold nearly all that the parts above ask for. For `h.1.mlp`, too, both
+# cost the same, but neither is little.
 #
 # ## The way back
 #

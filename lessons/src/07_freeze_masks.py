@@ -481,7 +481,7 @@ ax.legend(fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# The number of layers falls in a straight line, almost to 0. The bytes fall faster, because the
+# The number of layers falls in a straight line, almost to 0. The bytes end lower, because the
 # last block keeps less than the others: most of it is computed for the tokens that are read and no
 # others. Time cannot follow, because the forward pass remains.
 #

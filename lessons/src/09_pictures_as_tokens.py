@@ -437,11 +437,12 @@ print("torn up, embeddings moved along  ", *(f"{mended:.0f} %" for _, mended in 
 # On torn-up pictures it is near guessing. Moving the embeddings along mends a good part of that,
 # though the patches still come in another order. What stays lost is due to the order itself: a
 # token that looked back at another one may now come before it, and another one is last, where the
-# answer is read. How much is lost depends on the order.
+# answer is read. How much is lost depends on the order: the first two of the four happen to leave
+# the last patch where it was, and lose little.
 #
 # ## The way back to the pixels
 #
-# Training needs no gradient of a pixel. But we can have it: which pixels would make this 3 an 8?
+# Training needs no gradient of a pixel. But we can have it: which pixels would change the answer?
 # The trunk is frozen, and a gradient runs *through* frozen weights all the same (lesson 7). What
 # is missing is the backward pass of `patches`. Each pixel goes to one number of one token, so its
 # gradient comes back from there:
@@ -638,8 +639,8 @@ else:
 #
 # A picture becomes a text when its patches become tokens. Where a patch lies, the model learns
 # mostly from the vector that is added at each position; it did without a map of what is beside
-# what. The trunk's novels gave no visible gain over random weights of the same size. And to be
-# right in most cases is not to see what we see.
+# what. The trunk's novels gave no gain over random weights of the same size that one could be sure
+# of. And to be right in most cases is not to see what we see.
 #
 # This was one run of each kind, with few steps and large patches. With the smaller patches of the
 # task's default, $p = 4$, there are 49 tokens, and more positions to learn.
@@ -724,5 +725,6 @@ if RUN:
     print(neighbour_score(similarity(model.trunk.wpe.weight.data[:T]), 4, 4))
 
 # %% [markdown]
-# **Back to the start**: [lesson 0](00_a_language_model_learns_xor.ipynb), which you may now read
-# with other eyes.
+# **Next**: [lesson 10](10_tokens_and_vectors.ipynb) goes back to where the trunk comes from: how do
+# tokens become vectors? And [lesson 0](00_a_language_model_learns_xor.ipynb) may now be read with
+# other eyes.

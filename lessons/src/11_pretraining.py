@@ -263,8 +263,8 @@ print(f"\nminigpt-language: {write(shipped, 200)!r}")
 # stop without attention, because each token would know only itself and its position. Whatever is
 # below that line comes from earlier bytes.
 #
-# In the end it is past the bigram and `zlib`, and just past `lzma`. These two look for strings that
-# the text had before, names among them. It is not past `bz2`, which works in another way: it sorts
+# In the end it is past the bigram and `zlib`, and just past `lzma`. Both programs look for strings
+# that the text had, names among them. It is not past `bz2`, which works in another way: it sorts
 # all places of the text by the bytes that follow them (the Burrows-Wheeler transform). Places with
 # the same surroundings then stand side by side, and what stands before them is often the same byte.
 # So `bz2`, too, lives on what a byte's surroundings say about it. `minigpt-language` learned the
@@ -387,15 +387,15 @@ print("at 1.6:", repr(write(shipped, 130, temperature=1.6)))
 # changes what an earlier token computed, its keys and values included. So we keep the keys and
 # values of each block, and send only the new token through.
 #
-# Writing 256 bytes from nothing, how many times as many tokens go through the blocks if nothing is
-# kept?
+# One byte is there and 255 are written. How many times as many tokens go through the blocks if
+# nothing is kept?
 
 # %%
 guess = ...
 
 # %%
 N = 256
-reveal(guess, sum(range(1, N + 1)) / N)
+reveal(guess, sum(range(1, N)) / (N - 1))
 
 
 def slow_generate(model, ids, n):

@@ -303,8 +303,8 @@ table(found)
 # $$ \text{test error} = \text{training error} +
 #    \underbrace{(\text{test error} - \text{training error})}_{\text{the gap}} $$
 #
-# With more labels the gap gets smaller and the training error larger. Which of our models still
-# fits all labels at 500? (Name one.)
+# With more labels the gap gets smaller, and the training error may get larger. Which of our models
+# still fits all labels at 500? (Name one.)
 
 # %%
 guess = ...
@@ -338,7 +338,7 @@ print("trained parameters:", ", ".join(f"{way} {n:,}" for way, n in trained.item
 # With 20 labels each of the four fits all of them, and little of it generalises: the test is above
 # guessing, and far below the training, the shaded gap. The head on features has few parameters, and
 # with 500 labels it does not fit them any more. It underfits, and more labels will not help it
-# much. The head on pixels fits, and its gap closes. The model from scratch has by far the most
+# much. The head on pixels fits, and its gap gets small. The model from scratch has by far the most
 # parameters, and yet of the four in the picture it fits 500 labels worst: in its 150 steps it does
 # not learn even what it is trained on. (Give it more, and compare again.) The number of parameters
 # alone says little.
@@ -443,7 +443,7 @@ ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 picture(fig)
 
 # %% [markdown]
-# The line of $t$ is where it should be, a little above since we took the cautious one. The
+# The line of $t$ is above what it promises, as we took the cautious one, and nears it. The
 # bootstrap cannot know with five runs how wide their distribution is, and it promises too much; so
 # does 1.96. Bars of one standard error, which many pictures have, leave the truth out in a third of
 # the studies.

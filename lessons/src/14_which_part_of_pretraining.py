@@ -256,8 +256,8 @@ for trunk, values in PAPER_SIZE.items():
 # %% [markdown]
 # One frozen random block does what the paper's random trunk did not, if its spread is large and its
 # heads are wide. The fair spread is *not* enough here: in the second row it stays at copy and
-# guess, as the paper's random trunk does, which has that spread. The third row differs from the
-# first in one thing: its heads have 32 channels and not 64. A head of 32 channels cannot hold a
+# guess. The paper's random trunk has that spread, and stays there too. The third row differs from
+# the first in one thing: its heads have 32 channels and not 64. A head of 32 channels cannot hold a
 # token's 50 bits. That fits, but eight heads could share them, so it is no proof. RESULTS.md has
 # the whole map of spread and width. These runs have one learning rate and 1,000 steps, so they say
 # what is possible, and not how the three rank.
@@ -522,7 +522,7 @@ a, b, y = says["the language model"], says["pairs of letters"], draws["test"][1]
 chance = np.mean([a[y == k].mean() * b[y == k].mean() + (~a)[y == k].mean() * (~b)[y == k].mean()
                   for k in (0, 1)])
 print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the bytes; "
-      f"as good and independent they would of {100 * chance:.0f} %")
+      f"with these scores but independent of each other: of {100 * chance:.0f} %")
 
 # %% [markdown]
 # About as much as the trained FPT. The answer lay in the weights. But lesson 13 asked for the
@@ -539,7 +539,7 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #   for 128 channels. Scores grow with the square of the spread. What a head writes grows with it,
 #   too, and both have to be large.
 # - One block of attention at a sufficient scale is enough for bit memory. Without one nothing got
-#   far beyond copy and guess, at the steps and the rate that we gave it.
+#   clearly beyond copy and vote, at the steps and the rate that we gave it.
 # - The number of directions matters when it is very small. Whether it explains language's own
 #   shortfall is open.
 # - Where the answer is in the language, language wins. On typos a table of pairs of letters wins as

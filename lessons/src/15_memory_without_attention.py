@@ -217,12 +217,12 @@ for (noise, name), score in scores.items():
           f"{', '.join(f'{s:.0f} %' for s in score)}")
 
 # %% [markdown]
-# On the quiet form the cut does no harm. The weights are *shared*: what is learned on the last six
-# tokens, to hold a state as it is, works on the first six as well. On the noisy form the truncated
-# network stays near a coin's 50 % on all four seeds, where the whole gradient learns. Has the bit
-# already left the state when the cut comes? We ask the network as it is before training: how often
-# does the best linear readout of one state, fitted by least squares, find the bit in sequences that
-# it was not fitted on?
+# On the quiet form the cut does no harm. But does the network learn to hold the bit there, or does
+# it hold it from the start, so that the output layer, which the cut does not touch, need only read
+# it? On the noisy form the truncated network stays near a coin's 50 % on all four seeds, where the
+# whole gradient learns. Has the bit already left the state when the cut comes? We ask the network
+# as it is before training: how often does the best linear readout of one state, fitted by least
+# squares, find the bit in sequences that it was not fitted on?
 
 # %%
 def readout(noise, t, seed):
@@ -241,8 +241,9 @@ for noise in (0, 2):
         print(f"{'noisy' if noise else 'quiet'}, {where:26} four seeds: {found}")
 
 # %% [markdown]
-# On the quiet form the bit is there in both places. On the noisy form something of it is left at
-# the cut, and at the end nothing that a readout finds. The answer is read at the end. So the
+# On the quiet form the untrained state has the bit in both places: there is nothing to learn but to
+# read it, and the quiet form says nothing about the cut. On the noisy form something of it is left
+# at the cut, and at the end nothing that a readout finds. The answer is read at the end. So the
 # gradient that has to teach the network to hold starts with nothing to hold on to, and a cut keeps
 # it from the tokens where the bit still is.
 #
@@ -332,16 +333,19 @@ measured = np.array([[lstm_lengths(bias, seed) for seed in range(8)] for bias in
 plain = np.median(lengths[list(sizes).index(1.2), :, 50])
 reveal(guess, "longer" if np.median(measured[0, :, 0, 50]) > plain else "shorter")
 
-fig, (ax,) = figure(width=5.6, height=3.2)
-for bias, one, ink in zip(biases, measured, (color.ochre, color.ink, color.teal), strict=True):
-    ax.semilogy(np.median(one[:, 0], axis=0), "-", color=ink, label=f"forget gate's bias {bias}")
-    ax.semilogy(np.median(one[:, 1], axis=0), ":", color=ink)
-ax.plot([], [], ":", color=color.grey, label="the forget gates alone")
-ax.semilogy(np.median(lengths[list(sizes).index(1.2)], axis=0), "--", color=color.grey,
-            label="recurrent network, s = 1.2")
-ax.set(title="LSTM: the gradient on its way back, median of 8", xlabel="steps back, k",
-       ylabel="length, relative to k = 0")
-ax.legend(fontsize=8)
+fig, axes = figure(2, width=4.4, height=3.2)
+for ax, shown in zip(axes, (biases, biases[1:]), strict=True):
+    for bias, one, ink in zip(biases, measured, (color.ochre, color.ink, color.teal), strict=True):
+        if bias in shown:
+            ax.semilogy(np.median(one[:, 0], axis=0), "-", color=ink, label=f"forget bias {bias}")
+            ax.semilogy(np.median(one[:, 1], axis=0), ":", color=ink)
+    ax.plot([], [], ":", color=color.grey, label="the forget gates alone")
+    ax.semilogy(np.median(lengths[list(sizes).index(1.2)], axis=0), "--", color=color.grey,
+                label="plain network, s = 1.2")
+    ax.set(xlabel="steps back, k", title="without bias 0" if len(shown) < len(biases) else
+           "LSTM: the gradient on its way back, median of 8")
+axes[0].set(ylabel="length, relative to k = 0")
+axes[0].legend(fontsize=8)
 picture(fig)
 for bias, one in zip(biases, measured, strict=True):
     print(f"bias {bias}: the gate lets through {1 / (1 + np.exp(-bias)):.3f} a step; "
@@ -350,11 +354,11 @@ for bias, one in zip(biases, measured, strict=True):
 
 # %% [markdown]
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
-# LSTM forgets sooner than a plain network whose weights are a little too small. With a larger bias
+# LSTM forgets sooner than the plain network of $s = 1.2$, the dashed line. With a larger bias
 # the gates are close to 1, and the gradient arrives. The dotted lines are what the cell alone
-# carries. For the biases 2 and 4 the solid lines begin *below* them: all lines are relative to $k =
-# 0$, and the last token has a way of its own, through the output gate, which no other has. So
-# compare how the lines fall. The dotted ones fall faster: what the solid ones have more came
+# carries. All lines are relative to $k = 0$, and the last token has a way of its own, through the
+# output gate, which no other has. So compare how the lines fall, on the right, where bias 0 is left
+# out. The dotted ones fall faster: what the solid ones have more came
 # through $h$, through weights and slopes, as in a plain network. With a bias of 4 those ways even
 # lengthen the gradient: an LSTM can explode as well, and clipping is as useful for it.
 #
@@ -403,7 +407,7 @@ print(f"as it is        {lstm_error(None):.1e}")
 print(f"cell forgotten  {lstm_error('cell forgotten'):.1e}")
 
 # %% [markdown]
-# `gradcheck` passes the first and refuses the second. Now with poorer data: a single token, no
+# `gradcheck` passes the right one and refuses the mistake. Now with poorer data: a single token, no
 # recurrent weights, forget gates that are shut. How many of the five mistakes does it find with a
 # single token?
 

@@ -297,8 +297,8 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
 #
 # This says something about short training of small models, no more: masked models do learn, with
 # more steps and more text. (Each line is one run of training. What stands behind +- is the error
-# from the choice of questions only. [Lesson 13](13_transfer.ipynb) is about how many runs a claim
-# needs.)
+# from the choice of questions only, as if they were independent. Their passages overlap, so it is
+# somewhat larger. [Lesson 13](13_transfer.ipynb) is about how many runs a claim needs.)
 
 # %% [markdown]
 # ## Two that look one way
@@ -535,7 +535,7 @@ check("prefix_mask", prefix_mask)
 
 # %% [markdown]
 # **2.** The gradient of the masked loss: the mean cross-entropy of those positions where `y` is not
-# -1. Mind what `-1` does as an index.
+# -1. Mind what `-1` does as an index. Scores may be large.
 
 # %%
 def masked_gradient(logits, y):

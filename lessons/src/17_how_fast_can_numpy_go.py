@@ -185,7 +185,7 @@ print(caches() or "this system does not tell")
 # arithmetic. There are two slopes: one for arrays that come from the memory, one for arrays that
 # are in a cache (our curve at its highest). Here are some that the model needs, with the shapes of
 # a batch of 4 strings of 10 bits (40 rows) and of 16 pictures of 49 patches (784 rows), 128
-# channels. Which of them touch the roof?
+# channels. Which of them come near the roof?
 
 # %%
 def measured_operations():
@@ -327,7 +327,8 @@ for batch in batches:
 # and just as many operations of the library. Each of these is one call of NumPy or several, as we
 # see soon. So what the calls cost is shared by more examples. See on the right by how
 # much that brings your machine closer to its best, and on the left which parts grow and which
-# shrink. What no fast form can do is to go beyond 100 %.
+# shrink. Beyond 100 % nothing comes that computes all that we counted. A form that leaves work out
+# can, and we will see one.
 #
 # ## Fewer passes
 #
@@ -486,7 +487,7 @@ for T in (10, 64, 65, 200):
 # %% [markdown]
 # At 10 tokens the broken form passes, and at 64 too: where one small tile is enough,
 # `fast.attention` calls the simple form, and the broken line never runs. A test of a fast form must
-# reach the fast form. One token more than a tile does.
+# reach the fast form. With one token more than a tile has, this one does.
 #
 # ## A second thread
 #

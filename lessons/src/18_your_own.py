@@ -248,9 +248,13 @@ for name, history in histories.items():
           f"{history[0]['train_loss']:.3f}, at the end {history[-1]['train_loss']:.3f}")
 
 # %% [markdown]
-# Two of the mistakes keep it from 99 %, though only the gradient *inside* attention is touched. The
-# third does no harm that you could see. Its `dw` has the right direction and the wrong length, and
-# Adam divides the length away (lesson 12). Change the optimizer, and it will come back.
+# Two of the mistakes keep it from 99 %, though only the gradient *inside* attention is touched.
+# (Each file holds one mistake. `attention_backward` calls a `softmax_backward`, which is then the
+# library's, not the wrong one above.) The third does no harm that you could see. Its `dw` has the
+# right direction and the wrong length, and Adam divides the length away (lesson 12). Change the
+# optimizer, and it will come back. Without the √D the hint speaks of a right direction too, but of
+# `dq` and `dk` alone. They stand in one array with `dv`, whose length is right, and all three are
+# added up on the way down. So the direction of the sum is wrong, and no optimizer can undo that.
 #
 # So a loss that falls shows that enough of the gradient is right. And a loss that does not fall
 # would not tell you which function to look at. A check of each function alone tells both.

@@ -233,8 +233,9 @@ def _arrays(args):
 
 
 def _describe(args):
-    """The arguments in words: arrays by their shape."""
+    """The arguments in words: arrays by their shape, lists by their length."""
     return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
+                     else f"list of {len(a)}" if isinstance(a, list)    # its repr may take long
                      else getattr(a, "__name__", None) or repr(a)[:40] for a in args)
 
 

@@ -88,12 +88,14 @@ def mean_gradient(rng):
         "you divide by the number of all words of all texts: each text has its own mean":
             _scatter(each, ids, V) / lengths.sum(),
         "you divide by the number of texts as well: each y has its own gradient": right / B,
+        "the number of a text's words is a sum over its places, axis 1":
+            _scatter(each / real.sum(axis=0)[:, None], ids, V),
     }, rtol=1e-5)
 
 
 @exercise
 def cbow_backward(rng):
-    N, K, C = (int(n) for n in rng.permutation([3, 4, 6]))
+    N, K, C = (int(n) for n in rng.permutation([3, 5, 7]))            # none of them 1 + K
     u = rng.standard_normal((N, C)) + 0.3
     v = rng.standard_normal((1 + K, C))
     x = u.mean(axis=0)
@@ -127,6 +129,7 @@ def cbow_backward(rng):
         "ds is not divided: the loss is a sum over the pairs":
             lambda out: np.allclose(out[1], dv / (1 + K)),
         "all labels are 1: the drawn words are not real": both(expit(s) - 1),
+        "the sigmoid is missing: a score is no probability yet": both(s - label),
         "dv: it is ds times x, the mean, for each pair": part(1, np.outer(ds, u.sum(axis=0))),
         "du: only the real word passes something back: the drawn ones do as well":
             part(0, np.broadcast_to(ds[0] * v[0] / N, (N, C))),

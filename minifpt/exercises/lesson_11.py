@@ -21,6 +21,8 @@ def bits_per_byte(rng):
         "multiplied by log 2 where it is divided": right * math.log(2) ** 2,
         "a logarithm to base 10: bits are to base 2": right * math.log10(2),
         "bits of the whole text: divide by the number of bytes": right * n_bytes,
+        "the tokens' bits are summed, not averaged: all of them share the bytes": right / N,
+        "the fraction is upside down: bits over bytes": 1 / right,
         "the logarithm of the mean: take the mean of the logarithms":
             lambda x: np.isclose(x, -np.log2(p.mean())) or np.isclose(
                 x, -np.log2(p.mean()) * N / n_bytes),
@@ -29,6 +31,10 @@ def bits_per_byte(rng):
             lambda x: any(np.isclose(x, y) for y in (
                 2 ** right, np.exp(right * math.log(2) * n_bytes / N))),
     }, rtol=1e-6)
+
+
+def any_of(*wrong):
+    return lambda out: any(np.allclose(out, w) for w in wrong)
 
 
 def _softmax(z):
@@ -58,12 +64,17 @@ def drawn_from(rng):
             "the temperature multiplies the scores: divide by it": cut(z * t),
             "the temperature is not used": cut(z),
             "the temperature divides probabilities: divide the scores, before the softmax":
-                lambda p, w=divided, kept=kept: any(np.allclose(p, x) for x in (w, w * kept)),
+                any_of(divided, divided * kept),
             "top-k is not used": _softmax(z / t),
-            "the probabilities of the k likeliest must sum to 1 again": _softmax(z / t) * kept,
+            "the probabilities of the k likeliest must sum to 1 again":
+                lambda p, right=right: np.allclose(p / np.sum(p), right),
             "one too many is kept": cut(z / t, np.isin(np.arange(V), order[:k + 1])),
             "one too few is kept": cut(z / t, np.isin(np.arange(V), order[:k - 1])),
-            "the k *least* likely are kept": cut(z / t, np.isin(np.arange(V), order[-k:])),
+            "the k *least* likely are kept": any_of(*(
+                cut(z / t, np.isin(np.arange(V), i)) for i in (order[-k:], order[k:],
+                                                               order[k - 1:]))),
+            "the k-th largest score is at -k of the *sorted* scores": any_of(*(
+                cut(z / t, z >= least) for least in (z[-k], np.sort(z)[k]))),
             "the first k are kept: the k likeliest may stand anywhere":
                 cut(z / t, np.arange(V) < k),
             "a score of 0 is no probability of 0: set it to minus infinity":
@@ -122,8 +133,9 @@ def bigram_bits(rng):
         "the sign: bits are minus the logarithm": -right,
         "the pair's probability, not that of the second token given the first: each row of the "
         "table sums to 1": bits(joint),
-        "the columns sum to 1: it is the first token that is given, so each row must":
-            bits(columns),
+        "the columns are divided, by sums of the shape (V,): it is the first token that is given, "
+        "so each row must sum to 1 (keepdims=True keeps its sum beside it)":
+            any_of(bits(columns), bits((n + alpha) / (n + alpha).sum(axis=1))),
         "rows and columns are exchanged: which token is given, and which one follows?":
             lambda x: any(np.isclose(x, y) for y in (
                 bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a))),
@@ -135,6 +147,8 @@ def bigram_bits(rng):
             rows(counted(test) + alpha)),
         "alpha is 1, and not the argument": bits(rows(n + 1)),
         "that is the unigram: what is given is the token before": bits(unigram),
+        "counts are no probabilities: divide each row by its sum": bits(n + alpha),
+        "the rows sum to V: divide by a row's sum, not by its mean": right - math.log2(V),
         "infinite: is alpha added to pairs that never occur?": lambda x: x == np.inf,
         "a logarithm of the mean: take the mean of the logarithms":
             float(-np.log2(rows(n + alpha)[a, b].mean())),
@@ -164,8 +178,11 @@ def multiplications(rng):
                 L * through(1, M + 1) if kept else L * again(P, P + n + 1)),
             "a token is missing: to write the last one, the one before it must go through":
                 L * through(1, M - 1) if kept else L * again(P, P + n - 1),
-            "the prompt must go through as well": (
-                L * through(P + 1, M) if kept else L * again(1, n)),
+            "the prompt must go through as well": lambda x, kept=kept: x in (
+                (L * through(P + 1, M), L * through(1, n - 1)) if kept else (L * again(1, n),)),
+            "2 C for each token that is *seen*: how many does token number t see?": (
+                r - L * 2 * C * (sum(range(M)) if kept else
+                                 sum(sum(range(m)) for m in range(P, P + n)))),
             "a token sees itself, too":
                 L * (through(1, M) - 2 * C * M) if kept else
                 r - L * 2 * C * sum(range(P, P + n)),
@@ -195,16 +212,17 @@ def in_circles(rng):
     a, b = (str(x) for x in rng.choice(list("aehnorst"), 2, replace=False))
     phrase = random_text(6)
     texts = {"loop": random_text(120) + (loop * 20)[:240], "few": random_text(360, a + b),
-             "long": random_text(1500),
+             "long": random_text(1500), "short": random_text(60),
              "word": "".join(random_text(int(rng.integers(7, 14))) + phrase for _ in range(22)),
              "early": (random_text(9) * 5)[:40] + random_text(320)}
     hints = {
         "few": "it has only two letters, in no order that comes back: few letters are not a circle",
         "long": "it is long, but nothing in it comes back: count shares, not numbers",
+        "short": "it is short, but nothing in it comes back: count shares, not numbers",
         "word": "one short phrase comes back in it, each time after something new: how long are "
                 "the strings that you compare?",
         "early": "it begins with a loop and leaves it: the whole text counts"}
-    for place in rng.permutation(5):
+    for place in rng.permutation(6):
         shown = [str(k) for k in rng.permutation([k for k in texts if k != "loop"])]
         shown.insert(int(place), "loop")
 

@@ -30,7 +30,8 @@ def largest_rate(rng):
             "no entry of H is a curvature: turn to the eigenvalues": 2 / np.abs(H).max(),
             "that is a mean curvature; the steepest direction diverges first":
                 2 / curvature.mean(),
-            "that is the curvature; the rate is 2 divided by it": top,
+            "that is the curvature; the rate is 2 divided by it":
+                lambda out: any(np.isclose(out, k * top) for k in (0.5, 1, 2)),
             "the best rate of all is smaller; where does it begin to diverge?":
                 2 / (top + curvature[0]),
         }, about="Along an eigenvector of H with eigenvalue h, a step multiplies x by 1 - lr h.",
@@ -64,6 +65,13 @@ def adamw_step(rng):
                                    for a, b in zip(out, wrong, strict=True))
 
         new_x, new_m, new_v = new()
+        shrink = lr * decay * x
+        step = (x - shrink - new_x) / lr                  # Adam's, without the rate
+
+        def not_the(i, right):
+            return lambda out: len(out) == 3 and np.shape(out[i]) == (n,) and not np.allclose(
+                out[i], right, rtol=1e-5)
+
         coupled = new(g=g + decay * x, decay=0.0)
         return Case((x, g, m0, v0, t, lr, b1, b2, eps, decay), (new_x, new_m, new_v), {
             "neither m nor v is corrected for its start at 0": moved(new(c1=False, c2=False)),
@@ -75,11 +83,15 @@ def adamw_step(rng):
                     or np.allclose(out[2], new_v / (1 - b2 ** t))),
             "the correction counts from t = 1 at the first step; yours is one step late":
                 moved(new(t=t + 1)),
+            "the correction fades with t: 1 - b1^t, not 1 - b1": moved(new(t=1)),
             "b1 and b2 are exchanged": moved(new(b1=b2, b2=b1)),
             "the decay went into the gradient, so that m and v see it, and it is divided by the "
             "root as well; here it acts on x alone": moved(coupled),
             "the decay is multiplied by the learning rate, too": moved(new(rate=1 / lr)),
             "the decay is missing": moved(new(decay=0.0)),
+            "the decay takes the same share of each x, not the same amount": moved(
+                (new_x + shrink - lr * decay, new_m, new_v)),
+            "the learning rate is missing in Adam's step": moved((x - step - shrink, new_m, new_v)),
             "the decay has the wrong sign: it makes x smaller": moved(new(rate=-1.0)),
             "the decay acts on the x that the step has moved already; take both from the old x":
                 moved(((new_x + lr * decay * x) * (1 - lr * decay), new_m, new_v)),
@@ -98,6 +110,9 @@ def adamw_step(rng):
                 out[1], b1 * m0 + g),
             "m: old and new are exchanged: the old one counts b1": lambda out: np.allclose(
                 out[1], (1 - b1) * m0 + b1 * g),
+            "m is not b1 m + (1 - b1) g": not_the(1, new_m),
+            "v is not b2 v + (1 - b2) g^2": not_the(2, new_v),
+            "m and v are right, and the new x is not": not_the(0, new_x),
         }, rtol=1e-5)
 
     yield case(int(rng.integers(3, 9)))

@@ -25,6 +25,7 @@ def ranges_apart(rng):
             "runs is equally likely": lambda out: any(np.isclose(out, 2.0 ** -k)
                                                       for k in (n + m, n + m - 1, n, m)),
             "that is the chance that the ranges overlap": 1 - 2 / ways,
+            "a probability is at most 1: divide by the number of ways": lambda out: out > 1,
         }, about=f"Here the arms have {n} and {m} runs: how many ways are there to choose which of "
                  f"the {n + m} places belong to the first arm?")
 
@@ -62,6 +63,11 @@ def probe_gradient(rng):
         "the bias has no decay": second(db + decay * b),
         "both have the wrong sign: the gradient points uphill": lambda out: (
             first(-dW)(out) or first(2 * decay * W - dW)(out) or second(-db)(out)),
+        "the bias is missing in the scores": first(
+            f.T @ (special.softmax(f @ W, axis=1) - np.eye(K)[y]) / N + decay * W),
+        "the softmax runs over the classes, axis 1": lambda out: any(
+            first(f.T @ (special.softmax(f @ W + b, axis=axis) - np.eye(K)[y]) / N + decay * W)(out)
+            for axis in (0, None)),
         "dW is (C, K), as W is: turn the product around": first(dW.T),
         "dW: the scores are not the probabilities: take the softmax": lambda out: (
             first(f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W)(out)),
@@ -108,6 +114,10 @@ def difference_interval(rng):
                 interval(se=lambda va, vb: math.sqrt(va / n) + math.sqrt(vb / m))),
             "subtracting the means does not subtract the variances: both errors add to it": near(
                 interval(se=lambda va, vb: math.sqrt(abs(va / n - vb / m)))),
+            "both arms have an error": near(interval(se=lambda va, vb: math.sqrt(va / n)),
+                                            interval(se=lambda va, vb: math.sqrt(vb / m))),
+            "t.ppf takes a share below 1, then the degrees of freedom":
+                lambda out: not np.isfinite(out).any(),
             "the root is missing in the error": near(interval(se=lambda va, vb: va / n + vb / m)),
             "a variance over its number of runs; yours takes the standard deviation over it": near(
                 interval(se=lambda va, vb: math.sqrt(va) / n + math.sqrt(vb) / m),
@@ -118,6 +128,10 @@ def difference_interval(rng):
             "it is a minus b": near(interval(sign=-1)),
             "the lower end comes first": lambda out: np.allclose(out, (high, low)),
             "that is the standard error alone, without t": near(interval(t=1.0)),
+            "the middle of the interval is mean(a) - mean(b)": lambda out: (
+                not np.isclose(out[0] + out[1], low + high)),
+            "the middle is right and the length is not: t times the error on each side":
+                lambda out: not np.isclose(out[1] - out[0], high - low),
         }, rtol=1e-5)
 
     for n in rng.permutation([4, 5, 7]):

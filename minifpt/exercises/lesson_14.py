@@ -63,6 +63,10 @@ def directions(rng):
         "those are the product's entries; turn to its singular values": lambda out: any(
             np.isclose(out, _ratio(np.abs(w_v @ w_o).ravel() ** k)) for k in (1, 2)),
         "the number of directions, not the singular values": lambda out: np.size(out) > 1,
+        "sums above and below the fraction line, no means": lambda out: any(
+            np.isclose(out, _ratio(s ** 2) * len(s) ** power) for power in (1, -1, -2)),
+        "it is a number from 1 to D: above and below the fraction line stand fourth powers":
+            lambda out: not 0.999 <= out <= 1.001 * len(s),
     }, rtol=1e-5)
 
 

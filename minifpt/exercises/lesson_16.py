@@ -1,6 +1,7 @@
 """Lesson 16, both directions."""
 
 import numpy as np
+from scipy import special
 
 from . import Case, exercise
 
@@ -22,6 +23,9 @@ def prefix_mask(rng):
         def same(other, seen=seen):
             return lambda out: (seen(out) == other).all()
 
+        def either(*others, seen=seen):
+            return lambda out: any((seen(out) == other).all() for other in others)
+
         def no_mask(out, seen=seen):
             try:
                 seen(out)
@@ -41,7 +45,10 @@ def prefix_mask(rng):
             "rows and columns are exchanged: row t says what token t sees": same(right.T),
             "True says that a token is *seen*": same(~right),
             "the tokens after the prefix see it as well, and each other backward": same(both),
-            "each token sees itself, too": same(right & (s != t)),
+            "each token sees itself, too": either(right & (s != t), (s < t) | (s < P)),
+            "one of the two is enough, before it or in the prefix: or, not and":
+                same(causal & (s < P)),
+            "a token sees what comes before it, not after it": same((s >= t) | (s < P)),
             "a token after the prefix sees those before it, not only itself":
                 same(both | (s == t)),
             "the tokens after the prefix see it as well": same(both | (causal & (s >= P))),
@@ -58,6 +65,7 @@ def masked_gradient(rng):
     y = np.full((B, T), -1)
     places = rng.permutation(B * T)[:4]
     y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
+    y.flat[places[:2]] = 0, 1                             # 0 is a byte like any other
     asked = y >= 0
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
     p = e / e.sum(axis=-1, keepdims=True)
@@ -65,7 +73,10 @@ def masked_gradient(rng):
     each = p - onehot
     right = np.where(asked[:, :, None], each, 0) / 4
     real = np.where(asked[:, :, None], onehot, 0)
-    return Case((logits, y), right, {
+    other_axes = [np.where(asked[:, :, None], special.softmax(logits, axis=axis) - onehot, 0)
+                  for axis in (0, 1)] + [_placed(special.softmax(logits[asked], axis=axis)
+                                                 - onehot[asked], asked) for axis in (0, None)]
+    yield Case((logits, y), right, {
         "a sum in place of a mean: divide by the number of questions": 4 * right,
         "you divide by all positions: the mean is over those that are asked":
             4 * right / (B * T),
@@ -77,6 +88,7 @@ def masked_gradient(rng):
             lambda out: any(np.allclose(out, (p - real) / n) for n in (1, 4, B * T)),
         "the truth is missing: probability minus truth": lambda out: any(
             np.allclose(out, np.where(asked[:, :, None], p, 0) / n) for n in (1, 4)),
+        "the truth is subtracted, not added": np.where(asked[:, :, None], p + onehot, 0) / 4,
         "the softmax is missing: probability minus truth, not score minus truth": lambda out: any(
             np.allclose(out, np.where(asked[:, :, None], logits - onehot, 0) / n)
             for n in (1, 4)),
@@ -84,16 +96,31 @@ def masked_gradient(rng):
             lambda out: np.shape(out) == (4, V),
         "only the entry of the true byte: the others have a probability to lose as well":
             lambda out: any(np.allclose(out, right * onehot * n) for n in (1, 4)),
-        "the softmax runs over the vocabulary, the last axis": lambda out: np.shape(
-            out) == right.shape and any(np.allclose(out, _other_axis(logits, onehot, asked, axis))
-                                        for axis in (0, 1)),
+        "the softmax runs over the vocabulary, the last axis": lambda out: any(
+            np.allclose(out, w / 4) for w in other_axes),
+        "the exponentials must be divided by their sum": lambda out: any(
+            np.allclose(out, np.where(asked[:, :, None], w - onehot, 0) / 4)
+            for w in (e, np.exp(logits))),
+        "0 is a byte like any other: only -1 is not asked": lambda out: np.allclose(
+            out, np.where(y[:, :, None] > 0, each, 0) / (y > 0).sum()),
+        "where nothing is asked the gradient is 0": lambda out: np.any(
+            np.asarray(out)[~asked]),
     }, rtol=1e-5)
+    large = logits.copy()
+    large[asked] += [[900], [0], [0], [0]]                # exp of it is not finite, ...
+    large[asked, 0] += [0, 900, 0, 0]                     # ... nor less the row's smallest score
+    p = special.softmax(large[asked], axis=-1)
+    yield Case((large, y), _placed(p - np.eye(V)[y[asked]], asked) / 4, {
+        "scores may be large: subtract the largest of each row first, as in lesson 2":
+            lambda out: not np.isfinite(out).all(),
+    }, about="Some scores are large here.", rtol=1e-5)
 
 
-def _other_axis(logits, onehot, asked, axis):
-    e = np.exp(logits - logits.max(axis=axis, keepdims=True))
-    p = e / e.sum(axis=axis, keepdims=True)
-    return np.where(asked[:, :, None], p - onehot, 0) / asked.sum()
+def _placed(rows, asked):
+    """rows (N, V) at the positions that are asked, 0 elsewhere."""
+    out = np.zeros((*asked.shape, rows.shape[-1]))
+    out[asked] = rows
+    return out
 
 
 @exercise
@@ -140,7 +167,7 @@ def better_of_two(rng):
         return rng.permutation(np.concatenate([half, -half]))
 
     steady = 0.12 + balanced(noise)                       # about 10 standard errors, either sign
-    tie = 0.002 + balanced(noise)
+    tie = 0.005 + balanced(noise)                         # less than one standard error
     one_large = balanced(noise)
     one_large[rng.integers(n)] += 60.0
     few = 4 + int(rng.integers(3))
@@ -152,8 +179,8 @@ def better_of_two(rng):
            "not at how the two spread",
            "a is lower on the same questions, steadily: look at the difference of each question, "
            "not at how the two spread",
-           "b is lower by far less than the standard error of the differences",
-           "a is lower by far less than the standard error of the differences",
+           "b is lower by less than the standard error of the differences",
+           "a is lower by less than the standard error of the differences",
            "a single question makes the whole difference of the means",
            "so few questions, and differences of both signs: nothing can be said"]
     for i in rng.permutation(len(cases)):

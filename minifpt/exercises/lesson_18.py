@@ -35,7 +35,7 @@ def swish_backward(rng):
     B, T, C = (int(n) for n in rng.permutation([2, 3, 4]))
     x, dy = 2 * rng.standard_normal((2, B, T, C))
     beta = rng.uniform(0.5, 2.0, C) * rng.choice([-1, 1], C)
-    s = 1 / (1 + np.exp(-beta * x))
+    s, plain = 1 / (1 + np.exp(-beta * x)), 1 / (1 + np.exp(-x))
     slope = s * (1 - s)
     each = dy * x * x * slope
     dx, dbeta = dy * (s + x * beta * slope), each.sum(axis=(0, 1))
@@ -49,10 +49,15 @@ def swish_backward(rng):
             part(0, dy * s),
         "in dx, a product has two terms, and you have the one in which the sigmoid moves":
             part(0, dy * x * beta * slope),
+        "in dx, the two terms add up": part(0, dy * (s - x * beta * slope)),
+        "the sigmoid is 1 / (1 + exp(-beta x)), mind its sign": part(
+            0, dy * (1 - s + x * beta * slope), dy * (1 - s - x * beta * slope)),
+        "the sigmoid is 1 / (1 + exp(-beta x)), with beta": part(
+            0, dy * (plain + x * beta * plain * (1 - plain))),
         "in dx, the sigmoid's argument is beta x, so a factor beta comes out": part(
             0, dy * (s + x * slope)),
         "in dx, the slope of the sigmoid s is s (1 - s)": part(
-            0, dy * (s + x * beta * s), dy * (s + x * beta * (1 - s))),
+            0, *(dy * (s + x * beta * wrong) for wrong in (s, 1 - s, 1, s * s))),
         "in dx, dy is missing": part(0, s + x * beta * slope),
         "for dbeta, one number for each channel; batch and tokens all use it": lambda out: (
             np.shape(out[1]) == each.shape or np.shape(out[1]) in (
@@ -115,8 +120,8 @@ def chain_backward(rng):
         "one pair stands there twice, and each time has a cache of its own": back(
             [by_pair[pair] for pair in pairs], backwards),
         "each backward pass needs the cache of its own forward pass": lambda dx: any(close(
-            dx, back([cache] * 4, backwards)) for cache in (kept[0], kept[3])) or close(
-                dx, back(kept[::-1], backwards)),
+            dx, back([cache] * 4, backwards)) for cache in (kept[0], kept[3])) or any(
+                close(dx, back(kept[::-1], order)) for order in (backwards, range(4))),
         "one backward pass is missing": lambda dx: any(
             close(dx, back(kept, order)) for order in ([3, 2, 1], [2, 1, 0], [3, 1, 0], [3, 2, 0])),
         "that is y: run back from it, with dy": y,

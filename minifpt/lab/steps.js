@@ -441,8 +441,8 @@ function barcode(list) {                    // a folded block: a stripe for each
 function breaks() {
   const box = document.getElementById("breaks");
   if (!D.breaks.length) {
-    box.replaceChildren(el("p", {}, "Differences and wrong backward passes are left out: this " +
-      `model does not run in float64 (${D.unchecked}).`));
+    box.replaceChildren(el("p", {}, "Differences and wrong backward passes are left out: " +
+      `${D.unchecked}.`));
     return;
   }
   const parts = [el("b", {id: "bt"}, "Break it:")];

@@ -115,7 +115,7 @@ class Steps:
 
 
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, frames=24,
-          progress=True):
+          numerical=True, progress=True):
     """One step of training to step through: a :class:`Steps`.
 
     model, task      as for :func:`minifpt.train`; the model stays as it is.
@@ -123,6 +123,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
     trunk            what to call the trunk.
     every, frames    keep ``frames`` pictures of the training that follows, one every so many
                      steps; 0 keeps none.
+    numerical        False leaves out the differences and wrong passes, which take seconds.
 
     The numbers are those of ``minifpt.train`` with the same seed, as a trace sees them.  Besides
     it holds differences of the loss in float64, for some entries of each gradient, and what five
@@ -137,7 +138,8 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
     model = copy.deepcopy(model)
     trained = [p for p in model.parameters() if p.trainable]
     run = Run(model, Adam(trained, settings["lr"]), np.random.default_rng([seed, 0]), settings)
-    return of_run(run, task, trunk=trunk, every=every, frames=frames, progress=progress)
+    return of_run(run, task, trunk=trunk, every=every, frames=frames, numerical=numerical,
+                  progress=progress)
 
 
 def of_task(task, model, *, freeze="fpt", dropout=None, seed=0, **options):
@@ -150,7 +152,7 @@ def of_task(task, model, *, freeze="fpt", dropout=None, seed=0, **options):
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
 
-def of_run(run, task, *, trunk="", every=0, frames=24, progress=True):
+def of_run(run, task, *, trunk="", every=0, frames=24, numerical=True, progress=True):
     """As :func:`steps`, of the next step of a ``Run``, which is taken."""
     every, frames = whole("steps", "every", every, 0), whole("steps", "frames", frames)
     model, settings = run.model, run.settings
@@ -182,7 +184,8 @@ def of_run(run, task, *, trunk="", every=0, frames=24, progress=True):
         "names": task.token_names() if hasattr(task, "token_names") and x.shape[1] <= 32 else [],
         "tokens": int(x.shape[1]), "batch": len(x), "lr": run.optimizer.lr,
         "counts": counts(model, x.shape[1]), "losses": [loss_before, loss_after]}
-    found = checked(t, double, task, x, y, rng, progress)
+    found = (checked(t, double, task, x, y, rng, progress) if numerical
+             else left_out("nobody asked for them"))
     for examples, tokens in TIGHTER:
         store = Store(CUT | dict.fromkeys(("token", "query", "key", "position"), tokens)
                       | {"example": examples})
@@ -284,7 +287,7 @@ def checked(t, double, task, x, y, rng, progress):
             found = differences.measure(nudged, list(as_inputs(asked, right.steps)),
                                         progress)
     except (ValueError, TypeError, AttributeError) as e:
-        return {"differences": packed([]), "breaks": [], "unchecked": " ".join(str(e).split())}
+        return left_out(f"this model does not run in float64 ({' '.join(str(e).split())})")
     flat = [(i, name, at) for i, _, name, _, ats in asked for at in ats]
     sizes = {key: differences.size(grad) for key, grad in values.items()}
     rows = [{"step": i, "name": name, "at": at, "value": float(values[i, name][at]),
@@ -293,6 +296,10 @@ def checked(t, double, task, x, y, rng, progress):
     return {"differences": packed(rows),
             "breaks": [tried(it, double, task, x, y, rng, rows)
                        for it in differences.BREAKS]}
+
+
+def left_out(why):
+    return {"differences": packed([]), "breaks": [], "unchecked": why}
 
 
 def traced(model, task, x, y, rng):

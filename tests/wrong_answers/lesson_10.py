@@ -38,7 +38,8 @@ def _mean_gradient(divide="words", zero=False, add=True, once=False):
                 dw[np.unique(row[row > 0])] += dy[b] / (row > 0).sum()
             return dw
         n = {"words": real.sum(axis=1)[:, None, None], "T": ids.shape[1], "nothing": 1,
-             "all": real.sum(), "texts": real.sum(axis=1)[:, None, None] * len(ids)}[divide]
+             "all": real.sum(), "places": real.sum(axis=0)[:, None],
+             "texts": real.sum(axis=1)[:, None, None] * len(ids)}[divide]
         each = dy[:, None] * np.ones(ids.shape)[:, :, None] / n
         if not zero:
             each = each * real[:, :, None]
@@ -112,6 +113,7 @@ WRONG = {
         ("mean over the *different*", _different),
         ("each text has its own mean", _mean_gradient("all")),
         ("number of texts", _mean_gradient("texts")),
+        ("axis 1", _mean_gradient("places")),
         ("shape", lambda dy, ids, V: _mean_gradient()(dy, ids, V).T),
         ("shape", lambda dy, ids, V: _mean_gradient()(dy, ids, V)[1:]),
     ],
@@ -124,6 +126,7 @@ WRONG = {
         ("you take the last", _cbow(label=lambda n: np.eye(1, n)[0][::-1])),
         ("softmax", _cbow(squash=softmax)),
         ("all labels", _cbow(label=np.ones)),
+        ("sigmoid is missing", _cbow(squash=lambda s: s)),
         ("not divided", _cbow(divide=True)),
         ("dv", _cbow(dv=lambda ds, u: np.outer(ds, u.sum(axis=0)))),
         ("du", _cbow(du=lambda ds, v: ds[0] * v[0])),

@@ -25,7 +25,7 @@ def _unstable(z, temperature, top_k):
 
 
 def _bigram(log=np.log2, above=None, below=None, add=True, axis=1, source="train", mean=np.mean,
-            swap=False):
+            swap=False, divide=True, keepdims=True):
     def answer(train, test, V, alpha):
         text = train if source == "train" else test
         n = np.zeros((V, V))
@@ -35,7 +35,8 @@ def _bigram(log=np.log2, above=None, below=None, add=True, axis=1, source="train
             n[text[:-1], text[1:]] += 1
         n = n.T if swap else n
         top = n + (alpha if above is None else above)
-        bottom = (n + (alpha if below is None else below)).sum(axis=axis, keepdims=True)
+        bottom = (n + (alpha if below is None else below)).sum(axis=axis, keepdims=keepdims)
+        bottom = bottom if divide else 1
         with np.errstate(all="ignore"):
             return -mean(log((top / bottom)[test[:-1], test[1:]]))
     return answer
@@ -90,6 +91,8 @@ WRONG = {
         ("nats per token", lambda p, n_bytes: -np.log(p).mean()),
         ("those are nats: a bit", lambda p, n_bytes: -np.log(p).sum() / n_bytes),
         ("where it is divided", lambda p, n_bytes: -np.log(p).sum() * np.log(2) / n_bytes),
+        ("not averaged", lambda p, n_bytes: -np.log2(p).mean() / n_bytes),
+        ("upside down", lambda p, n_bytes: n_bytes / -np.log2(p).sum()),
         ("base 10", lambda p, n_bytes: -np.log10(p).sum() / n_bytes),
         ("whole text", lambda p, n_bytes: -np.log2(p).sum()),
         ("logarithm of the mean", lambda p, n_bytes: -np.log2(p.mean())),
@@ -106,6 +109,8 @@ WRONG = {
         ("top-k is not used", lambda z, t, k: softmax(z / t)),
         ("sum to 1", lambda z, t, k: softmax(z / t) * (z >= np.sort(z)[-k])),
         ("one too many", lambda z, t, k: _drawn()(z, t, min(k + 1, len(z)))),
+        ("sum to 1", lambda z, t, k: np.exp(z / t - z.max() / t) * (z >= np.sort(z)[-k])),
+        ("least", lambda z, t, k: softmax(np.where(z >= np.sort(z)[-k], -np.inf, z / t))),
         ("one too few", _drawn(keep=lambda k: k - 1)),
         ("least", lambda z, t, k: softmax(np.where(z <= np.sort(z)[k - 1], z / t, -np.inf))),
         ("first k", lambda z, t, k: softmax(np.where(np.arange(len(z)) < k, z / t, -np.inf))),
@@ -131,6 +136,10 @@ WRONG = {
         ("alpha is 1", _bigram(above=1, below=1)),
         ("unigram", _unigram),
         ("infinite", _bigram(above=0)),
+        ("no probabilities", _bigram(log=lambda p: np.log2(p), divide=False)),
+        ("keepdims", _bigram(keepdims=False)),
+        ("not by its mean", lambda train, test, V, alpha: (
+            _bigram()(train, test, V, alpha) - np.log2(V))),
         ("mean of the logarithms", lambda *args: _bigram(
             log=lambda p: np.log2(p.mean()), mean=float)(*args)),
     ],
@@ -142,6 +151,9 @@ WRONG = {
         ("goes through nothing", _count(shift=1)),
         ("a token is missing", _count(shift=-1)),
         ("prompt", _count(first="new")),
+        ("how many does token number t see", lambda P, n, C, L, kept: L * sum(
+            12 * C * C + 2 * C for m in ([P + n - 1] if kept else range(P, P + n))
+            for _ in range(m))),
         ("itself, too", _count(own=0)),
         ("not the whole text", _count(whole=True)),
         ("linear layers alone", _count(look=0)),
@@ -157,6 +169,8 @@ WRONG = {
         ("few letters", lambda texts: int(np.argmin([len(set(t)) / len(t) for t in texts]))
             if min(len(set(t)) for t in texts) < 3 else 0),
         ("long", lambda texts: int(np.argmax([len(t) for t in texts]))),
+        ("short", lambda texts: int(np.argmin(
+            [len({t[i:i + 14] for i in range(len(t) - 13)}) for t in texts]))),
         ("phrase", lambda texts: int(np.argmax(
             [max(t.count(t[i:i + 6]) if len(set(t)) > 2 else 0 for i in range(len(t) - 6))
              for t in texts]))),

@@ -62,6 +62,7 @@ WRONG = {
         ("sum of all", lambda H: 2 / np.trace(H)),
         ("whole matrix", lambda H: 2 / np.linalg.norm(H)),
         ("that is the curvature", lambda H: np.linalg.eigvalsh(H).max()),
+        ("that is the curvature", lambda H: np.linalg.eigvalsh(H).max() / 2),
         ("begin to diverge", lambda H: 2 / np.linalg.eigvalsh(H)[[0, -1]].sum()),
         ("1 - lr h", lambda H: 0.01),
     ],
@@ -85,6 +86,14 @@ WRONG = {
         ("old m", _adamw(top="old")),
         ("uphill", _adamw(sign=-1, decay=1)),
         ("squares", _adamw(square=False)),
+        ("fades with t", lambda x, g, m, v, t, *rest: _adamw()(x, g, m, v, min(t, 1), *rest)),
+        ("same share of each x", lambda x, *rest: (
+            _adamw()(x, *rest)[0] + rest[4] * rest[-1] * (x - 1), *_adamw()(x, *rest)[1:])),
+        ("rate is missing", lambda x, g, m, v, t, lr, b1, b2, eps, lam: _adamw()(
+            x, g, m, v, t, 1, b1, b2, eps, lr * lam)),
+        ("m is not b1 m", _adamw(m_of=lambda m, g, b: b * m - (1 - b) * g)),
+        ("v is not b2 v", lambda x, g, m, v, *rest: _adamw()(x, g, m, 0 * v, *rest)),
+        ("m and v are right", _adamw(eps_of=lambda e: -e)),
         ("counts 1 - b1", _adamw(m_of=lambda m, g, b: b * m + g)),
         ("return 3 values", lambda x, *rest: x),
     ],

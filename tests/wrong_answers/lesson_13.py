@@ -7,11 +7,11 @@ from scipy import special, stats
 
 
 def _probe(scale=True, onehot=True, decay=1.0, bias=False, sign=1, softmax=True, turn=False,
-           rows=False, share=False):
+           rows=False, share=False, axis=1):
     def answer(f, W, b, y, lam):
         N = len(y)
         s = f @ W + b
-        d = special.softmax(s, axis=1) if softmax else s
+        d = special.softmax(s, axis=axis) if softmax else s
         d = d - np.eye(len(b))[y] if onehot else d
         n = N if scale else 1
         dW = sign * f.T @ d / n + decay * lam * W / (N if share else 1)
@@ -42,6 +42,7 @@ WRONG = {
         ("coin", lambda n, m: 0.5 ** (n + m)),
         ("overlap", lambda n, m: 1 - 2 / math.comb(n + m, n)),
         ("how many ways", lambda n, m: 0.031),
+        ("at most 1", lambda n, m: math.comb(n + m, n) / 2),
     ],
     "probe_gradient": [
         ("mean over the examples", _probe(scale=False)),
@@ -55,6 +56,9 @@ WRONG = {
         ("uphill", _probe(sign=-1)),
         ("turn the product", _probe(turn=True)),
         ("softmax", _probe(softmax=False)),
+        ("bias is missing", lambda f, W, b, y, lam: _probe()(f, W, 0 * b, y, lam)),
+        ("axis 1", _probe(axis=0)),
+        ("axis 1", _probe(axis=None)),
         ("each example", _probe(rows=True)),
         ("return 2 values", lambda f, W, b, y, lam: _probe()(f, W, b, y, lam)[0][:1]),
     ],
@@ -68,6 +72,11 @@ WRONG = {
         ("squares", _interval(se=lambda va, vb, n, m: math.sqrt(va / n) + math.sqrt(vb / m))),
         ("does not subtract", _interval(se=lambda va, vb, n, m: math.sqrt(abs(
             va / n - vb / m)))),
+        ("both arms have an error", _interval(se=lambda va, vb, n, m: math.sqrt(va / n))),
+        ("share below 1", _interval(q=lambda c: 1 + c)),
+        ("middle of the interval", lambda *args: tuple(
+            x + 1 for x in _interval()(*args))),
+        ("middle is right", _interval(t=lambda c: 0.5)),
         ("root is missing", _interval(se=lambda va, vb, n, m: va / n + vb / m)),
         ("takes the standard", _interval(se=lambda va, vb, n, m: math.hypot(
             math.sqrt(va) / n, math.sqrt(vb) / m))),

@@ -56,6 +56,8 @@ WRONG = {
         ("both matrices", lambda v, o: _ratio(_svd(o) ** 2)),
         ("entries", lambda v, o: _ratio(np.abs(v @ o).ravel() ** 2)),
         ("not the singular values", lambda v, o: _svd(v @ o)),
+        ("no means", lambda v, o: _ratio(_svd(v @ o) ** 2) / v.shape[1]),
+        ("fourth powers", lambda v, o: (_svd(v @ o) ** 2).sum()),
     ],
     "keep_directions": [
         ("more quietly", _cut(length=None)),

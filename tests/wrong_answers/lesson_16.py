@@ -27,6 +27,16 @@ def _scores(z, axis=-1):
     return z
 
 
+def _unstable(z, axis):
+    return np.exp(z) / np.exp(z).sum(axis=axis, keepdims=True)
+
+
+def _placed(p, logits, y):
+    out = np.zeros(logits.shape)
+    out[y >= 0] = (p - np.eye(logits.shape[-1])[y[y >= 0]]) / len(p)
+    return out
+
+
 def _share(v):
     return v / v.sum()
 
@@ -58,6 +68,9 @@ WRONG = {
         ("see", _mask(lambda t, s, P: (s < P) & (t < P))),
         ("see", _mask(lambda t, s, P: ((s < P) & (t < P)) | (s == t))),
         ("see it as well", _mask(lambda t, s, P: ((s < P) & (t < P)) | ((s <= t) & (s >= P)))),
+        ("itself, too", _mask(lambda t, s, P: (s < t) | (s < P))),
+        ("or, not and", _mask(lambda t, s, P: (s <= t) & (s < P))),
+        ("not after it", _mask(lambda t, s, P: (s >= t) | (s < P))),
         ("itself, too", _mask(lambda t, s, P: (s < t) | ((s < P) & (s != t)))),
         ("not only the prefix", _mask(lambda t, s, P: (s < P) & (t >= 0))),
         ("True and False", lambda T, P: np.where(np.tri(T) > 0, 0, -np.inf)),
@@ -76,6 +89,12 @@ WRONG = {
             _gradient()(logits, y) * np.eye(logits.shape[-1])[y])),
         ("last axis", _gradient(axis=1)),
         ("last axis", _gradient(axis=0)),
+        ("last axis", lambda logits, y: _placed(softmax(logits[y >= 0], axis=0), logits, y)),
+        ("divided by their sum", lambda logits, y: _placed(np.exp(logits[y >= 0]), logits, y)),
+        ("0 is a byte", lambda logits, y: _gradient()(logits, np.where(y == 0, -1, y))),
+        ("nothing is asked the gradient is 0", lambda logits, y: (
+            _gradient()(logits, y) + (y < 0)[:, :, None])),
+        ("scores may be large", _gradient(squash=_unstable)),
         ("sign", lambda logits, y: -_gradient()(logits, y)),
     ],
     "missing_token": [

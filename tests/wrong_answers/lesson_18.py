@@ -12,6 +12,10 @@ def _swish(dx=None, dbeta=None):
     return answer
 
 
+def _sigmoid(a):
+    return 1 / (1 + np.exp(-a))
+
+
 def _swapped(dy, x, beta):
     return _swish()(dy, x, beta)[::-1]
 
@@ -38,6 +42,16 @@ def _by_pair(pairs, x, dy):
         x, caches[pair] = pair[0](x)
     for pair in reversed(pairs):
         dy = pair[1](dy, caches[pair])
+    return dy
+
+
+def _crossed(pairs, x, dy):
+    caches = []
+    for forward, _ in pairs:
+        x, cache = forward(x)
+        caches.append(cache)
+    for (_, backward), cache in zip(pairs, reversed(caches), strict=True):
+        dy = backward(dy, cache)
     return dy
 
 
@@ -69,6 +83,11 @@ WRONG = {
     ],
     "swish_backward": [
         ("in which the sigmoid stays", _swish(lambda dy, x, beta, s, slope: dy * s)),
+        ("two terms add up", _swish(lambda dy, x, beta, s, slope: dy * (s - x * beta * slope))),
+        ("mind its sign", lambda dy, x, beta: _swish()(dy, x, -beta)),
+        ("mind its sign", _swish(lambda dy, x, beta, s, slope: dy * (1 - s + x * beta * slope))),
+        ("with beta", _swish(lambda dy, x, beta, s, slope: dy * (
+            _sigmoid(x) + x * beta * _sigmoid(x) * _sigmoid(-x)))),
         ("in which the sigmoid moves", _swish(lambda dy, x, beta, s, slope: dy * x * beta * slope)),
         ("factor beta", _swish(lambda dy, x, beta, s, slope: dy * (s + x * slope))),
         ("in dx, the slope of the sigmoid", _swish(
@@ -93,6 +112,7 @@ WRONG = {
         ("a cache of its own", _by_pair),
         ("cache of its own forward pass", _chain(which=-1)),
         ("cache of its own forward pass", _chain(which=0)),
+        ("cache of its own forward pass", _crossed),
         ("one backward pass is missing", lambda pairs, x, dy: _chain(
             order=lambda r: list(reversed(r))[:-1])(pairs, x, dy)),
         ("that is y", _only_forward),
