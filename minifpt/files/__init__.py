@@ -47,7 +47,7 @@ def write_beside(path, write, mode="wb"):
             os.fsync(f.fileno())
         os.replace(beside, path)
     except OSError as e:
-        if e.filename is None:                            # a full disk does not say whose
+        if e.errno and e.filename is None:                # a full disk does not say whose
             e.filename = str(path)
         raise
     finally:
