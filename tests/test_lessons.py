@@ -12,7 +12,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from minifpt import lesson
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
 
@@ -171,3 +174,18 @@ def test_a_notebook_goes_back_into_its_source(source, tmp_path, monkeypatch):
     shutil.copy(LESSONS / f"{source.stem}.ipynb", tmp_path)
     build.pull(copy)
     assert build.cells_digest(build.read(copy)) == build.cells_digest(build.read(source))
+
+
+@pytest.mark.parametrize("colours", [200, 2000])
+def test_a_picture_keeps_the_order_of_its_colours(colours):
+    """Or, where there are too many for that, as many as cover it."""
+    Image = pytest.importorskip("PIL.Image")
+    shades = np.linspace(255, 0, colours).round().astype(np.uint8)
+    x = np.stack([shades, 255 - shades // 2, shades // 3], axis=-1)[None].repeat(3, axis=0)
+    if colours > 256:
+        x[1] = np.random.default_rng(0).integers(0, 256, x[1].shape)
+    small = lesson.few_colours(Image.fromarray(x))
+    assert small.mode == "P" and len(small.getcolors()) <= (256 if colours < 256 else 128)
+    if colours < 256:
+        steps = np.diff(np.asarray(small.convert("RGB"))[0].astype(int), axis=0)
+        assert (steps[:, 0] <= 0).all() and (steps[:, 1] >= 0).all() and (steps[:, 2] <= 0).all()
