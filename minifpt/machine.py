@@ -46,12 +46,12 @@ def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
     infinity where none is set, or where there are no control groups of version 2."""
     least = math.inf
     try:
-        path = next(line[3:].strip() for line in Path(group).read_text().splitlines()
-                    if line.startswith("0::"))
+        lines = Path(group).read_text(encoding="utf-8").splitlines()
+        path = next(line[3:].strip() for line in lines if line.startswith("0::"))
         folder = Path(root, path.lstrip("/"))
         for each in (folder, *folder.parents):            # a group's quota holds for all in it
             if (each / "cpu.max").exists():
-                most, period = (each / "cpu.max").read_text().split()
+                most, period = (each / "cpu.max").read_text(encoding="utf-8").split()
                 least = min(least, math.inf if most == "max" else int(most) / int(period))
     except (OSError, StopIteration, ValueError):
         pass

@@ -96,7 +96,7 @@ def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     exec(IN_A_BROWSER, here)
     (tmp_path / "run").rename(tmp_path / "here")
     told = elsewhere(tmp_path, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
-                     "ignore::EncodingWarning", "-c",
+                     "ignore::EncodingWarning", "-W", "ignore::DeprecationWarning", "-c",
                      IN_A_BROWSER + "print(found)")
     assert told == f"{here['found']}\n"
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
