@@ -222,7 +222,7 @@ def in_circles(rng):
         "word": "one short phrase comes back in it, each time after something new: how long are "
                 "the strings that you compare?",
         "early": "it begins with a loop and leaves it: the whole text counts"}
-    for place in rng.permutation(6):
+    for place in rng.permutation(6)[:3]:                  # the same texts, at other places
         shown = [str(k) for k in rng.permutation([k for k in texts if k != "loop"])]
         shown.insert(int(place), "loop")
 
