@@ -143,7 +143,7 @@ def few_colours(image):
     colours than that, and gets the 128 that cover most; small areas keep theirs.
     """
     from PIL import Image
-    for levels in (52, 35, 24, 20, 16):
+    for levels in (35, 24, 20, 16):
         step = 255 / (levels - 1)
         rounded = image.point([round(round(v / step) * step) for v in range(256)] * 3)
         if rounded.getcolors(256):
