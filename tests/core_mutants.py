@@ -342,6 +342,7 @@ EQUIVALENT = [
     ("tracing", r"^recorded: reversed\(", "two runs do not leave one and the same cache"),
     ("tracing", r"^_ran_back: g if g.shape == .* -> g\[:, -", "the last of all tokens are all"),
     ("optim", r"^(__init__)?: (1 << 1[58]|1|15|18|8) -> ", "how the work is cut: speed only"),
+    ("optim", r"^step: len\(pieces\) < MANY -> .* <=", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
     ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
