@@ -773,3 +773,16 @@ def test_the_first_tokens_of_a_text_go_tile_by_tile(monkeypatch):
     np.testing.assert_array_equal(y, fast.attention(qkv, 2)[0])
     monkeypatch.setattr(fast, "_tiled_attention", None)   # and later ones do not
     fast.attention(qkv[:, :fast.TILE], 2, past=past)
+
+
+@pytest.mark.parametrize("op, shapes", [("linear", ((2, 3), (4, 5), (5,))),
+                                        ("linear", ((2, 4), (4, 5), (4,))),
+                                        ("unembedding", ((2, 3), (5, 4)))])
+def test_products_that_do_not_fit_are_refused_as_the_simple_ones(op, shapes):
+    """In the same words, with x and w in their places."""
+    said = []
+    for module in (F, fast):
+        with pytest.raises(ValueError, match="x has shape .* expected x") as error:
+            getattr(module, op)(*(np.ones(shape) for shape in shapes))
+        said.append(str(error.value))
+    assert said[0] == said[1]

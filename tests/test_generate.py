@@ -242,3 +242,12 @@ def test_perplexity_of_a_model_that_is_sure_and_wrong(model):
 def test_perplexity_errors(model, args, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         model.perplexity(*args)
+
+
+def test_perplexity_with_more_scores_than_are_made_at_once():
+    """The same as of all of them."""
+    lm = minifpt.LanguageModel(minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=2, n_positions=64,
+                                                  vocab_size=70_000))
+    ids = np.random.default_rng(0).integers(0, 70_000, 65)
+    want, _ = F.cross_entropy(lm.logits(ids[None, :-1]), ids[None, 1:])
+    assert lm.perplexity(ids)["nats_per_token"] == pytest.approx(float(want), rel=1e-6)
