@@ -22,7 +22,7 @@ TILE = 64                                                 # queries of one atten
 TILES = 65536                                             # scores in one piece, one tile of them
 PIECE = 131072                                            # numbers in an elementwise piece
 PARTS = 8                                                 # pieces of a matrix product, or fewer,
-PRODUCT = 10_000_000                                      # with so many multiplications or more,
+PRODUCT = 40_000_000                                      # with so many multiplications or more,
 WIDTH = 192                                               # and so many columns or rows or more
 
 GeluCache = namedtuple("GeluCache", "derivative")
@@ -39,7 +39,6 @@ def product(a, b, bias=None):
     """
     y = np.empty((len(a), b.shape[1]), a.dtype)
     long = max(y.shape)
-    # To read b takes as long as sixteen rows of a.
     parts = max(1, min(PARTS, (len(a) + 16) * b.size // PRODUCT, long // WIDTH))
     ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
 
@@ -53,10 +52,17 @@ def product(a, b, bias=None):
     return y
 
 
+def small(x, w):
+    """Is the product of x (..., I) with w (I, O) too small to be cut?"""
+    # To read w takes as long as sixteen rows of x.
+    return x.size * w.shape[1] + 16 * w.size < 2 * PRODUCT
+
+
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
-    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
-        return F.linear(x, w, b, need)                    # it says what does not fit
+    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:] or small(x, w):
+        with single_threaded_blas:
+            return F.linear(x, w, b, need)                # it says what does not fit
     y = product(x.reshape(-1, w.shape[0]), w, b).reshape(*x.shape[:-1], w.shape[1])
     return y, F.LinearCache(x if need[1] else None, w, need) if any(need) else None
 
@@ -64,6 +70,9 @@ def linear(x, w, b, need=(True, True, True)):
 def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
+    if small(dy, w.T):
+        with single_threaded_blas:
+            return F.linear_backward(dy, cache)
     dy2 = dy.reshape(-1, w.shape[1])
     dx = product(dy2, w.T).reshape(*dy.shape[:-1], w.shape[0]) if need[0] else None
     dw = product(x.reshape(-1, w.shape[0]).T, dy2) if need[1] else None
@@ -193,7 +202,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
 
     No probability is kept: the cache holds each query's largest score and sum, from which the
     backward pass computes them again (Dao et al. 2022, arXiv 2205.14135), and dropout's
-    masks, one byte an entry.  Where one piece is enough the simple form is as fast and runs.
+    masks, one byte an entry.  For few and short texts the simple form is as fast and runs.
 
     ``past`` is a :class:`KeyValues`, which takes in the new tokens; it is for inference, the
     cache is then ``None``.
@@ -201,7 +210,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     with single_threaded_blas:
         if past is not None:
             return _attention_after(qkv, n_head, causal, past), None
-        if qkv.shape[1] <= TILE and len(_pieces(len(qkv), n_head, qkv.shape[1])) == 1:
+        if qkv.shape[1] <= TILE and len(qkv) * n_head * qkv.shape[1] ** 2 <= 4 * TILES:
             return F.attention(qkv, n_head, p, rng, causal)
         drop = F.dropout_bits(p, rng)
         before = rng.bit_generator.state if drop else None

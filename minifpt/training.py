@@ -15,7 +15,7 @@ from tqdm import tqdm
 from .checks import brief, number, whole
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
-from .machine import kept_memory
+from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .plots import curves
 from .tasks.base import Task, check_task
@@ -141,7 +141,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
     start = time.perf_counter() - run.seconds
     bar = tqdm(total=steps, initial=run.step, desc=task.name, unit="step",
                disable=not progress, dynamic_ncols=True, mininterval=0.3, leave=None)
-    with bar, kept_memory, _interrupts() as interrupted:
+    with bar, kept_memory, single_threaded_blas, _interrupts() as interrupted:
         while run.step < steps:
             run.optimizer.lr = learning_rate(run.settings, run.step)
             x, y = task.batch(run.rng, run.settings["batch_size"], "train")

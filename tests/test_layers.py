@@ -416,6 +416,13 @@ def test_frozen_between_forward_and_backward(layer):
     assert all(p.grad is None for p in layer.parameters())
 
 
+def test_ids_into_a_linear_layer_are_one_hot_vectors():
+    layer, ids = Linear(5, 3, np.float64, "input"), np.array([[0, 4, 0], [2, 2, 2]])
+    layer.weight.data[:] = rng(1).standard_normal((5, 3))
+    layer.bias.data[:] = 1.0, -2.0, 3.0
+    np.testing.assert_allclose(layer.forward(ids)[0], layer.forward(np.eye(5)[ids])[0], rtol=1e-14)
+
+
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
 def test_ids_into_a_linear_layer_half_frozen(frozen):
     """The frozen one costs nothing: its gradient is not computed."""
