@@ -514,8 +514,8 @@ def both(shape, neighbours=0, repeats=25):
         for _ in range(repeats):
             for (threads, product), seconds in zip(forms, found, strict=True):
                 machine.blas_threads(threads)
-                if product is fast.product:               # BLAS's second thread waits for work, busy,
-                    time.sleep(0.06)                      # for a few hundredths of a second
+                if product is fast.product:               # BLAS's second thread waits, busy, for
+                    time.sleep(0.06)                      # more, a few hundredths of a second
                 product(a, b)
                 start = time.perf_counter()
                 for _ in range(inner):
