@@ -196,3 +196,10 @@ def test_what_any_exercise_can_see(monkeypatch):
         exercise(squares)
     with pytest.raises(ValueError, match="no exercise 'nothing'"):
         check("nothing", None)
+
+
+@pytest.mark.parametrize("value", [1j, np.complex128(2 - 1j), np.zeros(3, complex),
+                                   [np.zeros(2), np.ones(2, complex)]])
+def test_a_complex_answer(value):
+    result = examine("loss_scale", lambda *args: value)
+    assert result.status == "not right yet" and "complex" in result.hint

@@ -114,6 +114,10 @@ def _ask(name, function, case):
     parts = output if isinstance(output, (tuple, list)) else (output,)
     if any(part is ... or part is None for part in parts):
         return Result(name, "not answered yet")
+    if any(isinstance(part, (complex, np.ndarray, np.generic)) and np.iscomplexobj(part)
+           for part in parts):
+        return Result(name, "not right yet", "It returns complex numbers: a root or a power of a "
+                      "negative number?")
     if callable(case.answer):
         try:
             right = bool(case.answer(output))
