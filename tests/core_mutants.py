@@ -19,6 +19,7 @@ import argparse
 import ast
 import contextlib
 import copy
+import functools
 import gc
 import hashlib
 import importlib.machinery
@@ -65,12 +66,7 @@ LIMIT = 5.0                                               # seconds, and 20 time
 
 def more_variants(node):
     """Small mistakes that ``mutants.variants`` does not make."""
-    def changed(**fields):
-        new = copy.copy(node)
-        for name, value in fields.items():
-            setattr(new, name, value)
-        return new
-
+    changed = functools.partial(mutants.with_fields, node)
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         for value in (True, False):
             yield changed(test=ast.Constant(value))

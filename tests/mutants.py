@@ -14,12 +14,15 @@ import argparse
 import ast
 import contextlib
 import copy
+import functools
 import re
 import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import scipy.ndimage  # noqa: F401  # by a case, within its time limit, it might be left half done
 
 from minifpt import exercises
 
@@ -40,14 +43,17 @@ COMPARE = {ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.G
            ast.In: (ast.NotIn,), ast.NotIn: (ast.In,)}
 
 
+def with_fields(node, **fields):
+    """A copy of a node with other fields."""
+    new = copy.copy(node)
+    for name, value in fields.items():
+        setattr(new, name, value)
+    return new
+
+
 def variants(node):
     """The small mistakes that can be made at a node: nodes to stand in its place."""
-    def changed(**fields):
-        new = copy.copy(node)
-        for name, value in fields.items():
-            setattr(new, name, value)
-        return new
-
+    changed = functools.partial(with_fields, node)
     if isinstance(node, ast.BinOp):
         yield node.left                                   # a term or a factor is left out
         yield node.right
@@ -97,8 +103,7 @@ def variants(node):
     elif isinstance(node, (ast.GeneratorExp, ast.ListComp, ast.DictComp)):
         for i, generator in enumerate(node.generators):
             if generator.ifs:
-                bare = copy.copy(generator)
-                bare.ifs = []
+                bare = with_fields(generator, ifs=[])
                 yield changed(generators=[*node.generators[:i], bare, *node.generators[i + 1:]])
     elif isinstance(node, ast.AugAssign):
         yield ast.Pass()
@@ -110,9 +115,8 @@ def calls(node, changed):
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(
         node.func, "id", None)
     if name in SWAPS:
-        func = copy.copy(node.func)
-        setattr(func, "attr" if isinstance(func, ast.Attribute) else "id", SWAPS[name])
-        yield changed(func=func)
+        where = "attr" if isinstance(node.func, ast.Attribute) else "id"
+        yield changed(func=with_fields(node.func, **{where: SWAPS[name]}))
     if isinstance(node.func, ast.Attribute) and name in DROPPED:
         yield node.func.value
     if name == "where" and len(node.args) == 3:           # the mask is forgotten

@@ -160,20 +160,6 @@ def test_another_blas(other_blas, capsys):
     assert cli.main(["info"]) == 0 and "kernels unknown" in capsys.readouterr().out
 
 
-def test_a_setting_where_nothing_forks(monkeypatch):
-    monkeypatch.delattr(os, "register_at_fork", raising=False)
-    did = []
-
-    @machine.ProcessSetting
-    def setting():
-        did.append("made")
-        yield
-        did.append("undone")
-    with setting:
-        assert did == ["made"]
-    assert did == ["made", "undone"]
-
-
 # ---------------------------------------------------------------------------------- Windows' files
 
 

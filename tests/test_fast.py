@@ -394,6 +394,15 @@ def test_cores_listen_to_the_quota(monkeypatch):
 # ------------------------------------------------------------------------- products
 
 
+def close_gradients(grads, want, tolerance):
+    """What a backward pass returned, or ``None`` where there was no cache for one."""
+    assert (grads is None) == (want is None)
+    for grad, right in zip(grads or (), want or (), strict=True):
+        assert (grad is None) == (right is None)
+        if grad is not None:
+            close(grad, right, tolerance)
+
+
 @contextmanager
 def products_are_cut():
     """However small they are."""
@@ -414,12 +423,7 @@ def test_linear(lead, n, m, kind, need, cores):
         y, cache = fast.linear(x, w, b, need)
         grads = fast.linear_backward(dy, cache) if cache else None
     close(y, want, 10 * tolerance)
-    assert (cache is None) == (simple is None)
-    for grad, right in zip(grads or (), F.linear_backward(dy, simple) if simple else (),
-                           strict=True):
-        assert (grad is None) == (right is None)
-        if grad is not None:
-            close(grad, right, 20 * tolerance)
+    close_gradients(grads, F.linear_backward(dy, simple) if simple else None, 20 * tolerance)
 
 
 @given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), dtypes,
@@ -432,12 +436,7 @@ def test_unembedding(lead, C, V, kind, need, cores):
         y, cache = fast.unembedding(x, w, need)
         grads = fast.unembedding_backward(dy, cache) if cache else None
     close(y, want, 10 * tolerance)
-    assert (cache is None) == (simple is None)
-    for grad, right in zip(grads or (), F.unembedding_backward(dy, simple) if simple else (),
-                           strict=True):
-        assert (grad is None) == (right is None)
-        if grad is not None:
-            close(grad, right, 20 * tolerance)
+    close_gradients(grads, F.unembedding_backward(dy, simple) if simple else None, 20 * tolerance)
 
 
 def test_products_that_do_not_fit_say_so():
@@ -484,6 +483,14 @@ def recorded_setting():
         yield
         did.append("undone")
     return setting, did
+
+
+def test_setting_where_nothing_forks(monkeypatch):
+    monkeypatch.delattr(os, "register_at_fork", raising=False)
+    setting, did = recorded_setting()
+    with setting:
+        assert did == ["made"]
+    assert did == ["made", "undone"]
 
 
 def test_setting_nested():
