@@ -42,19 +42,25 @@ def cores():
 
 
 def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
-    """How many cores' time the control groups of this process give it, from their ``cpu.max``;
-    infinity where none is set, or where there are no control groups of version 2."""
+    """How many cores' time the control groups of this process give it: from their ``cpu.max``, or
+    in version 1 from ``cpu.cfs_quota_us``; infinity where none is set or none can be read."""
     least = math.inf
-    try:
-        lines = Path(group).read_text(encoding="utf-8").splitlines()
-        path = next(line[3:].strip() for line in lines if line.startswith("0::"))
-        folder = Path(root, path.lstrip("/"))
-        for each in (folder, *folder.parents):            # a group's quota holds for all in it
-            if (each / "cpu.max").exists():
-                most, period = (each / "cpu.max").read_text(encoding="utf-8").split()
-                least = min(least, math.inf if most == "max" else int(most) / int(period))
-    except (OSError, StopIteration, ValueError):
-        pass
+    with suppress(OSError, ValueError):
+        for line in Path(group).read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers == "":                         # version 2
+                base, files = Path(root), ("cpu.max",)
+            elif "cpu" in controllers.split(","):
+                base, files = Path(root, "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            else:
+                continue
+            folder = base / path.strip().lstrip("/")
+            for each in (folder, *folder.parents):        # a group's quota holds for all in it
+                if (each / files[0]).exists():
+                    said = " ".join((each / name).read_text(encoding="utf-8") for name in files)
+                    most, period = said.split()
+                    if most not in ("max", "-1"):
+                        least = min(least, int(most) / int(period))
     return least
 
 

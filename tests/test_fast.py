@@ -371,13 +371,18 @@ def test_after_an_interrupt_nothing_runs_on():
     ({"cpu.max": "max 100000"}, "/", np.inf), ({"cpu.max": "250000 100000"}, "/", 2.5),
     ({"a/cpu.max": "max 100000", "cpu.max": "50000 100000"}, "/a", 0.5),
     ({"a/cpu.max": "300000 100000", "cpu.max": "400000 100000"}, "/a", 3.0),
-    ({"cpu.max": "nonsense"}, "/", np.inf), ({}, "/", np.inf), ({}, None, np.inf)])
+    ({"cpu.max": "nonsense"}, "/", np.inf), ({}, "/", np.inf), ({}, None, np.inf),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "/", np.inf),
+    ({"cpu/a/cpu.cfs_quota_us": "150000", "cpu/a/cpu.cfs_period_us": "100000",
+      "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "/a", 1.5),
+    ({"cpu/cpu.cfs_quota_us": "50000"}, "/", np.inf)])
 def test_the_quota_of_a_container(tmp_path, files, group, cores):
-    (tmp_path / "root" / "a").mkdir(parents=True)
+    for folder in ("a", "cpu/a"):
+        (tmp_path / "root" / folder).mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "root" / name).write_text(text + "\n")
     if group:
-        (tmp_path / "group").write_text(f"0::{group}\n")
+        (tmp_path / "group").write_text(f"7:memory:/b\n4:cpu,cpuacct:{group}\n0::{group}\n")
     assert machine.quota(tmp_path / "root", tmp_path / "group") == cores
 
 
