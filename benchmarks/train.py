@@ -1,10 +1,10 @@
 """Whole training steps (forward, backward, clipping, Adam), in turn with PyTorch's.
 
-    python -m benchmarks.train [--rounds 7] [--only small|full]
+    python -m benchmarks.train [--rounds 7] [--only small|full] [--compile]
 
 First the shipped trunk, with the batches of its tasks (random numbers stand in for MNIST) and
 what the paper freezes frozen; then GPT-2 base with nothing frozen, as a language model (AdamW)
-and as an FPT (Adam).
+and as an FPT (Adam).  With ``--compile`` PyTorch's trunk goes through ``torch.compile``.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def torch_trunk(config):
         embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, attn_implementation="sdpa")
 
 
-def torch_fpt(config, task, batch, mask):
+def torch_fpt(config, task, batch, mask, compiled=False):
     import torch
     import transformers
     trunk = transformers.GPT2Model(torch_trunk(config))
@@ -53,6 +53,8 @@ def torch_fpt(config, task, batch, mask):
         p.requires_grad = (mask == "full" or "ln_" in name or "wpe" in name) and "wte" not in name
     trained = [p for m in (inp, trunk, out) for p in m.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=1e-3)
+    if compiled:
+        trunk = torch.compile(trunk)
     x, y = map(torch.from_numpy, task.batch(np.random.default_rng(0), batch))
 
     def step():
@@ -83,16 +85,17 @@ def our_lm(trunk, batch):
     return our_step(model, NextToken(), Adam(model.parameters(), weight_decay=0.1), batch)
 
 
-def torch_lm(config, batch):
+def torch_lm(config, batch, compiled=False):
     import torch
     import transformers
     model = transformers.GPT2LMHeadModel(torch_trunk(config))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    forward = torch.compile(model) if compiled else model
     x, y = map(torch.from_numpy, NextToken().batch(np.random.default_rng(0), batch))
 
     def step():
         optimizer.zero_grad()
-        logits = model(x).logits
+        logits = forward(x).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, config.vocab_size),
                                                  y.reshape(-1))
         loss.backward()
@@ -106,6 +109,7 @@ def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("--rounds", type=int, default=7)
     top.add_argument("--only", choices=["small", "full"])
+    top.add_argument("--compile", action="store_true", help="torch.compile; needs a C++ compiler")
     args = top.parse_args()
     mini = minifpt.GPT2Config(**SHAPES["minigpt"], dropout=0.0)
     base = minifpt.GPT2Config(dropout=0.0)
@@ -124,7 +128,8 @@ def main():
     print(f"{machine()}\nmedians of {args.rounds} rounds\n\n"
           "| step | minifpt | PyTorch | PyTorch / minifpt |\n|---|---|---|---|", flush=True)
     for name, ours, torchs, config, rest in rows:
-        table = alternate([ours(minifpt.GPT2(config), *rest), torchs(config, *rest)], args.rounds)
+        table = alternate([ours(minifpt.GPT2(config), *rest), torchs(config, *rest, args.compile)],
+                          args.rounds)
         a, b = (1e3 * statistics.median(column) for column in zip(*table, strict=True))
         print(f"| {name} | {a:.2f} ms, {1e3 / a:.1f}/s | {b:.2f} ms, {1e3 / b:.1f}/s "
               f"| {ratio(table, 1, 0):.2f} |", flush=True)
