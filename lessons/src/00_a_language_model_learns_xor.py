@@ -147,7 +147,7 @@ show(step)
 # most by about the **learning rate** `lr`, and less where recent gradients disagreed. (Its
 # formula is in `minifpt/optim.py`.)
 #
-# We take 400 steps with four examples each. Guessing gets half of the bits right. How many
+# We take 300 steps with four examples each. Guessing gets half of the bits right. How many
 # percent of the bits does the frozen language model get right in the end?
 
 # %%
@@ -155,9 +155,9 @@ guess = ...                                               # a percentage
 
 
 # %%
-def train(model, seed=0, task=task, steps=400, progress=True):
-    return minifpt.train(model, task, steps, batch_size=4, lr=3e-3, seed=seed, eval_every=50,
-                         test_examples=128, progress=progress)
+def train(model, seed=0, task=task, steps=300, eval_every=50, progress=True):
+    return minifpt.train(model, task, steps, batch_size=4, lr=3e-3, seed=seed,
+                         eval_every=eval_every, test_examples=128, progress=progress)
 
 
 before = {name: p.data.copy() for name, p in model.named_parameters()}
@@ -204,8 +204,8 @@ picture(fig)
 
 # %% [markdown]
 # That is the effect that the paper reports. All that is trained are thin layers around something
-# that nobody made for bits, and the trunk that has read novels is done while the random one has
-# hardly begun. It is tempting to stop here and say: language teaches a model to compute.
+# that nobody made for bits, and the trunk that has read novels is nearly done while the random one
+# has hardly begun. It is tempting to stop here and say: language teaches a model to compute.
 #
 # ## The doubt: what differs between the two?
 #
@@ -231,7 +231,7 @@ for name, kind in kinds.items():
 # the language trunk. It has the right size and has read nothing.
 #
 # We train all three, with five seeds each; a **seed** fixes the new layers, the examples, and
-# the random weights. Which one comes first to 99 %: `"language"`, `"random"` or `"statistics"`?
+# the random weights. Which one comes first to 90 %: `"language"`, `"random"` or `"statistics"`?
 # (The next cell trains for about a minute.)
 
 # %%
@@ -245,7 +245,7 @@ for name, seed in tqdm(jobs, desc="three trunks, five seeds"):
 
 
 # %%
-def first_at(history, level=0.99):
+def first_at(history, level=0.9):
     """The first step with that accuracy, or infinity."""
     good = history["test_accuracy"] >= level
     return history["step"][good.argmax()] if good.any() else np.inf
@@ -255,7 +255,7 @@ reached = {name: [first_at(history) for history in histories]
            for name, histories in runs.items()}
 reveal(guess, min(reached, key=lambda name: np.mean(reached[name])))
 for name, found in reached.items():
-    print(f"{name:12} 99 % at step", ", ".join("never" if n == np.inf else f"{n:.0f}"
+    print(f"{name:12} 90 % at step", ", ".join("never" if n == np.inf else f"{n:.0f}"
                                                for n in found))
 
 fig, (ax,) = figure(width=6, height=3.4)
@@ -296,7 +296,7 @@ for group in counts:
 
 # %% [markdown]
 # *Did it learn XOR, or did it memorise examples?* Ten bits make only $2^{10} = 1024$ different
-# inputs, and 400 steps of four draw 1600. So most of our "fresh" test examples were not new. We
+# inputs, and 300 steps of four draw 1200. So most of our "fresh" test examples were not new. We
 # need a test that can fail: keep a quarter of all inputs out of the training, and test on these
 # alone.
 
@@ -320,7 +320,7 @@ class HeldOut(minifpt.tasks.BitXOR):
 guess = ...                                               # a percentage
 
 # %%
-held_out = train(make(), task=HeldOut(), steps=600)
+held_out = train(make(), task=HeldOut(), steps=600, eval_every=600)
 
 # %%
 reveal(guess, 100 * held_out[-1]["test_accuracy"], "%")
@@ -338,8 +338,8 @@ masks = {"FPT": Mask.fpt(), "layer norms frozen too": Mask(attn=True, mlp=True, 
          "input layer frozen too": Mask(attn=True, mlp=True, input=True),
          "positions frozen too": Mask(attn=True, mlp=True, pos=True),
          "all but the output layer frozen": Mask.output_only()}
-scores = {name: 100 * (language if mask == Mask.fpt() else train(make(mask=mask)))[-1][
-    "test_accuracy"] for name, mask in masks.items()}
+scores = {name: 100 * (language if mask == Mask.fpt() else train(
+    make(mask=mask), eval_every=300))[-1]["test_accuracy"] for name, mask in masks.items()}
 
 # %%
 names = [f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} trained"
@@ -349,7 +349,7 @@ bars = ax.barh(names, scores.values(), color=color.trained, height=0.6)
 ax.bar_label(bars, fmt=" %.0f %%", color=color.ink)
 ax.axvline(50, color=color.ink, linestyle=":", linewidth=1)
 ax.invert_yaxis()
-ax.set(xlabel="bits right after 400 steps (%), guessing is dotted", xlim=(0, 112),
+ax.set(xlabel="bits right after 300 steps (%), guessing is dotted", xlim=(0, 112),
        title="freezing the positions is what hurts")
 picture(fig)
 

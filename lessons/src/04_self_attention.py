@@ -261,6 +261,8 @@ axes[0].legend(loc="center right")
 matrix(axes[1], trained[True][2], "map with mask", "is looked at", "looks", limit=1,
        digits=None)
 matrix(axes[2], trained[False][2], "map without", "is looked at", limit=1, digits=None)
+for ax in axes[1:]:
+    ax.set_xticks(range(0, T, 2), range(0, T, 2))         # two-digit numbers need room
 picture(fig)
 
 # %% [markdown]
@@ -435,7 +437,7 @@ print("the first map:", t.attention["trunk.h.0.attn"].shape, "which is (B, H, T,
 
 # %% [markdown]
 # To see what the positions do, we remove them: in a second copy of the model we set their table
-# to 0. Here is the first block; rows look, columns are looked at.
+# to 0. Here is the first block; rows look, columns are looked at, and a dot stands for a space.
 
 # %%
 def maps(model, ids):
@@ -451,7 +453,7 @@ def no_positions(model):
 
 blind = language_model()
 no_positions(blind)
-letters = [chr(i).replace(" ", "_") for i in short[0]]
+letters = [chr(i).replace(" ", "·") for i in short[0]]
 fig, axes = figure(4, 2, width=2.55, height=2.65)
 for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
     for h, A in enumerate(maps(m, short)[0]):
@@ -546,12 +548,13 @@ found = {name: bits(changed(change), lines) for name, change in cases.items()}
 reveal(guess, "lower" if found["no mask"].mean() < found["as it is"].mean() else "higher")
 
 fig, (ax,) = figure(width=5.5, height=2.2)
-bars = ax.barh(list(found), [f.mean() for f in found.values()],
-               color=[color.language] + [color.ochre] * 3)
-ax.bar_label(bars, fmt="%.2f", padding=16, fontsize=9)
+ax.barh(list(found), [f.mean() for f in found.values()],
+        color=[color.language] + [color.ochre] * 3)
 for y, values in enumerate(found.values()):
     ax.plot(values, [y] * len(values), "o", color=color.ink, markersize=3)
+    ax.text(values.max() + 0.15, y, f"{values.mean():.2f}", va="center", fontsize=9)
 ax.axvline(8, color=color.ink, linestyle=":")
+ax.text(7.9, 0, "knows nothing", ha="right", va="center", fontsize=8)
 ax.invert_yaxis()
 ax.set(xlabel="bits per byte; dots are the pages", xlim=(0, 8.5),
        title="the trained model needs each part")
@@ -585,10 +588,12 @@ cost = {name: np.array([bits(silenced(h), pages) - bits(model, pages) for h in r
 
 fig, axes = figure(2, width=3.6, height=2.6, sharey=True)
 for ax, (name, values) in zip(axes, cost.items(), strict=True):
-    bars = ax.bar(range(4), values.mean(axis=1), color=color.language)
-    ax.bar_label(bars, fmt="%+.2f", fontsize=9, padding=6)
+    ax.bar(range(4), values.mean(axis=1), color=color.language)
     for h, dots in enumerate(values):
         ax.plot([h] * len(dots), dots, "o", color=color.ink, markersize=3)
+        mean, up = dots.mean(), dots.mean() > 0           # beyond the bar and its dots
+        ax.text(h, dots.max() + 0.12 if up else dots.min() - 0.12, f"{mean:+.2f}", fontsize=9,
+                ha="center", va="bottom" if up else "top")
     ax.axhline(0, color=color.ink, linewidth=0.8)
     ax.set(title=f"pages {name}", xlabel="head that is silenced", xticks=range(4),
            ylim=(-1.6, 2.9))

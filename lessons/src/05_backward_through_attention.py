@@ -164,8 +164,8 @@ node(ax, 0.00, 0.01, "v", v, dv)
 node(ax, 0.24, 0.52, "S", S, dS)
 node(ax, 0.585, 0.52, "A", A, dA)
 node(ax, 0.905, 0.24, "y", y, dy)
-arrows(ax, (0.10, 0.87), (0.23, 0.75), "q kᵀ / √D", "dS k / √D", 0.06, 0.02)
-arrows(ax, (0.10, 0.52), (0.23, 0.60), "q kᵀ / √D", "dSᵀ q / √D", 0.045, 0.05)
+arrows(ax, (0.10, 0.87), (0.23, 0.75), "q kᵀ / √D", "dS k / √D", 0.04, 0.015)
+arrows(ax, (0.10, 0.50), (0.23, 0.58), "q kᵀ / √D", "dSᵀ q / √D", 0.02, 0.02)
 arrows(ax, (0.485, 0.68), (0.58, 0.68), "softmax", "A (dA - Σ A dA)")
 arrows(ax, (0.842, 0.62), (0.90, 0.48), "   A v", "")
 ax.text(0.855, 0.46, "dy vᵀ", color=color.teal, size=9, ha="right", va="center")
@@ -386,8 +386,9 @@ for i, layer in enumerate(layer for layer in largest if layer != first):
                  label="other blocks" if i == 0 else None)
 axes[1].plot(largest[first], passed[first], "s", color=color.language, label="block 0")
 for h, (a, b) in enumerate(zip(largest[first], passed[first], strict=True)):
-    axes[1].annotate(f"head {h}", (a, b), (5, -10 if h == 2 else 4), fontsize=8,
-                     textcoords="offset points")
+    below = h == 2                                        # other heads stand on both its sides
+    axes[1].annotate(f"head {h}", (a, b), (-3, -16) if below else (6, 4), fontsize=8,
+                     textcoords="offset points", ha="center" if below else "left")
 axes[1].set(title="The language model's 24 heads, one text", ylabel="length of dS, % of dA's",
             xlabel="largest share of a row, mean over rows", xlim=(0, 1.1), ylim=(0, None))
 axes[1].legend(fontsize=8)

@@ -547,7 +547,8 @@ before, after = (model.predict(patches(images, p))[:, 0].argmax(axis=-1)
 fooled = np.flatnonzero((before == label) & (after != label))[:6]
 rows = {"the picture": clean, "the gradient: red, more ink harms": dimages,
         "the picture that fools it": moved(signs["the gradient's signs"], 0.05)}
-fig, axes = figure(len(fooled), 3, width=1.15, height=1.4)
+fig, axes = figure(len(fooled), 3, width=1.15, height=1.5)
+fig.get_layout_engine().set(hspace=0.12)                  # between a label and the next title
 for i, (name, values) in enumerate(rows.items()):
     row = axes[i * len(fooled):][:len(fooled)]
     for ax, n in zip(row, fooled, strict=True):

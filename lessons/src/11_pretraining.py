@@ -247,8 +247,11 @@ at = 0
 for name, value in sorted(ends.items(), key=lambda end: end[1]):
     ax.axhline(value, color=color.trained if name == "ours" else color.grey, linewidth=1,
                linestyle="-" if name == "ours" else "--")
-    at = max(value, at + 0.24)                            # a label has room above the one before
-    ax.text(STEPS * 1.01, at, f"{name} {value:.2f}", va="center", fontsize=8)
+    at = max(value, at + 0.28)                            # a label has room above the one before
+    ax.annotate(f"{name} {value:.2f}", (STEPS, value), (STEPS * 1.06, at), va="center",
+                fontsize=8, annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": color.grey, "lw": 0.8, "shrinkA": 2,
+                            "shrinkB": 0, "relpos": (0, 0.5)})
 ax.set(title="Bits per byte while the model learns", xlabel="step", ylabel="bits per byte",
        ylim=(1.4, 8.4), xlim=(0, STEPS))
 picture(fig)

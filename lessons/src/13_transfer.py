@@ -591,7 +591,8 @@ check("difference_interval", difference_interval)
 
 # %%
 def seeds_needed(difference, spread):
-    """The true difference, and the spread of the runs of each arm -> seeds in each arm"""
+    """The true difference, and the spread of the runs of each arm -> seeds in each arm, the
+    smallest whole number that is enough"""
     return ...
 
 

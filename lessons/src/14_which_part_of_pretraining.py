@@ -300,8 +300,8 @@ for part in ("random", "fair random", "statistics"):
 # That is the check: exactly these arrays. The last lines say what their scale is. We take the first
 # two blocks of each trunk (so that it takes seconds), again with two seeds. One arm more is for the
 # detail above: *fair random* with its `c_proj` as large as a trunk of one block has it. Which of
-# *feed-forward* and *block 0's attention* is enough? `"feed-forward"`, `"attention"`, `"both"` or
-# `"neither"`
+# *feed-forward* and *block 0's attention* is enough: `"feed-forward"`, `"attention"`, `"both"` or
+# `"neither"`?
 
 # %%
 guess = ...

@@ -33,6 +33,9 @@ from minifpt.lesson import color, figure, matrix, picture, reveal, show
 # numbers. They read the same passages of $T = 32$ bytes. One is **causal**, as GPT-2 is: token $t$
 # sees the tokens up to $t$. The other is **bidirectional**: each token sees all of them. In code it
 # is one word in the config, and one line in the attention: the mask is added or it is not.
+#
+# To see what a token sees, we change one byte at a time. In the picture a cell is dark where the
+# scores of a position (row) move when a byte (column) is changed.
 
 # %%
 T = 32
@@ -156,16 +159,16 @@ for ids, asked in zip(x_masked, y_masked, strict=True):
 
 def leak(model, x, y, answer_at):
     """The share of questions whose answer the scores can see: it is changed in x, if it is there"""
-    before, found = model.logits(x), []
+    found = []
     for b, t in np.argwhere(y >= 0):
-        s = answer_at(t)
+        s, passage = answer_at(t), x[b:b + 1]             # alone: a batch may be rounded otherwise
         if s >= T:                                        # the byte after the last one
             found.append(False)
             continue
-        other = x[b:b + 1].copy()
+        other = passage.copy()
         if other[0, s] == y[b, t]:                        # else it is hidden already
             other[0, s] = 1 + other[0, s] % 255
-        found.append((model.logits(other)[0, t] != before[b, t]).any())
+        found.append((model.logits(other)[0, t] != model.logits(passage)[0, t]).any())
     return np.mean(found)
 
 

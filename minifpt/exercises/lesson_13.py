@@ -140,16 +140,16 @@ def difference_interval(rng):
 
 @exercise
 def seeds_needed(rng):
-    z = special.ndtri(0.975) + special.ndtri(0.8)
-
-    def case(ratio):                                      # the difference in spreads
+    def case(ratio):                                      # about the difference in spreads
         spread = float(rng.uniform(1, 4))
-        difference = float(ratio * spread * rng.uniform(0.95, 1.05))
-        per_arm = 2 * (z * spread / difference) ** 2
+        # A whole number and a little, by the lesson's 2.8 as by the exact 2.8016: who rounds to
+        # the nearest one, or down, has a run too few.
+        per_arm = round(2 * (2.8 / (ratio * rng.uniform(0.95, 1.05))) ** 2) + rng.uniform(0.08, 0.2)
+        enough = math.ceil(per_arm)
+        difference = 2.8 * spread * math.sqrt(2 / per_arm)
 
-        def right(out):
-            # one less: the lesson's 2.8 is rounded
-            return float(out) == int(out) and per_arm - 1 <= out <= 1.1 * per_arm + 4
+        def right(out):                                   # a few more: t is wider than 1.96
+            return float(out) == int(out) and enough <= out <= 1.1 * per_arm + 4
 
         def near(value):
             return lambda out: abs(float(out) - value) <= 1.5 + 0.02 * value
@@ -157,15 +157,18 @@ def seeds_needed(rng):
         return Case((difference, spread), right, {
             "return a whole number: there is no half of a run":
                 lambda out: float(out) != int(out),
+            "round up: the formula says a little more than that, and one run less than it says is "
+            "too few (math.ceil)":
+                lambda out: out == enough - 1,
             "that is half of what it takes: either 0.84 is missing, or one of the two variances":
                 near(per_arm / 2),
             "that is for both arms together; return the number in each": near(2 * per_arm),
             "the number grows with the square of spread / difference": near(
-                2 * z ** 2 * spread / difference),
+                2 * 2.8 ** 2 * spread / difference),
             "spread and difference are exchanged: a small difference needs many runs":
-                near(2 * (z * difference / spread) ** 2),
+                near(2 * (2.8 * difference / spread) ** 2),
             "too few: in more than a fifth of the studies the interval would hold 0":
-                lambda out: out < per_arm - 1,
+                lambda out: out < enough,
             "that would do, but fewer are enough":
                 lambda out: out > 1.1 * per_arm + 4,
         })

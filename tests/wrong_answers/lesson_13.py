@@ -89,6 +89,9 @@ WRONG = {
     ],
     "seeds_needed": [
         ("whole number", lambda d, s: 2 * (2.8 * s / d) ** 2 + 0.5),
+        ("round up", lambda d, s: round(2 * (2.8 * s / d) ** 2)),
+        ("round up", lambda d, s: int(2 * (2.8016 * s / d) ** 2)),
+        ("round up", lambda d, s: np.floor(2 * ((1.96 + 0.84) * s / d) ** 2)),
         ("either 0.84", lambda d, s: math.ceil((2.8016 * s / d) ** 2)),
         ("either 0.84", lambda d, s: math.ceil(2 * (1.96 * s / d) ** 2)),
         ("square", lambda d, s: math.ceil(2 * 2.8016 ** 2 * s / d)),
