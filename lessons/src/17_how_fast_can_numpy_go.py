@@ -223,7 +223,7 @@ for name, (operations, moved, seconds) in found.items():
             color=color.ochre if small else color.teal)
     left = name.startswith("layer norm")                  # GELU's points are close to its own
     ax.annotate(name.split(",")[0], (operations / moved, operations / seconds / 1e9),
-                (-6, -3) if left else (6, -3), ha="right" if left else "left",
+                (-6 if left else 6, 2 if small else -8), ha="right" if left else "left",
                 textcoords="offset points", fontsize=8)
 ax.plot([], [], "o", color=color.ochre, label="40 rows")
 ax.plot([], [], "s", color=color.teal, label="784 rows")
