@@ -8,10 +8,11 @@ A mutant is a module with one small mistake, as ``tests/mutants.py`` makes them 
 also a condition that always or never holds, a call or a keyword left out, no value returned, a
 number 1 % off.  What errors say is left as it is.  A mutant runs in a fork, against the tests in
 TESTS that call its function, the quickest first, until one fails: a function gets other code in a
-fork of a process that has collected the tests, and what stands outside of functions is imported
-again.  Results are added to ``build/mutants/MODULE.jsonl``.
-A later run takes from there what was killed, as long as the module is the same, and tries again
-what survived.  A survivor is either a gap in the tests, or it stands in EQUIVALENT with the reason.
+fork of a process that has collected the tests; what stands outside of functions, or in a function
+that runs while its module is imported, is imported again.  Results are added to
+``build/mutants/MODULE.jsonl``.  A later run takes from there what was killed, as long as the module
+is the same, and tries again what survived.  A survivor is either a gap in the tests, or it stands
+in EQUIVALENT with the reason.
 """
 # ruff: noqa: E402
 
@@ -58,6 +59,7 @@ TESTS = {
     "freeze": ["freeze", "refusals"],
     "optim": ["optim", "refusals"],
     "fast": ["fast", "edges"],
+    "machine": ["fast", "elsewhere"],
     "tracing": ["trace", "refusals"],
     "recurrent": ["recurrent", "refusals"],
 }
@@ -179,6 +181,8 @@ class Order:
         self.note, self.usual, self.first, self.found = note, usual or {}, first, {}
         self.path = str(ROOT / "minifpt" / f"{module}.py")
         self.touched, self.failed = set(), None
+        if not self.usual:                                # what runs as the module is imported
+            sys.setprofile(self.saw)
 
     def pytest_configure(self):
         """Hypothesis is not to look for the simplest example."""
@@ -196,6 +200,10 @@ class Order:
     def saw(self, frame, event, arg):
         if event == "call" and frame.f_code.co_filename == self.path:
             self.touched.add(frame.f_code.co_firstlineno)
+        if (event, frame.f_code.co_filename, frame.f_code.co_name) == (
+                "return", self.path, "<module>"):         # the module is imported
+            sys.setprofile(None)
+            self.found[""] = {"touched": sorted(self.touched)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
@@ -297,13 +305,15 @@ def run(module, chosen, tree, say):
             status, failed, usual = forked(module, files, Order)
             if status != 0:
                 raise SystemExit(f"{module}: without a mistake, {failed or 'a test'} fails")
-            quick = {what: m for what, m in chosen.items() if m[3] is not None}
+            early = {None, *usual[""]["touched"]}
+            quick = {what: m for what, m in chosen.items() if m[3] not in early}
             status, *_ = forked(module, files, Server, usual, tree, quick, done)
             if status not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise SystemExit(f"{module}: the tests ended with status {status}")
             for what, mutant in chosen.items():
                 if what not in quick:
-                    done(what, *forked(module, files, Order, usual, mutant[2],
+                    first = None if mutant[2] in early else mutant[2]
+                    done(what, *forked(module, files, Order, usual, first,
                                        tree=mutated(tree, mutant))[:2])
             gone = set(killed.read_text().splitlines())
             chosen = {what: mutant for what, mutant in chosen.items() if what not in gone}

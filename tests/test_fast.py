@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -133,6 +133,13 @@ def test_gelu_of_huge_numbers(huge, dtype):
 def test_gelu_backward_is_written_over_dy():
     dy, (_, cache) = normal(9, np.float32, 1), fast.gelu(normal(9, np.float32))
     assert fast.gelu_backward(dy, cache) is dy
+
+
+def test_gelu_backward_of_what_was_traced():
+    """Then the cache is the simple form's."""
+    x, dy = normal((2, 9), np.float32)
+    cache = F.gelu(x)[1]
+    np.testing.assert_array_equal(fast.gelu_backward(dy, cache), F.gelu_backward(dy, cache))
 
 
 def test_residual_backward():
@@ -446,6 +453,27 @@ def test_products_that_do_not_fit_say_so():
         fast.linear(np.zeros((2, 3)), np.zeros((4, 5)), np.zeros(5))
     with pytest.raises(ValueError, match="unembedding: x has shape"):
         fast.unembedding(np.zeros((2, 3)), np.zeros((5, 4)))
+
+
+def test_large_products_are_cut_along_the_longer_side(monkeypatch):
+    """At multiples of 64; the simple forms have no part in them."""
+    for name in ("linear", "linear_backward", "unembedding", "unembedding_backward"):
+        monkeypatch.setattr(F, name, None)
+    shapes, matmul = [], np.matmul
+
+    def noted(a, b, out):
+        shapes.append(out.shape)
+        matmul(a, b, out=out)
+    monkeypatch.setattr(np, "matmul", noted)
+    tall, wide, b = (normal(shape, np.float64) for shape in ((400, 100), (100, 400), (100,)))
+    with products_are_cut():
+        y, cache = fast.linear(tall, wide[:, :100], b)
+        assert shapes == 5 * [(64, 100)] + [(80, 100)]
+        fast.linear_backward(y, cache)
+        fast.unembedding_backward(*fast.unembedding(tall, wide.T[:100]))
+        shapes.clear()
+        np.testing.assert_allclose(fast.product(b[None], wide), b[None] @ wide, rtol=1e-12)
+        assert shapes == 5 * [(1, 64)] + [(1, 80)]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -790,8 +818,9 @@ def test_the_first_tokens_of_a_text_go_tile_by_tile(monkeypatch):
 def test_products_that_do_not_fit_are_refused_as_the_simple_ones(op, shapes):
     """In the same words, with x and w in their places."""
     said = []
-    for module in (F, fast):
-        with pytest.raises(ValueError, match="x has shape .* expected x") as error:
+    for module, large in ((F, False), (fast, False), (fast, True)):
+        with (products_are_cut() if large else nullcontext(),
+              pytest.raises(ValueError, match="x has shape .* expected x") as error):
             getattr(module, op)(*(np.ones(shape) for shape in shapes))
         said.append(str(error.value))
-    assert said[0] == said[1]
+    assert said[0] == said[1] == said[2]
