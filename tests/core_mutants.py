@@ -332,6 +332,9 @@ def equivalent(module, what):
 # Module ("" for any), pattern of "function: old -> new", why no test can or need see it.
 EQUIVALENT = [
     ("", r"astype\((.*), copy=False\) -> .*astype\(\1\)$", "a copy more: speed only"),
+    ("", r"\.swapaxes\(-1, -2\) -> .*\.swapaxes\(-2, -1\)$", "the same two axes"),
+    ("layers", r"^run: (1:2 -> 1:(2 \+ 1)?|2 -> 3)$", "only the first one is looked at"),
+    ("layers", r"^run: \(TypeError, AttributeError\) -> ", "either order"),
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
     ("layers", r"F\.residual\(x, (a|m)\) -> F\.residual\(\1, x\)", "a sum; only a trace tells"),
     ("layers", r"^__repr__: 0 -> ", "the width of no rows"),
@@ -344,6 +347,10 @@ EQUIVALENT = [
      "how the work is cut: speed only"),
     ("fast", r"^part: .* if drop else inverse -> .* if True else", "with no drop the factor is 1"),
     ("fast", r"^part: 2 -> -2|axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
+    ("fast", r"np\.vecdot\((\w+), (\w+)\) -> np\.vecdot\(\2, \1\)$", "a sum of real products"),
+    ("fast", r"^part: 1 -> -1$", "of two axes the second is the last"),
+    ("fast", r"^layer_norm: 0 -> -?1$", "all four have as many rows"),
+    ("fast", r"^layer_norm_backward: 0 -> -?1( \[2\])?$", "this is where there are no rows"),
     ("fast", r"^: \d+ -> ", "the size of a piece: speed only"),
     ("tracing", r"^recorded: reversed\(", "two runs do not leave one and the same cache"),
     ("tracing", r"^_ran_back: g if g.shape == .* -> g\[:, -", "the last of all tokens are all"),

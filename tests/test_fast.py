@@ -245,6 +245,17 @@ def test_scores_of_any_size(size, T):
     close(fast.attention_backward(dy, cache), F.attention_backward(dy, simple), 1e-11)
 
 
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_to_a_past(T, causal):
+    """The last tokens get what they get where all are given at once."""
+    qkv, past = normal((2, 9, 24), np.float64), fast.KeyValues(9)
+    fast.attention(qkv[:, :-T], 2, causal=causal, past=past)
+    y, cache = fast.attention(qkv[:, -T:], 2, causal=causal, past=past)
+    close(y, F.attention(qkv, 2, causal=causal)[0][:, -T:], 1e-12)
+    assert cache is None and past.n == 9
+
+
 def test_large_scores_stay_finite():
     qkv = 1e4 * normal((1, 70, 12), np.float32)
     y, cache = fast.attention(qkv, 2)
@@ -465,7 +476,7 @@ def test_large_products_are_cut_along_the_longer_side(monkeypatch):
         shapes.append(out.shape)
         matmul(a, b, out=out)
     monkeypatch.setattr(np, "matmul", noted)
-    tall, wide, b = (normal(shape, np.float64) for shape in ((400, 100), (100, 400), (100,)))
+    tall, wide, b = (normal(shape, np.float64) for shape in ((2, 200, 100), (100, 400), (100,)))
     with products_are_cut():
         y, cache = fast.linear(tall, wide[:, :100], b)
         assert shapes == 5 * [(64, 100)] + [(80, 100)]
