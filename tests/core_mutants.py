@@ -357,6 +357,7 @@ EQUIVALENT = [
     ("optim", r"^(__init__)?: (1 << 1[58]|1|15|18|8) -> ", "how the work is cut: speed only"),
     ("optim", r"^step: len\(pieces\) < MANY -> .* <=", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
+    ("optim", r"^clip_grad_norm: norm > max_norm -> .* >=", "x times 1 is x"),
     ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),

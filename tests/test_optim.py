@@ -176,6 +176,8 @@ def test_cosine():
     assert cosine(50, 100, floor=0.0) == pytest.approx(0.5)
     assert cosine(100, 100, floor=0.3) == pytest.approx(0.3)
     assert [cosine(s, 100, warmup=4) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert cosine(55, 100, warmup=10) == pytest.approx(0.55)          # half way after the warm-up
+    assert cosine(100, 100, warmup=10) == pytest.approx(0.1)
     factors = [cosine(s, 100, warmup=10) for s in range(10, 101)]
     assert factors == sorted(factors, reverse=True)
 
