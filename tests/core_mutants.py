@@ -191,6 +191,7 @@ class Order:
                                   phases=[Phase.explicit, Phase.generate])
         settings.load_profile("once")
 
+    @pytest.hookimpl(trylast=True)                        # once the slow ones are left out
     def pytest_collection_modifyitems(self, items):
         if self.usual:
             items.sort(key=lambda item: self.usual[item.nodeid]["seconds"])
