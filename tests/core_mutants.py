@@ -9,7 +9,8 @@ also a condition that always or never holds, a call or a keyword left out, no va
 number 1 % off.  What errors say is left as it is.  A mutant runs in a fork, against the tests in
 TESTS that call its function, the quickest first, until one fails: a function gets other code in a
 fork of a process that has collected the tests; what stands outside of functions, or in a function
-that runs while its module is imported, is imported again.  Results are added to
+that runs while its module is imported, is imported again.  Threads that a test starts run the
+mutant too; a process that it starts anew, other than by a fork, does not.  Results are added to
 ``build/mutants/MODULE.jsonl``.  A later run takes from there what was killed, as long as the module
 is the same, and tries again what survived.  A survivor is either a gap in the tests, or it stands
 in EQUIVALENT with the reason.
@@ -348,8 +349,8 @@ EQUIVALENT = [
      "how the work is cut: speed only"),
     ("fast", r"^part: .* if drop else inverse -> .* if True else", "with no drop the factor is 1"),
     ("fast", r"^part: 2 -> -2|axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
-    ("fast", r"np\.vecdot\((\w+), (\w+)\) -> np\.vecdot\(\2, \1\)$", "a sum of real products"),
-    ("fast", r"^part: 1 -> -1$", "of two axes the second is the last"),
+    ("fast", r"np\.(vecdot|multiply)\((\w+), (\w+)(.*)\) -> np\.\1\(\3, \2\4\)$", "either order"),
+    ("fast", r"^(part|small|linear|unembedding)(_backward)?: 1 -> -1", "of two axes the second is the last"),
     ("fast", r"^layer_norm: 0 -> -?1$", "all four have as many rows"),
     ("fast", r"^layer_norm_backward: 0 -> -?1( \[2\])?$", "this is where there are no rows"),
     ("fast", r"^: \d+ -> ", "the size of a piece: speed only"),
@@ -359,7 +360,8 @@ EQUIVALENT = [
     ("optim", r"^step: len\(pieces\) < MANY -> .* <=", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
     ("optim", r"^clip_grad_norm: norm > max_norm -> .* >=", "x times 1 is x"),
-    ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),
+    ("optim", r"^_square: 1e-30 (-> .*e-3|<)|^_square: if .* -> if True", "float64 is right, too"),
+    ("optim", r"^_square: float\(.*astype.*\) -> np", "its root is a float anyway"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),

@@ -250,7 +250,7 @@ def test_scores_of_any_size(size, T):
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_to_a_past(T, causal):
     """The last tokens get what they get where all are given at once."""
-    qkv, past = normal((2, 9, 24), np.float64), fast.KeyValues(9)
+    qkv, past = normal((2, 9, 24), np.float64), fast.KeyValues(11)
     fast.attention(qkv[:, :-T], 2, causal=causal, past=past)
     y, cache = fast.attention(qkv[:, -T:], 2, causal=causal, past=past)
     close(y, F.attention(qkv, 2, causal=causal)[0][:, -T:], 1e-12)
@@ -462,6 +462,12 @@ def test_unembedding(lead, C, V, kind, need, cores):
         grads = fast.unembedding_backward(dy, cache) if cache else None
     close(y, want, 10 * tolerance)
     close_gradients(grads, F.unembedding_backward(dy, simple) if simple else None, 20 * tolerance)
+
+
+def test_which_products_are_small(monkeypatch):
+    for half, small in ((315, False), (316, True)):       # 2 x 7 x 5 and 16 x 7 x 5 are 630
+        monkeypatch.setattr(fast, "PRODUCT", half)
+        assert fast.small(np.ones((2, 7)), np.ones((7, 5))) == small
 
 
 def test_products_that_do_not_fit_say_so():

@@ -152,7 +152,7 @@ def test_clip_grad_norm():
     assert clip_grad_norm(ps, 1e9) == pytest.approx(norm / 3, rel=1e-12)
 
 
-@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e20, 3e38])
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-21, 1e20, 3e38])
 def test_clip_grad_norm_at_the_edge(size):
     """Of gradients whose squares float32 does not hold."""
     g = np.array([3.0, -4.0, 0.0], np.float32) * np.float32(size / 4)
