@@ -335,6 +335,7 @@ def equivalent(module, what):
 EQUIVALENT = [
     ("", r"astype\((.*), copy=False\) -> .*astype\(\1\)$", "a copy more: speed only"),
     ("", r"\.swapaxes\(-1, -2\) -> .*\.swapaxes\(-2, -1\)$", "the same two axes"),
+    ("", r"np\.(ve?c?dot|multiply)\((\w+), ([^,]+)(.*)\) -> np\.\1\(\3, \2\4\)$", "either order"),
     ("layers", r"^run: (1:2 -> 1:(2 \+ 1)?|2 -> 3)$", "only the first one is looked at"),
     ("layers", r"^run: \(TypeError, AttributeError\) -> ", "either order"),
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
@@ -349,7 +350,6 @@ EQUIVALENT = [
      "how the work is cut: speed only"),
     ("fast", r"^part: .* if drop else inverse -> .* if True else", "with no drop the factor is 1"),
     ("fast", r"^part: 2 -> -2|axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
-    ("fast", r"np\.(vecdot|multiply)\((\w+), (\w+)(.*)\) -> np\.\1\(\3, \2\4\)$", "either order"),
     ("fast", r"^(part|small|linear|unembedding)(_backward)?: 1 -> -1", "of two axes the second is the last"),
     ("fast", r"^layer_norm: 0 -> -?1$", "all four have as many rows"),
     ("fast", r"^layer_norm_backward: 0 -> -?1( \[2\])?$", "this is where there are no rows"),
@@ -362,6 +362,7 @@ EQUIVALENT = [
     ("optim", r"^clip_grad_norm: norm > max_norm -> .* >=", "x times 1 is x"),
     ("optim", r"^_square: 1e-30 (-> .*e-3|<)|^_square: if .* -> if True", "float64 is right, too"),
     ("optim", r"^_square: float\(.*astype.*\) -> np", "its root is a float anyway"),
+    ("optim", r"^cosine: steps? - warmup -> warmup - ", "the cosine is even"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),
