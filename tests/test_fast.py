@@ -331,6 +331,22 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     assert sorted(done) == [0, 1]
 
 
+def test_how_many_help(monkeypatch):
+    """One less than there are cores or pieces; within ``one_core`` nobody."""
+    asked, done = [], []
+    helper = types.SimpleNamespace(cancel=lambda: True)
+    monkeypatch.setattr(machine, "_team", lambda: types.SimpleNamespace(
+        submit=lambda *args: asked.append(args) or helper))
+    for cores, pieces, helpers in ((1, 5, 0), (2, 5, 1), (3, 5, 2), (3, 2, 1), (3, 1, 0), (3, 0, 0)):
+        with on(cores):
+            machine.shared(done.append, range(pieces))
+        assert len(asked) == helpers and done == [*range(pieces)]
+        asked.clear(), done.clear()
+    with on(3), machine.one_core:
+        machine.shared(done.append, range(5))
+    assert not asked and done == [0, 1, 2, 3, 4]
+
+
 def test_shared_alone():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []
@@ -402,7 +418,7 @@ def test_the_quota_of_a_container(tmp_path, files, group, cores):
     for name, text in files.items():
         (tmp_path / "root" / name).write_text(text + "\n")
     if group:
-        (tmp_path / "group").write_text(f"0::{group}\n")
+        (tmp_path / "group").write_text(f"1:name=systemd:/b\n0::{group}\n")
     assert machine.quota(tmp_path / "root", tmp_path / "group") == cores
 
 
@@ -540,6 +556,7 @@ def recorded_setting():
 def test_setting_where_nothing_forks(monkeypatch):
     monkeypatch.delattr(os, "register_at_fork", raising=False)
     setting, did = recorded_setting()
+    setting._forked()                                     # it would do nothing
     with setting:
         assert did == ["made"]
     assert did == ["made", "undone"]
@@ -678,6 +695,17 @@ def test_setting_after_fork_while_another_thread_holds_its_lock():
         assert in_a_child(child) == "'in'"
 
 
+@forks
+def test_threads_after_fork():
+    """The child has none of its parent's threads, and starts its own."""
+    def together():
+        barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
+        with on(2):
+            machine.shared(lambda i: barrier.wait(), [0, 1])
+        return "two"
+    assert together() == "two" and in_a_child(together) == "'two'"
+
+
 @pytest.fixture
 def blas():
     """(set, get) of BLAS's thread count, which is put back after the test."""
@@ -715,13 +743,27 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     assert get() == before
 
 
-def test_blas_threads_sets_and_tells(blas, monkeypatch):
-    put, get = blas
-    put(2)
-    assert machine.blas_threads() == 2
-    assert machine.blas_threads(1) == 1 == get()
-    monkeypatch.setattr(machine, "_get_threads", None)
-    assert machine.blas_threads(2) is None and get() == 1
+def test_blas_threads_sets_and_tells(monkeypatch):
+    did = []
+    monkeypatch.setattr(machine, "_get_threads", lambda: 7)
+    monkeypatch.setattr(machine, "_set_threads", did.append)
+    assert machine.blas_threads() == 7 and not did
+    assert machine.blas_threads(3) == 7 and did == [3]
+    for name in ("_get_threads", "_set_threads"):
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, name, None)
+            assert machine.blas_threads(2) is None and did == [3]
+
+
+@pytest.mark.parametrize("spelling", ["scipy_openblas_get_it64_", "scipy_openblas_get_it",
+                                      "openblas_get_it64_", "openblas_get_it"])
+def test_openblas_by_any_name(monkeypatch, spelling):
+    def get():
+        return b"Zen"
+    lib = {np.linalg._umath_linalg.__file__: types.SimpleNamespace(**{spelling: get})}
+    monkeypatch.setattr(machine.ctypes, "CDLL", lib.__getitem__)
+    assert machine._openblas("get_it", machine.ctypes.c_char_p) is get
+    assert get.restype is machine.ctypes.c_char_p and machine._openblas("it") is None
 
 
 def test_lstm_runs_on_one_core(blas, monkeypatch):
@@ -761,8 +803,9 @@ def test_single_threaded_blas_in_four_threads(blas):
     assert seen == 20 * [1] and get() == 2
 
 
-def test_without_openblas_nothing_changes(monkeypatch):
-    monkeypatch.setattr(machine, "_set_threads", None)
+@pytest.mark.parametrize("lacks", ["_get_threads", "_set_threads"])
+def test_without_openblas_nothing_changes(monkeypatch, lacks):
+    monkeypatch.setattr(machine, lacks, None)
     qkv = normal((2, 70, 12), np.float32)
     close(fast.attention(qkv, 2)[0], F.attention(qkv, 2)[0], 1e-5)
 
@@ -825,8 +868,11 @@ def test_cores_listen_to_the_environment(monkeypatch, variables, most):
     assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
-def test_blas_kernels_is_one_line():
+def test_blas_kernels_is_one_line(monkeypatch):
     assert machine.blas_kernels().startswith("kernels ") and "\n" not in machine.blas_kernels()
+    kernels = {("get_corename", machine.ctypes.c_char_p): lambda: b"Zen"}
+    monkeypatch.setattr(machine, "_openblas", lambda *args: kernels[args])
+    assert machine.blas_kernels() == "kernels for Zen"
 
 
 def test_pieces_are_as_large_as_the_cache_takes():
