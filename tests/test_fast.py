@@ -337,7 +337,8 @@ def test_how_many_help(monkeypatch):
     helper = types.SimpleNamespace(cancel=lambda: True)
     monkeypatch.setattr(machine, "_team", lambda: types.SimpleNamespace(
         submit=lambda *args: asked.append(args) or helper))
-    for cores, pieces, helpers in ((1, 5, 0), (2, 5, 1), (3, 5, 2), (3, 2, 1), (3, 1, 0), (3, 0, 0)):
+    for cores, pieces, helpers in ((1, 5, 0), (2, 5, 1), (3, 5, 2), (3, 2, 1), (3, 1, 0),
+                                   (3, 0, 0)):
         with on(cores):
             machine.shared(done.append, range(pieces))
         assert len(asked) == helpers and done == [*range(pieces)]
