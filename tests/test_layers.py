@@ -278,6 +278,8 @@ def test_dropout_only_in_training(randomise):
     same = [block.forward(x, True, rng(s))[0] for s in (1, 1, 2)]
     np.testing.assert_array_equal(same[0], same[1])
     assert (same[0] != same[2]).any() and (same[0] != y).any()
+    for part in (block.attn, block.mlp):
+        np.testing.assert_array_equal(part.forward(x)[0], part.forward(x, train=False)[0])
 
 
 @pytest.mark.parametrize("name", ["Attention", "MLP", "Block"])
@@ -439,6 +441,8 @@ def test_ids_into_a_linear_layer_half_frozen(frozen):
     del want[frozen]
     for name, grad in want.items():
         np.testing.assert_array_equal(getattr(layer, name).grad, grad)
+    with layer.all_frozen():
+        assert layer.forward(ids)[1] is None
 
 
 def test_errors():
