@@ -340,7 +340,7 @@ EQUIVALENT = [
     ("layers", r"^run: (1:2 -> 1:(2 \+ 1)?|2 -> 3)$", "only the first one is looked at"),
     ("layers", r"^run: \(TypeError, AttributeError\) -> ", "either order"),
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
-    ("layers", r"^backward: if self\.bias\.trainable: -> if True", "refused all the same: speed only"),
+    ("layers", r"^backward: if self\.bias\.trainable: -> if True", "refused anyway: speed only"),
     ("layers", r"^backward: .*axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
     ("layers", r"residual_backward\(dy, da\) -> ", "a sum; both arrays are its own"),
     ("layers", r"F\.residual\(x, (a|m)\) -> F\.residual\(\1, x\)", "a sum; only a trace tells"),
@@ -376,6 +376,9 @@ EQUIVALENT = [
     ("optim", r"^_square: float\(.*astype.*\) -> np", "its root is a float anyway"),
     ("optim", r"^cosine: steps? - warmup -> warmup - ", "the cosine is even"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
+    ("fpt", r"^misfits: \(\(?(int|type|'forward'), .* -> |^forward: \(x\.shape, .* -> ", "order"),
+    ("fpt", r"^misfits: (\('dy', 'cache'\)|False) -> ", "only how many there are is looked at"),
+    ("fpt", r"^orthogonal: gain \* np\.sign.* -> gain / ", "a sign is 1 or -1"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),
 ]
