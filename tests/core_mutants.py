@@ -8,10 +8,12 @@ A mutant is a module with one small mistake, as ``tests/mutants.py`` makes them 
 also a condition that always or never holds, a call or a keyword left out, no value returned, a
 number 1 % off.  What errors say is left as it is.  A mutant runs in a fork, against the tests in
 TESTS that call its function, the quickest first, until one fails: a function gets other code in a
-fork of a process that has collected the tests, and what stands outside of functions is imported
-again.  Results are added to ``build/mutants/MODULE.jsonl``.
-A later run takes from there what was killed, as long as the module is the same, and tries again
-what survived.  A survivor is either a gap in the tests, or it stands in EQUIVALENT with the reason.
+fork of a process that has collected the tests; what stands outside of functions, or in a function
+that runs while its module is imported, is imported again.  Threads that a test starts run the
+mutant too; a process that it starts anew, other than by a fork, does not.  Results are added to
+``build/mutants/MODULE.jsonl``.  A later run takes from there what was killed, as long as the module
+is the same, and tries again what survived.  A survivor is either a gap in the tests, or it stands
+in EQUIVALENT with the reason.
 """
 # ruff: noqa: E402
 
@@ -58,6 +60,7 @@ TESTS = {
     "freeze": ["freeze", "refusals"],
     "optim": ["optim", "refusals"],
     "fast": ["fast", "edges"],
+    "machine": ["fast", "elsewhere"],
     "tracing": ["trace", "refusals"],
     "recurrent": ["recurrent", "refusals"],
 }
@@ -179,6 +182,8 @@ class Order:
         self.note, self.usual, self.first, self.found = note, usual or {}, first, {}
         self.path = str(ROOT / "minifpt" / f"{module}.py")
         self.touched, self.failed = set(), None
+        if not self.usual:                                # what runs as the module is imported
+            sys.setprofile(self.saw)
 
     def pytest_configure(self):
         """Hypothesis is not to look for the simplest example."""
@@ -187,15 +192,21 @@ class Order:
                                   phases=[Phase.explicit, Phase.generate])
         settings.load_profile("once")
 
+    @pytest.hookimpl(trylast=True)                        # once the slow ones are left out
     def pytest_collection_modifyitems(self, items):
         if self.usual:
             items.sort(key=lambda item: self.usual[item.nodeid]["seconds"])
         if self.first is not None:
-            items[:] = [item for item in items if self.first in self.usual[item.nodeid]["touched"]]
+            calls = [item for item in items if self.first in self.usual[item.nodeid]["touched"]]
+            items[:] = calls or items                     # perhaps it is called in another process
 
     def saw(self, frame, event, arg):
         if event == "call" and frame.f_code.co_filename == self.path:
             self.touched.add(frame.f_code.co_firstlineno)
+        if (event, frame.f_code.co_filename, frame.f_code.co_name) == (
+                "return", self.path, "<module>"):         # the module is imported
+            sys.setprofile(None)
+            self.found[""] = {"touched": sorted(self.touched)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item, nextitem):
@@ -297,13 +308,15 @@ def run(module, chosen, tree, say):
             status, failed, usual = forked(module, files, Order)
             if status != 0:
                 raise SystemExit(f"{module}: without a mistake, {failed or 'a test'} fails")
-            quick = {what: m for what, m in chosen.items() if m[3] is not None}
+            early = {None, *usual[""]["touched"]}
+            quick = {what: m for what, m in chosen.items() if m[3] not in early}
             status, *_ = forked(module, files, Server, usual, tree, quick, done)
             if status not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise SystemExit(f"{module}: the tests ended with status {status}")
             for what, mutant in chosen.items():
                 if what not in quick:
-                    done(what, *forked(module, files, Order, usual, mutant[2],
+                    first = None if mutant[2] in early else mutant[2]
+                    done(what, *forked(module, files, Order, usual, first,
                                        tree=mutated(tree, mutant))[:2])
             gone = set(killed.read_text().splitlines())
             chosen = {what: mutant for what, mutant in chosen.items() if what not in gone}
@@ -322,7 +335,14 @@ def equivalent(module, what):
 # Module ("" for any), pattern of "function: old -> new", why no test can or need see it.
 EQUIVALENT = [
     ("", r"astype\((.*), copy=False\) -> .*astype\(\1\)$", "a copy more: speed only"),
+    ("", r"\.swapaxes\(-1, -2\) -> .*\.swapaxes\(-2, -1\)$", "the same two axes"),
+    ("", r"np\.(v(?:ec)?dot|multiply)\((\w+), ([^,]+)(.*)\) -> np\.\1\(\3, \2\4\)$", "any order"),
+    ("layers", r"^run: (1:2 -> 1:(2 \+ 1)?|2 -> 3)$", "only the first one is looked at"),
+    ("layers", r"^run: \(TypeError, AttributeError\) -> ", "either order"),
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),
+    ("layers", r"^backward: if self\.bias\.trainable: -> if True", "refused anyway: speed only"),
+    ("layers", r"^backward: .*axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
+    ("layers", r"residual_backward\(dy, da\) -> ", "a sum; both arrays are its own"),
     ("layers", r"F\.residual\(x, (a|m)\) -> F\.residual\(\1, x\)", "a sum; only a trace tells"),
     ("layers", r"^__repr__: 0 -> ", "the width of no rows"),
     ("gpt2", r"1e\+30 -> 1.01e\+30", "a bound that nothing comes near"),
@@ -334,14 +354,31 @@ EQUIVALENT = [
      "how the work is cut: speed only"),
     ("fast", r"^part: .* if drop else inverse -> .* if True else", "with no drop the factor is 1"),
     ("fast", r"^part: 2 -> -2|axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
+    ("fast", r"^(part|small|linear|unembedding)(_backward)?: 1 -> -1",
+     "of two axes the second is the last"),
+    ("fast", r"^layer_norm: 0 -> -?1$", "all four have as many rows"),
+    ("fast", r"^layer_norm_backward: 0 -> -?1( \[2\])?$", "this is where there are no rows"),
     ("fast", r"^: \d+ -> ", "the size of a piece: speed only"),
+    ("machine", r"^shared: (if )?helpers < 1.* -> |^shared: 1 -> (0|-1)|^run: while", "as slow"),
+    ("machine", r"^quota: (3 -> 4|3: -> 3 \+ 1:)$", "the slash goes anyway"),
+    ("machine", r"read_text\(encoding='utf-8'\) -> .*read_text\(\)$", "the default of the tests"),
+    ("machine", r"^quota: \(folder, .* -> |^_openblas: \(OSError, .* -> ", "any order"),
+    ("machine", r"^cores_and_why: (20 -> |1 -> 2 \[2\])", "more cores than any machine has"),
+    ("machine", r"^cores_and_why: .*Thread\(target=int\) -> .*Thread\(\)", "neither does anything"),
+    ("machine", r"^: if hasattr\(os, 'register_at_fork'\): -> if True", "the tests have one"),
     ("tracing", r"^recorded: reversed\(", "two runs do not leave one and the same cache"),
     ("tracing", r"^_ran_back: g if g.shape == .* -> g\[:, -", "the last of all tokens are all"),
     ("optim", r"^(__init__)?: (1 << 1[58]|1|15|18|8) -> ", "how the work is cut: speed only"),
     ("optim", r"^step: len\(pieces\) < MANY -> .* <=", "how the work is cut: speed only"),
     ("optim", r"^_update: 1.0 -> |^_update: if keep != 1.0: -> if True", "x times 1 is x"),
-    ("optim", r"^_square: 1e-30 |^_square: if .* -> if True", "float64 is right everywhere"),
+    ("optim", r"^clip_grad_norm: norm > max_norm -> .* >=", "x times 1 is x"),
+    ("optim", r"^_square: 1e-30 (-> .*e-3|<)|^_square: if .* -> if True", "float64 is right, too"),
+    ("optim", r"^_square: float\(.*astype.*\) -> np", "its root is a float anyway"),
+    ("optim", r"^cosine: steps? - warmup -> warmup - ", "the cosine is even"),
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
+    ("fpt", r"^misfits: \(\(?(int|type|'forward'), .* -> |^forward: \(x\.shape, .* -> ", "order"),
+    ("fpt", r"^misfits: (\('dy', 'cache'\)|False) -> ", "only how many there are is looked at"),
+    ("fpt", r"^orthogonal: gain \* np\.sign.* -> gain / ", "a sign is 1 or -1"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),
 ]

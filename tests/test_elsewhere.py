@@ -103,7 +103,8 @@ def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
 
 
 def test_one_core_where_no_thread_starts(no_threads, monkeypatch):
-    assert machine.cores_and_why.__wrapped__()[0] == 1
+    n, why = machine.cores_and_why.__wrapped__()
+    assert n == 1 and "starts no threads" in why
     monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
     done = []
     machine.shared(done.append, [3, 1, 2])

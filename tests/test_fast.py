@@ -5,7 +5,8 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+import types
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -135,6 +136,13 @@ def test_gelu_backward_is_written_over_dy():
     assert fast.gelu_backward(dy, cache) is dy
 
 
+def test_gelu_backward_of_what_was_traced():
+    """Then the cache is the simple form's."""
+    x, dy = normal((2, 9), np.float32)
+    cache = F.gelu(x)[1]
+    np.testing.assert_array_equal(fast.gelu_backward(dy, cache), F.gelu_backward(dy, cache))
+
+
 def test_residual_backward():
     dy, dbranch = normal((3, 4), np.float32), normal((3, 4), np.float32, 1)
     want, kept = F.residual_backward(dy, dbranch), dy.copy()
@@ -238,6 +246,17 @@ def test_scores_of_any_size(size, T):
     close(fast.attention_backward(dy, cache), F.attention_backward(dy, simple), 1e-11)
 
 
+@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_to_a_past(T, causal):
+    """The last tokens get what they get where all are given at once."""
+    qkv, past = normal((2, 9, 24), np.float64), fast.KeyValues(11)
+    fast.attention(qkv[:, :-T], 2, causal=causal, past=past)
+    y, cache = fast.attention(qkv[:, -T:], 2, causal=causal, past=past)
+    close(y, F.attention(qkv, 2, causal=causal)[0][:, -T:], 1e-12)
+    assert cache is None and past.n == 9
+
+
 def test_large_scores_stay_finite():
     qkv = 1e4 * normal((1, 70, 12), np.float32)
     y, cache = fast.attention(qkv, 2)
@@ -312,6 +331,23 @@ def test_a_worker_s_exception_comes_out(cores, bad):
     assert sorted(done) == [0, 1]
 
 
+def test_how_many_help(monkeypatch):
+    """One less than there are cores or pieces; within ``one_core`` nobody."""
+    asked, done = [], []
+    helper = types.SimpleNamespace(cancel=lambda: True)
+    monkeypatch.setattr(machine, "_team", lambda: types.SimpleNamespace(
+        submit=lambda *args: asked.append(args) or helper))
+    for cores, pieces, helpers in ((1, 5, 0), (2, 5, 1), (3, 5, 2), (3, 2, 1), (3, 1, 0),
+                                   (3, 0, 0)):
+        with on(cores):
+            machine.shared(done.append, range(pieces))
+        assert len(asked) == helpers and done == [*range(pieces)]
+        asked.clear(), done.clear()
+    with on(3), machine.one_core:
+        machine.shared(done.append, range(5))
+    assert not asked and done == [0, 1, 2, 3, 4]
+
+
 def test_shared_alone():
     """Within ``one_core`` nobody helps; a piece that shares its work does not wait for itself."""
     seen = []
@@ -322,6 +358,12 @@ def test_shared_alone():
     with on(2):
         machine.shared(lambda i: machine.shared(done.append, [i, i]), range(4))
     assert sorted(done) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_one_core_less_helps():
+    for cores, helpers in ((1, 1), (2, 1), (4, 3)):
+        with on(cores):
+            assert machine._team.__wrapped__()._max_workers == helpers
 
 
 def test_shared_where_no_thread_can_start(monkeypatch):
@@ -356,12 +398,11 @@ def test_after_an_interrupt_nothing_runs_on():
             together.wait()
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
-        if i < 2:
-            time.sleep(0.05)
-            begun.append("ended")
+        time.sleep(0.02)
+        begun.append("ended")
     with on(2), pytest.raises(KeyboardInterrupt):
         machine.shared(work, range(50))
-    assert "ended" in begun
+    assert "ended" in begun and len(begun) < 50
     n = len(begun)
     time.sleep(0.02)
     assert len(begun) == n
@@ -370,6 +411,7 @@ def test_after_an_interrupt_nothing_runs_on():
 @pytest.mark.parametrize("files, group, cores", [
     ({"cpu.max": "max 100000"}, "/", np.inf), ({"cpu.max": "250000 100000"}, "/", 2.5),
     ({"a/cpu.max": "max 100000", "cpu.max": "50000 100000"}, "/a", 0.5),
+    ({"cpu.max": "50000 100000"}, "/a", 0.5),
     ({"a/cpu.max": "300000 100000", "cpu.max": "400000 100000"}, "/a", 3.0),
     ({"cpu.max": "nonsense"}, "/", np.inf), ({}, "/", np.inf), ({}, None, np.inf),
     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "/", np.inf),
@@ -444,6 +486,12 @@ def test_unembedding(lead, C, V, kind, need, cores):
     close_gradients(grads, F.unembedding_backward(dy, simple) if simple else None, 20 * tolerance)
 
 
+def test_which_products_are_small(monkeypatch):
+    for half, small in ((315, False), (316, True)):       # 2 x 7 x 5 and 16 x 7 x 5 are 630
+        monkeypatch.setattr(fast, "PRODUCT", half)
+        assert fast.small(np.ones((2, 7)), np.ones((7, 5))) == small
+
+
 def test_products_that_do_not_fit_say_so():
     x, w = np.ones((2, 7)), np.ones((7, 5))
     assert fast.small(x, w) and not fast.small(x, np.ones((7, 2_000_000), np.int8))
@@ -451,6 +499,27 @@ def test_products_that_do_not_fit_say_so():
         fast.linear(np.zeros((2, 3)), np.zeros((4, 5)), np.zeros(5))
     with pytest.raises(ValueError, match="unembedding: x has shape"):
         fast.unembedding(np.zeros((2, 3)), np.zeros((5, 4)))
+
+
+def test_large_products_are_cut_along_the_longer_side(monkeypatch):
+    """At multiples of 64; the simple forms have no part in them."""
+    for name in ("linear", "linear_backward", "unembedding", "unembedding_backward"):
+        monkeypatch.setattr(F, name, None)
+    shapes, matmul = [], np.matmul
+
+    def noted(a, b, out):
+        shapes.append(out.shape)
+        matmul(a, b, out=out)
+    monkeypatch.setattr(np, "matmul", noted)
+    tall, wide, b = (normal(shape, np.float64) for shape in ((2, 200, 100), (100, 400), (100,)))
+    with products_are_cut():
+        y, cache = fast.linear(tall, wide[:, :100], b)
+        assert shapes == 5 * [(64, 100)] + [(80, 100)]
+        fast.linear_backward(y, cache)
+        fast.unembedding_backward(*fast.unembedding(tall, wide.T[:100]))
+        shapes.clear()
+        np.testing.assert_allclose(fast.product(b[None], wide), b[None] @ wide, rtol=1e-12)
+        assert shapes == 5 * [(1, 64)] + [(1, 80)]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -614,6 +683,7 @@ def test_setting_after_fork(depth):
     assert did == before[:1]
     for _ in range(depth):
         setting.__exit__()
+    setting._forked()                                     # nothing is left to be undone
     assert did == before
 
 
@@ -631,6 +701,17 @@ def test_setting_after_fork_while_another_thread_holds_its_lock():
         assert in_a_child(child) == "'in'"
 
 
+@forks
+def test_threads_after_fork():
+    """The child has none of its parent's threads, and starts its own."""
+    def together():
+        barrier = threading.Barrier(2, timeout=10)        # passed by two at once, or never
+        with on(2):
+            machine.shared(lambda i: barrier.wait(), [0, 1])
+        return "two"
+    assert together() == "two" and in_a_child(together) == "'two'"
+
+
 @pytest.fixture
 def blas():
     """(set, get) of BLAS's thread count, which is put back after the test."""
@@ -641,6 +722,7 @@ def blas():
         machine._set_threads(n)
         if machine._get_threads() != n:
             pytest.skip(f"this OpenBLAS cannot have {n} threads")
+    assert "get_num" in machine._get_threads.__name__ and "set" in machine._set_threads.__name__
     before = machine._get_threads()
     yield put, machine._get_threads
     machine._set_threads(before)
@@ -667,13 +749,27 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     assert get() == before
 
 
-def test_blas_threads_sets_and_tells(blas, monkeypatch):
-    put, get = blas
-    put(2)
-    assert machine.blas_threads() == 2
-    assert machine.blas_threads(1) == 1 == get()
-    monkeypatch.setattr(machine, "_get_threads", None)
-    assert machine.blas_threads(2) is None and get() == 1
+def test_blas_threads_sets_and_tells(monkeypatch):
+    did = []
+    monkeypatch.setattr(machine, "_get_threads", lambda: 7)
+    monkeypatch.setattr(machine, "_set_threads", did.append)
+    assert machine.blas_threads() == 7 and not did
+    assert machine.blas_threads(3) == 7 and did == [3]
+    for name in ("_get_threads", "_set_threads"):
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, name, None)
+            assert machine.blas_threads(2) is None and did == [3]
+
+
+@pytest.mark.parametrize("spelling", ["scipy_openblas_get_it64_", "scipy_openblas_get_it",
+                                      "openblas_get_it64_", "openblas_get_it"])
+def test_openblas_by_any_name(monkeypatch, spelling):
+    def get():
+        return b"Zen"
+    lib = {np.linalg._umath_linalg.__file__: types.SimpleNamespace(**{spelling: get})}
+    monkeypatch.setattr(machine.ctypes, "CDLL", lib.__getitem__)
+    assert machine._openblas("get_it", machine.ctypes.c_char_p) is get
+    assert get.restype is machine.ctypes.c_char_p and machine._openblas("it") is None
 
 
 def test_lstm_runs_on_one_core(blas, monkeypatch):
@@ -713,8 +809,9 @@ def test_single_threaded_blas_in_four_threads(blas):
     assert seen == 20 * [1] and get() == 2
 
 
-def test_without_openblas_nothing_changes(monkeypatch):
-    monkeypatch.setattr(machine, "_set_threads", None)
+@pytest.mark.parametrize("lacks", ["_get_threads", "_set_threads"])
+def test_without_openblas_nothing_changes(monkeypatch, lacks):
+    monkeypatch.setattr(machine, lacks, None)
     qkv = normal((2, 70, 12), np.float32)
     close(fast.attention(qkv, 2)[0], F.attention(qkv, 2)[0], 1e-5)
 
@@ -742,6 +839,16 @@ def test_kept_memory():
     assert resident() < most - 60 and len(small) == 500
 
 
+def test_kept_memory_by_its_calls(monkeypatch):
+    """Of M_MMAP_MAX and M_TRIM_THRESHOLD, and then what mallopt(3) says is the default."""
+    did = []
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: types.SimpleNamespace(
+        mallopt=lambda *args: did.append(args), malloc_trim=did.append))
+    with machine.kept_memory:
+        assert did == [(-4, 0), (-1, 2**31 - 1)]
+    assert did[2:] == [(-4, 65536), (-1, 128 * 1024), 0]
+
+
 def test_kept_memory_without_glibc(monkeypatch):
     def no_library(name):
         raise OSError("no such library")
@@ -756,7 +863,8 @@ def test_kept_memory_without_glibc(monkeypatch):
     ({"OMP_NUM_THREADS": "many"}, None), ({"OMP_NUM_THREADS": "0"}, None),
     ({"OMP_NUM_THREADS": "9999"}, None)])
 def test_cores_listen_to_the_environment(monkeypatch, variables, most):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {*range(pid, 3)},
+                        raising=False)
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -766,8 +874,11 @@ def test_cores_listen_to_the_environment(monkeypatch, variables, most):
     assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
-def test_blas_kernels_is_one_line():
+def test_blas_kernels_is_one_line(monkeypatch):
     assert machine.blas_kernels().startswith("kernels ") and "\n" not in machine.blas_kernels()
+    kernels = {("get_corename", machine.ctypes.c_char_p): lambda: b"Zen"}
+    monkeypatch.setattr(machine, "_openblas", lambda *args: kernels[args])
+    assert machine.blas_kernels() == "kernels for Zen"
 
 
 def test_pieces_are_as_large_as_the_cache_takes():
@@ -795,8 +906,9 @@ def test_the_first_tokens_of_a_text_go_tile_by_tile(monkeypatch):
 def test_products_that_do_not_fit_are_refused_as_the_simple_ones(op, shapes):
     """In the same words, with x and w in their places."""
     said = []
-    for module in (F, fast):
-        with pytest.raises(ValueError, match="x has shape .* expected x") as error:
+    for module, large in ((F, False), (fast, False), (fast, True)):
+        with (products_are_cut() if large else nullcontext(),
+              pytest.raises(ValueError, match="x has shape .* expected x") as error):
             getattr(module, op)(*(np.ones(shape) for shape in shapes))
         said.append(str(error.value))
-    assert said[0] == said[1]
+    assert said[0] == said[1] == said[2]

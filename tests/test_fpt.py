@@ -497,3 +497,13 @@ def test_dropout_after_the_input_layer():
     np.testing.assert_array_equal(same, whole)
     assert 0.4 < (dropped == 0).mean() < 0.6
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0])
+
+
+@pytest.mark.parametrize("wrong", [lambda y, c: [y, c], lambda y, c: (y,),
+                                   lambda y, c: (y[:, :, 1:], c), lambda y, c: (y * 1j, c)])
+def test_what_a_trunk_s_forward_must_give(wrong):
+    trunk = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8))
+    right = trunk.forward
+    trunk.forward = lambda x, train=False, rng=None: wrong(*right(x, train, rng))
+    with pytest.raises(ValueError, match="^FPT: the trunk's forward must give a pair"):
+        minifpt.FPT(trunk, 3, 2).forward(np.ones((1, 2, 3)))

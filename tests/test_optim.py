@@ -60,11 +60,12 @@ def test_small_and_large_parameters_alike(monkeypatch, decay):
             np.testing.assert_array_equal(a, b)
 
 
-def test_first_step_is_the_learning_rate():
+@pytest.mark.parametrize("options", [{}, {"betas": (0, 0), "eps": 0}])
+def test_first_step_is_the_learning_rate(options):
     ps = parameters()
     before = [p.data.copy() for p in ps]
     give_gradients(ps, 0, size=1e3)
-    Adam(ps, lr=0.01).step()
+    Adam(ps, lr=0.01, **options).step()
     for p, x in zip(ps, before, strict=True):
         np.testing.assert_allclose(x - p.data, 0.01 * np.sign(p.grad), rtol=1e-6)
 
@@ -152,17 +153,19 @@ def test_clip_grad_norm():
     assert clip_grad_norm(ps, 1e9) == pytest.approx(norm / 3, rel=1e-12)
 
 
-@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e20, 3e38])
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-21, 1.4e19, 1e20, 3e38])
 def test_clip_grad_norm_at_the_edge(size):
-    """Of gradients whose squares float32 does not hold."""
+    """Of two gradients whose squares float32 does not hold, or not the sum of them."""
     g = np.array([3.0, -4.0, 0.0], np.float32) * np.float32(size / 4)
-    exact = math.sqrt(sum(float(x) ** 2 for x in g))
+    exact = math.sqrt(2 * sum(float(x) ** 2 for x in g))
     for limit in (exact / 2, 2 * exact):
-        p = Parameter(np.ones(3, np.float32), "ln")
-        p.grad = g.copy()
-        assert clip_grad_norm([p], limit) == pytest.approx(exact, rel=1e-6)
-        np.testing.assert_allclose(p.grad, g * min(1.0, limit / exact), rtol=1e-6, atol=2e-45)
-        assert p.grad.dtype == np.float32
+        ps = [Parameter(np.ones(3, np.float32), "ln") for _ in range(2)]
+        for p in ps:
+            p.grad = g.copy()
+        assert clip_grad_norm(ps, limit) == pytest.approx(exact, rel=1e-6)
+        for p in ps:
+            np.testing.assert_allclose(p.grad, g * min(1.0, limit / exact), rtol=1e-6, atol=2e-45)
+            assert p.grad.dtype == np.float32
 
 
 def test_clip_grad_norm_of_nothing():
@@ -176,6 +179,8 @@ def test_cosine():
     assert cosine(50, 100, floor=0.0) == pytest.approx(0.5)
     assert cosine(100, 100, floor=0.3) == pytest.approx(0.3)
     assert [cosine(s, 100, warmup=4) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert cosine(55, 100, warmup=10) == pytest.approx(0.55)          # half way after the warm-up
+    assert cosine(100, 100, warmup=10) == pytest.approx(0.1)
     factors = [cosine(s, 100, warmup=10) for s in range(10, 101)]
     assert factors == sorted(factors, reverse=True)
 
@@ -211,6 +216,16 @@ def test_few_blocks_start_no_threads(monkeypatch):
     assert asked == [9]
 
 
+def test_small_parameters_are_updated_at_once(monkeypatch):
+    """What is as large as ``SMALL`` is not."""
+    ps, sizes = parameters(), []
+    monkeypatch.setattr(optim, "SMALL", 8)
+    monkeypatch.setattr(Adam, "_update", lambda self, arrays, keep=1: sizes.append(arrays[0].size))
+    give_gradients(ps, 0)
+    Adam(ps).step()
+    assert sizes == [6 + 4, 8]
+
+
 @pytest.mark.parametrize("options, said", [
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
     ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "a beta is 'a'"),
@@ -223,7 +238,7 @@ def test_settings_that_are_none(options, said):
 
 
 def test_what_are_no_parameters():
-    for wrong in ([np.ones(3)], 5, Linear(2, 3)):
+    for wrong in ([np.ones(3)], [*parameters(), 3], 5, Linear(2, 3)):
         with pytest.raises(ValueError, match="expected a list of Parameter"):
             Adam(wrong)
     with pytest.raises(ValueError, match="max_norm is -1, expected a positive number"):
