@@ -378,6 +378,7 @@ EQUIVALENT = [
     ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
     ("fpt", r"^misfits: \(\(?(int|type|'forward'), .* -> |^forward: \(x\.shape, .* -> ", "order"),
     ("fpt", r"^misfits: (\('dy', 'cache'\)|False) -> ", "only how many there are is looked at"),
+    ("fpt", r"^forward: False -> ", "the stub of the protocol never runs"),
     ("fpt", r"^orthogonal: gain \* np\.sign.* -> gain / ", "a sign is 1 or -1"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),

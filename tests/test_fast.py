@@ -469,6 +469,7 @@ def test_linear(lead, n, m, kind, need, cores):
     with products_are_cut(), on(cores):
         y, cache = fast.linear(x, w, b, need)
         grads = fast.linear_backward(dy, cache) if cache else None
+    assert all(g is None or g.flags.c_contiguous for g in grads or ())
     close(y, want, 10 * tolerance)
     close_gradients(grads, F.linear_backward(dy, simple) if simple else None, 20 * tolerance)
 

@@ -275,6 +275,10 @@ def test_orthogonal(n_in, n_out):
     assert w.shape == (n_in, n_out)
     gram = w @ w.T if n_in < n_out else w.T @ w
     np.testing.assert_allclose(gram, 4 * np.eye(min(n_in, n_out)), atol=1e-12)
+    drawn = rng().standard_normal((max(n_in, n_out), min(n_in, n_out)))
+    r = (w if n_in >= n_out else w.T).T @ drawn           # triangular, with a positive diagonal
+    np.testing.assert_allclose(np.tril(r, -1), 0, atol=1e-12)
+    assert (np.diag(r) > 0).all()
 
 
 class Mixer(layers.Layer):
@@ -355,6 +359,9 @@ def test_optional_keywords_of_a_trunk():
                                          "named_parameters"),
     (layers.Linear(2, 2), "it has no config, dtype"),
     (SimpleNamespace(config=None, dtype=0, forward=0, backward=0, named_parameters=0),
+     "it has no config.n_embd"),
+    (type("Ready", (), {"config": SimpleNamespace(n_embd=2), "dtype": np.dtype(float)} | {
+        name: len for name in ("forward", "backward", "named_parameters")}),
      "it has no config.n_embd")])
 def test_what_is_no_trunk(trunk, message):
     with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
@@ -366,11 +373,13 @@ def test_what_is_no_trunk(trunk, message):
     ({"named_parameters": lambda: [("w", np.ones(2))]}, "named_parameters gives something else"),
     ({"named_parameters": lambda: [["w", layers.Parameter(np.ones(2), "ln")]]},
      "named_parameters gives something else"),
+    ({"forward": lambda x: x}, "forward: too many positional arguments"),
+    ({"backward": lambda dy: dy}, "backward: too many positional arguments"),
     ({"config": SimpleNamespace(n_embd=0)}, "config.n_embd is 0, expected a whole number"),
     ({"config": SimpleNamespace(n_embd=2.0)}, "config.n_embd is 2.0, expected a whole number")])
 def test_a_trunk_with_one_thing_wrong(wrong, message):
     trunk = Mixer(6, np.float64)
-    assert minifpt.FPT(trunk, 2, 2)
+    assert minifpt.FPT(trunk, 2, 2) and minifpt.FPT(Mixer(1, np.float64), 2, 2)
     for name, value in wrong.items():
         setattr(trunk, name, value)
     with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is no trunk: {message}[^\n]*$"):
