@@ -43,7 +43,8 @@ def product(a, b, bias=None):
         return np.ascontiguousarray(product(b.T, a.T).T)
     y = np.empty((len(a), b.shape[1]), a.dtype)
     long = max(y.shape)
-    parts = max(1, min(PARTS, (len(a) + 16) * b.size // PRODUCT, long // WIDTH))
+    work = len(a) * b.size + 16 * max(a.size, b.size)     # to read the larger one is work too
+    parts = max(1, min(PARTS, work // PRODUCT, long // WIDTH))
     ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
 
     def part(cut):
