@@ -461,6 +461,7 @@ def products_are_cut():
 
 @given(st.sampled_from([(1,), (2, 3), (130,), (2, 200)]), st.integers(1, 300), st.integers(1, 300),
        dtypes, st.tuples(st.booleans(), st.booleans(), st.booleans()), st.integers(1, 4))
+@settings(max_examples=50)                                # eight left out dw
 def test_linear(lead, n, m, kind, need, cores):
     dtype, tolerance = kind
     x, w, b, dy = (normal(shape, dtype, i) for i, shape in enumerate(
@@ -476,6 +477,7 @@ def test_linear(lead, n, m, kind, need, cores):
 
 @given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), dtypes,
        st.tuples(st.booleans(), st.booleans()), st.integers(1, 4))
+@settings(max_examples=30)
 def test_unembedding(lead, C, V, kind, need, cores):
     dtype, tolerance = kind
     x, w, dy = normal((*lead, C), dtype), normal((V, C), dtype, 1), normal((*lead, V), dtype, 2)
