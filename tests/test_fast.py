@@ -417,9 +417,11 @@ def test_after_an_interrupt_nothing_runs_on():
     ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "/", np.inf),
     ({"cpu/a/cpu.cfs_quota_us": "150000", "cpu/a/cpu.cfs_period_us": "100000",
       "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "/a", 1.5),
+    ({"cpu/cpu.cfs_quota_us": "150000", "cpu/cpu.cfs_period_us": "100000",
+      "cpu/b/cpu.cfs_quota_us": "50000", "cpu/b/cpu.cfs_period_us": "100000"}, "/a:b", 1.5),
     ({"cpu/cpu.cfs_quota_us": "50000"}, "/", np.inf)])
 def test_the_quota_of_a_container(tmp_path, files, group, cores):
-    for folder in ("a", "cpu/a"):
+    for folder in ("a", "cpu/a", "cpu/b"):
         (tmp_path / "root" / folder).mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "root" / name).write_text(text + "\n")
