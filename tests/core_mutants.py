@@ -337,7 +337,7 @@ EQUIVALENT = [
     ("", r"astype\((.*), copy=False\) -> .*astype\(\1\)$", "a copy more: speed only"),
     ("", r"\.swapaxes\(-1, -2\) -> .*\.swapaxes\(-2, -1\)$", "the same two axes"),
     ("", r"np\.(v(?:ec)?dot|multiply)\((\w+), ([^,]+)(.*)\) -> np\.\1\(\3, \2\4\)$", "any order"),
-    ("machine", r"^quota: (suppress\(|\('max'|2 -> -2|0 -> -1)", "any order, number, one of two files"),
+    ("machine", r"^quota: (suppress\(|\('max'|2 -> -2|0 -> -1)", "any order; both files or none"),
     ("layers", r"^run: (1:2 -> 1:(2 \+ 1)?|2 -> 3)$", "only the first one is looked at"),
     ("layers", r"^run: \(TypeError, AttributeError\) -> ", "either order"),
     ("layers", r"^(forward|backward): 1 -> -1", "the second of a pair is the last"),

@@ -525,6 +525,8 @@ def test_large_products_are_cut_along_the_longer_side(monkeypatch):
         shapes.clear()
         np.testing.assert_allclose(fast.product(b[None], wide), b[None] @ wide, rtol=1e-12)
         assert shapes == 5 * [(1, 64)] + [(1, 80)]
+    few, columns = tall[0, :3, :100], np.asfortranarray(wide)
+    np.testing.assert_allclose(fast.product(few, columns, wide[0]), few @ wide + wide[0])
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
