@@ -18,7 +18,6 @@ from unittest.mock import patch
 
 import minifpt
 from minifpt import fast, machine, tasks
-from minifpt import functional as F
 from minifpt.gpt2 import SHAPES
 
 from .plan import Numbers
@@ -48,8 +47,6 @@ def blas_threads():
     """Within, OpenBLAS shares the products, and nothing else is shared."""
     with ExitStack() as undo:
         undo.enter_context(patch.object(fast, "product", uncut))
-        undo.enter_context(patch.object(fast, "linear", F.linear))
-        undo.enter_context(patch.object(fast, "linear_backward", F.linear_backward))
         undo.enter_context(patch.object(machine, "cores", lambda: 1))
         yield
 

@@ -22,9 +22,10 @@ TILE = 64                                                 # queries of one atten
 TILES = 65536                                             # scores in one piece, one tile of them
 PIECE = 131072                                            # numbers in an elementwise piece
 PARTS = 8                                                 # pieces of a matrix product, or fewer,
-PRODUCT = 40_000_000                                      # with so many multiplications or more,
+PRODUCT = 16_000_000                                      # with so many multiplications or more,
 WIDTH = 192                                               # and so many columns or rows or more
 FEW = 48                                                  # rows that are too few for a transpose
+TRANSPOSE = 400_000                                       # of a matrix with so many numbers
 
 GeluCache = namedtuple("GeluCache", "derivative")
 # top, total: of each query's scores the largest, and the sum of exp(score - top), (B, H, T, 1);
@@ -33,18 +34,24 @@ TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top t
 
 
 def product(a, b, bias=None):
-    """``a @ b + bias`` for matrices, cut along the longer side of the result.
+    """``a @ b + bias`` for matrices, a large one cut along the longer side of the result.
 
     The cuts depend on the sizes alone: BLAS may round a narrow product differently, and the bits
     shall not depend on the number of cores.
     """
-    if len(a) <= FEW < b.shape[1] and b.flags.f_contiguous and bias is None:
+    if len(a) <= FEW < b.shape[1] and b.size >= TRANSPOSE and b.flags.f_contiguous and bias is None:
         # BLAS copies a transposed b at a third of its speed, which shows beside so few rows.
         return np.ascontiguousarray(product(b.T, a.T).T)
-    y = np.empty((len(a), b.shape[1]), a.dtype)
-    long = max(y.shape)
+    long = max(len(a), b.shape[1])
     work = len(a) * b.size + 16 * max(a.size, b.size)     # to read the larger one is work too
-    parts = max(1, min(PARTS, work // PRODUCT, long // WIDTH))
+    parts = min(PARTS, work // PRODUCT, long // WIDTH)
+    if parts < 2:
+        with single_threaded_blas:
+            y = a @ b
+            if bias is not None:
+                y += bias
+            return y
+    y = np.empty((len(a), b.shape[1]), a.dtype)
     ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
 
     def part(cut):
@@ -57,17 +64,10 @@ def product(a, b, bias=None):
     return y
 
 
-def small(x, w):
-    """Is the product of x (..., I) with w (I, O) too small to be cut?"""
-    # To read w takes as long as sixteen rows of x.
-    return x.size * w.shape[1] + 16 * w.size < 2 * PRODUCT
-
-
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
-    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:] or small(x, w):
-        with single_threaded_blas:
-            return F.linear(x, w, b, need)                # it says what does not fit
+    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
+        return F.linear(x, w, b, need)                    # it says what does not fit
     y = product(x.reshape(-1, w.shape[0]), w, b).reshape(*x.shape[:-1], w.shape[1])
     return y, F.LinearCache(x if need[1] else None, w, need) if any(need) else None
 
@@ -76,9 +76,6 @@ def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
     dy2 = dy.reshape(-1, w.shape[1])
-    if small(dy, w.T) and (len(dy2) > FEW or w.size < PRODUCT // 100):
-        with single_threaded_blas:
-            return F.linear_backward(dy, cache)
     dx = product(dy2, w.T).reshape(*dy.shape[:-1], w.shape[0]) if need[0] else None
     dw = product(x.reshape(-1, w.shape[0]).T, dy2) if need[1] else None
     return dx, dw, dy2.sum(axis=0) if need[2] else None

@@ -353,9 +353,13 @@ EQUIVALENT = [
     ("gpt2", r"^sample: rng.* \* total\[:, -1:\] -> .* / total", "the total is 1 to rounding"),
     ("fast", r"^\w+: _even\(.*\) -> _even\(|^gelu: 1 -> 0|TILES -> .* >=",
      "how the work is cut: speed only"),
+    ("fast", r"^product: (if .*TRANSPOSE.* -> if False:|"
+             r".* FEW < .* -> len\(a\) < FEW|b.size >= TRANSPOSE -> |.* TRANSPOSE .* -> "
+             r"len\(a\) <= FEW < b.shape\[1\] and b.flags)", "which way round: speed only"),
+    ("fast", r"^product: 64 -> 63 \[2\]$", "where it is cut: speed only"),
     ("fast", r"^part: .* if drop else inverse -> .* if True else", "with no drop the factor is 1"),
     ("fast", r"^part: 2 -> -2|axis=0\) -> .*axis=-2\)$", "the same axis from the other end"),
-    ("fast", r"^(part|small|linear|unembedding)(_backward)?: 1 -> -1",
+    ("fast", r"^(part|product|linear|unembedding)(_backward)?: 1 -> -1",
      "of two axes the second is the last"),
     ("fast", r"^layer_norm: 0 -> -?1$", "all four have as many rows"),
     ("fast", r"^layer_norm_backward: 0 -> -?1( \[2\])?$", "this is where there are no rows"),

@@ -458,6 +458,7 @@ def products_are_cut():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "PRODUCT", 1)
         patch.setattr(fast, "WIDTH", 64)
+        patch.setattr(fast, "TRANSPOSE", 1)
         yield
 
 
@@ -491,15 +492,30 @@ def test_unembedding(lead, C, V, kind, need, cores):
     close_gradients(grads, F.unembedding_backward(dy, simple) if simple else None, 20 * tolerance)
 
 
-def test_which_products_are_small(monkeypatch):
-    for half, small in ((315, False), (316, True)):       # 2 x 7 x 5 and 16 x 7 x 5 are 630
+def test_which_products_are_cut(monkeypatch):
+    shapes, matmul = [], np.matmul
+    monkeypatch.setattr(np, "matmul", lambda a, b, out: (shapes.append(out.shape),
+                                                         matmul(a, b, out=out)))
+    monkeypatch.setattr(fast, "WIDTH", 64)
+    for half, cuts in ((8064, 2), (8065, 0)):             # 2 x 7 x 128 and 16 x 7 x 128 are 16,128
         monkeypatch.setattr(fast, "PRODUCT", half)
-        assert fast.small(np.ones((2, 7)), np.ones((7, 5))) == small
+        shapes.clear()
+        fast.product(np.ones((2, 7)), np.ones((7, 128)))
+        assert shapes == cuts * [(2, 64)]
+
+
+def test_a_product_runs_on_the_core_that_asks_for_it():
+    threads = []
+
+    class Asking(np.ndarray):
+        def __matmul__(self, other):
+            threads.append(machine.blas_threads())
+            return np.ndarray.__matmul__(self, other)
+    fast.product(np.ones((2, 7)).view(Asking), np.ones((7, 5)))
+    assert threads in ([1], [None])
 
 
 def test_products_that_do_not_fit_say_so():
-    x, w = np.ones((2, 7)), np.ones((7, 5))
-    assert fast.small(x, w) and not fast.small(x, np.ones((7, 2_000_000), np.int8))
     with pytest.raises(ValueError, match="linear: x has shape"):
         fast.linear(np.zeros((2, 3)), np.zeros((4, 5)), np.zeros(5))
     with pytest.raises(ValueError, match="unembedding: x has shape"):
@@ -518,15 +534,32 @@ def test_large_products_are_cut_along_the_longer_side(monkeypatch):
     monkeypatch.setattr(np, "matmul", noted)
     tall, wide, b = (normal(shape, np.float64) for shape in ((2, 200, 100), (100, 400), (100,)))
     with products_are_cut():
-        y, cache = fast.linear(tall, wide[:, :100], b)
-        assert shapes == 5 * [(64, 100)] + [(80, 100)]
-        fast.linear_backward(y, cache)
+        y, cache = fast.linear(tall, wide[:, :130], wide[0, :130])
+        assert shapes == 5 * [(64, 130)] + [(80, 130)]
+        assert [x.shape for x in fast.linear_backward(y, cache)] == [tall.shape, (100, 130), (130,)]
         fast.unembedding_backward(*fast.unembedding(tall, wide.T[:100]))
         shapes.clear()
         np.testing.assert_allclose(fast.product(b[None], wide), b[None] @ wide, rtol=1e-12)
         assert shapes == 5 * [(1, 64)] + [(1, 80)]
-    few, columns = tall[0, :3, :100], np.asfortranarray(wide)
-    np.testing.assert_allclose(fast.product(few, columns, wide[0]), few @ wide + wide[0])
+
+
+def test_products_of_few_rows():
+    """With a weight that lies transposed, with and without a bias, up to the most that are few."""
+    w = normal((400, 100), np.float64).T
+    for rows in (3, 48, 49):
+        for columns in (48, 400):
+            x, by = normal((rows, 100), np.float64, rows), w[:, :columns]
+            with products_are_cut():
+                found = fast.product(x, by)
+                assert found.flags.c_contiguous
+                np.testing.assert_allclose(found, x @ by, atol=1e-12)
+                np.testing.assert_allclose(fast.product(x, by, by[0]), x @ by + by[0], atol=1e-12)
+
+
+def test_a_linear_layer_keeps_only_what_its_gradients_need():
+    x, w, b = (normal(shape, np.float64) for shape in ((3, 7), (7, 5), (5,)))
+    assert fast.linear(x, w, b, (True, False, True))[1].x is None
+    assert fast.linear(x, w, b, (False, True, False))[1].x is x
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
