@@ -14,6 +14,7 @@ training.  Where the environment pins OpenBLAS to kernels of an older processor
 import argparse
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -106,7 +107,8 @@ def products(config, batch, tokens):
 
 
 def alternate(steps, rounds, seconds=0.6):
-    """Seconds a step of each function, [round][function], each warmed up first."""
+    """Seconds a step of each function, [round][function]: in random order, and each after a step
+    that is not timed, which finds what the one before left in the caches and its busy threads."""
     repeat, table = [], []
     with kept_memory:                                # as in training
         for step in steps:
@@ -115,12 +117,13 @@ def alternate(steps, rounds, seconds=0.6):
             step()
             repeat.append(max(1, min(200, int(seconds / (time.perf_counter() - start)))))
         for _ in range(rounds):
-            row = []
-            for step, n in zip(steps, repeat, strict=True):
+            row = [0.0] * len(steps)
+            for i in random.sample(range(len(steps)), len(steps)):
+                steps[i]()
                 start = time.perf_counter()
-                for _ in range(n):
-                    step()
-                row.append((time.perf_counter() - start) / n)
+                for _ in range(repeat[i]):
+                    steps[i]()
+                row[i] = (time.perf_counter() - start) / repeat[i]
             table.append(row)
     return table
 
