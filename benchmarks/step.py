@@ -107,8 +107,9 @@ def products(config, batch, tokens):
 
 
 def alternate(steps, rounds, seconds=0.6):
-    """Seconds a step of each function, [round][function]: in random order, and each after a step
-    that is not timed, which finds what the one before left in the caches and its busy threads."""
+    """Seconds a step of each function, [round][function], in random order.  Steps before it are not
+    timed: OpenBLAS's threads wait, busy, for more work for 2^28 ticks of the clock after a product.
+    """
     repeat, table = [], []
     with kept_memory:                                # as in training
         for step in steps:
@@ -119,7 +120,9 @@ def alternate(steps, rounds, seconds=0.6):
         for _ in range(rounds):
             row = [0.0] * len(steps)
             for i in random.sample(range(len(steps)), len(steps)):
-                steps[i]()
+                start = time.perf_counter()
+                while time.perf_counter() < start + 0.15:
+                    steps[i]()
                 start = time.perf_counter()
                 for _ in range(repeat[i]):
                     steps[i]()

@@ -502,7 +502,7 @@ guess = ...
 
 
 # %%
-def both(shape, neighbours=0, repeats=25):
+def both(shape, neighbours=0, repeats=9):
     """Median seconds of a product with two threads, with one, and cut into pieces, in turn, while
     ``neighbours`` other processes compute as well."""
     M, K, N = shape
@@ -511,15 +511,17 @@ def both(shape, neighbours=0, repeats=25):
     others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(neighbours)]
     forms = [(2, np.matmul), (1, np.matmul), (1, fast.product)]
     before, found = machine.blas_threads(), [[] for _ in forms]
-    inner = max(1, int(2e6 / (M * K * N)))
+    inner = max(1, int(2e8 / (M * K * N)))
     try:
         for _ in range(repeats):
             for (threads, product), seconds in zip(forms, found, strict=True):
                 machine.blas_threads(threads)
-                if product is fast.product:               # BLAS's second thread waits, busy, for
-                    time.sleep(0.06)                      # more, a few hundredths of a second
                 product(a, b)
                 start = time.perf_counter()
+                if product is fast.product:               # not timed: BLAS's second thread still
+                    while time.perf_counter() < start + 0.15:     # waits, busy, for a tenth of a
+                        product(a, b)                     # second
+                    start = time.perf_counter()
                 for _ in range(inner):
                     product(a, b)
                 seconds.append((time.perf_counter() - start) / inner)
