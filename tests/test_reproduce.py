@@ -21,8 +21,8 @@ def tiny(monkeypatch):
     table = Table("Small.", (Column("bit-xor", {"n": 2}, {"steps": 4, "batch_size": 2}),
                              Column("few", {"of": "bit-xor", "labels": 3},
                                     {"steps": 2, "batch_size": 2, "warmup": 1}, "few-bits")),
-                  (Arm("random"), Arm("random", "full", "all")), {("all", "bit-xor"): 99.5},
-                  (1e-3, 1e-2))
+                  (Arm("random"), Arm("random", "full", "all", (3e-4, 1e-3))),
+                  {("all", "bit-xor"): 99.5}, (1e-3, 1e-2))
     monkeypatch.setitem(TABLES, "small", table)
     return table
 
@@ -49,7 +49,9 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
         for column in table.columns:
             title = column.title or compare.make_task(column.task, column.options).name
             assert columns.setdefault(title, column) == column
-            assert columns.setdefault((title, "rates"), table.rates) == table.rates
+            for arm in table.arms:
+                rates = arm.tries(table.rates)
+                assert columns.setdefault((title, arm.folder), rates) == rates
         for arm in table.arms:
             assert arms.setdefault(arm.folder, (arm.model, arm.freeze)) == (arm.model, arm.freeze)
     assert not set("/:*\\") & set("".join(arms))
@@ -63,9 +65,14 @@ def test_a_table_is_written_and_read_again(tiny, tmp_path):
     assert lines[0] == "| trunk | bit XOR | few-bits |" and len(lines) == 4
     assert "; paper 99.5 |" in lines[3] and "paper" not in lines[2]
     assert "2 seeds, lr 0.01" in text or "2 seeds, lr 0.001" in text
+    given = tmp_path / "given"                            # such rates replace an arm's own, too
+    reproduce.reproduce("small", given, rates=[0.02], seeds=1, progress=False)
+    assert {p.parent.name for p in (given / "choice").rglob("1000")} == {"0.02"}
     assert png_size(tmp_path / "small.png") and png_size(tmp_path / "small-rates.png")
     assert found.seeds == [0, 1]
-    assert all(len(tried) == 2 for task in found.sweeps.values() for tried in task.values())
+    for tried in found.sweeps.values():                   # one arm tries a smaller one too
+        assert {arm: [*rates] for arm, rates in tried.items()} == {
+            "random": [1e-3, 1e-2], "all": [1e-3, 1e-2, 3e-4]}
     for column in ("bit-xor", "few-bits"):
         folders = [p.name for p in (tmp_path / column).iterdir()]
         assert len(folders) == 2 and "random" in folders
@@ -128,6 +135,7 @@ def test_the_cost_is_told(tiny, monkeypatch):
     monkeypatch.setattr("minifpt.lab.plan.SECONDS", 0.0)
     lines = reproduce.cost(tiny, seeds=3).splitlines()
     assert len(lines) == 5 and lines[0].startswith("bit-xor, random: 5 runs of 4 steps")
+    assert lines[1].startswith("bit-xor, all: 6 runs of 4 steps")
     assert re.fullmatch(r"in all about [\d.]+ m?s in one process, without the tests", lines[-1])
 
 

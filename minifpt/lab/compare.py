@@ -195,11 +195,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Arm:
-    """A trunk of a grid, by what ``--model`` takes, with what is frozen, and its label."""
+    """A trunk of a grid, by what ``--model`` takes, with what is frozen, its label, and learning
+    rates that it tries besides the grid's."""
 
     model: str
     freeze: str = "fpt"
     label: str = ""
+    rates: tuple = ()
+
+    def tries(self, rates):
+        """The learning rates that it tries in a grid of these; none where the grid tries none."""
+        return list(dict.fromkeys([*rates, *self.rates])) if rates else []
 
     @property
     def folder(self):
@@ -283,7 +289,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
                 zip(columns, made, titles, strict=True), zip(arms, labels, strict=True)):
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
             of = found.setdefault(title, {}).setdefault(label, {})
-            for rate in rates_of(title, label) or [settings["lr"]]:
+            for rate in rates_of(title, label, arm) or [settings["lr"]]:
                 folder = out / title / arm.folder
                 if choice:
                     folder = out / "choice" / title / arm.folder / f"{rate:g}"
@@ -295,12 +301,14 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
             histories.append(history)
         return found
 
-    with tqdm(total=len(made) * len(arms) * (len(rates) * choices + len(seeds)), unit="run",
+    tries = sum(len(arm.tries(rates)) for arm in arms)
+    with tqdm(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
               disable=not progress, dynamic_ncols=True) as bar:
-        sweeps = perform_all(chosen_by, lambda task, label: rates, choice=True) if rates else {}
+        sweeps = perform_all(chosen_by, lambda task, label, arm: arm.tries(rates),
+                             choice=True) if rates else {}
         best = {(task, label): [best_rate(task, label, tried)]
                 for task, trunks in sweeps.items() for label, tried in trunks.items()}
-        found = perform_all(seeds, lambda task, label: best.get((task, label)))
+        found = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
     results = {task: {label: histories for label, of in trunks.items() for histories in of.values()}
                for task, trunks in found.items()}
     used = {task: {label: rate for label, of in trunks.items() for rate in of}

@@ -20,6 +20,7 @@ from .plan import duration, plan
 from .trunks import TrunkSpec
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
+SMALLER = (3e-4,)                                         # what is trained whole needs it
 
 # ------------------------------------------------------------------------- what tables are made of
 
@@ -159,18 +160,19 @@ def heat_map(results, path):
 # ---------------------------------------------------------------------------------------- tables
 
 
-def trained(mask, label, model="minigpt-language"):
+def trained(mask, label, model="minigpt-language", rates=()):
     """An arm of a language trunk with another mask."""
-    return Arm(model, mask, label)
+    return Arm(model, mask, label, rates)
 
 
-WHOLE = trained("full", "random (spread 0.55), all trained", "random@0.55")
+WHOLE = trained("full", "random (spread 0.55), all trained", "random@0.55", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 
 TABLES = {
     "figure1": Table(
         "A frozen language trunk, a transformer trained whole, an LSTM trained whole (figure 1).",
-        (XOR, MEMORY, MNIST), (LANGUAGE, WHOLE, Arm("lstm:3x128", "full", "LSTM, all trained")),
+        (XOR, MEMORY, MNIST),
+        (LANGUAGE, WHOLE, Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)),
         {("language", "bit-xor"): 100, ("language", "bit-memory"): 100, ("language", "mnist"): 98.0,
          (WHOLE.label, "bit-xor"): 100, (WHOLE.label, "bit-memory"): 100,
          (WHOLE.label, "mnist"): 99.1, ("LSTM, all trained", "bit-xor"): 50.1,
@@ -214,8 +216,8 @@ TABLES = {
     "table8": Table(
         "Training more of the language trunk (table 8).",
         (XOR, MEMORY, MNIST),
-        (LANGUAGE, trained("attn", "language, + feed-forward"),
-         trained("mlp", "language, + attention"), trained("full", "language, + both")),
+        (LANGUAGE, *(trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
+            ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))),
         {("language", "bit-xor"): 100, ("language", "bit-memory"): 100, ("language", "mnist"): 98.0,
          ("language, + feed-forward", "bit-xor"): 100,
          ("language, + feed-forward", "bit-memory"): 100,
@@ -244,7 +246,8 @@ TABLES = {
     "learning-rates": Table(
         "Each arm at its own learning rate, frozen and trained whole.",
         (XOR, MEMORY, MNIST),
-        (LANGUAGE, STATISTICS, FAIR, trained("full", "language, all trained"), WHOLE)),
+        (LANGUAGE, STATISTICS, FAIR, trained("full", "language, all trained", rates=SMALLER),
+         WHOLE)),
     "overfitting": Table(
         "Accuracy on the examples trained on, on the test, and the difference, with few labelled "
         "MNIST images.",
@@ -287,7 +290,9 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
             and what else there is as for :func:`minifpt.lab.compare.grid`.
     """
     made = table_of(name, scale, only)
-    made = made if rates is None else replace(made, rates=tuple(rates))
+    if rates is not None:
+        arms = tuple(replace(arm, rates=()) for arm in made.arms)
+        made = replace(made, rates=tuple(rates), arms=arms)
     if scale == "paper":
         say(cost(made, seeds))
     found = compare.grid(out, made.columns, made.arms, range(seeds), rates=made.rates, jobs=jobs,
@@ -319,7 +324,7 @@ def table_of(name, scale="mini", only=None):
 
 def cost(table, seeds):
     """What a table's runs take on this machine, as text: a line for each task and arm."""
-    lines, total, runs = [], 0.0, seeds + len(table.rates)
+    lines, total = [], 0.0
     for column in table.columns:
         task = compare.make_task(column.task, column.options)
         settings = tasks.defaults_of(task) | column.settings
@@ -327,6 +332,7 @@ def cost(table, seeds):
             made = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                         settings["batch_size"], settings["dropout"])
             each = made.step * settings["steps"]
+            runs = seeds + len(arm.tries(table.rates))
             total += runs * each
             lines.append(f"{task.name}, {arm.called()}: {runs} runs of {settings['steps']:,} "
                          f"steps, {duration(each)} each, {made.peak / 1e6:,.0f} MB")
