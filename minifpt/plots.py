@@ -9,12 +9,20 @@ COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
           "brackets": "#7a6a2f", "copy": "#b5a642", "masked": "#49b6c9", "vision": "#c58be0",
           "statistics": "#e08a1e", "mimetic": "#111111", "random": "#c0392b", "LSTM": "#455a64"}
 SPREAD = "#e39a8e"                                        # random weights at another spread
+OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
 def color_of(label):
     """The colour of a trunk by its label, ``None`` where it has none of its own."""
     return SPREAD if label.startswith("random (spread") else COLORS.get(label.partition(" ")[0])
+
+
+def colors_of(labels):
+    """{label: colour}: a trunk's own, another one for what has none, as "language, all trained"."""
+    found = {label: color_of(label) for label in labels}
+    others = [label for label, color in found.items() if color is None]
+    return found | {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(others)}
 
 
 def figure(columns=1, rows=1, width=5.2, height=3.6):
@@ -28,6 +36,18 @@ def figure(columns=1, rows=1, width=5.2, height=3.6):
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, linewidth=0.6)
     return fig, axes
+
+
+def legend(fig, axes):
+    """In each axis what its lines are; beside them all where these are many."""
+    handles = {label: handle for ax in axes for handle, label in
+               zip(*ax.get_legend_handles_labels(), strict=True)}
+    if len(handles) > 5:
+        fig.set_figwidth(fig.get_figwidth() + 2.8)
+        fig.legend(handles.values(), handles, loc="outside right upper", frameon=False)
+    else:
+        for ax in axes:
+            ax.legend(frameon=False)
 
 
 def curves(histories, path):

@@ -103,4 +103,23 @@ def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch, where):
 
 
 def test_every_source_of_weights_has_its_own_colour():
-    assert len(set(plots.COLORS.values())) == len(plots.COLORS)
+    own = [*plots.COLORS.values(), plots.SPREAD, *plots.OTHERS]
+    assert len({*own}) == len(own)
+    labels = "language", "language, all trained", "random (spread 0.55)", "LSTM, all trained"
+    assert plots.colors_of(labels) == dict(zip(labels, [
+        plots.COLORS["language"], plots.OTHERS[0], plots.SPREAD, plots.OTHERS[1]], strict=True))
+    assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
+
+
+@pytest.mark.parametrize("lines, beside", [(5, 0), (6, 1)])
+def test_a_legend_of_many_lines_stands_beside_the_axes(lines, beside):
+    fig, axes = plots.figure(2)
+    width = fig.get_figwidth()
+    for ax in axes:
+        for i in range(lines):
+            ax.plot([0, 1], label=str(i))
+    plots.legend(fig, axes)
+    assert len(fig.legends) == beside and (fig.get_figwidth() > width) == bool(beside)
+    texts = [t.get_text() for t in (fig if beside else axes[0].get_legend()).findobj(
+        lambda x: x.__class__.__name__ == "Text") if t.get_text().isdecimal()]
+    assert {*map(str, range(lines))} <= {*texts}

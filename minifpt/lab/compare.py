@@ -442,18 +442,19 @@ def sweep_picture(sweeps, path):
     the lower edge where a run diverged."""
     fig, axes = plots.figure(len(sweeps))
     for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
+        colors = plots.colors_of(models)
         for i, (model, by_rate) in enumerate(models.items()):
             bad = [rate for rate, histories in by_rate.items() if diverged(histories)]
             rates = sorted({*by_rate} - {*bad})
             ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
             line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
-                            color=plots.color_of(model))
+                            color=colors[model])
             ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
                     label=f"{model}: diverged" if bad else None,
                     transform=ax.get_xaxis_transform())
         ax.set(title=LABELS.get(task, task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
-        ax.legend(frameon=False)
+    plots.legend(fig, axes)
     plots.save(fig, path)
 
 
@@ -466,16 +467,16 @@ def picture(results, path, limits=None):
         ax.remove()
     for ax, (task, models) in zip(axes, results.items(), strict=False):
         styles = "-", "--", "-.", ":"                     # a second sign beside the colour
+        colors = plots.colors_of(models)
         for i, (model, runs) in enumerate(models.items()):
-            plots.band(ax, runs, "test_accuracy", plots.color_of(model), model,
-                       style=styles[i % 4])
+            plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[i % 4])
         limit = {"threshold": 100 * limits[task]} if limits else {}
         for text, share in (FLOORS.get(task, {}) | limit).items():
             ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
             ax.text(0.01, share, text, fontsize=7, color="0.4", va="top",
                     transform=ax.get_yaxis_transform())
         ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
-        ax.legend(frameon=False)
+    plots.legend(fig, axes[:len(results)])
     plots.save(fig, path)
 
 
