@@ -156,7 +156,7 @@ def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     (["small", "--seeds", 0], "at least one task, one model and one seed"),
     (["small", "--lrs", "-1"], "expected positive numbers"),
     (["memory", "--scale", "paper"], "nothing at the paper's scale"),
-    (["table2", "--scale", "paper"], "gpt2")])
+    (["table2", "--scale", "paper", "--tasks", "bit-xor"], "gpt2")])
 def test_what_cannot_be_made(tiny, tmp_path, capsys, monkeypatch, argv, said):
     monkeypatch.setattr(reproduce, "cost", lambda table, seeds: "")
     monkeypatch.setenv("MINIFPT_CACHE", str(tmp_path / "cache"))
