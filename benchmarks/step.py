@@ -107,8 +107,10 @@ def products(config, batch, tokens):
 
 
 def alternate(steps, rounds, seconds=0.6):
-    """Seconds a step of each function, [round][function], in random order.  Steps before it are not
-    timed: OpenBLAS's threads wait, busy, for more work for 2^28 ticks of the clock after a product.
+    """Seconds a step of each function, [round][function]; within a round in random order.
+
+    Each runs for 0.15 s before it is timed: after a product of the one before, OpenBLAS's threads
+    wait for more work, busy, for 2^28 ticks of the clock.
     """
     repeat, table = [], []
     with kept_memory:                                # as in training
