@@ -165,6 +165,14 @@ def test_what_cannot_be_made(tiny, tmp_path, capsys, monkeypatch, argv, said):
     assert said in err and err.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("own", [0, -1e-3, np.nan, np.inf])
+def test_an_arms_own_learning_rates_are_checked(tmp_path, own):
+    with pytest.raises(ValueError, match="expected positive numbers"):
+        compare.grid(tmp_path / "out", ["bit-xor"], [Arm("random", rates=(1e-3, own))], range(1),
+                     rates=(1e-2,))
+    assert not (tmp_path / "out").exists()
+
+
 def test_folders_of_arms_differ():
     masks = ["fpt", "full", "attn,mlp,ln", "attn,mlp,h.0.*", "attn,mlp,h.0.-", "output_only"]
     folders = [Arm(model, mask).folder for model in ("random", "random@0.55") for mask in masks]

@@ -255,9 +255,11 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     if not (task_names and models and 0 < len(seeds) <= MOST_SEEDS):
         raise ValueError("compare: expected at least one task, one model and one seed, and "
                          f"at most {MOST_SEEDS} seeds")
-    if any(not 0 < rate < np.inf for rate in rates) or (
+    arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
+    tried = [*rates, *(rate for arm in arms for rate in arm.rates)]
+    if any(not 0 < rate < np.inf for rate in tried) or (
             rates and not 0 < choices <= MOST_SEEDS):
-        raise ValueError(f"compare: learning rates {list(rates)}, expected positive numbers, and "
+        raise ValueError(f"compare: learning rates {tried}, expected positive numbers, and "
                          f"at least one seed to choose by, at most {MOST_SEEDS}")
     seeds, rates = list(dict.fromkeys(seeds)), list(dict.fromkeys(rates))
     chosen_by = range(CHOICE, CHOICE + choices)
@@ -267,7 +269,6 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     columns = columns_of([t for t in task_names if not isinstance(t, Column)],
                          task_options or {}, options or {})
     columns += [t for t in task_names if isinstance(t, Column)]
-    arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
     made = [make_task(column.task, column.options) for column in columns]
     titles = [column.title or task.name for column, task in zip(columns, made, strict=True)]
     if len({*titles}) < len(titles):
