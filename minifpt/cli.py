@@ -255,6 +255,8 @@ def parser(argv=()):
     sub.add_argument("--text", nargs="+", metavar="FILE|FOLDER",
                      help="text files, or folders of *.txt, for language and masked")
     sub.add_argument("--data", metavar="FOLDER", help="where MNIST's files are, for images, vision")
+    sub.add_argument("--shape", metavar="BxHxC", help=(
+        "blocks x heads x channels, as in 1x2x256 (default: 6x4x128, as the weights that ship)"))
     sub.add_argument("--out", type=path, help="weight file (default: minigpt-SOURCE.npz)")
     run_options(sub, "--steps", "--batch-size", "--lr", whose="the source's")
     sub.add_argument("--seed", type=seed, default=0)
@@ -592,8 +594,9 @@ def check_operation(name, seed, inputs, options):
 
 def pretrain_command(args):
     out = args.out or Path(f"minigpt-{args.source}.npz")
-    last = pretrain.pretrain(args.source, out, text=args.text, data=args.data, seed=args.seed,
-                             resume=args.resume, **given(args, "steps", "batch_size", "lr"))[-1]
+    last = pretrain.pretrain(args.source, out, shape=args.shape, text=args.text, data=args.data,
+                             seed=args.seed, resume=args.resume,
+                             **given(args, "steps", "batch_size", "lr"))[-1]
     print(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % right on "
           f"what was held out, {pretrain.SOURCES[args.source]}")
 

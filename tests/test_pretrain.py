@@ -97,6 +97,28 @@ def test_resume(text, tmp_path):
     np.testing.assert_equal(*(arrays_of(tmp_path / f"{n}.npz") for n in "ab"))
 
 
+def test_a_shape_of_ones_own(text, tmp_path):
+    language(text, tmp_path / "w", shape="2x4x16")
+    config, _ = weights.load(tmp_path / "w.npz")
+    wanted = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
+    assert {k: config[k] for k in SHAPE} == wanted and "--shape 2x4x16" in config["command"]
+    made = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
+    assert made["wpe.weight"].data.shape == (16, 16) and "h.1.ln_1.weight" in made
+    (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
+    with pytest.raises(ValueError, match="shape") as error:
+        language(text, tmp_path / "w", resume=True)
+    assert "\n" not in str(error.value) and not (tmp_path / "w.npz").exists()
+
+
+@pytest.mark.parametrize("shape, message", [
+    ("", "pretrain: no shape ''"), ("2x16", "pretrain: no shape '2x16', expected one of gpt2,"),
+    ("1x3x16", "n_embd")])
+def test_a_bad_shape_writes_nothing(text, tmp_path, shape, message):
+    with pytest.raises(ValueError, match=message) as error:
+        language(text, tmp_path / "out" / "w", shape=shape)
+    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
 def test_no_weight_file_is_written_over(text, tmp_path):
     (tmp_path / "w.npz").write_bytes(b"mine")
     with pytest.raises(ValueError, match="w.npz is there already: choose another") as error:

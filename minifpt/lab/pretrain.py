@@ -7,8 +7,9 @@ from .. import tasks
 from ..fpt import FPT
 from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from ..training import train
+from .trunks import shape_of
 
-SHAPE = SHAPES["minigpt"]                                 # one for every source
+SHAPE = SHAPES["minigpt"]                                 # where no other is given
 SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a text",
            "brackets": "nested brackets", "copy": "a string, again and again",
            "bits": "bit memory", "images": "handwritten digits, MNIST",
@@ -25,8 +26,8 @@ DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "vision": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
 
 
-def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progress=True,
-             **options):
+def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=False,
+             progress=True, **options):
     """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
 
     source   ``language``: a byte-level language model on ``text``, files or folders of
@@ -38,6 +39,8 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
              files in ``data``), of which the trunk is kept.  ``vision`` has no causal mask, as
              the paper's image transformer; ``images`` has one.
     out      path of the weight file; the run's folder stands beside it, without ``.npz``.
+    shape    blocks x heads x channels, as in ``1x2x256``, or the name of one of ``SHAPES``, in
+             place of those of the weights that ship; positions and vocabulary stay theirs.
     options  ``steps``, ``batch_size`` and ``lr`` in place of the source's ``DEFAULTS``.
 
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
@@ -48,6 +51,8 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
     if (source in ON_TEXT) != bool(text):
         raise ValueError(f"pretrain: each of {' and '.join(ON_TEXT)} needs text, files or "
                          "folders of *.txt, and no other source takes it")
+    given = {} if shape is None else shape_of(shape, "pretrain")
+    size = SHAPE | {name: given[name] for name in ("n_layer", "n_head", "n_embd") if given}
     out, options = Path(out), DEFAULTS[source] | options
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
@@ -56,9 +61,9 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or remove "
                              "it")
     # Dropout 0 here; the file says 0.1, what the paper fine-tunes with.
-    trunk = GPT2(GPT2Config(**SHAPE, dropout=0.0, causal=source not in FROM_BOTH_SIDES),
+    trunk = GPT2(GPT2Config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES),
                  seed=seed)
-    tokens = SHAPE["n_positions"]
+    tokens = size["n_positions"]
     task = {"language": lambda: tasks.Text(text, tokens),
             "masked": lambda: tasks.Masked(text, tokens),
             "brackets": lambda: tasks.Brackets(tokens=tokens),
@@ -77,7 +82,8 @@ def pretrain(source, out, *, text=None, data=None, seed=0, resume=False, progres
                     schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
                     test_examples=128, checkpoint_every=250, progress=progress, **options)
     saved.config = replace(saved.config, dropout=0.1)
-    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in options.items())
+    said = ({"shape": shape} if given else {}) | options
+    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in said.items())
     saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),

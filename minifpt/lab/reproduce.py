@@ -4,6 +4,7 @@ A table is a grid of tasks and arms (see :mod:`minifpt.lab.compare`), in which e
 own learning rate.  All tables of one folder share their runs, so that the second costs less.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -145,11 +146,10 @@ def heat_map(results, path):
         ax.imshow(values, cmap="viridis", vmin=75, vmax=100, aspect="auto", origin="lower")
         for i, width in enumerate(widths):
             for j, spread in enumerate(spreads):
-                if (depth, width, spread) in cells:
-                    of = cells[depth, width, spread]
-                    ax.text(j, i, f"{np.mean(of):.1f}\n({min(of):.0f} to {max(of):.0f})",
-                            ha="center", va="center", fontsize=8,
-                            color="black" if np.mean(of) > 90 else "white")
+                of = cells.get((depth, width, spread))
+                ax.text(j, i, f"{np.mean(of):.1f}\n({min(of):.0f} to {max(of):.0f})" if of else
+                        "not run", ha="center", va="center", fontsize=8,
+                        color="white" if of and np.mean(of) <= 90 else "black")
         ax.grid(False)
         ax.set(title=f"{depth} block{'s' * (depth > 1)}", ylabel="channels of a head",
                xlabel="spread of the weights x sqrt(channels)", xticks=range(len(spreads)),
@@ -271,9 +271,10 @@ TABLES = {
              "statistics + first block's attention and feed-forward of random"))), STATISTICS)),
     "memory": Table(
         "Bit memory at the paper's size on frozen random blocks of 256 channels: the spread of "
-        "their weights against the width of a head.", (LARGE_MEMORY,),
-        tuple(Arm(f"random:1x{256 // width}x256@{spread}")
-              for width in (32, 64, 128) for spread in (0.55, 1.0, 1.41)),
+        "their weights against the width of a head, one block and two.", (LARGE_MEMORY,),
+        tuple(Arm(f"random:{depth}x{256 // width}x256@{spread}") for depth, width, spread in (
+            *itertools.product((1,), (32, 64, 128), (0.55, 1.0, 1.41)),
+            *itertools.product((2,), (64, 128), (1.0, 1.41)))),
         rates=(), picture=heat_map),
 }
 

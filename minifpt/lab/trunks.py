@@ -42,13 +42,14 @@ def load_object(text):
     return getattr(module, name)
 
 
-def shape_of(name, text=""):
-    """A shape by its name, or by blocks x heads x channels, as a dict for a ``GPT2Config``."""
+def shape_of(name, where=""):
+    """A shape by its name, or by blocks x heads x channels, as a dict for a ``GPT2Config``.
+    ``where`` begins the error."""
     if name in SHAPES:
         return SHAPES[name]
     found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
     if not found:
-        raise ValueError(f"--model {text}: no shape '{name}', expected one of "
+        raise ValueError(f"{where}: no shape '{name}', expected one of "
                          f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256")
     return dict(zip(("n_layer", "n_head", "n_embd"), map(int, found.groups()), strict=True))
 
@@ -118,7 +119,7 @@ class TrunkSpec:
         found = re.fullmatch(r"(random|mimetic)(?::([^@]+))?(?:@(.*))?", text)
         if found:
             kind, shape, spread = found[1], found[2] or "minigpt", found[3]
-            shape_of(shape, text)
+            shape_of(shape, f"--model {text}")
             return cls(text, kind, shape, spread=read_spread(spread, text))
         if re.match(r"lstm(?![^:,@])", text):
             found = LSTM_NAME.fullmatch(text)
