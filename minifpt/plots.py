@@ -16,6 +16,8 @@ TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 def color_of(label):
     """The colour of a trunk by its label, ``None`` where it has none of its own."""
+    if ")," in label:                                     # as "random (spread 0.55), all trained"
+        return None
     return SPREAD if label.startswith("random (spread") else COLORS.get(label.partition(" ")[0])
 
 

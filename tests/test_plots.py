@@ -105,9 +105,11 @@ def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch, where):
 def test_every_source_of_weights_has_its_own_colour():
     own = [*plots.COLORS.values(), plots.SPREAD, *plots.OTHERS]
     assert len({*own}) == len(own)
-    labels = "language", "language, all trained", "random (spread 0.55)", "LSTM, all trained"
+    labels = ("language", "language, all trained", "random (spread 0.55)", "LSTM, all trained",
+              "random (spread 0.55), all trained", "random (1x4x256, spread 1)")
     assert plots.colors_of(labels) == dict(zip(labels, [
-        plots.COLORS["language"], plots.OTHERS[0], plots.SPREAD, plots.OTHERS[1]], strict=True))
+        plots.COLORS["language"], plots.OTHERS[0], plots.SPREAD, plots.OTHERS[1], plots.OTHERS[2],
+        plots.COLORS["random"]], strict=True))
     assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
 
 
