@@ -2,7 +2,8 @@
 
     python -m benchmarks.results            prints each table
     python -m benchmarks.results --check    fails where RESULTS.md says something else
-    python -m benchmarks.results --picture  draws the README's picture, curves.png, from them
+    python -m benchmarks.results --picture  draws curves.png, the README's picture, and
+                                            statistics.png from them
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
 copies of these are in ``benchmarks/results/``.  In RESULTS.md the line ``<!-- NAME.csv -->``
@@ -67,6 +68,8 @@ def main():
     args = parser.parse_args()
     if args.picture:
         picture(HERE / "curves.png")
+        ladder = compare.read_rows(HERE / "results" / "statistics.csv")
+        compare.picture(ladder.results, HERE / "statistics.png")
         return 0
     if not args.check:
         for path in sorted((HERE / "results").glob("*.csv")):
