@@ -56,7 +56,7 @@ def child(library, folder, row, dropout):
 
 
 def peak(*args):
-    """Megabytes of a child process."""
+    """The peak of a child process in MiB."""
     done = subprocess.run([sys.executable, "-m", "benchmarks.memory", "--child", *args],
                           capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1]) / 1024
@@ -76,7 +76,7 @@ def main():
         print("| batch x tokens | minifpt | PyTorch | minifpt / PyTorch |\n|---|---|---|---|")
         for row in args.rows.split(","):
             a, b = (peak(name, folder, row, args.dropout) for name in ("minifpt", "torch"))
-            print(f"| {row} | {a:.0f} MB | {b:.0f} MB | {a / b:.2f} |", flush=True)
+            print(f"| {row} | {a:.0f} MiB | {b:.0f} MiB | {a / b:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

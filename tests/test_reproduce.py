@@ -107,7 +107,7 @@ def test_the_gap():
     for run, train in zip(runs, (0.9, 1.0), strict=True):
         run[-1]["train_accuracy"] = train
     found = Grid({"x": {"a": runs}}, {}, {}, [0, 1])
-    assert reproduce.gap(found, "x", "a") == "95.0 and 60.0: 35.0 (30.0 to 40.0)"
+    assert reproduce.gap(found, "x", "a") == "35.0: 95.0 and 60.0 (50.0 to 70.0), 2 seeds"
 
 
 def test_a_map(tmp_path):

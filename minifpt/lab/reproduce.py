@@ -121,11 +121,11 @@ def steps_to(found, task, model):
 
 
 def gap(found, task, model):
-    """A cell: accuracy on the last training batches and on the test, and the mean difference."""
-    train, test = (100 * np.array([h[-1][name] for h in found.results[task][model]])
+    """A cell: the mean difference of the accuracies on the last training batches and on the test,
+    then both."""
+    train, test = (100 * np.mean([h[-1][name] for h in found.results[task][model]])
                    for name in ("train_accuracy", "test_accuracy"))
-    return (f"{train.mean():.1f} and {test.mean():.1f}: {compare.spread(train - test)}"
-            f"{compare.chosen(found, task, model)}")
+    return f"{train - test:.1f}: {train:.1f} and {compare.final(found, task, model)}"
 
 
 def heat_map(results, path):
