@@ -51,8 +51,7 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     if (source in ON_TEXT) != bool(text):
         raise ValueError(f"pretrain: each of {' and '.join(ON_TEXT)} needs text, files or "
                          "folders of *.txt, and no other source takes it")
-    given = {} if shape is None else shape_of(shape, "pretrain")
-    size = SHAPE | {name: given[name] for name in ("n_layer", "n_head", "n_embd") if given}
+    size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
     out, options = Path(out), DEFAULTS[source] | options
     if out.suffix != ".npz":
         out = out.with_name(out.name + ".npz")
@@ -82,7 +81,7 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
                     schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
                     test_examples=128, checkpoint_every=250, progress=progress, **options)
     saved.config = replace(saved.config, dropout=0.1)
-    said = ({"shape": shape} if given else {}) | options
+    said = ({"shape": shape} if shape else {}) | options
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in said.items())
     saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
