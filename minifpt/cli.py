@@ -593,7 +593,7 @@ def check_operation(name, seed, inputs, options):
 
 
 def pretrain_command(args):
-    out = args.out or Path(f"minigpt-{args.source}.npz")
+    out = pretrain.weight_file(args.out or f"minigpt-{args.source}")
     last = pretrain.pretrain(args.source, out, shape=args.shape, text=args.text, data=args.data,
                              seed=args.seed, resume=args.resume,
                              **given(args, "steps", "batch_size", "lr"))[-1]

@@ -593,6 +593,9 @@ def test_pretrain(folder, capsys):
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
     assert main(line + " --resume") == 0
     assert before[folder / "minigpt-language.npz"] == (folder / "minigpt-language.npz").read_bytes()
+    capsys.readouterr()
+    assert main("pretrain brackets --out v.2 --shape 1x1x8 --steps 1 --batch-size 1") == 0
+    assert capsys.readouterr().out.startswith("v.2.npz: ") and (folder / "v.2.npz").exists()
 
 
 # ------------------------------------------- convert, generate, perplexity, the lessons

@@ -26,6 +26,12 @@ DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "vision": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
 
 
+def weight_file(out):
+    """The path that a trunk named ``out`` is saved under: ends in ``.npz``."""
+    out = Path(out)
+    return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
+
+
 def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=False,
              progress=True, **options):
     """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
@@ -52,9 +58,7 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
         raise ValueError(f"pretrain: each of {' and '.join(ON_TEXT)} needs text, files or "
                          "folders of *.txt, and no other source takes it")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
-    out, options = Path(out), DEFAULTS[source] | options
-    if out.suffix != ".npz":
-        out = out.with_name(out.name + ".npz")
+    out, options = weight_file(out), DEFAULTS[source] | options
     for path in () if resume else (out, out.with_suffix(".csv")):
         if path.exists():
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or remove "
