@@ -369,7 +369,8 @@ def new_folder(task):
 
 def newest_folder(task):
     """The folder of the task's newest run below ``runs/``."""
-    runs = [p.parent for p in Path("runs").glob(f"{task}*/config.json")]
+    runs = [p.parent for p in Path("runs").glob(f"{task}*/config.json")
+            if p.parent.name == task or p.parent.name.removeprefix(f"{task}-").isdigit()]
     if not runs:
         raise FileNotFoundError(f"there is no run of {task} in {Path('runs').resolve()}: "
                                 "say which with --out")
@@ -432,6 +433,8 @@ def compare(args):
     if args.threshold is not None:
         raise ValueError("compare: --threshold is for runs that exist")
     out = args.out or Path("runs/compare")
+    if args.lrs and args.lr is not None:
+        raise ValueError("compare: expected --lr or --lrs, not both")
     with workers.cluster(args.dask) as executor:
         print(experiments.compare(
             out, task_names(args), args.models,
@@ -446,13 +449,15 @@ def reproduce_command(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproduce.TABLES.items()})
     elif args.plan:
-        print(reproduce.cost(reproduce.table_of(args.name, args.scale, args.only), args.seeds))
+        print(reproduce.cost(reproduce.table_of(args.name, args.scale, args.only, args.lrs),
+                             args.seeds))
     else:
         with workers.cluster(args.dask) as executor:
             print(reproduce.reproduce(args.name, args.out, scale=args.scale, only=args.only,
                                       seeds=args.seeds, rates=args.lrs, jobs=args.jobs,
                                       executor=executor))
-        print(f"{args.out}: {args.name}.md {args.name}.csv {args.name}.png")
+        stem = args.name + "-paper" * (args.scale == "paper")
+        print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")
 
 
 def summary(args):

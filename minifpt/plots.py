@@ -68,12 +68,17 @@ def curves(histories, path):
     save(fig, path)
 
 
+def common(runs, column):
+    """The steps at which all of several histories were tested, and their column there, (runs,
+    steps): a run that was made longer has a row more, at its first end."""
+    steps = sorted(set.intersection(*({row["step"] for row in run} for run in runs)))
+    return steps, np.array([[row[column] for row in run if row["step"] in steps] for run in runs])
+
+
 def band(ax, runs, column, color, label, scale=100, style="-"):
     """The mean of several histories' column, the range from least to largest shaded."""
-    # A run that was made longer has a row more, at its first end.
-    steps = sorted(set.intersection(*({row["step"] for row in run} for run in runs)))
-    values = scale * np.array([[row[column] for row in run if row["step"] in steps]
-                               for run in runs])
+    steps, values = common(runs, column)
+    values = scale * values
     ax.plot(steps, values.mean(axis=0), style, color=color, label=label,
             marker="o" if len(steps) == 1 else None)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,

@@ -49,7 +49,8 @@ def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float =
     checkpoint_every  steps between checkpoints.
     config            more to be kept in ``config.json`` (where the trunk came from).
     stop              what can be asked ``is_set()``, such as a ``threading.Event``; once it is
-                      true, the run ends as by Ctrl-C.
+                      true, the run ends as by Ctrl-C.  An event is set by a Ctrl-C at the end of
+                      the run, which it does not stop.
 
     While it runs, glibc is told to keep the memory that arrays give back (see
     ``machine.kept_memory``).
@@ -178,6 +179,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
             if stop and run.step < steps:
                 raise KeyboardInterrupt(f"stopped at step {run.step}" + (
                     f", go on from {out}" if out is not None else ""))
+        if interrupted and isinstance(asked, threading.Event):
+            asked.set()
 
 
 def learning_rate(settings, step):

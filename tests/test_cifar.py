@@ -305,6 +305,7 @@ def test_grey_pixels_row_by_row(tmp_path, side):
     want = grey.reshape(-1, side, k, side, k).mean(axis=(2, 4)).reshape(4, -1, 1) / 127.5 - 1
     np.testing.assert_allclose(x, want, atol=1e-6)
     np.testing.assert_array_equal(y[:, 0], labels)
+    assert task.as_images(x).shape == (4, side, side) and len(task.token_names()) == side * side
     if side == 32:                                        # 256 levels, no more
         np.testing.assert_array_equal(np.rint((x + 1) * 127.5), (grey.reshape(4, -1, 1)))
     one, _ = task.batch(rng(), 50)                        # and nothing is augmented

@@ -138,7 +138,11 @@ def test_resume(folder, capsys):
     assert names(folder / "runs") == ["bit-xor"]
     a, b = (checkpoint(folder / f)[0] for f in ("a", "runs/bit-xor"))
     np.testing.assert_equal(a, b)
+    (folder / "a" / "metrics.csv").unlink()
     assert main(TRAIN, "--resume", "--steps", 6, "--out", "a") == 0       # finished: no harm
+    assert len(minifpt.History.load(folder / "a" / "metrics.csv")) == 1   # what is lost is back
+    assert main(TRAIN, "--out", "runs/bit-xor-memory") == 0               # a newer one of another
+    assert main(TRAIN, "--resume", "--steps", 6) == 0
 
 
 def test_interrupt(folder, capsys, monkeypatch):
@@ -334,13 +338,13 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     ("summary --freeze nonsense --model random", "nonsense"),
     ("summary --bits 4 --model random", "no option 'bits'"),
     ("compare", NO_TASK), ("compare nonsense", "no task 'nonsense': expected one of"),
-    ("compare bit-xor --models random --seeds 0", "at least one"),
+    ("compare bit-xor --models random --seeds 0", "0 seeds, expected 1"),
     ("compare bit-xor --models random --lrs 0.1 0", "learning rates [0.1, 0.0], expected positive"),
     ("compare bit-xor --models random --lrs nan", "expected positive"),
     ("compare bit-xor --models random --lrs fast", "--lrs: invalid float value: 'fast'"),
-    ("compare bit-xor --models random --lrs 0.1 --choices 0", "at least one seed to choose by"),
+    ("compare bit-xor --models random --lrs 0.1 --choices 0", "0 seeds to choose by"),
     ("compare bit-xor --models random --jobs two", "--jobs: invalid int value: 'two'"),
-    ("compare bit-xor --models random --seeds -2", "at least one"),
+    ("compare bit-xor --models random --seeds -2", "0 seeds, expected 1"),
     ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
     ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
     ("compare bit-xor --models random --bits 5", "none of the tasks has an option 'bits'"),

@@ -368,7 +368,7 @@ def test_other_settings_are_not_answered_from_old_runs(tiny, tmp_path):
     ({"task_options": {"n": 0}}, ValueError, "n must be a whole number, at least 1, got 0"),
     ({"task_options": {"n": "five"}}, ValueError, "bit-xor: n must be a whole number, got 'five'"),
     ({"names": []}, ValueError, "at least one task"),
-    ({"models": []}, ValueError, "at least one"), ({"seeds": range(0)}, ValueError, "one seed")])
+    ({"models": []}, ValueError, "at least one"), ({"seeds": range(0)}, ValueError, "0 seeds")])
 def test_a_grid_s_errors_come_before_its_first_run(tiny, tmp_path, runs, kw, error, message):
     with pytest.raises(error, match=message):
         grid(tmp_path / "g", **kw)
@@ -454,7 +454,7 @@ def test_a_task_of_the_user_s_own(tiny, tmp_path, own_task):
 
 
 def test_two_tasks_of_one_name(tiny, tmp_path, own_task, runs):
-    with pytest.raises(ValueError, match="compare: two tasks have one name: bit-xor, bit-xor"):
+    with pytest.raises(ValueError, match="compare: two tasks have one name, .*: bit-xor, bit-xor"):
         grid(tmp_path / "g", ["bit-xor", f"{own_task}:Same"])
     assert not runs and not (tmp_path / "g").exists()
 
@@ -600,7 +600,7 @@ def test_validation_draws_are_not_the_test_s(tmp_path):
 @pytest.mark.parametrize("kw", [{"rates": [0.0]}, {"rates": [np.nan]}, {"rates": [-1.0]},
                                 {"rates": [0.1], "choices": 0}])
 def test_rates_that_are_none(tmp_path, kw):
-    with pytest.raises(ValueError, match="^compare: learning rates [^\n]*$"):
+    with pytest.raises(ValueError, match="^compare: (learning rates|0 seeds to choose by)[^\n]*$"):
         full_grid(tmp_path / "g", **kw)
     assert not (tmp_path / "g").exists()
 

@@ -17,7 +17,7 @@ from minifpt import cli, layers
 from minifpt.files.weights import shipped
 from minifpt.freeze import FreezeMask
 from minifpt.lab import compare, runs_table
-from minifpt.lab.trunks import TrunkSpec, load_object
+from minifpt.lab.trunks import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md")])
@@ -69,7 +69,6 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
         shutil.copy(shipped("minigpt-bits.npz"), tmp_path / "minigpt-brackets.npz")
     if "language-wide.npz" in text:
         TrunkSpec.parse("random:1x2x256").make().save(tmp_path / "language-wide.npz")
-    load_object.cache_clear()
     for argv in commands(path):
         args = cli.parser(argv).parse_args(argv)          # exits where it is wrong
         named = getattr(args, "tasks", [])
@@ -80,7 +79,6 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
                 spec = TrunkSpec.parse(model)
                 assert spec.make() if spec.kind == "own" else spec.config(0.0)
         FreezeMask.parse(getattr(args, "freeze", "fpt"))
-    load_object.cache_clear()                             # another test's mine.py is another
 
 
 def test_there_are_commands_to_parse():

@@ -39,7 +39,6 @@ def folder(tmp_path, monkeypatch):
         shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plan, "SECONDS", 0.0)
-    load_object.cache_clear()
     before = dict(ACTIVATIONS)
     yield tmp_path
     ACTIVATIONS.clear()

@@ -76,8 +76,17 @@ def test_a_rate_that_diverges_is_the_worst(tmp_path, steps):
 
 
 def test_one_seed_that_diverges_is_enough():
-    good, bad = (History([{"test_accuracy": a}]) for a in (0.2, np.nan))
+    good, bad = (History([{"step": 1, "test_accuracy": a}]) for a in (0.2, np.nan))
     assert compare.best_rate("t", "m", {0.1: [good], 0.3: [good, bad]}) == 0.1
+
+
+def test_runs_that_were_made_longer_can_be_chosen_by():
+    """They have a row more than others, at their first end, which counts for nothing."""
+    def runs(*accuracies):
+        return [History([{"step": s, "test_accuracy": a} for s, a in zip(steps, acc, strict=True)])
+                for steps, acc in zip(((100, 150, 200), (100, 200)), accuracies, strict=True)]
+    tried = {0.1: runs((0.5, 1.0, 0.9), (0.6, 0.9)), 0.2: runs((0.7, 0.0, 0.9), (0.6, 0.9))}
+    assert compare.best_rate("t", "m", tried) == 0.2
 
 
 @pytest.mark.parametrize("kw, message", [
@@ -92,7 +101,78 @@ def test_what_cannot_be_compared_stops_with_one_line(tmp_path, steps, kw, messag
     assert made == 0
 
 
+def test_another_rate_in_the_same_folder(tmp_path, steps):
+    """Each rate has its own runs: what was there stays, and is found again."""
+    first = grid(tmp_path / "g", rates=[1e-9])
+    assert len(steps) == 12
+    second = grid(tmp_path / "g", rates=[1e-9, 1e-2])     # one wins, with or without new runs
+    before = len(steps)
+    assert before in (16, 24)
+    assert grid(tmp_path / "g", rates=[1e-9]).results == first.results and len(steps) == before
+    grid(tmp_path / "g", options=SMALL | {"lr": 0.5})     # and one that was not chosen
+    assert grid(tmp_path / "g", rates=[1e-9, 1e-2]).results == second.results
+    close = grid(tmp_path / "g", rates=[0.01, 0.0100000001])
+    assert len(*(tried for trunks in close.sweeps.values() for tried in trunks.values())) == 2
+
+
 # -------------------------------------------------------- going on, and what is in the way
+
+
+def test_a_trunk_that_does_not_fit_shows_before_the_first_run(tmp_path, steps):
+    with pytest.raises(ValueError, match="400 tokens, the trunk has 256 positions: "):
+        grid(tmp_path / "g", models=[MODEL, "minigpt-language"], task_options={"n": 200})
+    assert not steps
+
+
+SLOW = """
+import os, signal
+from minifpt.tasks import BitXOR
+class Slow(BitXOR):
+    \"\"\"Ctrl-C comes in the final test.\"\"\"
+    name = "slow"
+    def test_set(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return self.batch(__import__("numpy").random.default_rng(0), 4, "test")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_an_interrupt_at_the_end_of_a_run_stops_the_grid(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("slow.py").write_text(SLOW)
+    for done in (1, 2):                                   # the same command goes on
+        with pytest.raises(KeyboardInterrupt, match="^stopped, go on from g by the same command$"):
+            grid("g", ["slow.py:Slow"])
+        assert len(folders(Path("g"))) == done
+    found = grid("g", ["slow.py:Slow"])
+    assert [len(h) for of in found.results["slow"].values() for h in of] == [1, 1]
+
+
+@pytest.mark.parametrize("old, new", [("causal=True", "causal=False"), ("n_head=1", "n_head=2"),
+                                      ("return 0.25", "return 0.75")])
+def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    asked = {"models": ["own.py:trunk"], "names": ["own.py:Task"]}
+    first = grid("g", **asked).results
+    Path("own.py").write_text("# a comment\n" + OWN)
+    assert grid("g", **asked).results == first
+    Path("own.py").write_text(OWN.replace(old, new))
+    with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
+        grid("g", **asked)
+
+
+OWN = """
+import minifpt
+def trunk(seed=0):
+    config = minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=8, n_positions=16, causal=True)
+    return minifpt.GPT2(config, seed)
+class Task(minifpt.tasks.BitXOR):
+    name = "a task"
+    defaults = {"steps": 2}
+    def accuracy(self, logits, y):
+        return 0.25
+"""
 
 
 def test_leftovers_are_no_obstacle(tmp_path):
@@ -150,10 +230,10 @@ def test_a_grid_reads_its_data_once(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "mnist", lambda split, *a: (asked.append(split), read(split, *a))[1])
     made = {"task_options": {"data": tmp_path / "data"}, "executor": ThreadPoolExecutor(1)}
     grid(tmp_path / "a", ["mnist"], **made)
-    assert sorted(asked) == ["test", "test", "train"]     # one is of the look before the first run
+    assert sorted(asked) == ["test", "test", "train", "train"]    # and before the first run
     asked.clear()
     grid(tmp_path / "a", ["mnist"], **made)               # another grid: it may have changed
-    assert sorted(asked) == ["test", "test", "train"]
+    assert sorted(asked) == ["test", "test", "train", "train"]
 
 
 @pytest.mark.parametrize("name", ["few-digits", "listops", "typos", "bit-memory"])

@@ -105,9 +105,23 @@ def test_a_shape_of_ones_own(text, tmp_path):
     made = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
     assert made["wpe.weight"].data.shape == (16, 16) and "h.1.ln_1.weight" in made
     (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
-    with pytest.raises(ValueError, match="shape") as error:
+    with pytest.raises(ValueError, match="n_layer = 2, not 1") as error:
         language(text, tmp_path / "w", resume=True)
     assert "\n" not in str(error.value) and not (tmp_path / "w.npz").exists()
+
+
+def test_what_a_pretraining_resumes_is_the_same(tmp_path, monkeypatch):
+    """Heads and the mask show in no array's shape."""
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
+    write_mnist(tmp_path / "data")
+    options = {"data": tmp_path / "data", "steps": 2, "batch_size": 2, "progress": False}
+    pretrain.pretrain("images", tmp_path / "w", **options)
+    (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
+    for source, shape, said in (("vision", None, "pretraining = images, not vision"),
+                                ("images", "1x4x8", "n_head = 2, not 4")):
+        with pytest.raises(ValueError, match=said):
+            pretrain.pretrain(source, tmp_path / "w", shape=shape, resume=True, **options)
+    pretrain.pretrain("images", tmp_path / "w", resume=True, **options)
 
 
 @pytest.mark.parametrize("shape, message", [
@@ -158,7 +172,7 @@ def test_sources_trained_as_an_fpt(source, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source, kw, message", [
     ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
-    ("bits", {"text": ["x"]}, "needs text")])
+    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images")])
 def test_bad_sources(source, kw, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         pretrain.pretrain(source, tmp_path / "w", **kw)

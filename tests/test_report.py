@@ -16,7 +16,6 @@ from minifpt import functional as F
 from minifpt.files.runs import COLUMNS, crc
 from minifpt.lab import attention, compare, report, runs_table, timing
 from minifpt.lab.runs import at_start, load, load_run, read_history, read_settings
-from minifpt.lab.trunks import load_object
 from minifpt.tasks.images import patches
 
 WALK = Path(__file__).parent / "extend" / "walk.py"
@@ -377,14 +376,12 @@ def test_a_trunk_without_attention(tmp_path, monkeypatch, capsys, no_pictures):
     body = source[source.index("class Mixer"):source.index("def test_a_trunk_without")]
     Path("mixer.py").write_text("import numpy as np\nimport minifpt\n"
                                 f"from minifpt import layers\n\n{body}", encoding="utf-8")
-    load_object.cache_clear()
     compare.run(tasks.get("bit-xor", n=2), "mixer.py:Mixer", "run", **SMALL | {"steps": 5})
     assert cli.main(["attention", "run"]) == 2
     assert "has no attention layers" in capsys.readouterr().err
     assert cli.main(["report", "run"]) == 0
     assert "No maps: attention: the trunk has no attention" in Path("run/report.html").read_text()
     Path("mixer.py").unlink()
-    load_object.cache_clear()
     assert "there is no file mixer.py" in one_line(load_run, "run")
 
 

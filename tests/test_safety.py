@@ -201,7 +201,7 @@ def test_pretrain_and_convert_overwrite_nothing(tmp_path, capsys):
 def test_train_overwrites_nothing(tmp_path, name):
     (tmp_path / name).write_bytes(b"mine")
     task = tasks.get("bit-xor", n=2)
-    with pytest.raises(ValueError, match=f"^[^\n]*already holds a run \\({name}\\)[^\n]*$"):
+    with pytest.raises(ValueError, match=f"^[^\n]*already holds {name}: [^\n]*$"):
         minifpt.train(fpt(task), task, 2, out=tmp_path, progress=False)
     assert (tmp_path / name).read_bytes() == b"mine" and os.listdir(tmp_path) == [name]
 

@@ -491,7 +491,8 @@ def test_a_folder_that_holds_a_run_is_refused(stopped):
 def test_a_folder_that_holds_part_of_a_run_is_refused(tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).write_text("mine")
-    refuse(tmp_path / "run", ValueError, rf"already holds a run \({name}\)")
+    said = r"a run \(config.json\): resume it, or" if name == "config.json" else f"{name}:"
+    refuse(tmp_path / "run", ValueError, f"already holds {said} choose another folder")
 
 
 def test_what_else_is_in_the_folder_stays(tmp_path):

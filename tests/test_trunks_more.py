@@ -89,6 +89,14 @@ def test_mimetic_labels(text, label):
     assert TrunkSpec.parse("mimetic:1x2x16").config().n_embd == 16
 
 
+@pytest.mark.parametrize("text, drawn", [
+    ("minigpt-language", False), ("my-random.npz", False), ("random", True), ("mimetic", True),
+    ("statistics:minigpt-language", True), ("lstm:1x8", True), ("mine.py:trunk", True),
+    ("minigpt-language+ln=random", True), ("minigpt-language+ln=minigpt-bits", False)])
+def test_what_is_drawn_from_the_seed(text, drawn):
+    assert TrunkSpec.parse(text).drawn == drawn
+
+
 @pytest.mark.parametrize("text, message", [
     ("mimetic:gpt3", "--model mimetic:gpt3: no shape 'gpt3', expected one of gpt2"),
     ("mimetic@0", "the spread is '0', expected a positive number"),

@@ -221,14 +221,17 @@ def open_folder(out, resume, run):
         there = [name for name in ("config.json", "checkpoint.npz", "metrics.csv", "curves.png")
                  if (out / name).exists()]
         if there:
-            raise ValueError(f"{out} already holds a run ({', '.join(there)}): resume it, or "
-                             "choose another folder")
+            what = f"a run ({', '.join(there)}): resume it, or" if known.exists() else (
+                f"{', '.join(there)}:")
+            raise ValueError(f"{out} already holds {what} choose another folder")
     elif not known.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
         check_same(known, read_json(known), run.settings, "the run has")
         if checkpoint.exists():                           # else it was killed before the first
             run.load(checkpoint)
+            if run.history and not (out / "metrics.csv").exists():
+                run.history.save(out / "metrics.csv")
     write_beside(known, lambda f: json.dump(run.settings, f, indent=1), "w")
 
 
@@ -243,6 +246,7 @@ def check_same(path, before, now, what):
                   and type(was) is int and 0 < was < value)
         if was != value and not longer:
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
+                    "code_crc": ": other code in a file of your own",
                     "functional_hash": ": --functional must name the same functions"}.get(key, "")
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {what} {key} = {was}, not {value}{hint}")

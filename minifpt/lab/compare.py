@@ -21,8 +21,8 @@ from ..checks import whole
 from ..files import csv_text, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
-from ..training import Diverged, train
-from .trunks import USERS_OWN, TrunkSpec, build, load_object
+from ..training import Diverged, first_look, train
+from .trunks import USERS_OWN, TrunkSpec, build, code_crc, load_object
 from .workers import perform
 
 # What is right, in per cent, without having learned the task.  Half of bit memory's bits are
@@ -81,8 +81,10 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
     fpt = build(task, model, freeze, seed, dropout)
-    config = (config or {}) | {
-              "source": source or task.name, "model": TrunkSpec.parse(model).text,
+    source, spec = source or task.name, TrunkSpec.parse(model)
+    code = code_crc(source, spec.text)
+    config = (config or {}) | ({"code_crc": code} if code else {}) | {
+              "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
@@ -209,7 +211,7 @@ class Arm:
 
     @property
     def folder(self):
-        """What the folder of its runs is called: no two arms share one."""
+        """What the folder of its runs is called: arms of other trunks or masks have another."""
         mask = str(FreezeMask.parse(self.freeze))
         name = TrunkSpec.parse(self.model).folder
         if mask == str(FreezeMask.fpt()):
@@ -248,19 +250,22 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     options       replace a task's own defaults of steps, batch_size, lr, ... for all of them.
     jobs          how many processes; or give an ``executor``, whose workers all see ``out``.
 
-    Each run has its folder ``OUT/TASK/MODEL/SEED``; those of a choice are in ``OUT/choice``.
-    Raises ``Diverged`` when a run of the results diverges, or one at each learning rate.
+    Each run has its folder ``OUT/TASK/MODEL/SEED``, where rates are tried
+    ``OUT/TASK/MODEL/RATE/SEED``; those of a choice are in ``OUT/choice``.  Raises ``Diverged``
+    when a run of the results diverges, or one at each learning rate.
     """
     out, jobs = Path(out), whole("compare", "jobs", jobs)
-    if not (task_names and models and 0 < len(seeds) <= MOST_SEEDS):
-        raise ValueError("compare: expected at least one task, one model and one seed, and "
-                         f"at most {MOST_SEEDS} seeds")
+    if not (task_names and models):
+        raise ValueError("compare: expected at least one task and one model")
+    for what, number in ("seeds", len(seeds)), ("seeds to choose by", choices if rates else 1):
+        if not 0 < number <= MOST_SEEDS:
+            raise ValueError(f"compare: {number} {what}, expected 1 to {MOST_SEEDS}")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file, expected a folder")
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
     tried = [*rates, *(rate for arm in arms for rate in arm.rates)]
-    if any(not 0 < rate < np.inf for rate in tried) or (
-            rates and not 0 < choices <= MOST_SEEDS):
-        raise ValueError(f"compare: learning rates {tried}, expected positive numbers, and "
-                         f"at least one seed to choose by, at most {MOST_SEEDS}")
+    if any(not 0 < rate < np.inf for rate in tried):
+        raise ValueError(f"compare: learning rates {tried}, expected positive numbers")
     seeds, rates = list(dict.fromkeys(seeds)), list(dict.fromkeys(rates))
     chosen_by = range(CHOICE, CHOICE + choices)
     if rates and {*seeds} & {*chosen_by}:
@@ -271,13 +276,13 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     columns += [t for t in task_names if isinstance(t, Column)]
     made = [make_task(column.task, column.options) for column in columns]
     titles = [column.title or task.name for column, task in zip(columns, made, strict=True)]
-    if len({*titles}) < len(titles):
-        raise ValueError(f"compare: two tasks have one name: {', '.join(titles)}")
-    # Missing data or weights show before the first run.
-    for task in made:
-        task.batch(np.random.default_rng(0), 1, "test")
-    for arm in arms:
-        TrunkSpec.parse(arm.model).make()
+    folders = {title: re.sub(r"[^\w,-]", "-", title) for title in titles}
+    if len({*folders.values(), "choice"}) <= len(titles):  # which is the folder of what is tried
+        raise ValueError("compare: two tasks have one name, or one is called choice: "
+                         f"{', '.join(titles)}")
+    # Missing data or weights, and a trunk that does not fit, show before the first run.
+    for task, arm in itertools.product(made, arms):
+        first_look(build(task, arm.model, arm.freeze), task)
     # Two trunks may have one label: two files of one name in two folders.
     labels = [arm.called() for arm in arms]
     labels = [x if labels.count(x) == 1 else f"{arm.model}, {arm.freeze}" if arm.freeze != "fpt"
@@ -291,9 +296,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
             of = found.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
-                folder = out / title / arm.folder
-                if choice:
-                    folder = out / "choice" / title / arm.folder / f"{rate:g}"
+                folder = out / ("choice" if choice else "") / folders[title] / arm.folder
+                if rates:
+                    folder /= f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
                 queue += [Job(column.task, column.options, arm.model, seed, folder / str(seed),
                               settings | {"lr": rate}, choice) for seed in seeds]
                 places += [of.setdefault(rate, [])] * len(seeds)
@@ -339,7 +344,7 @@ def score(histories):
     which a run diverged is worse than all others."""
     if diverged(histories):
         return -np.inf, -np.inf
-    curves = np.array([history["test_accuracy"] for history in histories])
+    _, curves = plots.common(histories, "test_accuracy")
     return curves[:, -1].mean(), curves.mean()
 
 
@@ -491,4 +496,6 @@ def compare(out, task_names, models, seeds, **options):
     picture(found.results, out / "curves.png")
     if found.sweeps:
         sweep_picture(found.sweeps, out / "sweep.png")
+    else:                                                 # of another grid in this folder
+        (out / "sweep.png").unlink(missing_ok=True)
     return text

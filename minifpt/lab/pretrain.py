@@ -1,6 +1,6 @@
 """How the weights in ``weights/`` were made: ``minifpt pretrain SOURCE``."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import tasks
@@ -14,7 +14,8 @@ SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a t
            "brackets": "nested brackets", "copy": "a string, again and again",
            "bits": "bit memory", "images": "handwritten digits, MNIST",
            "vision": "handwritten digits, every token seeing all"}
-ON_TEXT, AS_FPT = ("language", "masked"), ("bits", "images", "vision")
+ON_TEXT, ON_MNIST = ("language", "masked"), ("images", "vision")
+AS_FPT = "bits", *ON_MNIST
 FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
 APART = 1 << 40                                           # from the seeds of later runs
 DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
@@ -57,6 +58,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     if (source in ON_TEXT) != bool(text):
         raise ValueError(f"pretrain: each of {' and '.join(ON_TEXT)} needs text, files or "
                          "folders of *.txt, and no other source takes it")
+    if data is not None and source not in ON_MNIST:
+        raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
     out, options = weight_file(out), DEFAULTS[source] | options
     for path in () if resume else (out, out.with_suffix(".csv")):
@@ -83,7 +86,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
         "task": task.name}
     history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
                     schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
-                    test_examples=128, checkpoint_every=250, progress=progress, **options)
+                    test_examples=128, checkpoint_every=250, progress=progress,
+                    config={"pretraining": source} | asdict(trunk.config), **options)
     saved.config = replace(saved.config, dropout=0.1)
     said = ({"shape": shape} if shape else {}) | options
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in said.items())

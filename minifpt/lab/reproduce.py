@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import plots, tasks
+from ..checks import whole
 from ..files import write_beside
 from ..freeze import FreezeMask
 from . import compare
@@ -285,17 +286,16 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     learning rates; returns the Markdown table.
 
     scale   ``mini``: the weights that ship.  ``paper``: the paper's tasks and settings on GPT-2's
-            own weights (``minifpt convert gpt2`` first); what that takes is said before.
+            own weights (``minifpt convert gpt2`` first), without the arms that have no counterpart
+            there; what that takes is said before, and the files are called ``NAME-paper``.
     only    the names of the tasks to be run, all of the table's by default.
     seeds   how many; ``rates``, learning rates to choose from in place of the table's; ``jobs``
             and what else there is as for :func:`minifpt.lab.compare.grid`.
     """
-    made = table_of(name, scale, only)
-    if rates is not None:
-        arms = tuple(replace(arm, rates=()) for arm in made.arms)
-        made = replace(made, rates=tuple(rates), arms=arms)
+    made = table_of(name, scale, only, rates)
     if scale == "paper":
         say(cost(made, seeds))
+        name += "-paper"
     found = compare.grid(out, made.columns, made.arms, range(seeds), rates=made.rates, jobs=jobs,
                          **options)
     out, text = Path(out), made.text(found)
@@ -308,24 +308,30 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     return text
 
 
-def table_of(name, scale="mini", only=None):
-    """The :class:`Table` of that name, or its columns of the tasks ``only``."""
+def table_of(name, scale="mini", only=None, rates=None):
+    """The :class:`Table` of that name, or its columns of the tasks ``only``; each arm with the
+    learning rates ``rates`` where they are given."""
     if name not in TABLES:
         raise ValueError(f"reproduce: no table '{name}', expected one of {', '.join(TABLES)}")
     if scale not in ("mini", "paper"):
         raise ValueError(f"reproduce: scale is '{scale}', expected mini or paper")
     made = TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
-    there = dict.fromkeys(column.task for column in made.columns)
+    there = dict.fromkeys(name for column in made.columns for name in (column.task, column.title)
+                          if name)
     for task in only or ():
         if task not in there:
             raise ValueError(f"reproduce: {name} has no task '{task}', expected of "
                              f"{', '.join(there)}")
-    return replace(made, columns=tuple(c for c in made.columns if c.task in (only or there)))
+    if rates is not None:
+        arms = tuple(replace(arm, rates=()) for arm in made.arms)
+        made = replace(made, rates=tuple(rates), arms=arms)
+    return replace(made, columns=tuple(c for c in made.columns
+                                       if {c.task, c.title} & {*(only or there)}))
 
 
 def cost(table, seeds):
     """What a table's runs take on this machine, as text: a line for each task and arm."""
-    lines, total = [], 0.0
+    lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)
         settings = tasks.defaults_of(task) | column.settings

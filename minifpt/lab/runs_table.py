@@ -44,16 +44,23 @@ def read(folders):
     return [*found.values()]
 
 
+def spec_of(folder, settings):
+    """The run's :class:`TrunkSpec`; ``None`` for one of a pretraining, which names none."""
+    try:
+        return TrunkSpec.parse(settings["model"]) if settings.get("model") else None
+    except ValueError as e:
+        raise ValueError(f"{folder}: what was its model? {shorten(str(e), 300)}") from None
+
+
 def arms(runs):
     """``{task: {arm: [(folder, settings, History), ...]}}``: runs that differ in their seed alone
     are one arm.  An arm is called by its trunk and by the settings in which arms of its task
     differ."""
     by_task, named = {}, {}
     for run in runs:
-        settings = run[1]
-        model = str(settings.get("model"))
-        drawn = any(word in model for word in ("random", "statistics:", ".py:"))  # by each seed
-        key = repr((model, drawn or settings.get("trunk_crc"), settings["options"],
+        settings, spec = run[1], spec_of(*run[:2])
+        drawn = spec is not None and spec.drawn           # by each seed
+        key = repr((settings.get("model"), drawn or settings.get("trunk_crc"), settings["options"],
                     [(k, settings[k]) for k in sorted(settings) if k not in APART]))
         by_task.setdefault(settings["task"], {}).setdefault(key, []).append(run)
     for task, of in by_task.items():
@@ -64,11 +71,8 @@ def arms(runs):
                    if len({repr(s["options"].get(k)) for s in first}) > 1]
         for same in of.values():
             folder, settings, _ = same[0]
-            trunk = settings.get("model")
-            try:
-                parts = [TrunkSpec.parse(trunk).label if trunk else folder.name]
-            except ValueError as e:
-                raise ValueError(f"{folder}: what was its model? {shorten(str(e), 300)}") from None
+            spec = spec_of(folder, settings)
+            parts = [spec.label if spec else folder.name]
             parts += [f"{k} {settings.get(k)}" for k in differ]
             parts += [f"{k} {settings['options'].get(k)}" for k in options]
             label = ", ".join(parts)

@@ -1,5 +1,6 @@
 """Trunks by name: what ``--model`` takes."""
 
+import ast
 import importlib.util
 import inspect
 import re
@@ -23,23 +24,39 @@ USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
 
 
-@cache
 def load_object(text):
-    """What ``FILE.py:NAME`` names: a class or function of a user's own file."""
+    """What ``FILE.py:NAME`` names: a class or function of a user's own file, which is run again
+    when it has changed."""
     path, name = USERS_OWN.fullmatch(text).groups()
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
+    module = run_file(path.resolve(), path.read_bytes())
+    if not callable(getattr(module, name, None)):
+        raise ValueError(f"{path}: it has no function or class '{name}'")
+    return getattr(module, name)
+
+
+@cache
+def run_file(path, code):
+    """A Python file as a module."""
     spec = importlib.util.spec_from_file_location(f"minifpt_user_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                       # as dataclasses and pickle expect
     try:
-        spec.loader.exec_module(module)
+        exec(compile(code, path, "exec"), vars(module))   # no *.pyc of a file that may change
     except Exception as e:
         raise ValueError(f"{path}: {type(e).__name__} while it was run: {e}") from e
-    if not callable(getattr(module, name, None)):
-        raise ValueError(f"{path}: it has no function or class '{name}'")
-    return getattr(module, name)
+    return module
+
+
+def code_crc(*texts):
+    """CRC-32 of the code of the files that ``FILE.py:NAME`` names in what tasks and trunks are
+    called, without comments and layout; ``None`` where there are none."""
+    found = [own for text in texts for part in re.split("[+=]", text)
+             if (own := USERS_OWN.fullmatch(part))]
+    code = [ast.unparse(ast.parse(Path(own[1]).read_bytes())) for own in found]
+    return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
 
 
 def shape_of(name, where=""):
@@ -195,6 +212,13 @@ class TrunkSpec:
         if self.spread is not None:
             shape |= {"initializer_range": self.spread / shape["n_embd"] ** 0.5}
         return GPT2Config(**shape)
+
+    @property
+    def drawn(self):
+        """Whether some of it is drawn from the seed, or may be."""
+        if self.kind == "mixed":
+            return self.base.drawn or self.other.drawn
+        return self.kind != "weights"
 
     @property
     def label(self):

@@ -43,14 +43,20 @@ def perform(jobs, folder, bar, processes=1, executor=None):
     with one BLAS thread.
     """
     finished = [job.finished() for job in jobs]
+    stopped = f"stopped, go on from {folder} by the same command"
     if not bar.disable:                                   # what was there tells no speed
         bar.n = bar.last_print_n = bar.n + sum(finished)
         bar.initial += sum(finished)
         bar.refresh()
     if processes < 2 and executor is None:
-        kept, histories = {}, []
+        kept, histories, stop = {}, [], threading.Event()
         for job, known in zip(jobs, finished, strict=True):
-            histories.append(job(progress=not bar.disable, kept=kept))
+            try:
+                histories.append(job(progress=not bar.disable, stop=stop, kept=kept))
+            except KeyboardInterrupt:
+                stop.set()
+            if stop.is_set():
+                raise KeyboardInterrupt(stopped)
             bar.update(not known)
         return histories
     with (running(Path(folder).absolute()) as sign, one_blas_thread(),
@@ -71,8 +77,7 @@ def perform(jobs, folder, bar, processes=1, executor=None):
             sign.unlink(missing_ok=True)
             wait(futures)
             if isinstance(e, KeyboardInterrupt):
-                raise KeyboardInterrupt(f"stopped, go on from {folder} by the same command"
-                                        ) from None
+                raise KeyboardInterrupt(stopped) from None
             if isinstance(e, BrokenExecutor):
                 raise ChildProcessError("a process of the grid was killed, perhaps for want of "
                                         "memory: the same command goes on") from None

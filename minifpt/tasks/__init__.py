@@ -67,4 +67,4 @@ def make(function, name, options):
 
 def defaults_of(task):
     """What a run of this task takes unless told otherwise."""
-    return getattr(task, "defaults", DEFAULTS)
+    return DEFAULTS | getattr(task, "defaults", {})

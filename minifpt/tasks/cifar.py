@@ -63,16 +63,16 @@ class CIFAR10Gray(Stored):
         if side not in (32, 16, 8, 4):
             raise ValueError(f"{self.name}: side must be 32, 16, 8 or 4, got {side!r}")
         super().__init__(1, 32, data)
-        self.side, self.tokens = int(side), int(side) ** 2
-        self.options = {"side": self.side, "data": self.data}
+        self.size, self.tokens = int(side), int(side) ** 2
+        self.options = {"side": self.size, "data": self.data}
 
     def load(self, split):
         return files.cifar10(split, self.data)            # uint8 (N, 3, 32, 32) and (N,)
 
     def prepare(self, images, labels, rng=None):
         grey = np.rint(sum(np.float32(w) * images[:, c] for c, w in enumerate(LUMA)))
-        k = 32 // self.side
-        grey = grey.reshape(-1, self.side, k, self.side, k).mean(axis=(2, 4))
+        k = 32 // self.size
+        grey = grey.reshape(-1, self.size, k, self.size, k).mean(axis=(2, 4))
         return patches(grey / 127.5 - 1, 1), labels.astype(np.int64)[:, None]
 
 

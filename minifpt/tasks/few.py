@@ -20,8 +20,8 @@ OF = {task.name: task for task in (BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digi
 class Few:
     """The task ``of``, trained on ``labels`` of its training examples only, again and again.
 
-    Which examples these are depends on ``draw`` alone.  Nothing is augmented.  Tests are the
-    other task's own.
+    They are drawn as a batch is: of stored examples one may be drawn twice.  Which they are
+    depends on ``draw`` alone.  Nothing is augmented.  Tests are the other task's own.
     """
 
     name = "few"

@@ -23,7 +23,7 @@ class Formal(Choices):
     choice, and ``entropy()``, the mean loss in nats of one who knows the rule: no model has less.
     """
 
-    input_dim, output_dim, classes = 256, 256, 256
+    input_dim, output_dim, classes, ids = 256, 256, 256, True
 
     def draw(self, rng, size, split):
         strings = self.strings(rng, size)                         # (B, tokens + 1)

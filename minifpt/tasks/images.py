@@ -58,6 +58,9 @@ class Stored(Images):
             else:
                 images, labels = self.load("train")
                 n = len(labels) - len(labels) // self.held_out
+                if n == len(labels):
+                    raise ValueError(f"{self.name}: {n} training images, expected at least "
+                                     f"{self.held_out}, to keep some for validation")
                 self.read["train"] = images[:n], labels[:n]
                 self.read["validation"] = images[n:], labels[n:]
         return self.read[split]

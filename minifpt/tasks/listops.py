@@ -102,7 +102,7 @@ class ListOps(Choices):
             raise FileNotFoundError(f"{self.name}: there is no file {path}")
         ids, answers = [], []
         for number, line in enumerate(read_text(path).splitlines()):
-            if number == 0 and line.split("\t")[:2] == ["Source", "Target"]:
+            if not line.strip() or number == 0 and line.split("\t")[:2] == ["Source", "Target"]:
                 continue
             try:
                 source, target = line.split("\t")
@@ -145,12 +145,15 @@ def evaluate(ids):
     for i in ids:
         if i < 10:
             open_lists[-1].append(i)
-        elif SYMBOLS[i] == "]":
-            value = OPERATORS[operators.pop()](open_lists.pop())
-            open_lists[-1].append(value)
-        else:
+        elif SYMBOLS[i] != "]":
             operators.append(SYMBOLS[i])
             open_lists.append([])
+        elif operators:
+            value = OPERATORS[operators.pop()](open_lists.pop())
+            open_lists[-1].append(value)
+        else:                                             # it closes nothing
+            operators.append(SYMBOLS[i])
+            break
     if operators or len(open_lists[0]) != 1:
         raise ValueError("its brackets do not match")
     return int(open_lists[0][0])
