@@ -37,7 +37,7 @@ def test_every_table_is_made_of_what_there_is():
         assert table.shows.endswith(".") and "\n" not in table.shows
         for arm in table.arms:
             if "brackets" in arm.model:                   # not shipped: the text says so
-                assert "minifpt pretrain brackets" in table.shows
+                assert "minifpt pretrain brackets" in table.shows and table.needs
             else:
                 assert trunks.TrunkSpec.parse(arm.model).make() is not None
 
@@ -156,6 +156,7 @@ def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     (["tabel2"], "no table 'tabel2', expected one of figure1,"),
     (["small", "--seeds", 0], "0 seeds, expected 1 to 1000"),
     (["small", "--lrs", "-1"], "expected positive numbers"),
+    (["formal"], "no minigpt-brackets.npz here: first run minifpt pretrain brackets"),
     (["memory", "--scale", "paper"], "nothing at the paper's scale"),
     (["table2", "--scale", "paper", "--tasks", "bit-xor"], "gpt2")])
 def test_what_cannot_be_made(tiny, tmp_path, capsys, monkeypatch, argv, said):

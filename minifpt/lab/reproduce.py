@@ -73,6 +73,13 @@ class Table:
     rates: tuple = RATES
     cell: Callable = compare.final
     picture: Callable = compare.picture
+    needs: dict = field(default_factory=dict)             # {a file: the command that makes it}
+
+    def check(self):
+        """Raise ``FileNotFoundError`` for a file that it needs in the working folder."""
+        for file, command in self.needs.items():
+            if not Path(file).exists():
+                raise FileNotFoundError(f"reproduce: there is no {file} here: first run {command}")
 
     def text(self, found):
         """The table as Markdown."""
@@ -91,7 +98,7 @@ class Table:
             raise ValueError("reproduce: this table has nothing at the paper's scale")
         paper = {(arm, PAPER_SIZE[task].task): text for (arm, task), text in self.paper.items()}
         return replace(self, columns=tuple(columns), arms=tuple(arms.values()), paper=paper,
-                       rates=(1e-4, 3e-4, 1e-3, 3e-3))
+                       rates=(1e-4, 3e-4, 1e-3, 3e-3), needs={})
 
 
 # ------------------------------------------------------------------------- other cells and pictures
@@ -241,9 +248,10 @@ TABLES = {
         "What of pretraining is enough: from random weights to language's, on every task.",
         (XOR, MEMORY, MNIST, TYPOS, FEW), (RANDOM, FAIR, MIMETIC, STATISTICS, BITS, LANGUAGE)),
     "formal": Table(
-        "Pretrained on nested brackets, which are no data at all, against language.  This needs "
-        "minigpt-brackets.npz in the working folder: first run minifpt pretrain brackets.",
-        (XOR, MEMORY, MNIST), (LANGUAGE, BRACKETS, BRACKET_STATISTICS, FAIR)),
+        "Pretrained on nested brackets, which are no data at all, against language; needs the file "
+        "that minifpt pretrain brackets writes.",
+        (XOR, MEMORY, MNIST), (LANGUAGE, BRACKETS, BRACKET_STATISTICS, FAIR),
+        needs={BRACKETS.model: "minifpt pretrain brackets"}),
     "learning-rates": Table(
         "Each arm at its own learning rate, frozen and trained whole.",
         (XOR, MEMORY, MNIST),
@@ -293,6 +301,7 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
             and what else there is as for :func:`minifpt.lab.compare.grid`.
     """
     made = table_of(name, scale, only, rates)
+    made.check()
     if scale == "paper":
         say(cost(made, seeds))
         name += "-paper"
@@ -331,6 +340,7 @@ def table_of(name, scale="mini", only=None, rates=None):
 
 def cost(table, seeds):
     """What a table's runs take on this machine, as text: a line for each task and arm."""
+    table.check()
     lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)
