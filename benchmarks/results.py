@@ -14,8 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from minifpt.lab import compare
-from minifpt.lab.reproduce import TABLES
+from minifpt.lab import compare, reproduce
 
 HERE = Path(__file__).resolve().parent
 
@@ -24,7 +23,8 @@ def table(path):
     """The Markdown table of one file: that of ``minifpt reproduce`` by its name, else as
     ``minifpt compare`` writes it."""
     found = compare.read_rows(path)
-    return TABLES[path.stem].text(found) if path.stem in TABLES else compare.table(found)
+    tables = reproduce.TABLES
+    return tables[path.stem].text(found) if path.stem in tables else compare.table(found)
 
 
 def problems(text, folder=HERE / "results"):
@@ -70,6 +70,8 @@ def main():
         picture(HERE / "curves.png")
         ladder = compare.read_rows(HERE / "results" / "statistics.csv")
         compare.picture(ladder.results, HERE / "statistics.png")
+        large = compare.read_rows(HERE / "results" / "memory-paper.csv")
+        reproduce.heat_map(large.results, HERE / "memory-map.png")
         return 0
     if not args.check:
         for path in sorted((HERE / "results").glob("*.csv")):
