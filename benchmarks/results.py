@@ -2,8 +2,8 @@
 
     python -m benchmarks.results            prints each table
     python -m benchmarks.results --check    fails where RESULTS.md says something else
-    python -m benchmarks.results --picture  draws curves.png, the README's picture, and
-                                            statistics.png from them
+    python -m benchmarks.results --picture  draws curves.png, statistics.png and
+                                            memory-map.png from them
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
 copies of these are in ``benchmarks/results/``.  In RESULTS.md the line ``<!-- NAME.csv -->``

@@ -42,15 +42,19 @@ def figure(columns=1, rows=1, width=5.2, height=3.6):
 
 
 def legend(fig, axes):
-    """In each axis what its lines are; beside them all where these are many."""
+    """What the lines are, in the first axis that has them; beside all where these are many."""
     handles = {label: handle for ax in axes for handle, label in
                zip(*ax.get_legend_handles_labels(), strict=True)}
     if len(handles) > 5:
         fig.set_figwidth(fig.get_figwidth() + 2.8)
         fig.legend(handles.values(), handles, loc="outside right upper", frameon=False)
-    else:
-        for ax in axes:
+        return
+    shown = set()
+    for ax in axes:
+        labels = {*ax.get_legend_handles_labels()[1]}
+        if labels - shown:
             ax.legend(frameon=False)
+        shown |= labels
 
 
 def curves(histories, path):

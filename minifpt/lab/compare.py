@@ -471,11 +471,12 @@ def picture(results, path, limits=None):
     fig, axes = plots.figure(-(-len(results) // rows), rows)
     for ax in axes[len(results):]:
         ax.remove()
+    labels = dict.fromkeys(model for models in results.values() for model in models)
+    colors = plots.colors_of(labels)
+    styles = dict(zip(labels, itertools.cycle(["-", "--", "-.", ":"]), strict=False))
     for ax, (task, models) in zip(axes, results.items(), strict=False):
-        styles = "-", "--", "-.", ":"                     # a second sign beside the colour
-        colors = plots.colors_of(models)
-        for i, (model, runs) in enumerate(models.items()):
-            plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[i % 4])
+        for model, runs in models.items():                # a second sign beside the colour
+            plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[model])
         limit = {"threshold": 100 * limits[task]} if limits else {}
         for text, share in (FLOORS.get(task, {}) | limit).items():
             ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")

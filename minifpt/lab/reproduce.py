@@ -155,7 +155,7 @@ def heat_map(results, path):
         for i, width in enumerate(widths):
             for j, spread in enumerate(spreads):
                 of = cells.get((depth, width, spread))
-                ax.text(j, i, f"{np.mean(of):.1f}\n({min(of):.0f} to {max(of):.0f})" if of else
+                ax.text(j, i, f"{np.mean(of):.1f}\n({min(of):.1f} to {max(of):.1f})" if of else
                         "not run", ha="center", va="center", fontsize=8,
                         color="white" if of and np.mean(of) <= 90 else "black")
         ax.grid(False)
