@@ -185,8 +185,9 @@ def test_what_any_exercise_can_see(monkeypatch):
 
     assert "ValueError in line 3 of your function" in hint(raises)
     assert "is a return missing" in hint(lambda x: None)
-    close = hint(lambda x: 1000001 * (x * x.sum(axis=0)) / 1e6 + 1e-5)
-    a, b = re.findall(r"yours is (\S+), it should be (\S+)\.$", close)[0]
+    for seed in range(100):
+        close = examine("squares", lambda x: 1000001 * (x * x.sum(axis=0)) / 1e6 + 1e-5, seed).hint
+        a, b = re.findall(r"yours is (\S+), it should be (\S+)\.$", close)[0]
     assert a != b                                         # as many digits as it takes
     for text, sentence in (("dA is not dS", "dA is not dS."), ("dx: a sum", "dx: a sum."),
                            ("w is read, too", "w is read, too."), ("the sign?", "The sign?"),

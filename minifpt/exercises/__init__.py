@@ -196,7 +196,7 @@ def _general_hint(output, case):
     if a.ndim == 2 and a.shape[0] == a.shape[1] and _same(a.T, b, case.rtol):
         return "Rows and columns are exchanged: a transpose is missing or too many."
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
-    if a.size > 1 and factor > 0 and _same(a, factor * b, case.rtol):
+    if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and _same(a, factor * b, case.rtol):
         return (f"All entries are {factor:.4g} times too large: a constant factor, "
                 "a sum for a mean or a mean for a sum.")
     if a.ndim:
