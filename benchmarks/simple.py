@@ -12,7 +12,7 @@ import numpy as np
 
 from minifpt import tasks
 from minifpt.lab import reproduce
-from minifpt.lab.compare import LABELS
+from minifpt.lab.compare import LABELS, Validation, spread
 from minifpt.tasks.listops import OPERATORS, PAD
 
 PENALTIES = np.logspace(-1, 5, 7)
@@ -134,15 +134,13 @@ def main():
         if column.task not in args.only:
             continue
         task, found = tasks.get(column.task, **column.options), []
-        n = args.draws or column.settings["steps"] * task.defaults["batch_size"]
+        n = args.draws or column.settings["steps"] * tasks.defaults_of(task)["batch_size"]
         for seed in range(args.seeds):
             rng = np.random.default_rng(seed)
-            choose = "validation" if "validation" in task.splits else "train"
-            learned, validation = task.batch(rng, n), task.batch(rng, 2000, choose)
+            learned, validation = task.batch(rng, n), Validation(task).batch(rng, 2000, "test")
             test = task.test_set() or task.batch(rng, 2000, "test")
             found.append(100 * method(task, learned, validation, test))
-        spread = f" ({min(found):.1f} to {max(found):.1f})" if max(found) > min(found) else ""
-        print(f"| {LABELS[task.name]} | {name} | {np.mean(found):.1f}{spread} |", flush=True)
+        print(f"| {LABELS[task.name]} | {name} | {spread(found)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -456,7 +456,7 @@ def reproduce_command(args):
             print(reproduce.reproduce(args.name, args.out, scale=args.scale, only=args.only,
                                       seeds=args.seeds, rates=args.lrs, jobs=args.jobs,
                                       executor=executor))
-        stem = args.name + "-paper" * (args.scale == "paper")
+        stem = reproduce.stem(args.name, args.scale)
         print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")
 
 

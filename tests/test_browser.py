@@ -68,7 +68,7 @@ def test_first_lesson_runs_in_jupyterlab(lab):
         page.wait_for_timeout(1000)                       # the menu opens
         page.get_by_text(re.compile("^Run All Cells$")).click()
         # Finished: the kernel is idle again, and there is a figure.
-        deadline = time.time() + 480                    # a busy machine
+        deadline = time.time() + 480                      # a busy machine
         while time.time() < deadline:
             if page.locator(idle).count() and page.locator(".jp-OutputArea-output img").count():
                 break

@@ -454,7 +454,7 @@ def test_a_task_of_the_user_s_own(tiny, tmp_path, own_task):
 
 
 def test_two_tasks_of_one_name(tiny, tmp_path, own_task, runs):
-    with pytest.raises(ValueError, match="compare: two tasks have one name, .*: bit-xor, bit-xor"):
+    with pytest.raises(ValueError, match="compare: two tasks have one name: bit-xor, bit-xor"):
         grid(tmp_path / "g", ["bit-xor", f"{own_task}:Same"])
     assert not runs and not (tmp_path / "g").exists()
 
@@ -597,10 +597,12 @@ def test_validation_draws_are_not_the_test_s(tmp_path):
     assert not np.array_equal(view.batch(rng(0), 4, "test")[0], task.batch(rng(0), 4, "test")[0])
 
 
-@pytest.mark.parametrize("kw", [{"rates": [0.0]}, {"rates": [np.nan]}, {"rates": [-1.0]},
-                                {"rates": [0.1], "choices": 0}])
-def test_rates_that_are_none(tmp_path, kw):
-    with pytest.raises(ValueError, match="^compare: (learning rates|0 seeds to choose by)[^\n]*$"):
+@pytest.mark.parametrize("kw, message", [
+    ({"rates": [0.0]}, "learning rates "), ({"rates": [np.nan]}, "learning rates "),
+    ({"rates": [-1.0]}, "learning rates "),
+    ({"rates": [0.1], "choices": 0}, "0 seeds to choose by, ")])
+def test_rates_that_are_none(tmp_path, kw, message):
+    with pytest.raises(ValueError, match=f"^compare: {message}[^\n]*$"):
         full_grid(tmp_path / "g", **kw)
     assert not (tmp_path / "g").exists()
 

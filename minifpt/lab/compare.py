@@ -277,9 +277,10 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     made = [make_task(column.task, column.options) for column in columns]
     titles = [column.title or task.name for column, task in zip(columns, made, strict=True)]
     folders = {title: re.sub(r"[^\w,-]", "-", title) for title in titles}
-    if len({*folders.values(), "choice"}) <= len(titles):  # which is the folder of what is tried
-        raise ValueError("compare: two tasks have one name, or one is called choice: "
-                         f"{', '.join(titles)}")
+    if len({*folders.values()}) < len(titles):
+        raise ValueError(f"compare: two tasks have one name: {', '.join(titles)}")
+    if "choice" in folders.values():
+        raise ValueError("compare: a task is called choice, as is the folder of what is tried")
     # Missing data or weights, and a trunk that does not fit, show before the first run.
     for task, arm in itertools.product(made, arms):
         first_look(build(task, arm.model, arm.freeze), task)

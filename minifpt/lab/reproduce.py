@@ -305,10 +305,9 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     made.check()
     if scale == "paper":
         say(cost(made, seeds))
-        name += "-paper"
     found = compare.grid(out, made.columns, made.arms, range(seeds), rates=made.rates, jobs=jobs,
                          **options)
-    out, text = Path(out), made.text(found)
+    out, text, name = Path(out), made.text(found), stem(name, scale)
     title = f"{made.shows}\n\n{text}\n"
     write_beside(out / f"{name}.md", lambda f: f.write(title), "w")
     write_beside(out / f"{name}.csv", lambda f: f.write(compare.rows(found)), "w")
@@ -316,6 +315,11 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     if found.sweeps:
         compare.sweep_picture(found.sweeps, out / f"{name}-rates.png")
     return text
+
+
+def stem(name, scale):
+    """What the files of a table are called, without their ending."""
+    return name if scale == "mini" else f"{name}-{scale}"
 
 
 def table_of(name, scale="mini", only=None, rates=None):
