@@ -23,7 +23,10 @@ class GPT2Config:
 
     ``dropout`` is all three of GPT-2's.  ``activation_function`` is one of
     ``layers.ACTIVATIONS``.  When not ``causal``, each token attends to all of them, as in an
-    encoder.  ``initializer_range`` is the standard deviation that random weights start with.
+    encoder.  ``initializer_range`` is the standard deviation that random weights start with;
+    with ``scaled_residual_init`` that of the matrices which write into the residual stream is
+    divided by ``sqrt(2 n_layer)``.  OpenAI's GPT-2 did so; Transformers 4.1.1, which the paper
+    used, did not.
     """
 
     n_layer: int = 12
@@ -36,6 +39,7 @@ class GPT2Config:
     activation_function: str = "gelu_new"
     causal: bool = True
     initializer_range: float = 0.02
+    scaled_residual_init: bool = True
 
     def __post_init__(self):
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
@@ -61,8 +65,10 @@ class GPT2Config:
             if not (number and good(value)):
                 raise ValueError(f"GPT2Config: {name} is {value!r:.60}, expected {expected}")
             object.__setattr__(self, name, float(value))
-        if not isinstance(self.causal, bool):
-            raise ValueError(f"GPT2Config: causal is {self.causal!r:.60}, expected True or False")
+        for name in ("causal", "scaled_residual_init"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r:.60}, expected "
+                                 "True or False")
 
 
 # The shapes that have a name: OpenAI's, and the one of the weights that ship.
@@ -325,7 +331,7 @@ def check_size(path, config, tensors):
 def _draw(name, p, seed, config):
     """Fill a parameter with the numbers that GPT-2 starts from."""
     std = config.initializer_range
-    if "c_proj" in name:                                  # writes into the residual stream
+    if "c_proj" in name and config.scaled_residual_init:  # it writes into the residual stream
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std

@@ -71,15 +71,21 @@ def shape_of(name, where=""):
     return dict(zip(("n_layer", "n_head", "n_embd"), map(int, found.groups()), strict=True))
 
 
-def read_spread(spread, text):
-    """The spread of random weights from what stands behind the @, ``None`` where nothing does."""
+PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
+
+
+def read_spread(spread, text, names=()):
+    """Return the number after the @ of a random trunk's name, ``None`` where there is none.
+
+    ``names`` are words that may stand in place of a number.  Raises ``ValueError``.
+    """
     try:
-        value = None if spread is None else float(spread)
-        if value is not None and not 0 < value < np.inf:
+        value = spread if spread is None or spread in names else float(spread)
+        if isinstance(value, float) and not 0 < value < np.inf:
             raise ValueError
     except ValueError:
-        raise ValueError(f"--model {text}: the spread is '{spread}', expected a positive number, "
-                         "as in random@0.55") from None
+        expected = " or ".join(["a positive number, as in random@0.55", *names])
+        raise ValueError(f"--model {text}: the spread is '{spread}', expected {expected}") from None
     return value
 
 
@@ -93,7 +99,10 @@ class TrunkSpec:
                          ``random:SHAPE`` another one of ``SHAPES``, or blocks x heads x
                          channels (``random:1x4x256``); with ``@SPREAD`` at a
                          standard deviation of SPREAD / sqrt(channels), of which GPT-2's own
-                         0.02 is 0.55 at its width: ``random@0.55`` is its fair counterpart
+                         0.02 is 0.55 at its width
+    ``random@paper``     as the paper's random trunk: every matrix at GPT-2's own spread, those
+                         too that write into the residual stream, which ``random`` and
+                         ``random@SPREAD`` divide by sqrt(2 blocks)
     ``mimetic``          as random, but with attention that looks pretrained, see
                          :func:`minifpt.lab.mimetic.mimetic`; ``mimetic:SHAPE`` and ``@SPREAD``,
                          which is that of the rest, as for random
@@ -112,7 +121,7 @@ class TrunkSpec:
     base: "TrunkSpec" = None                              # of a mixed trunk
     other: "TrunkSpec" = None
     mask: FreezeMask = None
-    spread: float = None                                  # of what is drawn, in 1 / sqrt(channels)
+    spread: float | str = None                            # in 1 / sqrt(channels), or "paper"
 
     @classmethod
     def parse(cls, text):
@@ -137,7 +146,8 @@ class TrunkSpec:
         if found:
             kind, shape, spread = found[1], found[2] or "minigpt", found[3]
             shape_of(shape, f"--model {text}")
-            return cls(text, kind, shape, spread=read_spread(spread, text))
+            return cls(text, kind, shape,
+                       spread=read_spread(spread, text, ["paper"] * (kind == "random")))
         if re.match(r"lstm(?![^:,@])", text):
             found = LSTM_NAME.fullmatch(text)
             if not found:
@@ -210,7 +220,10 @@ class TrunkSpec:
                     raise
         shape = shape_of(self.name) | ({} if dropout is None else {"dropout": dropout})
         if self.spread is not None:
-            shape |= {"initializer_range": self.spread / shape["n_embd"] ** 0.5}
+            paper = self.spread == "paper"
+            spread = PAPER_SPREAD if paper else self.spread
+            shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
+                      "scaled_residual_init": not paper}
         return GPT2Config(**shape)
 
     @property
@@ -228,7 +241,10 @@ class TrunkSpec:
             return f"{self.base.label} + {self.mask} of {self.other.label}"
         if self.kind in ("random", "mimetic"):
             what = [] if self.name == "minigpt" else [self.name]
-            what += [] if self.spread is None else [f"spread {self.spread:g}"]
+            if self.spread == "paper":
+                what.append("paper")
+            elif self.spread is not None:
+                what.append(f"spread {self.spread:g}")
             return f"{self.kind} ({', '.join(what)})" if what else self.kind
         if self.kind == "statistics":
             return "statistics"
