@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import traceback
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,7 +28,7 @@ from .gradients import gradcheck, gradcheck_layer
 from .lab import attention as attention_maps
 from .lab import compare as experiments
 from .lab import convert as converting
-from .lab import plan, pretrain, reproduce, runs_table, workers
+from .lab import plan, pretrain, reproduce, runs_table, users, workers
 from .lab import report as reporting
 from .lab import runs as run_folders
 from .lab import steps as stepping
@@ -56,9 +57,9 @@ def main(argv=None):
         elif hasattr(getattr(sys, name), "reconfigure"):  # what it cannot spell is a "?"
             getattr(sys, name).reconfigure(errors="replace")
     try:
-        args = parser(argv).parse_args(argv)
-        with warnings.catch_warnings():                   # a run that diverges says so itself
+        with warnings.catch_warnings(), users.users_code():     # a run that diverges says so itself
             warnings.simplefilter("ignore", RuntimeWarning)
+            args = parser(argv).parse_args(argv)
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -70,23 +71,35 @@ def main(argv=None):
         if getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
             what = "the output cannot be written: "
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if "--traceback" in argv:
+            traceback.print_exc()
         print(f"minifpt: {what}{' '.join(str(e).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         print(f"minifpt: {str(e) or 'interrupted'}", file=sys.stderr)
         return 130
+    except Exception as e:
+        if "--traceback" in argv or not users.loaded():
+            raise
+        print(f"minifpt: {users.message(e)}: a task or trunk of your own returned what minifpt "
+              "cannot use; --traceback shows where", file=sys.stderr)
+        return 2
 
 
 def parser(argv=()):
     """The argument parser.  A task of the user's own that ``argv`` names adds its options."""
     top = Parser(prog="minifpt", description=__doc__)
     top.add_argument("--version", action="version", version=f"minifpt {__version__}")
+    traceback_option = {"action": "store_true", "default": argparse.SUPPRESS,
+                        "help": "print the traceback of an error, too"}
+    top.add_argument("--traceback", **traceback_option)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(run, text):
         name = run.__name__.removesuffix("_command").replace("_", "-")
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         sub.set_defaults(run=run)
+        sub.add_argument("--traceback", **traceback_option)
         return sub
 
     def model_options(sub):
@@ -293,8 +306,9 @@ def parser(argv=()):
 
 def seed(text):
     """A seed from the command line."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number, at least 0, got '{text}'")
+    if not text.isdecimal() or len(text) > 18:            # one that fits into 64 bits
+        raise argparse.ArgumentTypeError("expected a whole number, at least 0 and below "
+                                         f"10^18, got '{text:.30}'")
     return int(text)
 
 
@@ -319,6 +333,7 @@ def path(text):
 def own_tasks(argv):
     """The tasks of the user's own that a command line names, ``FILE.py:CLASS``."""
     found, flag = [], ""
+    argv = [text for text in argv if text != "--traceback"]
     if not {*argv[:1]} & {"train", "compare", "summary", "plan", "steps"}:
         return found
     for text in argv:
@@ -418,7 +433,8 @@ def compare_runs(args):
     """``compare`` over run folders; an option that only training takes is an error."""
     plain = vars(parser().parse_args(["compare"]))
     for name, value in vars(args).items():
-        if name not in ("tasks", "task", "out", "threshold") and value != plain.get(name):
+        if (name not in ("tasks", "task", "out", "threshold", "traceback")
+                and value != plain.get(name)):
             flag = name.partition(":")[2] or name
             raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: of runs that "
                              "exist only --threshold and --out can be chosen")

@@ -13,12 +13,13 @@ import numpy as np
 from tqdm import tqdm
 
 from .checks import brief, number, whole
+from .files import read_text
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .plots import curves
-from .tasks.base import Task, check_task
+from .tasks.base import Task, check_accuracy, check_examples, check_task, draw
 from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
@@ -95,7 +96,7 @@ def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float =
     with locked(out):
         open_folder(out, resume, run)
         if (out / DIVERGED).exists():                     # a run of a grid
-            raise Diverged((out / DIVERGED).read_text(encoding="utf-8"))
+            raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
         curves({task.name: run.history}, out / "curves.png")
     return run.history
@@ -110,11 +111,7 @@ def first_look(model, task):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
     for split in ("train", "test"):
-        pair = task.batch(np.random.default_rng(0), 1, split)
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2
-                and all(isinstance(a, np.ndarray) for a in pair)):
-            raise ValueError(f"train: {task.name}: batch must return x and y, two arrays")
-    x, y = pair
+        x, y = draw(task, np.random.default_rng(0), 1, split)
     with model.all_frozen():
         logits, _ = model.forward(x)
     pair = task.loss(logits, y)
@@ -123,8 +120,8 @@ def first_look(model, task):
             and (getattr(pair[1], "shape", None), getattr(pair[1], "dtype", None)) == form):
         raise ValueError(f"train: {task.name}: loss must return a number and its gradient, of the "
                          f"logits' shape {logits.shape} and dtype {logits.dtype}")
-    if not isinstance(task.accuracy(logits, y), (int, float, np.number)):
-        raise ValueError(f"train: {task.name}: accuracy must return a number")
+    if math.isfinite(pair[0]):                            # else the loss is told of
+        check_accuracy(task, task.accuracy(logits, y))
     return x, float(pair[0])
 
 
@@ -145,7 +142,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
     with bar, kept_memory, single_threaded_blas, _interrupts() as interrupted:
         while run.step < steps:
             run.optimizer.lr = learning_rate(run.settings, run.step)
-            x, y = task.batch(run.rng, run.settings["batch_size"], "train")
+            x, y = draw(task, run.rng, run.settings["batch_size"], "train")
             loss, accuracy = step(model, task, run.optimizer, x, y, run.settings["clip"],
                                   run.rng, run.step)
             run.step += 1
@@ -157,9 +154,11 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
                 row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
                 run.sums[:] = 0
                 last = run.step == steps and hasattr(task, "test_set")
-                test = (task.test_set() if last else None) or task.batch(
-                    np.random.default_rng([seed, 1, run.step]), run.settings["test_examples"],
-                    "test")
+                test = task.test_set() if last else None
+                if test is None:
+                    test = draw(task, np.random.default_rng([seed, 1, run.step]),
+                                run.settings["test_examples"], "test")
+                check_examples(task, test, "test_set")
                 row["test_loss"], row["test_accuracy"] = evaluate(model, task, *test, progress)
                 if not math.isfinite(row["test_loss"]):
                     raise _diverged(f"step {run.step}", "test loss", model, x)
@@ -200,8 +199,10 @@ def step(model, task, optimizer, x, y, clip, rng, number=0):
     if math.isfinite(loss):
         model.backward(dlogits, cache)
         if math.isfinite(clip_grad_norm(optimizer.parameters, clip)):
+            accuracy = task.accuracy(logits, y)
+            check_accuracy(task, accuracy)
             optimizer.step()
-            return loss, task.accuracy(logits, y)
+            return loss, accuracy
     raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
 
 
@@ -218,7 +219,10 @@ def evaluate(model, task, x, y, progress=False):
         for i in tqdm(starts, desc="test", leave=False, delay=2, disable=not progress):
             xi, yi = x[i:i + TEST_BATCH], y[i:i + TEST_BATCH]
             logits, _ = model.forward(xi)
-            total += np.multiply((task.loss(logits, yi)[0], task.accuracy(logits, yi)), len(xi))
+            loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)
+            if math.isfinite(loss):
+                check_accuracy(task, accuracy)
+            total += np.multiply((loss, accuracy), len(xi))
     return tuple(map(float, total / len(x)))
 
 

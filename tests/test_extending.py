@@ -459,8 +459,8 @@ def test_a_group_that_there_is_not():
     ("gru.py:GRU", "gru.py:GRU: there is no file gru.py"),
     ("walk.py:Walk", "FPT: <class 'minifpt_user_walk.Walk'> is no trunk: it has no config, dtype"),
     ("own.py:nothing", "FPT: <class 'NoneType'> is no trunk: it has no config"),
-    ("broken.py:make_trunk", "broken.py: SyntaxError while it was run"),
-    ("wide.py:make_trunk", "wide.py: ModuleNotFoundError while it was run: No module named 'no")])
+    ("broken.py:make_trunk", "broken.py, line 1: SyntaxError: invalid syntax"),
+    ("wide.py:make_trunk", "wide.py, line 1: ModuleNotFoundError: No module named 'no")])
 def test_errors_of_a_file(model, message, error):
     Path("own.py").write_text("def nothing(): pass\n")
     Path("broken.py").write_text("def make_trunk(:\n")

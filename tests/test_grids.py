@@ -320,7 +320,7 @@ def test_each_run_has_one_blas_thread(tmp_path, monkeypatch):
     ("--jobs 0", "compare: jobs must be a whole number, at least 1, got 0"),
     ("--jobs -1", "compare: jobs must be a whole number, at least 1, got -1"),
     ("--jobs 2 --dask tcp://x:1", "--dask: not allowed with argument --jobs"),
-    ("--first-seed -1", "expected a whole number, at least 0, got '-1'"),
+    ("--first-seed -1", "expected a whole number, at least 0 and below 10^18, got '-1'"),
     ("--dask tcp://x:1", "--dask needs the package distributed: pip install distributed")])
 def test_what_cannot_be_carried_out(line, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -657,7 +657,19 @@ class Own:
     ({"loss": lambda *a: (0.5, None)}, "loss must return"),
     ({"loss": lambda t, z, y: (0.5, z.astype(float))}, "loss must .* dtype float32"),
     ({"loss": lambda t, z, y: (np.zeros(1), z)}, "loss must return a number"),
-    ({"accuracy": lambda *a: None}, "accuracy must return a number")])
+    ({"batch": lambda t, rng, size, split: xor().batch(rng, size + 1, split)},
+     "batch was asked for 1 examples of 'train' and returned 2"),
+    ({"batch": lambda t, rng, size, split: xor().batch(rng, max(size - 1, 1), split)},
+     "batch was asked for 2 examples of 'train' and returned 1"),
+    ({"batch": lambda t, rng, size, split: (xor().batch(rng, size, split)[0],
+                                            xor().batch(rng, size + 1, split)[1])},
+     r"batch returned x of shape \(1, .*expected as many examples"),
+    ({"accuracy": lambda *a: None}, "accuracy must return a number"),
+    ({"accuracy": lambda *a: 1.5}, "accuracy must return a number from 0 to 1, got 1.5"),
+    ({"accuracy": lambda *a: -0.1}, "accuracy must return a number from 0 to 1, got -0.1"),
+    ({"accuracy": lambda *a: np.nan}, "accuracy must return a number from 0 to 1, got nan"),
+    ({"test_set": lambda t: (np.zeros((2, 4, 1)), np.zeros((3, 2)))}, "test_set returned x of"),
+    ({"test_set": lambda t: xor()}, "test_set must return x and y")])
 def test_what_a_task_returns(tmp_path, changed, part):
     refused(f"train: own: {part}", minifpt.train, fpt(), type("Own", (Own,), changed)(),
             out=tmp_path / "run", **QUICK)

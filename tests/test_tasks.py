@@ -124,8 +124,36 @@ def test_bad_arguments_of_batch_and_loss(make, name):
     _, y = task.batch(rng(), 2)
     wrong = np.zeros((2, task.output_tokens, task.output_dim + 1), np.float32)
     for function in (task.loss, task.accuracy):
-        with pytest.raises(ValueError, match=r"logits \(2, .* expected logits \(2, "):
+        with pytest.raises(ValueError, match=r"logits have shape \(2, .* expected \(2, "):
             function(wrong, y)
+
+
+@pytest.mark.parametrize("name, y, expected", [("bit-xor", (1, 1), "(1, 5)"),
+                                               ("bit-memory", (1, 5, 9), "(1, 5, 10)")])
+def test_a_y_of_another_shape_is_named(name, y, expected):
+    """The logits are as expected: the line speaks of y."""
+    task = tasks.get(name, **({} if name == "bit-xor" else {"bits": 10, "patch": 10}))
+    logits = np.zeros((1, task.output_tokens, task.output_dim), np.float32)
+    for function in (task.loss, task.accuracy):
+        with pytest.raises(ValueError) as error:
+            function(logits, np.zeros(y, np.int64))
+        assert f"y has shape {y}, expected {expected}: logits of shape" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["bit-xor", "bit-memory", "typos", "masked", "brackets"])
+def test_nan_logits_are_not_counted_as_right(name, tmp_path):
+    """One score that is NaN makes the accuracy NaN, as it makes the loss."""
+    (tmp_path / "a.txt").write_text("It was a dark and stormy night. " * 200)
+    task = {"masked": lambda: tasks.Masked(tmp_path / "a.txt", 32),
+            "brackets": lambda: tasks.Brackets(tokens=32)}.get(name, lambda: tasks.get(name))()
+    x, y = task.batch(rng(), 2, "train")
+    logits = rng().standard_normal((2, task.output_tokens, task.output_dim)).astype(np.float32)
+    assert 0 <= task.accuracy(logits, y) <= 1
+    with np.errstate(all="ignore"):
+        assert np.isnan(task.accuracy(np.full_like(logits, np.nan), y))
+        assert np.isnan(task.loss(np.full_like(logits, np.nan), y)[0])
+    logits[..., -1] = np.inf                              # an infinite score is the largest
+    assert 0 <= task.accuracy(logits, y) <= 1
 
 
 def test_get_says_what_there_is():

@@ -4,6 +4,7 @@ Here is what all of them share.
 """
 
 import csv
+import glob
 import io
 import json
 import math
@@ -37,8 +38,9 @@ def cache_folder():
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
     after a crash the old file stands, or the new one, never half of it."""
-    path = Path(path)
+    path = regular(path, or_folder=True)                  # os.replace refuses a folder
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(beside, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as f:
@@ -54,6 +56,21 @@ def write_beside(path, write, mode="wb"):
         beside.unlink(missing_ok=True)
 
 
+def remove_leftovers(path):
+    """Remove what :func:`write_beside` left beside ``path`` in processes that were killed."""
+    if os.name == "nt":                                   # no harmless signal to ask a process by
+        return
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        pid = left.name.rpartition(".")[2]
+        if pid.isdecimal() and len(pid) < 10:
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                left.unlink(missing_ok=True)
+            except OSError:                               # another user's process
+                pass
+
+
 def csv_text(rows, columns=None):
     """Dictionaries as the lines of a CSV; its columns are by default those of the first."""
     text = io.StringIO()
@@ -63,10 +80,36 @@ def csv_text(rows, columns=None):
     return text.getvalue()
 
 
-def read_text(path):
-    """The text in a file, in UTF-8."""
+MOST_TEXT = 1 << 30                                       # bytes of a text, 1 GiB
+MOST_JSON = 1 << 28                                       # of a file of settings
+MOST_CODE = 1 << 24                                       # of a Python file
+
+
+def regular(path, or_folder=False):
+    """Return a path.  Raises ``ValueError`` for what is there and is no regular file: to read a
+    pipe may wait for ever, and a device may have no end."""
+    path = Path(path)
+    if path.exists() and not path.is_file() and not (or_folder and path.is_dir()):
+        raise ValueError(f"{path}: expected a regular file, it is "
+                         + ("a folder" if path.is_dir() else "a pipe, a device or a socket"))
+    return path
+
+
+def read_bytes(path, most):
+    """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
+    with open(regular(path), "rb") as f:
+        # What /proc holds has the size 0, and a text may grow meanwhile.
+        most = min(most, os.fstat(f.fileno()).st_size + (1 << 20))
+        raw = f.read(most + 1)
+    if len(raw) > most:
+        raise ValueError(f"{path}: has more than {most:,} bytes, the most that is read of it")
+    return raw
+
+
+def read_text(path, most=MOST_TEXT):
+    """Return the text in a regular file, in UTF-8, of at most so many bytes."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as e:
         raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
 
@@ -74,7 +117,7 @@ def read_text(path):
 def read_json(path):
     """The JSON object in a file, as a dict."""
     try:
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+        raw = json.loads(read_bytes(path, MOST_JSON).decode("utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file") from None
     except (ValueError, RecursionError) as e:

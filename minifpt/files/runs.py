@@ -1,6 +1,7 @@
 """A run's folder: its settings, its history, its checkpoint."""
 
 import csv
+import io
 import json
 import os
 import sys
@@ -16,7 +17,9 @@ from . import (
     csv_text,
     heads,
     one_line,
+    read_bytes,
     read_json,
+    regular,
     stored_json,
     to_json,
     write_beside,
@@ -43,12 +46,12 @@ class History(list):
     def load(cls, path):
         """Read a ``metrics.csv``.  Raises ``ValueError`` for one that is damaged."""
         try:
-            with open(path, newline="", encoding="utf-8") as f:
-                reader = csv.DictReader(f, restval="missing")
-                if reader.fieldnames != COLUMNS:
-                    raise ValueError(f"its first line is not {','.join(COLUMNS)}")
-                rows = cls({k: int(v) if k == "step" else float(v) if v != "" else None
-                            for k, v in row.items()} for row in reader)
+            text = io.StringIO(read_bytes(path, MOST_STATE).decode("utf-8"), newline="")
+            reader = csv.DictReader(text, restval="missing")
+            if reader.fieldnames != COLUMNS:
+                raise ValueError(f"its first line is not {','.join(COLUMNS)}")
+            rows = cls({k: int(v) if k == "step" else float(v) if v != "" else None
+                        for k, v in row.items()} for row in reader)
             for row in rows:
                 whole("a row", "step", row["step"])
             return rows
@@ -113,7 +116,7 @@ class Run:
                   for key in (name, f"m/{name}", f"v/{name}")}
         try:
             # Of a damaged file that it opened itself NumPy would leave the closing to chance.
-            with open(path, "rb") as f, np.load(f, allow_pickle=False) as file:
+            with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
                 there = heads(file.zip)
                 state = stored_json(file.zip, "state", MOST_STATE)
                 # What the model has no use for is not read, however large it is.
@@ -183,15 +186,15 @@ def locked(folder):
     folder that stays empty is removed, and one of a run that this machine's memory did not hold."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    made, handle = [path for path in (folder, *folder.parents) if not path.exists()], None
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
-    handle = os.open(folder, os.O_RDONLY) if fcntl else None
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
+            handle = os.open(folder, os.O_RDONLY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -206,12 +209,11 @@ def locked(folder):
             (folder / "config.json").unlink()
         raise
     finally:
-        if fcntl:
+        if handle is not None:
             os.close(handle)
-        if made and not os.listdir(folder):
+        for path in made:                                 # those that hold nothing
             with suppress(OSError):                       # another run may be in the same place
-                for path in made:
-                    path.rmdir()
+                path.rmdir()
 
 
 def open_folder(out, resume, run):

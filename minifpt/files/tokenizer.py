@@ -9,7 +9,7 @@ in order.  The library ``tokenizers`` does the work (``pip install tokenizers``,
 import json
 from pathlib import Path
 
-from . import DAMAGE, one_line
+from . import DAMAGE, one_line, read_text
 
 END = "<|endoftext|>"
 
@@ -52,12 +52,12 @@ class BPE:
             raise ValueError(f"{path}: byte pairs need the library tokenizers: "
                              "pip install tokenizers") from None
         try:
-            merges = parse_merges(path.read_text(encoding="utf-8"))
+            merges = parse_merges(read_text(path))
             beside = path.with_name(path.name.replace("merges.txt", "vocab.json"))
             symbols = [*byte_symbols(), *(a + b for a, b in merges), END]
             vocab = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
             if beside != path and beside.is_file():
-                vocab = parse_vocab(beside.read_text(encoding="utf-8"), symbols[:-1])
+                vocab = parse_vocab(read_text(beside), symbols[:-1])
             self.bpe = ByteLevelBPETokenizer(vocab, merges)
         except DAMAGE as e:
             raise ValueError(f"{path}: {one_line(e)}") from None

@@ -20,6 +20,7 @@ from . import (
     one_line,
     printable,
     read_head,
+    regular,
     stored_json,
     to_json,
     write_beside,
@@ -82,7 +83,7 @@ def load(path, dropout=None):
     if huggingface.is_checkpoint(path):
         return huggingface.load_checkpoint(path, dropout)
     try:
-        archive = zipfile.ZipFile(path)                   # closes with the last of its tensors
+        archive = zipfile.ZipFile(regular(path))          # closes with the last of its tensors
         tensors = {}
         for info in archive.infolist():
             name = printable(info.filename.removesuffix(".npy"))

@@ -18,11 +18,12 @@ from tqdm import tqdm
 
 from .. import plots, tasks
 from ..checks import whole
-from ..files import csv_text, write_beside
+from ..files import csv_text, regular, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
 from ..training import Diverged, first_look, train
 from .trunks import USERS_OWN, TrunkSpec, build, code_crc, load_object
+from .users import users_code
 from .workers import perform
 
 # What is right, in per cent, without having learned the task.  Half of bit memory's bits are
@@ -113,11 +114,14 @@ class Job:
         A run that diverged is not run again: its folder has a file ``diverged.txt``.  For the
         choice of a learning rate it is the worst of all; elsewhere it raises ``Diverged``.
         """
-        task = self.made({} if kept is None else kept)
+        with users_code():
+            task = self.made({} if kept is None else kept)
         task = Validation(task) if self.validation else task
         resume = (self.out / "config.json").exists()
         try:
-            with np.errstate(all="ignore"):               # a run that diverges says so itself
+            # A run that diverges says so itself.  What the user's code raises may be of a class
+            # that another process does not know.
+            with np.errstate(all="ignore"), users_code():
                 return run(task, self.model, self.out, seed=self.seed, resume=resume, stop=stop,
                            progress=progress, source=self.task, **self.settings)[1]
         except Diverged as e:
@@ -427,7 +431,7 @@ def rows(found):
 def read_rows(path):
     """The :class:`Grid` of a file that :func:`rows` wrote."""
     found = Grid({}, {}, {}, [])
-    with open(path, newline="", encoding="utf-8") as f:
+    with open(regular(path), newline="", encoding="utf-8") as f:
         for row in csv.DictReader(f):
             task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
             points = [point.split(":") for point in row["curve"].split()]

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from .. import bert
-from ..files import weights
+from ..files import MOST_CODE, read_bytes, weights
 from ..fpt import FPT, check_trunk
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config, standard_normal
 from ..recurrent import LSTM, LSTMConfig
 from .mimetic import mimetic
+from .users import message, shown, users_code
 
 USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
@@ -31,7 +32,7 @@ def load_object(text):
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
-    module = run_file(path.resolve(), path.read_bytes())
+    module = run_file(path.resolve(), read_bytes(path, MOST_CODE))
     if not callable(getattr(module, name, None)):
         raise ValueError(f"{path}: it has no function or class '{name}'")
     return getattr(module, name)
@@ -44,9 +45,12 @@ def run_file(path, code):
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                       # as dataclasses and pickle expect
     try:
-        exec(compile(code, path, "exec"), vars(module))   # no *.pyc of a file that may change
-    except Exception as e:
-        raise ValueError(f"{path}: {type(e).__name__} while it was run: {e}") from e
+        code = compile(code, path, "exec")                # no *.pyc of a file that may change
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
+        line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
+        raise ValueError(f"{shown(path)}{line}: {message(e)}") from e
+    with users_code():
+        exec(code, vars(module))
     return module
 
 
@@ -55,7 +59,7 @@ def code_crc(*texts):
     called, without comments and layout; ``None`` where there are none."""
     found = [own for text in texts for part in re.split("[+=]", text)
              if (own := USERS_OWN.fullmatch(part))]
-    code = [ast.unparse(ast.parse(Path(own[1]).read_bytes())) for own in found]
+    code = [ast.unparse(ast.parse(read_bytes(own[1], MOST_CODE))) for own in found]
     return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
 
 
@@ -141,6 +145,9 @@ class TrunkSpec:
                        mask=FreezeMask.parse(mask))
         kind, _, rest = text.partition(":")
         if kind == "statistics":
+            if not rest:
+                raise ValueError(f"--model {text}: expected statistics:NAME, the name or path of "
+                                 "weights, as in statistics:minigpt-language")
             return cls(text, kind, rest)
         found = re.fullmatch(r"(random|mimetic)(?::([^@]+))?(?:@(.*))?", text)
         if found:

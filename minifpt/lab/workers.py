@@ -10,10 +10,13 @@ import os
 import re
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
+import zlib
 from concurrent.futures import (
+    FIRST_COMPLETED,
     BrokenExecutor,
     CancelledError,
     Future,
@@ -21,11 +24,14 @@ from concurrent.futures import (
     as_completed,
     wait,
 )
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import cache
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
+import numpy as np
+import scipy
 from tqdm import tqdm
 
 from .. import __version__
@@ -33,6 +39,7 @@ from ..files import one_line
 from ..machine import one_core
 
 PATIENCE = 10                                             # seconds to wait for a cluster's answer
+NO_WORKER = 60                                            # seconds to wait when no worker is left
 
 
 def perform(jobs, folder, bar, processes=1, executor=None):
@@ -67,15 +74,16 @@ def perform(jobs, folder, bar, processes=1, executor=None):
             with no_interrupts():                         # for the processes that start here
                 for job, known in zip(jobs, finished, strict=True):
                     job = replace(job, out=job.out.absolute())
-                    futures[workers.submit(work if executor else pool_work, job, sign)] = known
-            for done in as_completed(futures):
+                    futures[workers.submit(work if executor else pool_work, job, sign,
+                                           identity())] = known
+            for done in as_they_end(futures, executor):
                 if done.result() is None:                 # raises what the run raised
                     raise KeyboardInterrupt
                 bar.update(not futures[done])
             return [future.result() for future in futures]
         except BaseException as e:                        # the other runs stop
             sign.unlink(missing_ok=True)
-            wait(futures)
+            executor.wait(futures) if isinstance(executor, Cluster) else wait(futures)
             if isinstance(e, KeyboardInterrupt):
                 raise KeyboardInterrupt(stopped) from None
             if isinstance(e, BrokenExecutor):
@@ -84,19 +92,50 @@ def perform(jobs, folder, bar, processes=1, executor=None):
             raise
 
 
+def as_they_end(futures, executor):
+    """Yield each future once it is done.  Raises ``ConnectionError`` when a :class:`Cluster` has
+    had no worker for ``NO_WORKER`` seconds."""
+    if not isinstance(executor, Cluster):
+        yield from as_completed(futures)
+        return
+    left = {*futures}
+    while left:
+        done, left = wait(left, 1, FIRST_COMPLETED)
+        yield from done
+        if not done:
+            executor.check()
+
+
 @contextmanager
 def running(folder):
-    """The path of a new file in the folder; it is there as long as the grid goes on."""
+    """The path of a new file in the folder; it is there as long as the grid goes on.  This process
+    holds a lock on it.  Files that nobody holds are of processes that were killed: they go."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".running-", dir=folder)
-    os.close(handle)
+    hold(handle)
+    for left in folder.glob(".running-*"):
+        with suppress(OSError), open(left, "rb") as f:
+            if left != Path(name) and hold(f.fileno()):
+                left.unlink()
     try:
         yield Path(name)
     finally:
+        os.close(handle)
         Path(name).unlink(missing_ok=True)
         if made and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def hold(handle):
+    """Lock an open file for this process; whether that succeeds.  Windows and some network file
+    systems have no such lock."""
+    try:
+        import fcntl
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 class Stop:
@@ -115,8 +154,12 @@ class Stop:
 KEPT = {}                                                 # a grid's file -> its tasks, already read
 
 
-def work(job, sign):
-    """One run, in another thread, process or machine; None where it was stopped."""
+def work(job, sign, expected):
+    """One run, in another thread, process or machine; None where it was stopped.  ``expected`` is
+    the :func:`identity` of the process that asks for it."""
+    if other := difference(identity(), expected):         # of a worker that came later
+        raise ConnectionError(f"the worker on {socket.gethostname()}, process {os.getpid()}, has "
+                              f"{other}: {SAME}")
     if not sign.exists():
         raise FileNotFoundError(f"{socket.gethostname()} does not see {sign.parent}: expected a "
                                 "folder that all machines of the cluster share")
@@ -141,10 +184,10 @@ def pool(processes, sign):
 BUSY = threading.Lock()
 
 
-def pool_work(job, sign):
+def pool_work(job, sign, expected):
     """As :func:`work`, in a process of :func:`pool`."""
     with BUSY:
-        return work(job, sign)
+        return work(job, sign, expected)
 
 
 def follow_parent(sign):
@@ -204,9 +247,63 @@ def one_blas_thread():
 # ------------------------------------------------------------------------------ Dask
 
 
-def version():
-    """Which minifpt runs here."""
-    return __version__
+SAME = "expected the same on all machines; install it there and restart the worker"
+
+
+@cache
+def identity():
+    """Return what the results of a run depend on besides its settings, {what: a text}.  The first
+    call reads the package's source; a process that goes on keeps what it found."""
+    crc, package = 0, Path(__file__).resolve().parents[1]
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix().encode()
+        crc = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), zlib.crc32(name, crc))
+    return {"minifpt": __version__, "NumPy": np.__version__, "SciPy": scipy.__version__,
+            "minifpt's source with CRC": f"{crc:08x}"}
+
+
+def difference(theirs, ours):
+    """Return in what another process's :func:`identity` differs from ours, or ``""``."""
+    if not isinstance(theirs, dict):                      # an error
+        return f"no minifpt {ours['minifpt']} ({one_line(theirs)})"
+    return " and ".join(f"{what} {theirs.get(what)}, not {value}" for what, value in ours.items()
+                        if theirs.get(what) != value)
+
+
+class Cluster:
+    """An executor that runs on a Dask cluster, and knows whether that has workers."""
+
+    def __init__(self, client, address):
+        self.client, self.address, self.since = client, address, None
+        self.executor = client.get_executor()
+
+    def submit(self, function, *args):
+        """A ``concurrent.futures.Future`` of a call."""
+        return self.executor.submit(function, *args)
+
+    def count(self):
+        """How many workers there are."""
+        return len(answer(self.client.nthreads))
+
+    def check(self):
+        """Say so when no worker is left.  Raises ``ConnectionError`` where that lasts."""
+        if self.count():
+            self.since = None
+        elif self.since is None:
+            self.since = time.monotonic()
+            tqdm.write(f"minifpt: --dask {self.address}: no worker is left; waiting up to "
+                       f"{NO_WORKER} s for one", file=sys.stderr)
+        elif time.monotonic() - self.since > NO_WORKER:
+            raise ConnectionError(f"--dask {self.address}: no worker came within {NO_WORKER} s: "
+                                  "start some, and the same command goes on")
+
+    def wait(self, futures):
+        """Wait until runs that were told to stop have done so, as long as there are workers, and
+        no longer than ``PATIENCE`` seconds."""
+        end = time.monotonic() + PATIENCE
+        with suppress(Exception):                         # the scheduler is gone
+            while wait(futures, 0.5).not_done and time.monotonic() < end and self.count():
+                pass
 
 
 def answer(ask):
@@ -229,8 +326,8 @@ def cluster(address):
     the address None.
 
     What goes wrong with the cluster is a ``ConnectionError`` of one line: the package is not
-    installed, nobody answers, the scheduler or a worker lacks minifpt, a worker dies again and
-    again.
+    installed, nobody answers, the scheduler or a worker lacks minifpt, a worker has another
+    version of it, a worker dies again and again, no worker is left.
     """
     if address is None:
         yield None
@@ -259,12 +356,16 @@ def cluster(address):
             except TimeoutError:
                 raise ConnectionError(f"--dask {address}: this scheduler has no worker") from None
             try:
-                client.run_on_scheduler(version)
-                client.run(version)
+                client.run_on_scheduler(identity)
+                answers = client.run(identity, on_error="return")
             except Exception as e:                        # it cannot even read the question
                 raise ConnectionError(f"--dask {address}: expected minifpt where the scheduler and "
                                       f"each worker run ({one_line(e)})") from None
-            yield client.get_executor()
+            for worker, theirs in answers.items():
+                if other := difference(theirs, identity()):
+                    raise ConnectionError(f"--dask {address}: the worker {worker} has {other}: "
+                                          f"{SAME}")
+            yield Cluster(client, address)
     except (distributed.KilledWorker, CancelledError, RuntimeError, ImportError) as e:
         raise ConnectionError(f"--dask {address}: the cluster failed ({one_line(e)}); mend it, and "
                               "the same command goes on") from None

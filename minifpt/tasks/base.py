@@ -1,11 +1,14 @@
 """What a task is, and what the built-in ones share."""
 
+import re
 from typing import Any, Protocol
 
 import numpy as np
 
 from .. import functional as F
-from ..checks import array, generator, whole
+from ..checks import array, brief, generator, whole
+
+FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name is that of its folder
 
 
 class Task(Protocol):
@@ -53,6 +56,40 @@ def check_task(task, name):
         if not hasattr(task, part):
             raise ValueError(f"{name} is no task: it has no '{part}' (see minifpt.tasks.Task; "
                              "minifpt.tasks.get makes one by its name)")
+    if not isinstance(task.name, str) or not FILE_NAME.fullmatch(task.name):
+        raise ValueError(f"{name}: the task's name is {brief(task.name)}, expected one that a "
+                         "folder can have: at most 60 letters, digits, spaces and -_.,+=()")
+    for part in ("input_dim", "tokens", "output_dim", "output_tokens"):
+        whole(f"{name}: the task", part, getattr(task, part))
+
+
+def draw(task, rng, size, split):
+    """Return ``task.batch(rng, size, split)``, checked to be ``size`` examples."""
+    pair = task.batch(rng, size, split)
+    check_examples(task, pair, "batch")
+    if len(pair[0]) != size:
+        raise ValueError(f"train: {task.name}: batch was asked for {size} examples of '{split}' "
+                         f"and returned {len(pair[0])}")
+    return pair
+
+
+def check_examples(task, pair, method):
+    """Raise a ``ValueError`` of one line for what is no pair of x and y of equal length."""
+    if not (isinstance(pair, (tuple, list)) and len(pair) == 2
+            and all(isinstance(a, np.ndarray) and a.size for a in pair)):
+        raise ValueError(f"train: {task.name}: {method} must return x and y, two arrays that are "
+                         "not empty")
+    x, y = pair
+    if x.shape[:1] != y.shape[:1]:
+        raise ValueError(f"train: {task.name}: {method} returned x of shape {x.shape} and y of "
+                         f"shape {y.shape}, expected as many examples in both")
+
+
+def check_accuracy(task, value):
+    """Raise a ``ValueError`` of one line for an accuracy that is no number in 0 ... 1."""
+    if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
+        raise ValueError(f"train: {task.name}: accuracy must return a number from 0 to 1, "
+                         f"got {brief(value)}")
 
 
 # What a run takes unless the task says otherwise.  The paper's are batch 4, a constant 1e-3 and
@@ -106,15 +143,26 @@ class Choices:
         return float(loss), F.cross_entropy_backward(1.0, cache).reshape(logits.shape)
 
     def accuracy(self, logits, y):
-        """The share of right choices, a float in 0 ... 1; shapes as in :meth:`loss`."""
-        return float((self.choices(logits, y).argmax(axis=-1) == y).mean())
+        """The share of right choices, a float in 0 ... 1; shapes as in :meth:`loss`.  It is NaN
+        where a logit is NaN, as the loss is."""
+        return float(self.right(logits, y).mean())
+
+    def right(self, logits, y):
+        """1 for each choice of ``logits`` that is right and 0 for a wrong one, of the shape of y;
+        NaN where a logit is NaN."""
+        logits = self.choices(logits, y)
+        return np.where(np.isnan(logits.max(axis=-1)), np.nan, logits.argmax(axis=-1) == y)
 
     def choices(self, logits, y):
         """logits (B, output_tokens, output_dim) -> (*y.shape, classes)."""
         array(self.name, "logits", logits, "f")
         array(self.name, "y", y, "iu")
-        want = (len(y), self.output_tokens, self.output_dim)
-        if logits.shape != want or y.size * self.classes != logits.size:
-            raise ValueError(f"{self.name}: logits {logits.shape} and y {y.shape}, "
-                             f"expected logits {want}")
+        want = (len(logits), self.output_tokens, self.output_dim)
+        if logits.shape != want:
+            raise ValueError(f"{self.name}: logits have shape {logits.shape}, expected {want}")
+        if len(y) != len(logits) or y.size * self.classes != logits.size:
+            k = self.output_dim // self.classes           # choices at each token
+            raise ValueError(f"{self.name}: y has shape {y.shape}, expected "
+                             f"{want[:2] if k == 1 else (*want[:2], k)}: logits of shape {want} "
+                             f"choose among {self.classes} classes")
         return logits.reshape(*y.shape, self.classes)

@@ -35,7 +35,7 @@ class Formal(Choices):
 
     def accuracy(self, logits, y):
         """The share of right choices among the symbols that the rule determines."""
-        right = self.choices(logits, y).argmax(axis=-1) == y
+        right = self.right(logits, y)
         return float(right[self.determined(y)].mean())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import functional as F
 from ..checks import whole
-from ..files import weights
+from ..files import MOST_TEXT, read_bytes, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
 
@@ -115,7 +115,7 @@ class Typos(Choices):
 
     def accuracy(self, logits, y):
         """The mean of the share found among the replaced and of that among the kept."""
-        right = self.choices(logits, y).argmax(axis=-1) == y
+        right = self.right(logits, y)
         return float(np.mean([right[y == k].mean() for k in (0, 1) if (y == k).any()]))
 
 
@@ -163,7 +163,7 @@ class Masked(Text):
 
     def accuracy(self, logits, y):
         """The share of right choices among the chosen bytes."""
-        return float((self.choices(logits, y).argmax(axis=-1) == y)[y >= 0].mean())
+        return float(self.right(logits, y)[y >= 0].mean())
 
 
 def text_files(files):
@@ -185,9 +185,10 @@ def read_book(path):
 
     That is what stands between the lines ``*** START OF ...`` and ``*** END OF ...``, or all
     of it without such a line.  Lines end with ``\\n``; typographic quotes, dashes and dots
-    become ASCII.  A file that is not UTF-8 is read as Latin-1.
+    become ASCII.  A file that is not UTF-8 is read as Latin-1.  It is a
+    regular file of at most 1 GiB.
     """
-    raw = Path(path).read_bytes().replace(b"\r\n", b"\n")
+    raw = read_bytes(path, MOST_TEXT).replace(b"\r\n", b"\n")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
