@@ -3,12 +3,14 @@ stops them, and that they go on."""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from minifpt.lab import compare, workers
 
 MODEL = "random:1x2x8"
 SMALL = {"steps": 4, "batch_size": 2}
+ROOT = Path(__file__).resolve().parent.parent
 HUGE = 1e38                                               # a learning rate
 
 
@@ -517,6 +520,156 @@ def test_ctrl_c_with_dask(dask, serial, tmp_path):
     stopped(command, out)
     assert client.run(os.getpid) == before                # the workers live
     goes_on(out, serial)
+
+
+def dask_worker(address, package=ROOT):
+    """A Dask worker without a nanny, which would start it again, that runs this package."""
+    distributed = pytest.importorskip("distributed")
+    code = ("import sys; from distributed.cli.dask_worker import main; sys.exit(main())")
+    return subprocess.Popen(
+        [sys.executable, "-c", code, address, "--no-nanny", "--nthreads", "1", "--no-dashboard"],
+        env=os.environ | {"PYTHONPATH": str(package)}, cwd=package, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL), distributed
+
+
+@pytest.fixture
+def scheduler():
+    """The address of a Dask scheduler without workers."""
+    distributed = pytest.importorskip("distributed",
+                                      reason="the package distributed is not installed")
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.mark.slow
+@needs_sessions
+def test_a_dask_worker_of_another_version_is_refused(scheduler, tmp_path):
+    """The same version by its number, with another Adam: at the start, and when it comes later."""
+    shutil.copytree(ROOT / "minifpt", tmp_path / "minifpt", ignore=shutil.ignore_patterns("*.pyc"))
+    optim = tmp_path / "minifpt" / "optim.py"
+    text = optim.read_text(encoding="utf-8")
+    assert "0.999" in text
+    optim.write_text(text.replace("0.999", "0.9"), encoding="utf-8")
+    other, distributed = dask_worker(scheduler, tmp_path)
+    good = None
+    try:
+        with distributed.Client(scheduler) as client:
+            client.wait_for_workers(1)
+            refused = "the worker tcp://[^ ]* has minifpt's source with CRC [0-9a-f]{8}, not "
+            with pytest.raises(ConnectionError, match=refused), workers.cluster(scheduler):
+                pass
+            os.killpg(other.pid, signal.SIGKILL)
+            until(lambda: not client.nthreads())
+            good, _ = dask_worker(scheduler)
+            client.wait_for_workers(1)
+            with (pytest.raises(ConnectionError, match="the worker on .*, process .*has minifpt's"),
+                  workers.cluster(scheduler) as executor):
+                other, _ = dask_worker(scheduler, tmp_path)
+                client.wait_for_workers(2)
+                grid(tmp_path / "g", seeds=range(4), executor=executor,
+                     options={"steps": 100_000, "batch_size": 2})
+    finally:
+        for process in filter(None, (good, other)):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+@needs_sessions
+def test_the_client_ends_when_no_dask_worker_is_left(scheduler, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "NO_WORKER", 2)
+    process, distributed = dask_worker(scheduler)
+    with distributed.Client(scheduler) as client:
+        client.wait_for_workers(1)
+
+        def kill():
+            until(lambda: begun(tmp_path / "g") == 1)
+            os.killpg(process.pid, signal.SIGKILL)
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with (pytest.raises(ConnectionError, match="no worker came within 2 s: start some, and the "
+                                                   "same command goes on$"),
+              workers.cluster(scheduler) as executor):
+            grid(tmp_path / "g", executor=executor, options={"steps": 100_000, "batch_size": 2})
+        thread.join()
+        process.wait()
+    assert "no worker is left; waiting up to 2 s for one" in capsys.readouterr().err
+    assert not [*(tmp_path / "g").glob(".*")]
+
+
+@pytest.mark.slow
+@needs_sessions
+def test_the_first_ctrl_c_ends_a_client_without_workers(scheduler, tmp_path):
+    process, distributed = dask_worker(scheduler)
+    with distributed.Client(scheduler) as client:
+        client.wait_for_workers(1)
+        command = start(tmp_path / "g", "--dask", scheduler, steps=100_000)
+        until(lambda: begun(tmp_path / "g") == 1)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        until(lambda: not client.nthreads())
+        command.send_signal(signal.SIGINT)                # once
+        _, err = command.communicate(timeout=30)
+    assert command.returncode == 130 and "stopped, go on from" in err
+
+
+class FakeClient:
+    """As many workers as it is told."""
+
+    def __init__(self):
+        self.there = {}
+
+    def nthreads(self):
+        return self.there
+
+    def get_executor(self):
+        return None
+
+
+def test_a_worker_that_comes_back_in_time_is_waited_for(monkeypatch, capsys):
+    client = FakeClient()
+    cluster = workers.Cluster(client, "tcp://x:1")
+    cluster.check()
+    cluster.check()                                       # says so once
+    assert capsys.readouterr().err.count("no worker is left") == 1
+    client.there = {"tcp://y:2": 1}
+    cluster.check()
+    client.there = {}
+    cluster.check()
+    monkeypatch.setattr(workers, "NO_WORKER", -1)
+    with pytest.raises(ConnectionError, match="tcp://x:1: no worker came within -1 s"):
+        cluster.check()
+
+
+@pytest.mark.parametrize("what", ["minifpt", "NumPy", "minifpt's source with CRC"])
+def test_a_run_refuses_a_process_of_another_version(what, tmp_path):
+    ours = workers.identity()
+    assert workers.difference(ours, ours) == ""
+    expected = ours | {what: "another"}
+    with pytest.raises(ConnectionError, match=f"has {what} .*, not another: expected the same"):
+        workers.work(None, tmp_path, expected)
+    assert "AttributeError: no identity" in workers.difference(AttributeError("no identity"), ours)
+
+
+def test_a_machine_with_other_files_under_the_same_paths_is_refused(tmp_path, monkeypatch):
+    """Another process reads other data, or another own.py, than the one that asks."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    made = compare.make_task("own.py:Task")
+    asked = compare.inputs(made, "own.py:Task", "own.py:trunk")
+    job = compare.Job("own.py:Task", {}, "own.py:trunk", 0, tmp_path / "r",
+                      SMALL | {"lr": 1e-3, "freeze": "fpt", "dropout": 0.0}, inputs=asked)
+    assert job()[-1]["step"] == 4
+    for what in asked:
+        with pytest.raises(ValueError, match=f"has other {what} for own.py:Task and own.py:trunk"):
+            replace(job, out=tmp_path / "s", inputs=asked | {what: "another"})()
+    Path("own.py").write_text(OWN.replace("n_head=1", "n_head=2"))
+    with pytest.raises(ValueError, match="has other code in files of your own for own.py:Task"):
+        replace(job, out=tmp_path / "s")()
+    assert not (tmp_path / "s").exists()
+    weights = compare.inputs(tasks.get("bit-xor"), "bit-xor", "minigpt-bits")
+    assert weights["weights"] == compare.inputs(
+        tasks.get("bit-xor"), "bit-xor", "statistics:minigpt-bits")["weights"]
 
 
 @pytest.mark.slow

@@ -98,10 +98,9 @@ def regular(path, or_folder=False):
 def read_bytes(path, most):
     """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
     with open(regular(path), "rb") as f:
-        # What /proc holds has the size 0, and a text may grow meanwhile.
-        most = min(most, os.fstat(f.fileno()).st_size + (1 << 20))
-        raw = f.read(most + 1)
-    if len(raw) > most:
+        size = os.fstat(f.fileno()).st_size               # 0 of what /proc holds
+        raw = f.read(min(most, size + (1 << 20)) + 1) if size <= most else b""
+    if size > most or len(raw) > min(most, size + (1 << 20)):
         raise ValueError(f"{path}: has more than {most:,} bytes, the most that is read of it")
     return raw
 

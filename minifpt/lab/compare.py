@@ -9,6 +9,7 @@ import csv
 import inspect
 import itertools
 import re
+import socket
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..checks import whole
 from ..files import csv_text, regular, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
-from ..training import Diverged, first_look, train
+from ..training import Diverged, fingerprint, first_look, train
 from .trunks import USERS_OWN, TrunkSpec, build, code_crc, load_object
 from .users import users_code
 from .workers import perform
@@ -92,9 +93,20 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
 
 
+def inputs(task, source, model):
+    """CRC-32 of what a run depends on that is in files: {what: text}."""
+    spec = TrunkSpec.parse(model)
+    crcs = {"code in files of your own": code_crc(source, spec.text), "data": fingerprint(task)}
+    if spec.kind in ("weights", "statistics"):
+        trunk = TrunkSpec.parse(spec.name or spec.text).make()
+        crcs["weights"] = crc(p.data for _, p in trunk.named_parameters())
+    return crcs
+
+
 @dataclass(frozen=True)
 class Job:
-    """One run of a grid, in words that another process understands."""
+    """One run of a grid, in words that another process understands.  ``inputs`` are those of the
+    process that asks for it: another machine may have other files under the same paths."""
 
     task: str
     task_options: dict
@@ -103,6 +115,7 @@ class Job:
     out: Path
     settings: dict
     validation: bool = False
+    inputs: dict = field(default_factory=dict)
 
     def __call__(self, progress=False, stop=None, kept=None):
         """The run's :class:`minifpt.History`.  One that has come to its end is read, and checked
@@ -116,6 +129,11 @@ class Job:
         """
         with users_code():
             task = self.made({} if kept is None else kept)
+            here = inputs(task, self.task, self.model) if self.inputs else {}
+        for what, value in self.inputs.items():
+            if here[what] != value:
+                raise ValueError(f"{self.out}: {socket.gethostname()} has other {what} for "
+                                 f"{self.task} and {self.model} than the machine that asks")
         task = Validation(task) if self.validation else task
         resume = (self.out / "config.json").exists()
         try:
@@ -286,8 +304,11 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     if "choice" in folders.values():
         raise ValueError("compare: a task is called choice, as is the folder of what is tried")
     # Missing data or weights, and a trunk that does not fit, show before the first run.
-    for task, arm in itertools.product(made, arms):
+    read = {}
+    for (column, task), arm in itertools.product(zip(columns, made, strict=True), arms):
         first_look(build(task, arm.model, arm.freeze), task)
+        if executor:
+            read[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.
     labels = [arm.called() for arm in arms]
     labels = [x if labels.count(x) == 1 else f"{arm.model}, {arm.freeze}" if arm.freeze != "fpt"
@@ -305,7 +326,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
                 if rates:
                     folder /= f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
                 queue += [Job(column.task, column.options, arm.model, seed, folder / str(seed),
-                              settings | {"lr": rate}, choice) for seed in seeds]
+                              settings | {"lr": rate}, choice, read.get((id(task), arm), {}))
+                          for seed in seeds]
                 places += [of.setdefault(rate, [])] * len(seeds)
         for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
                                       strict=True):

@@ -45,7 +45,7 @@ def message(error):
     if isinstance(error, SystemExit):
         return "it ends the program, by sys.exit() or quit(): let it raise a ValueError instead"
     try:
-        text = " ".join(str(error).split())
+        text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     except Exception:                                     # its class is the user's own, too
         text = ""
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

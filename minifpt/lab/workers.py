@@ -265,7 +265,7 @@ def identity():
 def difference(theirs, ours):
     """Return in what another process's :func:`identity` differs from ours, or ``""``."""
     if not isinstance(theirs, dict):                      # an error
-        return f"no minifpt {ours['minifpt']} ({one_line(theirs)})"
+        return f"none of this version, minifpt {ours['minifpt']} ({one_line(theirs)})"
     return " and ".join(f"{what} {theirs.get(what)}, not {value}" for what, value in ours.items()
                         if theirs.get(what) != value)
 
