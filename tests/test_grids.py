@@ -479,7 +479,7 @@ def dask():
     """The address of a cluster of two processes, and a client of it."""
     distributed = pytest.importorskip("distributed",
                                       reason="the package distributed is not installed")
-    with (distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with (distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
           as cluster, distributed.Client(cluster) as client):
         yield cluster.scheduler_address, client
 
@@ -537,7 +537,7 @@ def scheduler():
     """The address of a Dask scheduler without workers."""
     distributed = pytest.importorskip("distributed",
                                       reason="the package distributed is not installed")
-    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         yield cluster.scheduler_address
 
 
@@ -558,7 +558,8 @@ def test_a_dask_worker_of_another_version_is_refused(scheduler, tmp_path):
             refused = "the worker tcp://[^ ]* has minifpt's source with CRC [0-9a-f]{8}, not "
             with pytest.raises(ConnectionError, match=refused), workers.cluster(scheduler):
                 pass
-            os.killpg(other.pid, signal.SIGKILL)
+            other.kill()
+            other.wait()
             until(lambda: not client.nthreads())
             good, _ = dask_worker(scheduler)
             client.wait_for_workers(1)

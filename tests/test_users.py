@@ -1,0 +1,323 @@
+"""Files that a user names: errors of a task or trunk of their own, endless files, leftovers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minifpt import cli, tasks
+from minifpt.files import read_bytes, runs, write_beside
+from minifpt.lab import compare, workers
+from minifpt.lab.trunks import TrunkSpec
+
+TASK = """
+import sys
+from minifpt.tasks import BitXOR
+class Task(BitXOR):
+    name = "mine"
+    defaults = {"steps": 2, "batch_size": 2}
+    def __init__(self):
+        super().__init__(2)
+        {init}
+    def draw(self, rng, size, split):
+        {draw}
+        return super().draw(rng, size, split)
+    def accuracy(self, logits, y):
+        {accuracy}
+        return super().accuracy(logits, y)
+"""
+TRUNK = """
+import sys
+import minifpt
+class Trunk(minifpt.GPT2):
+    def __init__(self):
+        super().__init__(minifpt.GPT2Config(1, 1, 8, 16, 4, 0.0))
+    def forward(self, x, train=False, rng=None):
+        {forward}
+        return super().forward(x, train, rng)
+    def backward(self, dy, cache):
+        {backward}
+        return super().backward(dy, cache)
+"""
+SMALL = "random:1x2x8"
+NO_PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text, **lines):
+    """Write own.py, with ``pass`` where no line is given; the number of the given line."""
+    for name in ("init", "draw", "accuracy", "forward", "backward"):
+        text = text.replace("{" + name + "}", lines.get(name, "pass"))
+    Path("own.py").write_text(text)
+    return 1 + next((i for i, line in enumerate(text.split("\n"))
+                     if line.strip() in lines.values()), -1)
+
+
+@pytest.fixture
+def fails(capsys):
+    """Runs a command that has to fail with one line, which it gives."""
+    def run(*argv):
+        assert cli.main(argv) == 2
+        err = capsys.readouterr().err.replace("\r", "\n")
+        lines = [line for line in err.split("\n") if line.startswith("minifpt")]
+        assert len(lines) == 1 and "Traceback" not in err, err
+        return lines[0]
+    return run
+
+
+# -------------------------------------------------- errors in a user's own file
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "quit()", "raise SystemExit"])
+@pytest.mark.parametrize("where, method", [
+    ("init", "Task.__init__"), ("draw", "Task.draw"), ("accuracy", "Task.accuracy"),
+    ("forward", "Trunk.forward"), ("backward", "Trunk.backward")])
+def test_an_exit_in_a_method_is_an_error(where, method, end, fails):
+    text, task, model = (TASK, "own.py:Task", SMALL) if method.startswith("Task") else (
+        TRUNK, "bit-xor", "own.py:Trunk")
+    line = write(text, **{where: end})
+    for command in (["train", task, "--model", model, "--steps", 2],
+                    ["compare", task, "--models", model, "--steps", 2, "--seeds", 1]):
+        assert fails(*command) == (
+            f"minifpt: own.py, line {line}, in {method}: it ends the program, by sys.exit() or "
+            "quit(): let it raise a ValueError instead")
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "summary", "plan", "steps"])
+@pytest.mark.parametrize("option", ["--task", "--model"])
+def test_an_exit_at_import_is_an_error(command, option, fails):
+    Path("own.py").write_text("import sys\nsys.exit()\n")
+    option = "--models" if (command, option) == ("compare", "--model") else option
+    rest = [] if option == "--task" else ["bit-xor"]
+    assert "own.py, line 2: it ends the program" in fails(command, *rest, option, "own.py:X")
+
+
+@pytest.mark.parametrize("statement, message", [
+    ("1 / 0", "ZeroDivisionError: division by zero"),
+    ("[][1]", "IndexError: list index out of range"),
+    ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+    ("raise type('Mine', (Exception,), {'__str__': lambda e: 1 / 0})()", "Mine"),
+    ("raise type('Base', (BaseException,), {})('odd')", "Base: odd"),
+    ("assert False", "AssertionError"),
+    ("raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space")])
+@pytest.mark.parametrize("where, method", [("draw", "Task.draw"), ("accuracy", "Task.accuracy")])
+def test_an_error_in_a_method_is_one_line_with_its_place(where, method, statement, message, fails):
+    line = write(TASK, **{where: statement})
+    said = fails("train", "own.py:Task", "--model", SMALL)
+    assert said.startswith(f"minifpt: own.py, line {line}, in {method}: {message}")
+
+
+def test_an_error_of_a_user_s_class_comes_from_another_process(fails):
+    """One that this process cannot read back."""
+    write(TASK, accuracy="self.fail()")
+    Path("own.py").write_text(Path("own.py").read_text().replace("class Task", """
+class Mine(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+class Task""").replace("    def draw", f"""
+    def fail(self):
+        if __import__("os").getpid() != {os.getpid()}:
+            raise Mine("not here", 2)
+    def draw"""))
+    said = fails("compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--jobs", 2)
+    assert said.endswith("in Task.fail: Mine: not here")
+
+
+@pytest.mark.parametrize("place", [["--traceback", "train"], ["train", "--traceback"]])
+def test_traceback_shows_the_traceback(place, capsys):
+    write(TASK, draw="1 / 0")
+    assert cli.main([*place, "own.py:Task", "--model", SMALL]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err and "ZeroDivisionError" in err
+    assert err.split("\n")[-2].startswith("minifpt: own.py, line")
+
+
+@pytest.mark.parametrize("text, message", [
+    ("def Trunk(:\n", "own.py, line 1: SyntaxError: "),
+    ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
+def test_a_file_that_is_no_python_is_named(text, message, fails):
+    Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert message in fails("summary", "--model", "own.py:Trunk")
+
+
+@pytest.mark.parametrize("forward", ["return x", "return None", "return [[1]], None",
+                                     "return 3, 4", "return x[0], x", "return 'ab', None",
+                                     "return super().forward(x)[1]"])
+def test_what_a_trunk_must_not_return_is_one_line(forward, fails):
+    write(TRUNK, forward=forward)
+    fails("train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2)
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden", "", "a\nb", "x" * 61, None, 3,
+                                  "a\\b", "/tmp/x", "a:b", "*"])
+def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path):
+    write(TASK.replace('"mine"', repr(name)))
+    before = {*tmp_path.parent.rglob("*")}
+    said = fails("train", "own.py:Task", "--model", SMALL)
+    assert "the task's name is" in said and "expected one that a folder can have" in said
+    assert {*tmp_path.parent.rglob("*")} == before
+
+
+def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
+    write(TASK.replace('"mine"', "'Übung 1, (новая)'"))
+    assert cli.main(["train", "own.py:Task", "--model", SMALL]) == 0
+    assert Path("runs/Übung 1, (новая)/checkpoint.npz").exists()
+
+
+# ------------------------------------------------------------------ endless files
+
+
+@NO_PIPES
+@pytest.mark.parametrize("source", ["language", "masked"])
+@pytest.mark.parametrize("text", ["/dev/zero", "pipe", "folder"])
+def test_pretrain_reads_no_device_and_no_pipe(source, text, fails):
+    if text != "/dev/zero":
+        Path("folder").mkdir()
+        os.mkfifo("pipe" if text == "pipe" else "folder/pipe.txt")
+    said = fails("pretrain", source, "--text", text, "--steps", 1)
+    assert "expected a regular file, it is a pipe, a device or a socket" in said
+    assert not [*Path().glob("minigpt*")]
+
+
+@NO_PIPES
+@pytest.mark.parametrize("file", ["config.json", "metrics.csv", "checkpoint.npz"])
+def test_resume_reads_no_pipe(file, fails, capsys):
+    command = ["train", "bit-xor", "--model", SMALL, "--steps", 2, "--out", "run"]
+    assert cli.main(command) == 0
+    capsys.readouterr()
+    Path("run", file).unlink()
+    os.mkfifo(f"run/{file}")
+    commands = [["report", "run"], ["compare", "run"], ["steps", "run"], ["attention", "run"]]
+    if file != "metrics.csv":                             # which resume does not read
+        commands.append([*command, "--resume"])
+    for argv in commands:
+        if file == "metrics.csv" and argv[0] in ("steps", "attention") or (
+                file == "checkpoint.npz" and argv[0] == "compare"):
+            continue                                      # they do not read it
+        fails(*argv)
+
+
+@NO_PIPES
+@pytest.mark.parametrize("argv", [
+    ["train", "pipe.py:Task"], ["train", "bit-xor", "--model", "pipe.py:Trunk"],
+    ["summary", "--model", "pipe.npz"], ["summary", "--model", "statistics:pipe.npz"],
+    ["summary", "--model", "folder"], ["generate", "--model", "folder"],
+    ["generate", "--model", "folder/model.safetensors"], ["perplexity", "pipe.txt"],
+    ["convert", "folder"], ["train", "listops", "--files", "folder"], ["check", "pipe.py"],
+    ["train", "bit-xor", "--functional", "pipe.py"], ["train", "text", "--files", "pipe.txt"],
+    ["train", "mnist", "--data", "folder"], ["report", "folder"], ["compare", "folder"]])
+def test_no_command_waits_for_a_pipe(argv, fails):
+    Path("folder").mkdir()
+    for name in ("pipe.py", "pipe.npz", "pipe.txt", "folder/config.json", "folder/merges.txt",
+                 "folder/basic_train.tsv", "folder/train-images-idx3-ubyte.gz"):
+        os.mkfifo(name)
+    Path("folder/model.safetensors").write_bytes(b"no tensors")
+    fails(*argv)
+
+
+def test_more_bytes_than_the_limit_are_not_read(tmp_path, monkeypatch, fails):
+    (tmp_path / "a.txt").write_bytes(b"x" * 4000)
+    assert read_bytes(tmp_path / "a.txt", 4000) == b"x" * 4000
+    with pytest.raises(ValueError, match="a.txt: has more than 3,999 bytes, the most that is read"):
+        read_bytes(tmp_path / "a.txt", 3999)
+    with open(tmp_path / "long.txt", "wb") as f:          # takes no room on the disk
+        f.truncate((1 << 30) + 1)
+    assert "has more than 1,073,741,824 bytes" in fails("train", "text", "--files", "long.txt")
+
+
+def test_no_device_is_replaced_by_an_output(tmp_path):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no pipes on this system")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe: expected a regular file"):
+        write_beside(tmp_path / "pipe", lambda f: f.write(b"x"))
+    assert (tmp_path / "pipe").is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+# ------------------------------------------------------------------------ leftovers
+
+
+def dead_process():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signals")
+def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
+    halves = [tmp_path / f".sweep.png.{dead_process()}", tmp_path / ".sweep.png.old",
+              tmp_path / f".sweep.png.{os.getppid()}", tmp_path / f".other.png.{dead_process()}"]
+    for path in halves:
+        path.write_bytes(b"half")
+    write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
+    assert [path.exists() for path in halves] == [False, True, True, True]
+
+
+def test_the_sign_of_a_killed_grid_is_removed_and_that_of_another_stays(tmp_path):
+    pytest.importorskip("fcntl")
+    (tmp_path / ".running-dead").write_bytes(b"")
+    with workers.running(tmp_path) as first:
+        assert not (tmp_path / ".running-dead").exists()
+        holder = subprocess.Popen(
+            [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\n"
+             "from minifpt.lab import workers\n"
+             "with workers.running(Path(sys.argv[1])) as sign:\n    print(sign, flush=True)\n"
+             "    sys.stdin.read()", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True)
+        other = Path(holder.stdout.readline().strip())
+        assert first.exists() and other.exists()
+        with workers.running(tmp_path) as third:
+            assert first.exists() and other.exists() and third.exists()
+        holder.kill()
+        holder.communicate()
+        assert other.exists()
+        with workers.running(tmp_path):
+            assert first.exists() and not other.exists()
+    assert not [*tmp_path.glob(".running-*")]
+
+
+def test_a_refused_seed_leaves_no_folder(tmp_path, capsys):
+    for seed in ("9" * 400, "1" + "0" * 18):
+        with pytest.raises(SystemExit) as error:
+            cli.main(["compare", "bit-xor", "--models", SMALL, "--first-seed", seed])
+        assert error.value.code == 2 and "whole number, at least 0 and below" in (
+            capsys.readouterr().err)
+    with pytest.raises(OSError, match="name too long"):
+        compare.grid(tmp_path / "g", ["bit-xor"], [SMALL], [int("9" * 400)], progress=False,
+                     options={"steps": 1})
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_cannot_be_made_leaves_none_of_its_parents(tmp_path):
+    with pytest.raises(OSError), runs.locked(tmp_path / "a" / "b" / ("x" * 300)):
+        pass
+    with runs.locked(tmp_path / "c" / "d"):
+        pass
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["statistics:", "statistics"])
+def test_statistics_of_nothing_says_what_is_missing(name, fails):
+    assert fails("summary", "--model", name) == (
+        f"minifpt: --model {name}: expected statistics:NAME, the name or path of weights, as in "
+        "statistics:minigpt-language")
+    with pytest.raises(ValueError, match="expected statistics:NAME"):
+        TrunkSpec.parse(name)
+
+
+def test_tasks_get_checks_the_numbers_of_a_task():
+    class Task(tasks.BitXOR):
+        def __init__(self, tokens):
+            super().__init__(2)
+            self.tokens = tokens
+    for tokens in (0, -1, 2.5, "5", None, True):
+        with pytest.raises(ValueError, match="own: the task: tokens must be a whole number"):
+            tasks.make(Task, "own", {"tokens": tokens})
