@@ -150,6 +150,10 @@ class FPT(Layer):
             dy = F.last_tokens_backward(dy, cache["last"])
         dx = self.trunk.backward(dy, cache["trunk"])
         if cache["input"] is not None:
+            C = self.trunk.config.n_embd
+            if not isinstance(dx, np.ndarray) or dx.ndim != 3 or dx.shape[2] != C:
+                raise ValueError("FPT: the trunk's backward must give the gradient of its input, "
+                                 f"an array (B, T, {C}), got {checks.brief(dx)}")
             self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
 
     def predict(self, x: np.ndarray) -> np.ndarray:

@@ -28,6 +28,8 @@ TEST_BATCH = 64                                           # examples in one forw
 class Diverged(ValueError):
     """The loss or a gradient is no longer finite."""
 
+    keeps_folder = True                                   # of a grid: it is not run again
+
 
 def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float = 1e-3,
           seed: int = 0, out: str | os.PathLike | None = None, *, resume: bool = False,
@@ -71,6 +73,9 @@ def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float =
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise ValueError(f"train: stop is {brief(stop)}, expected what has is_set(), such as a "
+                         "threading.Event")
     # Missing data, or a task that the model does not fit, show before anything is written.
     x, loss = first_look(model, task)
     if not (resume or math.isfinite(loss)):

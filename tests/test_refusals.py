@@ -664,6 +664,7 @@ class Own:
     ({"batch": lambda t, rng, size, split: (xor().batch(rng, size, split)[0],
                                             xor().batch(rng, size + 1, split)[1])},
      r"batch returned x of shape \(1, .*expected as many examples"),
+    ({"batch": lambda *a: (np.array(1.0), np.array(1))}, "batch must return x and y"),
     ({"accuracy": lambda *a: None}, "accuracy must return a number"),
     ({"accuracy": lambda *a: 1.5}, "accuracy must return a number from 0 to 1, got 1.5"),
     ({"accuracy": lambda *a: -0.1}, "accuracy must return a number from 0 to 1, got -0.1"),
@@ -674,6 +675,25 @@ def test_what_a_task_returns(tmp_path, changed, part):
     refused(f"train: own: {part}", minifpt.train, fpt(), type("Own", (Own,), changed)(),
             out=tmp_path / "run", **QUICK)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("stop", ["x", 1, print])
+def test_a_stop_that_cannot_be_asked(stop):
+    refused("train: stop is .*expected what has is_set", minifpt.train, fpt(), xor(), stop=stop,
+            **QUICK)
+
+
+@pytest.mark.parametrize("files", [3, [None], [3], {"a.txt": 1}])
+def test_files_that_are_no_paths(files):
+    refused("text: files is .*expected paths of text files", tasks.Text, files)
+
+
+@pytest.mark.parametrize("dx", [None, 3, np.zeros((2, 4, 1), np.float32)])
+def test_what_a_trunk_s_backward_returns(dx):
+    model = fpt()
+    y, cache = model.forward(np.zeros((2, 4, 1), np.float32))
+    model.trunk.backward = lambda dy, cache: dx
+    refused("FPT: the trunk's backward must give the gradient", model.backward, y, cache)
 
 
 def test_a_task_without_options_or_classes(tmp_path):

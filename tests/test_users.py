@@ -313,6 +313,21 @@ def test_statistics_of_nothing_says_what_is_missing(name, fails):
         TrunkSpec.parse(name)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_model_without_a_name_does_not_speak_of_the_folder(name, fails):
+    assert "expected a name or a path" in fails("summary", "--model", name)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_failed_leaves_no_folder_in_the_way_of_the_mended_file(jobs, fails, capsys):
+    write(TASK, draw="if size == 3: 1 / 0")
+    command = ["compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--batch-size", 3,
+               "--jobs", jobs, "--out", "g"]
+    assert "ZeroDivisionError" in fails(*command) and not Path("g").exists()
+    write(TASK)
+    assert cli.main(command) == 0
+
+
 def test_tasks_get_checks_the_numbers_of_a_task():
     class Task(tasks.BitXOR):
         def __init__(self, tokens):

@@ -97,9 +97,11 @@ def regular(path, or_folder=False):
 
 def read_bytes(path, most):
     """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
-    with open(regular(path), "rb") as f:
+    # Some files in /proc look regular and let a reader wait, unless it asks not to.
+    with open(regular(path), "rb", opener=lambda name, flags: os.open(
+            name, flags | getattr(os, "O_NONBLOCK", 0))) as f:
         size = os.fstat(f.fileno()).st_size               # 0 of what /proc holds
-        raw = f.read(min(most, size + (1 << 20)) + 1) if size <= most else b""
+        raw = (f.read(min(most, size + (1 << 20)) + 1) or b"") if size <= most else b""
     if size > most or len(raw) > min(most, size + (1 << 20)):
         raise ValueError(f"{path}: has more than {most:,} bytes, the most that is read of it")
     return raw
@@ -116,9 +118,11 @@ def read_text(path, most=MOST_TEXT):
 def read_json(path):
     """The JSON object in a file, as a dict."""
     try:
-        raw = json.loads(read_bytes(path, MOST_JSON).decode("utf-8"))
+        raw = read_bytes(path, MOST_JSON)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file") from None
+    try:
+        raw = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as e:
         raise ValueError(f"{path}: not JSON ({one_line(e)})") from None
     if not isinstance(raw, dict):

@@ -183,7 +183,7 @@ def _form(head):
 def locked(folder):
     """Within, this process alone writes into a run's folder, which is made where it is not
     there; a second one gets a ``ValueError``, where folders can be locked (not on Windows).  A new
-    folder that stays empty is removed, and one of a run that this machine's memory did not hold."""
+    folder that stays empty is removed, and one of a run that failed before its first test."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
     made, handle = [path for path in (folder, *folder.parents) if not path.exists()], None
@@ -204,8 +204,9 @@ def locked(folder):
         for left in folder.glob(".*.[0-9]*"):             # by write_beside, when it was killed
             left.unlink(missing_ok=True)
         yield
-    except MemoryError:
-        if made and os.listdir(folder) == ["config.json"]:
+    except BaseException as e:                            # a KeyboardInterrupt may be gone on from
+        if (made and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
+                and os.listdir(folder) == ["config.json"]):
             (folder / "config.json").unlink()
         raise
     finally:

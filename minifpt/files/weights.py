@@ -45,7 +45,7 @@ def available():
 def find(name):
     """The path of weights from their name (``minigpt-language``), or their own path: an
     ``.npz`` file, or a folder or file that Transformers saved."""
-    if not isinstance(name, (str, os.PathLike)):
+    if not isinstance(name, (str, os.PathLike)) or not str(name).strip():
         raise ValueError(f"no weights {name!r:.60}: expected a name or a path")
     if Path(name).is_file() or huggingface.is_checkpoint(name):
         return Path(name)

@@ -76,7 +76,7 @@ def draw(task, rng, size, split):
 def check_examples(task, pair, method):
     """Raise a ``ValueError`` of one line for what is no pair of x and y of equal length."""
     if not (isinstance(pair, (tuple, list)) and len(pair) == 2
-            and all(isinstance(a, np.ndarray) and a.size for a in pair)):
+            and all(isinstance(a, np.ndarray) and a.ndim and a.size for a in pair)):
         raise ValueError(f"train: {task.name}: {method} must return x and y, two arrays that are "
                          "not empty")
     x, y = pair

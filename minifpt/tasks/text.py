@@ -1,12 +1,13 @@
 """Text, byte by byte: what a language model is trained on."""
 
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 
 from .. import functional as F
-from ..checks import whole
+from ..checks import brief, whole
 from ..files import MOST_TEXT, read_bytes, weights
 from ..files.runs import crc
 from .base import COSINE, Choices
@@ -34,7 +35,11 @@ class Text(Choices):
         if not (isinstance(held_out, float) and 0 < held_out < 1):
             raise ValueError(f"{self.name}: held_out must be between 0 and 1, got {held_out!r}")
         given, files = files, [weights.shipped("held-out.txt")] if files is None else files
-        files = [files] if isinstance(files, (str, Path)) else list(files)
+        files = [files] if isinstance(files, (str, os.PathLike)) else files
+        if not isinstance(files, (list, tuple)) or not all(
+                isinstance(file, (str, os.PathLike)) for file in files):
+            raise ValueError(f"{self.name}: files is {brief(files)}, expected paths of text files "
+                             "or folders")
         self.tokens = self.output_tokens = whole(self.name, "tokens", tokens)
         self.options = {"files": None if given is None else [str(file) for file in files],
                         "tokens": self.tokens, "held_out": held_out}
