@@ -242,7 +242,7 @@ def test_errors_about_the_user_s_own(capsys, folder, own, line, part):
 def test_a_file_that_is_broken(capsys, folder):
     (folder / "bad.py").write_text("def f(:\n    pass\n")
     for line in ("train bad.py:f", "train bit-xor --model bad.py:f"):
-        fails(capsys, folder, line, part="bad.py: SyntaxError while it was run: invalid syntax")
+        fails(capsys, folder, line, part="bad.py, line 1: SyntaxError: invalid syntax")
 
 
 def test_a_required_option(folder, own):

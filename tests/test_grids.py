@@ -288,10 +288,10 @@ def test_a_run_stops_when_its_grid_s_file_is_gone(tmp_path, monkeypatch):
         draw = tasks.BitXOR.draw
         monkeypatch.setattr(tasks.BitXOR, "draw", lambda self, rng, size, split: (
             size == 2 and sign.unlink(missing_ok=True), draw(self, rng, size, split))[1])
-        assert workers.work(job, sign) is None
+        assert workers.work(job, sign, workers.identity()) is None
         assert checkpoint(tmp_path / "g/0")[1]["step"] == 1
         with pytest.raises(FileNotFoundError, match="^[^\n]* does not see .*/g: expected a folder"):
-            workers.work(job, sign)                       # as on a machine that does not share it
+            workers.work(job, sign, workers.identity())   # as on a machine that does not share it
 
 
 def test_one_error_stops_the_other_runs(tmp_path):

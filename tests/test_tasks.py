@@ -129,7 +129,7 @@ def test_bad_arguments_of_batch_and_loss(make, name):
 
 
 @pytest.mark.parametrize("name, y, expected", [("bit-xor", (1, 1), "(1, 5)"),
-                                               ("bit-memory", (1, 5, 9), "(1, 5, 10)")])
+                                               ("bit-memory", (1, 1, 9), "(1, 1, 10)")])
 def test_a_y_of_another_shape_is_named(name, y, expected):
     """The logits are as expected: the line speaks of y."""
     task = tasks.get(name, **({} if name == "bit-xor" else {"bits": 10, "patch": 10}))

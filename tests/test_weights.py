@@ -174,10 +174,11 @@ def test_find_unknown(folders, name):
 
 
 def test_find_without_a_name(folders):
-    """The empty path is the current folder, which is there but is no weight file."""
+    """The empty path would be the current folder; the error does not speak of that."""
     with pytest.raises(FileNotFoundError) as error:
         weights.find("")
     one_line(error)
+    assert str(error.value) == "no weights '': expected a name or a path"
 
 
 def test_find_where_there_are_none(monkeypatch):

@@ -45,8 +45,10 @@ def available():
 def find(name):
     """The path of weights from their name (``minigpt-language``), or their own path: an
     ``.npz`` file, or a folder or file that Transformers saved."""
-    if not isinstance(name, (str, os.PathLike)) or not str(name).strip():
+    if not isinstance(name, (str, os.PathLike)):
         raise ValueError(f"no weights {name!r:.60}: expected a name or a path")
+    if not str(name).strip():                             # Path("") is the working folder
+        raise FileNotFoundError(f"no weights {name!r}: expected a name or a path")
     if Path(name).is_file() or huggingface.is_checkpoint(name):
         return Path(name)
     for folder in folders():
