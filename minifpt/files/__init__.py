@@ -34,11 +34,19 @@ def cache_folder():
         return Path(tempfile.gettempdir()) / "minifpt"
 
 
+def make_folder(path):
+    """Make a folder and those above it.  ``Path.mkdir`` calls itself for each of them, which a
+    path of 1,000 levels does not survive."""
+    path = Path(path)
+    for folder in reversed([p for p in (path, *path.parents) if not p.exists()]):
+        folder.mkdir(exist_ok=True)
+
+
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
     after a crash the old file stands, or the new one, never half of it."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(beside, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as f:

@@ -15,6 +15,7 @@ from . import (
     DAMAGE,
     csv_text,
     heads,
+    make_folder,
     one_line,
     read_json,
     stored_json,
@@ -184,7 +185,7 @@ def locked(folder):
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder

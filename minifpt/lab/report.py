@@ -14,13 +14,14 @@ from tqdm import tqdm
 
 from .. import functional as F
 from .. import plots
-from ..files import write_beside
+from ..files import outputs
 from ..freeze import GROUPS
 from ..training import TEST_BATCH
 from . import attention, timing
 from .runs import at_start, load, read_history
 
 SHOWN = 24                                                # wrong examples
+KIND = "report"                                           # of the page
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -277,6 +278,8 @@ def report(folder, html=None, progress=True):
     """Write the page, ``RUN/report.html`` unless ``html`` says where; returns its path."""
     folder = Path(folder)
     html = folder / "report.html" if html is None else Path(html)
+    if folder.is_dir():                                   # else the default has no folder either
+        outputs.check(html, KIND)
     task, run = load(folder)
     history = read_history(folder)
     start = at_start(folder, run.settings, task)
@@ -292,8 +295,7 @@ def report(folder, html=None, progress=True):
         "Parameters that moved": moves_section(start, run.model),
         "Attention that moved": attention_section(folder, run),
         "Time and memory": costs_section(start, task, run)}
-    text = page(f"{task.name} with {run.settings['model']}", sections)
-    write_beside(html, lambda f: f.write(text), "w")
+    outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['model']}", sections))
     return html
 
 
