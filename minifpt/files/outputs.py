@@ -67,6 +67,7 @@ def software(kind):
 
 def signed(text, kind):
     """The text with the comment by which it is recognised."""
+    text = text.replace("\r\n", "\n")                     # as files are read back everywhere
     return f"{text}<!-- minifpt {kind} {zlib.crc32(text.encode()):08x} -->\n"
 
 
