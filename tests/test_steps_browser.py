@@ -60,7 +60,7 @@ def test_a_docstring_with_html_does_not_empty_the_page(browser, tmp_path):
     minifpt.steps(model, task, numerical=False, progress=False).save(tmp_path / "step.html")
     page = browser.new_page()
     page.goto((tmp_path / "step.html").as_uri())
-    assert "<!-- <script>" in page.evaluate("data.about") and title(page)
+    assert "<!-- <script>" in page.evaluate("D.about") and title(page)
     page.close()
 
 

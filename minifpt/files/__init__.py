@@ -14,6 +14,7 @@ import textwrap
 import tokenize
 import zipfile
 import zlib
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,8 @@ def make_folder(path):
     """Make a folder and those above it.  ``Path.mkdir`` calls itself for each of them, which a
     path of 1,000 levels does not survive."""
     path = Path(path)
-    for folder in reversed([p for p in (path, *path.parents) if not p.exists()]):
+    missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
+    for folder in reversed([*missing]):
         folder.mkdir(exist_ok=True)
 
 
