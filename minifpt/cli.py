@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import subprocess
 import sys
 import warnings
@@ -516,7 +517,8 @@ def steps_command(args):
         task = make_task(args)
         make = partial(stepping.of_task, task, args.model, freeze=args.freeze, seed=args.seed,
                        **film, **given(args, "batch_size", "lr", "dropout"))
-    out = args.html or (None if args.still else Path(f"{task.name}-step.html"))
+    name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # a user's own may be no file's name
+    out = args.html or (None if args.still else Path(f"{name}-step.html"))
     if out:
         outputs.check(out, stepping.KIND)
     made = make()
@@ -638,8 +640,12 @@ def perplexity_command(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.is_file():
         raise FileNotFoundError(f"{args.file}: there is no such file")
-    score = lm.perplexity(words.encode(read_text(args.file)), args.stride, progress=True)
-    unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
+    ids, unit = words.encode(read_text(args.file)), "token"
+    if isinstance(words, tokenizer.Bytes):
+        unit = "byte"
+    if len(ids) < 2:
+        raise ValueError(f"{args.file}: has {len(ids)} {unit}s, expected at least 2")
+    score = lm.perplexity(ids, args.stride, progress=True)
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
           f"{score['tokens']:,} {unit}s scored")

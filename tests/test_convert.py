@@ -501,12 +501,16 @@ def test_the_weights_say_which_revision_was_fetched(tmp_path, cache, hub, capsys
     [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  a--b")]
     assert line.split() == ["a--b", "a/b", "5e3a"]
     assert cli.main(["convert", tmp_path / "5e3a", "--revision", "v1.0"]) == 2
-    assert "a revision is for a hub id" in capsys.readouterr().err
+    assert "of a hub id owner/name, not of a path" in capsys.readouterr().err
 
 
 def test_nothing_is_fetched_for_an_output_that_cannot_be_written(tmp_path, cache, hub):
     hub.folders["a/b"] = write(tmp_path / "5e3a")
     (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="dropout is 5"):
+        convert("a/b", dropout=5)
+    with pytest.raises(ValueError, match="revision ''"):
+        convert("a/b", revision="")
     for out in tmp_path / "file" / "w.npz", tmp_path / ("x" * 400):
         with pytest.raises(OSError):
             convert("a/b", out)

@@ -16,7 +16,7 @@ from minifpt import cli, plots
 from minifpt.exercises import grade
 from minifpt.files import outputs, write_beside
 from minifpt.lab import compare, pretrain, report, reproduce, runs_table, steps
-from minifpt.lab.runs import load_run
+from minifpt.lab.runs import load, load_run
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
 OWN = """
@@ -142,11 +142,12 @@ def test_a_page_with_notes_is_the_user_s(tmp_path, change):
     assert outputs.is_output(path, "report")
     path.write_text(change(path.read_text()))
     assert not outputs.is_output(path, "report")
-    with pytest.raises(ValueError, match="is left as it is"):
+    with pytest.raises(ValueError, match="is there already"):
         outputs.write_text(path, "report", "<p>text")
 
 
-def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path):
+def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "picture", lambda *args: None)
     options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),
                    progress=False)
     models = ["random:1x2x16"]
@@ -274,7 +275,7 @@ def test_a_copied_run_is_no_second_seed(here, refused):
     shutil.copytree("r0", "copy")
     assert "r0 and copy are one run, of seed 0" in refused("compare r0 r1 copy")
     assert not Path("runs").exists()
-    assert cli.main(["compare", "r0", "./r0", "r1"]) == 0     # by two paths is named once
+    assert len(runs_table.read(["r0", "./r0", "r1"])) == 2    # one run by two paths
 
 
 # ------------------------------------------------------------------------ tracebacks
@@ -289,6 +290,44 @@ def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, line, 
     cells[column] = value
     Path("r0/metrics.csv").write_text("\n".join([head, *rows[:-1], ",".join(cells), ""]))
     assert f"some rows have no {head.split(',')[column]}" in refused(line)
+
+
+@pytest.mark.parametrize("rows, said", [
+    ("4,1,1,1,99,1", "test_accuracy outside 0 to 1"), ("4,1,-1,1,0.5,1", "train_accuracy outside"),
+    ("4,1,1,1,0.5,1 2,1,1,1,0.5,2", "steps do not rise"),
+    ("4,1,1,1,0.5,1 4,1,1,1,0.5,2", "steps do not rise")])
+def test_a_history_that_no_run_writes_is_refused(here, refused, rows, said):
+    head = Path("r0/metrics.csv").read_text().split()[0]
+    Path("r0/metrics.csv").write_text("\n".join([head, *rows.split(), ""]))
+    for line in "report r0", "compare r0":
+        assert said in refused(line)
+
+
+def test_the_history_of_another_run_is_refused(here, refused):
+    shutil.copy("r1/metrics.csv", "r0/metrics.csv")
+    assert "metrics.csv is not the history that checkpoint.npz holds" in refused("report r0")
+
+
+def test_a_run_of_an_lstm_has_a_report_and_no_maps(here, refused):
+    train("lstm", "bit-xor --n 3 --model lstm:1x8 --steps 1 --batch-size 1")
+    assert "has no attention layers" in refused("attention lstm")
+    _, run = load("lstm")
+    assert "No maps: attention: the trunk has no" in report.attention_section("lstm", run)
+
+
+def test_the_page_of_a_task_whose_name_is_a_path_stays_here(here, monkeypatch):
+    Path("sub").mkdir()
+    monkeypatch.chdir("sub")
+    Path("own.py").write_text(OWN.replace('"walk"', '"../walk"'))
+    try:
+        cli.main("steps own.py:Walk --model random:1x2x16".split())
+    finally:
+        assert not Path("../walk-step.html").exists()
+
+
+def test_an_empty_text_has_no_perplexity(here, refused):
+    Path("empty.txt").write_text("")
+    assert "empty.txt: has 0 bytes, expected at least 2" in refused("perplexity empty.txt")
 
 
 @pytest.mark.parametrize("key", ["warmup", "weight_decay"])

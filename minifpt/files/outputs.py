@@ -30,8 +30,8 @@ def check(path, kind):
     if path.is_dir():
         raise ValueError(f"{path} is a folder, expected a file")
     if exists and not is_output(path, kind):
-        raise ValueError(f"{path} is there already, and is not what minifpt would write there, or "
-                         "was changed since: it is left as it is; choose another name or folder")
+        raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
+                         "output, or it was changed since: choose another name or folder")
     folder = next(p for p in path.absolute().parents if p.exists())
     trial = folder / f".{path.name}.{os.getpid()}"        # as write_beside calls its file
     try:

@@ -126,7 +126,8 @@ def like(settings):
     run that has those, or a trunk of the user's own."""
     spec = TrunkSpec.parse(settings["model"])
     config = None if spec.kind == "random" else spec.config()
-    return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if config else []
+    return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if hasattr(
+        config, "n_head") else []                         # an LSTM has no heads
 
 
 # ------------------------------------------------------------------------------ numbers

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.weights import file_name, matched, weight_dtype, write
-from ..gpt2 import LanguageModel, by_gpt2_name, check_size, config_of
+from ..gpt2 import SHAPES, GPT2Config, LanguageModel, by_gpt2_name, check_size, config_of
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -29,8 +29,11 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     """
     dtype, source = weight_dtype(dtype), os.fspath(source)
     hub, path = huggingface.HUB.get(source, source), Path(source)
-    if revision is not None and path.exists():
-        raise ValueError(f"convert: {source} is a path, a revision is for a hub id owner/name")
+    if revision is not None and (path.exists() or not revision):
+        raise ValueError(f"convert: revision '{revision}' of {source}, expected a commit, tag or "
+                         "branch of a hub id owner/name" + ", not of a path" * path.exists())
+    if dropout is not None:
+        GPT2Config(**SHAPES["gpt2"], dropout=dropout)     # raises before anything is fetched
     if huggingface.is_checkpoint(path):
         named = path.is_file() and path.stem.split(".")[0] != "model"
         name = path.stem if named else huggingface.tensor_file(path.resolve()).parent.name

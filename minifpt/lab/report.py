@@ -282,6 +282,9 @@ def report(folder, html=None, progress=True):
         outputs.check(html, KIND)
     task, run = load(folder)
     history = read_history(folder)
+    if list(history[:len(run.history)]) != list(run.history):
+        raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "
+                         "of them is another run's, or was changed")
     start = at_start(folder, run.settings, task)
     tested = test(run.model, task, *test_examples(task, run), progress)
     sections = {

@@ -76,6 +76,10 @@ def read_history(folder):
             np.nan_to_num(history[column], nan=0.0, posinf=np.inf, neginf=-np.inf))
         if not (np.abs(values) < 1e300).all():            # nor NaN
             raise ValueError(f"{path}: some rows have no {column}")
+        if column.endswith("accuracy") and not ((0 <= values) & (values <= 1)).all():
+            raise ValueError(f"{path}: some rows have a {column} outside 0 to 1")
+    if (np.diff(history["step"]) <= 0).any():
+        raise ValueError(f"{path}: its steps do not rise, so it is damaged")
     return history
 
 
