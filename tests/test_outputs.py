@@ -232,6 +232,13 @@ def test_a_run_of_changed_code_is_refused(here, refused, line, old, new):
     assert contents() == before
 
 
+def test_a_run_whose_accuracy_has_changed_is_refused(here, monkeypatch):
+    """As by a module that the user's file imports, which no CRC covers."""
+    monkeypatch.setattr(minifpt.tasks.BitXOR, "accuracy", lambda self, logits, y: 0.9)
+    with pytest.raises(ValueError, match="the model now has 90.00 %: code that the run used has"):
+        report.report("r0", progress=False)
+
+
 def test_a_comment_changes_no_code(here):
     Path("own.py").write_text("# a comment\n" + OWN)
     load_run("own")

@@ -56,6 +56,18 @@ def test_examples(task, run):
                                   run.settings["test_examples"], "test")
 
 
+def check_tested(folder, run, last, tested):
+    """Raise a ``ValueError`` where a finished run's model no longer does on the same examples what
+    the last row of its history says; rounding on another machine may change a few answers."""
+    if run.step == last["step"] == run.settings["steps"] and not (
+            abs(tested.accuracy - last["test_accuracy"]) < 0.02
+            and abs(tested.loss - last["test_loss"]) < 0.02 * max(1, abs(last["test_loss"]))):
+        raise ValueError(
+            f"{folder}: metrics.csv ends with a test accuracy of {100 * last['test_accuracy']:.2f} "
+            f"%, the model now has {100 * tested.accuracy:.2f} %: code that the run used has "
+            "changed, such as a module that your file imports, or --functional")
+
+
 def confusion(answers, y, classes):
     """(classes, classes): how often the class of the row was answered with that of the column."""
     return np.bincount(classes * y.ravel() + answers.ravel(),
@@ -287,6 +299,7 @@ def report(folder, html=None, progress=True):
                          "of them is another run's, or was changed")
     start = at_start(folder, run.settings, task)
     tested = test(run.model, task, *test_examples(task, run), progress)
+    check_tested(folder, run, history[-1], tested)
     sections = {
         "Settings": settings_section(folder, run, history, tested),
         "Parameters": parameters_section(run, task),
