@@ -6,11 +6,13 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import subprocess
 import sys
 import traceback
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from . import __version__, machine, tasks
 from . import functional as F
 from .exercises import grade as grading
 from .exercises import own
-from .files import cache_folder, read_text, tokenizer, weights
+from .files import cache_folder, outputs, read_text, tokenizer, weights
 from .files.huggingface import HUB
 from .fpt import FPT
 from .freeze import FreezeMask
@@ -28,7 +30,7 @@ from .gradients import gradcheck, gradcheck_layer
 from .lab import attention as attention_maps
 from .lab import compare as experiments
 from .lab import convert as converting
-from .lab import plan, pretrain, reproduce, runs_table, users, workers
+from .lab import plan, pretrain, reproduce, runs_table, still, users, workers
 from .lab import report as reporting
 from .lab import runs as run_folders
 from .lab import steps as stepping
@@ -231,8 +233,8 @@ def parser(argv=()):
     model_options(sub)
     run_options(sub, "--batch-size", "--lr", "--dropout")
     sub.add_argument("--seed", type=seed, default=0, help="default: 0")
-    sub.add_argument("--html", type=Path, metavar="FILE", help="default: TASK-step.html")
-    sub.add_argument("--still", type=Path, metavar="FILE",
+    sub.add_argument("--html", type=path, metavar="FILE", help="default: TASK-step.html")
+    sub.add_argument("--still", type=path, metavar="FILE",
                      help="draw its frames as a picture, .png or .svg; the page too with --html")
     sub.add_argument("--every", type=int, default=0, metavar="N",
                      help="train on, and keep a picture every N steps (default: 0, none)")
@@ -281,6 +283,8 @@ def parser(argv=()):
     sub.add_argument("--dtype", choices=["float16", "float32"], default="float16")
     sub.add_argument("--out", type=path, help="weight file (default: in the user's cache folder)")
     sub.add_argument("--dropout", type=float, help="instead of the source's")
+    sub.add_argument("--revision", metavar="COMMIT",
+                     help="a commit, tag or branch of the hub id (default: the newest)")
 
     sub = command(generate, "Continue a text.")
     sub.add_argument("prompt", nargs="?", default="It was ", help="default: 'It was '")
@@ -511,8 +515,10 @@ def plan_command(args):
 
 
 def steps_command(args):
-    if args.still and args.still.suffix not in (".png", ".svg"):
-        raise ValueError(f"--still {args.still}: expected a file .png or .svg")
+    if args.still:
+        stills = still.paths(args.still, has_film=args.every > 0)
+        if args.html in stills:
+            raise ValueError(f"--html {args.html}: --still draws a picture there")
     film = {"every": args.every, "frames": args.frames}
     folder = next((Path(name) for name in args.tasks if Path(name).is_dir()
                    or (Path(name).name != name and ".py:" not in name)), None)
@@ -522,12 +528,16 @@ def steps_command(args):
         if own or (args.model, args.freeze) != (MODEL, "fpt"):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.load(folder)
-        made = stepping.of_run(run, task, trunk=run.settings["model"], **film)
+        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **film)
     else:
         task = make_task(args)
-        made = stepping.of_task(task, args.model, freeze=args.freeze, seed=args.seed, **film,
-                                **given(args, "batch_size", "lr", "dropout"))
-    out = args.html or (None if args.still else Path(f"{task.name}-step.html"))
+        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, seed=args.seed,
+                       **film, **given(args, "batch_size", "lr", "dropout"))
+    name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # a user's own may be no file's name
+    out = args.html or (None if args.still else Path(f"{name}-step.html"))
+    if out:
+        outputs.check(out, stepping.KIND)
+    made = make()
     if args.still:
         for path in made.still(args.still):
             print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
@@ -623,7 +633,8 @@ def pretrain_command(args):
 
 
 def convert(args):
-    print(converting.convert(args.source, args.out, args.dtype, dropout=args.dropout))
+    print(converting.convert(args.source, args.out, args.dtype, dropout=args.dropout,
+                             revision=args.revision))
 
 
 def load_with_tokenizer(model):
@@ -645,8 +656,12 @@ def perplexity_command(args):
     lm, words = load_with_tokenizer(args.model)
     if not args.file.is_file():
         raise FileNotFoundError(f"{args.file}: there is no such file")
-    score = lm.perplexity(words.encode(read_text(args.file)), args.stride, progress=True)
-    unit = "byte" if isinstance(words, tokenizer.Bytes) else "token"
+    ids, unit = words.encode(read_text(args.file)), "token"
+    if isinstance(words, tokenizer.Bytes):
+        unit = "byte"
+    if len(ids) < 2:
+        raise ValueError(f"{args.file}: has {len(ids)} {unit}s, expected at least 2")
+    score = lm.perplexity(ids, args.stride, progress=True)
     print(f"{args.file}: perplexity {score['perplexity']:.3f} a {unit}, "
           f"{score['bits_per_token']:.3f} bits, {score['nats_per_token']:.3f} nats a {unit}, "
           f"{score['tokens']:,} {unit}s scored")
@@ -673,7 +688,8 @@ def info(args):
         "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",
         "cores": "{}, limited by {}; OMP_NUM_THREADS lowers it".format(*machine.cores_and_why()),
         "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
-        "weights": ", ".join(weights.available()) or "none found",
+        "weights": "none found" * (not weights.available()),
+        **{f"  {name}": weights.origin(name) for name in weights.available()},
         "looked for in": ", ".join(map(str, weights.folders())),
         "data": os.environ.get("MINIFPT_DATA", "MINIFPT_DATA is not set") + ", then "
                 + str(cache_folder() / "data")})

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .files import write_beside
+from .files import outputs, write_beside
 
 # One colour for each source of frozen weights, the same in every picture.
 COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
@@ -89,6 +89,9 @@ def band(ax, runs, column, color, label, scale=100, style="-"):
                     linewidth=0)
 
 
-def save(fig, path, dpi=120):
-    """Write a PNG in one rename."""
-    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi))
+def save(fig, path, kind=None, dpi=120):
+    """Write a PNG in one rename; one with a kind replaces only its like (see ``files.outputs``)."""
+    if kind is not None:
+        outputs.check(path, kind)
+    metadata = {} if kind is None else {"Software": outputs.software(kind)}
+    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi, metadata=metadata))

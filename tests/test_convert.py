@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minifpt
+from minifpt import cli
 from minifpt import functional as F
 from minifpt.files import huggingface, weights
 from minifpt.lab.convert import convert
@@ -468,8 +469,8 @@ def hub(monkeypatch):
     """In place of huggingface_hub: gives folders by repository, notes what was asked for."""
     fake = types.SimpleNamespace(folders={}, asked=[])
 
-    def snapshot_download(repo, allow_patterns):
-        fake.asked.append((repo, allow_patterns))
+    def snapshot_download(repo, revision, allow_patterns):
+        fake.asked.append((repo, allow_patterns, revision))
         if repo not in fake.folders:
             raise OSError(f"no {repo}\nand a second line")
         return str(fake.folders[repo])
@@ -490,6 +491,41 @@ def test_from_the_hub(tmp_path, cache, hub, name, repo, file):
     with np.load(cache / f"{file}.npz") as f:
         config = json.loads(str(f["config"]))
     assert config["source"] == repo and config["revision"] == "5e3a"
+
+
+def test_the_weights_say_which_revision_was_fetched(tmp_path, cache, hub, capsys):
+    hub.folders["a/b"] = write(tmp_path / "5e3a")         # as the hub calls a commit's folder
+    assert cli.main(["convert", "a/b", "--revision", "v1.0"]) == 0
+    assert hub.asked[0][2] == "v1.0"
+    assert cli.main(["info"]) == 0
+    [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  a--b")]
+    assert line.split() == ["a--b", "a/b", "5e3a"]
+    assert cli.main(["convert", tmp_path / "5e3a", "--revision", "v1.0"]) == 2
+    assert "of a hub id owner/name, not of a path" in capsys.readouterr().err
+
+
+def test_nothing_is_fetched_for_an_output_that_cannot_be_written(tmp_path, cache, hub):
+    hub.folders["a/b"] = write(tmp_path / "5e3a")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="dropout is 5"):
+        convert("a/b", dropout=5)
+    with pytest.raises(ValueError, match="revision ''"):
+        convert("a/b", revision="")
+    for out in tmp_path / "file" / "w.npz", tmp_path / ("x" * 400):
+        with pytest.raises(OSError):
+            convert("a/b", out)
+    assert hub.asked == []
+
+
+def test_another_tokenizer_s_files_are_not_replaced(tmp_path, cache):
+    source = write(tmp_path / "a")
+    (source / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "w.merges.txt").write_text("mine")
+    with pytest.raises(ValueError, match="w.merges.txt is there already") as error:
+        convert(source, tmp_path / "w.npz", progress=False)
+    one_line(error)
+    assert (tmp_path / "w.merges.txt").read_text() == "mine"
+    assert not (tmp_path / "w.npz").exists()
 
 
 def test_offline(cache, hub):

@@ -16,7 +16,7 @@ from fuzz.kills import PNG_END
 from test_grids import needs_sessions, session, start, until
 
 from minifpt import cli
-from minifpt.files import write_beside
+from minifpt.files import outputs, write_beside
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = dict(n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=256)
@@ -76,8 +76,10 @@ def go(tmp_path, monkeypatch, capsys):
     """``go(name, folder)``: run that command to write in the folder, or to go on there; its exit
     status and the lines of its error."""
     monkeypatch.setattr("minifpt.lab.pretrain.SHAPE", SHAPE)
-    def picture(figure, path):
-        write_beside(path, lambda f: f.write(PNG_END))
+    def picture(figure, path, kind=""):
+        field = b"Software\0" + outputs.software(kind).encode()
+        field = len(field).to_bytes(4) + b"tEXt" + field
+        write_beside(path, lambda f: f.write(b"\x89PNG" + field + PNG_END))
     monkeypatch.setattr("minifpt.plots.save", picture)
     monkeypatch.setattr("minifpt.training.curves", picture)
 

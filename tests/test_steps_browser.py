@@ -50,6 +50,20 @@ def page(steps, browser, tmp_path):
     page.close()
 
 
+class Commented:
+    """A task whose docstring has <!-- <script> in it, after which HTML ends no script."""
+
+
+def test_a_docstring_with_html_does_not_empty_the_page(browser, tmp_path):
+    task = type("Task", (minifpt.tasks.BitXOR,), {"__doc__": Commented.__doc__})(n=2)
+    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, 8, 8), seed=0), 1, 2, 2, seed=0)
+    minifpt.steps(model, task, numerical=False, progress=False).save(tmp_path / "step.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "step.html").as_uri())
+    assert "<!-- <script>" in page.evaluate("D.about") and title(page)
+    page.close()
+
+
 def title(page):
     return page.locator("#frame h2").inner_text()
 

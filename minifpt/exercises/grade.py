@@ -17,13 +17,14 @@ import ast
 import json
 import re
 import symtable
+import zlib
 from collections import Counter
 from pathlib import Path
 
 from tqdm import tqdm
 
 from .. import exercises
-from ..files import csv_text, one_line, write_beside
+from ..files import csv_text, one_line, outputs
 from . import own
 from .apart import apart, close
 
@@ -48,14 +49,33 @@ def grade(folder, out, seconds=60, seed=0, progress=True):
     if not found:
         raise ValueError(f"{folder}: it holds no submission: expected STUDENT/NN_name.ipynb, "
                          "STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py")
+    check_outputs(out)
     rows = []
     for student, path in tqdm(found, desc="submissions", unit="file", disable=not progress):
         rows += [{"student": student} | row for row in graded(path, folder, seconds, seed)]
     rows.sort(key=lambda row: row["student"])             # those of a student as they were found
     text = csv_text([{k: plain(v) for k, v in row.items()} for row in rows], COLUMNS)
-    write_beside(out / "grades.csv", lambda f: f.write(text), "w")
-    write_beside(out / "summary.md", lambda f: f.write(summary(rows)), "w")
+    check_outputs(out)
+    outputs.write_csv(out / "grades.csv", COLUMNS, text)
+    (out / "summary.md").unlink(missing_ok=True)          # its comment names the old table
+    outputs.write_text(out / "summary.md", kind(out), summary(rows))
     return rows
+
+
+def kind(out):
+    """The kind of output that ``summary.md`` is: it names the CRC of its ``grades.csv``."""
+    return f"grades {zlib.crc32((out / 'grades.csv').read_bytes()):08x}"
+
+
+def check_outputs(out):
+    """Raise a ``ValueError`` where ``out`` holds what ``grade`` did not write, or a table in which
+    a teacher has written since."""
+    outputs.check(out / "grades.csv", COLUMNS)
+    if not (out / "grades.csv").exists():
+        outputs.check(out / "summary.md", "grades")       # replaces none
+    elif not outputs.is_output(out / "summary.md", kind(out)):
+        raise ValueError(f"{out}: grades.csv or summary.md was changed since minifpt wrote them: "
+                         "choose another folder with --out")
 
 
 def submissions(folder):

@@ -11,6 +11,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import sys
 import traceback
 import types
@@ -73,7 +74,7 @@ def new(path):
     path = Path(path)
     if path.suffix != ".py":
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
-    if path.exists():
+    if os.path.lexists(path):
         raise ValueError(f"{path} is there already, and is left as it is: choose another name")
     write_beside(path, lambda f: f.write(skeleton()), "w")
 

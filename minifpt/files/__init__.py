@@ -15,6 +15,7 @@ import textwrap
 import tokenize
 import zipfile
 import zlib
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +36,20 @@ def cache_folder():
         return Path(tempfile.gettempdir()) / "minifpt"
 
 
+def make_folder(path):
+    """Make a folder and those above it.  ``Path.mkdir`` calls itself for each of them, which a
+    path of 1,000 levels does not survive."""
+    path = Path(path)
+    missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
+    for folder in reversed([*missing]):
+        folder.mkdir(exist_ok=True)
+
+
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
     after a crash the old file stands, or the new one, never half of it."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     remove_leftovers(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

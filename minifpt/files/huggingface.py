@@ -207,11 +207,13 @@ def _open_at(path, start):
     return f
 
 
-def download(repo):
-    """Fetch a GPT-2 from https://huggingface.co into its own cache; the folder that holds it.
+def download(repo, revision=None):
+    """Fetch a GPT-2 from https://huggingface.co into its own cache; the folder that holds it,
+    which is called as the commit.
 
-    repo is a hub id, ``owner/name``.  What was fetched before is not fetched again, and a
-    download that was cut off goes on.  Raises ``FileNotFoundError`` with one line.
+    repo is a hub id, ``owner/name``; revision a commit, tag or branch.  What was fetched before is
+    not fetched again, and a download that was cut off goes on.  Raises ``FileNotFoundError`` with
+    one line.
     """
     try:
         import huggingface_hub as hub
@@ -220,7 +222,7 @@ def download(repo):
                                 "pip install huggingface_hub") from None
     wanted = ["config.json", "merges.txt", "vocab.json", *FILES, "model-*.safetensors"]
     try:
-        folder = Path(hub.snapshot_download(repo, allow_patterns=wanted))
+        folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=wanted))
     except Exception as e:                                # its transport's errors differ by version
         raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
                                 f"({one_line(e)}): go online, or give a folder that "

@@ -16,6 +16,7 @@ from . import (
     DAMAGE,
     csv_text,
     heads,
+    make_folder,
     one_line,
     read_bytes,
     read_json,
@@ -192,7 +193,7 @@ def locked(folder):
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
             try:

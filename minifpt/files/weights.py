@@ -9,6 +9,7 @@ it is (see ``huggingface``), or converted once to such a file.
 import os
 import zipfile
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -40,6 +41,16 @@ def folders():
 def available():
     """The names of all weights that :func:`find` finds."""
     return sorted({path.stem for folder in folders() for path in folder.glob("*.npz")})
+
+
+def origin(name):
+    """Where the weights of that name come from, as text: hub id and commit, or a command."""
+    try:
+        config, _ = load(find(name))
+    except (ValueError, OSError) as e:
+        return one_line(e)
+    said = [str(config[key]) for key in ("command", "source", "revision") if key in config]
+    return shorten(" ".join(said[:1] if "command" in config else said) or "not known", 120)
 
 
 def find(name):

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from .. import plots
-from ..files import csv_text, write_beside
+from ..files import outputs
 from ..tracing import trace
 from .runs import BUILT, at_start, load, read_settings
 from .trunks import TrunkSpec, build
 
 ROWS = 256                                                # tokens that are traced at a time
+COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
+KIND = "attention maps"                                   # of the picture
 
 
 @dataclass
@@ -124,7 +126,8 @@ def like(settings):
     run that has those, or a trunk of the user's own."""
     spec = TrunkSpec.parse(settings["model"])
     config = None if spec.kind == "random" else spec.config()
-    return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if config else []
+    return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if hasattr(
+        config, "n_head") else []                         # an LSTM has no heads
 
 
 # ------------------------------------------------------------------------------ numbers
@@ -297,6 +300,8 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
     if out.suffix != ".png":
         raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
                          ".png")
+    outputs.check(out, KIND)
+    outputs.check(out.with_suffix(".csv"), COLUMNS)
     if models is None:
         models = like(read_settings(folders[0], BUILT)) if len(folders) == 1 else []
     task, x, found = subjects(folders, models, examples, example)
@@ -308,6 +313,6 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
                              f"{layers - 1}.{heads - 1}")
         which = known[which]
     lines = rows(task, x, found)
-    plots.save(picture(task, x, found, which), out)
-    write_beside(out.with_suffix(".csv"), lambda f: f.write(csv_text(lines)), "w")
+    plots.save(picture(task, x, found, which), out, KIND)
+    outputs.write_csv(out.with_suffix(".csv"), COLUMNS, lines)
     return columns(summary(lines))

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from .. import plots, tasks
 from ..checks import whole
-from ..files import csv_text, regular, write_beside
+from ..files import csv_text, outputs, regular, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
 from ..training import Diverged, fingerprint, first_look, train
@@ -260,7 +260,7 @@ def columns_of(names, task_options, options):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=None, options=None,
-         jobs=1, executor=None, progress=True):
+         jobs=1, executor=None, progress=True, ready=None):
     """Run every task with every model and seed; a :class:`Grid`.
 
     task_names    names of tasks, or :class:`Column` objects, which say more.
@@ -271,6 +271,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     task_options  each goes to the named tasks that have it.
     options       replace a task's own defaults of steps, batch_size, lr, ... for all of them.
     jobs          how many processes; or give an ``executor``, whose workers all see ``out``.
+    ready         called when everything has been checked, before the first run.
 
     Each run has its folder ``OUT/TASK/MODEL/SEED``, where rates are tried
     ``OUT/TASK/MODEL/RATE/SEED``; those of a choice are in ``OUT/choice``.  Raises ``Diverged``
@@ -313,6 +314,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     labels = [arm.called() for arm in arms]
     labels = [x if labels.count(x) == 1 else f"{arm.model}, {arm.freeze}" if arm.freeze != "fpt"
               else arm.model for arm, x in zip(arms, labels, strict=True)]
+
+    if ready is not None:
+        ready()
 
     def perform_all(seeds, rates_of, choice=False):
         """{task: {trunk's label: {learning rate: [History, ...]}}}, one history a seed."""
@@ -430,6 +434,7 @@ def chosen(found, task, model):
     return f", lr {rate:g}{' (edge)' * edge}" + (f", {bad} diverged" if bad else "")
 
 
+KIND = "comparison"                                       # of tables and pictures of grids
 CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
        "test_loss", "curve"]
 
@@ -488,7 +493,7 @@ def sweep_picture(sweeps, path):
         ax.set(title=LABELS.get(task, task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
     plots.legend(fig, axes)
-    plots.save(fig, path)
+    plots.save(fig, path, KIND)
 
 
 def picture(results, path, limits=None):
@@ -511,19 +516,28 @@ def picture(results, path, limits=None):
                     transform=ax.get_yaxis_transform())
         ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
     plots.legend(fig, axes[:len(results)])
-    plots.save(fig, path)
+    plots.save(fig, path, KIND)
 
 
 def compare(out, task_names, models, seeds, **options):
     """Run a grid, write ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, where learning rates
-    were chosen, ``sweep.png``; returns the table."""
-    found, out = grid(out, task_names, models, seeds, **options), Path(out)
+    were chosen, ``sweep.png``; returns the table.  Files that are not ours are not replaced."""
+    out = Path(out)
+    check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
+        options.get("rates")))
+    found = grid(out, task_names, models, seeds, **options)
     text = table(found)
-    write_beside(out / "table.md", lambda f: f.write(text + "\n"), "w")
-    write_beside(out / "runs.csv", lambda f: f.write(rows(found)), "w")
+    outputs.write_text(out / "table.md", KIND, text + "\n\n")
+    outputs.write_csv(out / "runs.csv", CSV, rows(found))
     picture(found.results, out / "curves.png")
     if found.sweeps:
         sweep_picture(found.sweeps, out / "sweep.png")
-    else:                                                 # of another grid in this folder
-        (out / "sweep.png").unlink(missing_ok=True)
+    elif outputs.is_output(out / "sweep.png", KIND):      # of another grid in this folder
+        (out / "sweep.png").unlink()
     return text
+
+
+def check_outputs(out, *names, columns=CSV):
+    """Raise a ``ValueError`` for a file of these names that is not ours to replace."""
+    for name in names:
+        outputs.check(out / name, columns if name.endswith(".csv") else KIND)

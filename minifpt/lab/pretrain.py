@@ -4,6 +4,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import tasks
+from ..files import outputs, weights
+from ..files.runs import COLUMNS
 from ..fpt import FPT
 from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from ..training import train
@@ -62,10 +64,14 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
         raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
     out, options = weight_file(out), DEFAULTS[source] | options
-    for path in () if resume else (out, out.with_suffix(".csv")):
-        if path.exists():
+    table = out.with_suffix(".csv")
+    for path in out, table:
+        ours = resume and (path == table or str(weights.load(path)[0].get("command")).startswith(
+            f"minifpt pretrain {source} ")) if path.exists() else False
+        if path.exists() and not ours:
             raise ValueError(f"pretrain: {path} is there already: choose another --out, or remove "
                              "it")
+    outputs.check(table, COLUMNS)
     # Dropout 0 here; the file says 0.1, what the paper fine-tunes with.
     trunk = GPT2(GPT2Config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES),
                  seed=seed)
@@ -95,5 +101,5 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),
                seconds=round(history[-1]["seconds"]), **provenance)
-    history.save(out.with_suffix(".csv"))
+    history.save(table)
     return history

@@ -14,13 +14,14 @@ from tqdm import tqdm
 
 from .. import functional as F
 from .. import plots
-from ..files import write_beside
+from ..files import outputs
 from ..freeze import GROUPS
 from ..training import TEST_BATCH
 from . import attention, timing
 from .runs import at_start, load, read_history
 
 SHOWN = 24                                                # wrong examples
+KIND = "report"                                           # of the page
 
 
 # ---------------------------------------------------------------------------- numbers
@@ -53,6 +54,18 @@ def test_examples(task, run):
     held_out = task.test_set() if hasattr(task, "test_set") else None
     return held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
                                   run.settings["test_examples"], "test")
+
+
+def check_tested(folder, run, last, tested):
+    """Raise a ``ValueError`` where a finished run's model no longer does on the same examples what
+    the last row of its history says; rounding on another machine may change a few answers."""
+    if run.step == last["step"] == run.settings["steps"] and not (
+            abs(tested.accuracy - last["test_accuracy"]) < 0.02
+            and abs(tested.loss - last["test_loss"]) < 0.02 * max(1, abs(last["test_loss"]))):
+        raise ValueError(
+            f"{folder}: metrics.csv ends with a test accuracy of {100 * last['test_accuracy']:.2f} "
+            f"%, the model now has {100 * tested.accuracy:.2f} %: code that the run used has "
+            "changed, such as a module that your file imports, or --functional")
 
 
 def confusion(answers, y, classes):
@@ -277,10 +290,16 @@ def report(folder, html=None, progress=True):
     """Write the page, ``RUN/report.html`` unless ``html`` says where; returns its path."""
     folder = Path(folder)
     html = folder / "report.html" if html is None else Path(html)
+    if folder.is_dir():                                   # else the default has no folder either
+        outputs.check(html, KIND)
     task, run = load(folder)
     history = read_history(folder)
+    if list(history[:len(run.history)]) != list(run.history):
+        raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "
+                         "of them is another run's, or was changed")
     start = at_start(folder, run.settings, task)
     tested = test(run.model, task, *test_examples(task, run), progress)
+    check_tested(folder, run, history[-1], tested)
     sections = {
         "Settings": settings_section(folder, run, history, tested),
         "Parameters": parameters_section(run, task),
@@ -292,8 +311,7 @@ def report(folder, html=None, progress=True):
         "Parameters that moved": moves_section(start, run.model),
         "Attention that moved": attention_section(folder, run),
         "Time and memory": costs_section(start, task, run)}
-    text = page(f"{task.name} with {run.settings['model']}", sections)
-    write_beside(html, lambda f: f.write(text), "w")
+    outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['model']}", sections))
     return html
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import plots, tasks
 from ..checks import whole
-from ..files import write_beside
+from ..files import outputs
 from ..freeze import FreezeMask
 from . import compare
 from .compare import Arm, Column
@@ -162,7 +162,7 @@ def heat_map(results, path):
         ax.set(title=f"{depth} block{'s' * (depth > 1)}", ylabel="channels of a head",
                xlabel="spread of the weights x sqrt(channels)", xticks=range(len(spreads)),
                xticklabels=spreads, yticks=range(len(widths)), yticklabels=widths)
-    plots.save(fig, path)
+    plots.save(fig, path, compare.KIND)
 
 
 # ---------------------------------------------------------------------------------------- tables
@@ -303,14 +303,15 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     """
     made = table_of(name, scale, only, rates)
     made.check()
-    if scale == "paper":
-        say(cost(made, seeds))
+    out, name = Path(out), stem(name, scale)
+    compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
+                          *[f"{name}-rates.png"] * bool(made.rates))
     found = compare.grid(out, made.columns, made.arms, range(seeds), rates=made.rates, jobs=jobs,
+                         ready=(lambda: say(cost(made, seeds))) if scale == "paper" else None,
                          **options)
-    out, text, name = Path(out), made.text(found), stem(name, scale)
-    title = f"{made.shows}\n\n{text}\n"
-    write_beside(out / f"{name}.md", lambda f: f.write(title), "w")
-    write_beside(out / f"{name}.csv", lambda f: f.write(compare.rows(found)), "w")
+    text = made.text(found)
+    outputs.write_text(out / f"{name}.md", compare.KIND, f"{made.shows}\n\n{text}\n\n")
+    outputs.write_csv(out / f"{name}.csv", compare.CSV, compare.rows(found))
     made.picture(found.results, out / f"{name}.png")
     if found.sweeps:
         compare.sweep_picture(found.sweeps, out / f"{name}-rates.png")

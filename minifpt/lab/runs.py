@@ -9,12 +9,14 @@ from ..checks import brief
 from ..files import read_json
 from ..files.runs import History, Run, crc
 from ..optim import Adam
+from ..training import fingerprint
 from .compare import Validation, make_task
-from .trunks import build
+from .trunks import build, code_crc
 
 # What every run's config.json holds, and what those of ``train`` and ``compare`` hold beside it.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
-            "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int}
+            "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
+            "warmup": int, "weight_decay": float, "data_crc": str}
 BUILT = {"model": str, "freeze": str, "trunk_crc": str, "dropout": (int, float)}
 
 
@@ -69,11 +71,21 @@ def read_history(folder):
     history = History.load(path)
     if not history:
         raise ValueError(f"{path}: holds no row")
+    for column in history[0]:                             # training is not measured in each row
+        values = history[column] if column.startswith("test") or column == "seconds" else (
+            np.nan_to_num(history[column], nan=0.0, posinf=np.inf, neginf=-np.inf))
+        if not (np.abs(values) < 1e300).all():            # nor NaN
+            raise ValueError(f"{path}: some rows have no {column}")
+        if column.endswith("accuracy") and not ((0 <= values) & (values <= 1)).all():
+            raise ValueError(f"{path}: some rows have a {column} outside 0 to 1")
+    if (np.diff(history["step"]) <= 0).any():
+        raise ValueError(f"{path}: its steps do not rise, so it is damaged")
     return history
 
 
 def make_again(folder, settings):
-    """The task of a run."""
+    """The task of a run.  Raises ``ValueError`` where its data are no longer the same, or the code
+    of a user's own file is not."""
     options = dict(settings["options"])
     validation = options.pop("validation", False)         # a run by which a rate was chosen
     name = str(settings.get("source") or settings["task"])
@@ -81,7 +93,15 @@ def make_again(folder, settings):
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
-    return Validation(task) if validation else task
+    code = _made(folder, "its model", lambda: code_crc(name, settings["model"]))
+    if code != settings.get("code_crc"):
+        raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
+                         "changed since the run: report, steps and attention need it as it was")
+    task = Validation(task) if validation else task
+    if _made(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
+        raise ValueError(f"{folder}: the data of {name} have changed since the run, or cannot be "
+                         "drawn again: report, steps and attention need them as they were")
+    return task
 
 
 def at_start(folder, settings, task):

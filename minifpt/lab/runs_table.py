@@ -9,14 +9,16 @@ from textwrap import shorten
 import numpy as np
 
 from .. import tasks
-from ..files import csv_text, write_beside
-from .compare import LABELS, first_step, markdown, picture, spread
+from ..files import outputs
+from .compare import KIND, LABELS, check_outputs, first_step, markdown, picture, spread
 from .runs import read_history, read_settings
 from .trunks import TrunkSpec
 
 # Settings that say nothing of how a run was set up beyond its trunk and its seed.
-APART = {"task", "options", "source", "model", "seed", "trunk_crc", "data_crc", "test_examples"}
+APART = {"task", "options", "source", "model", "seed", "trunk_crc", "test_examples"}
 SHARE = 0.99                                              # of the best arm's final accuracy
+CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "threshold",
+       "steps_to_threshold", "seconds"]
 
 
 def are_runs(words):
@@ -37,9 +39,6 @@ def read(folders):
     found = {}
     for folder in map(Path, folders):
         settings, history = read_settings(folder), read_history(folder)
-        for column in ("test_accuracy", "test_loss", "seconds"):
-            if not (np.abs(history[column]) < 1e300).all():         # nor NaN
-                raise ValueError(f"{folder / 'metrics.csv'}: some rows have no {column}")
         found.setdefault(folder.resolve(), (folder, settings, history))
     return [*found.values()]
 
@@ -54,15 +53,20 @@ def spec_of(folder, settings):
 
 def arms(runs):
     """``{task: {arm: [(folder, settings, History), ...]}}``: runs that differ in their seed alone
-    are one arm.  An arm is called by its trunk and by the settings in which arms of its task
-    differ."""
+    are one arm; two with one seed in an arm raise a ``ValueError``.  An arm is called by its trunk
+    and by the settings in which arms of its task differ."""
     by_task, named = {}, {}
     for run in runs:
         settings, spec = run[1], spec_of(*run[:2])
         drawn = spec is not None and spec.drawn           # by each seed
         key = repr((settings.get("model"), drawn or settings.get("trunk_crc"), settings["options"],
                     [(k, settings[k]) for k in sorted(settings) if k not in APART]))
-        by_task.setdefault(settings["task"], {}).setdefault(key, []).append(run)
+        same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
+        for folder, others, _ in same:
+            if others["seed"] == settings["seed"]:
+                raise ValueError(f"compare: {folder} and {run[0]} are one run, of seed "
+                                 f"{settings['seed']}, and count once: name one of them")
+        same.append(run)
     for task, of in by_task.items():
         first = [same[0][1] for same in of.values()]
         keys = dict.fromkeys(k for s in first for k in s if k not in APART)
@@ -114,15 +118,15 @@ def table(found, limits):
 
 
 def rows(found, limits):
-    """A line for each run, as CSV."""
-    return csv_text([{
+    """A line for each run, {column of the CSV: value}."""
+    return [{
         "run": folder, "task": task, "arm": arm, "seed": settings["seed"],
         "steps": history[-1]["step"], "test_accuracy": f"{history[-1]['test_accuracy']:.6f}",
         "test_loss": f"{history[-1]['test_loss']:.6f}", "threshold": f"{limits[task]:.6f}",
         "steps_to_threshold": first_step(history, limits[task]),
         "seconds": f"{history[-1]['seconds']:g}"}
         for task, of in found.items() for arm, runs in of.items()
-        for folder, settings, history in runs])
+        for folder, settings, history in runs]
 
 
 def compare_runs(out, folders, threshold=None):
@@ -132,10 +136,11 @@ def compare_runs(out, folders, threshold=None):
     with one line for a folder that holds no run, or a damaged one.
     """
     found, out = arms(read(folders)), Path(out)
+    check_outputs(out, "table.md", "runs.csv", "curves.png", columns=CSV)
     limits = thresholds(found, threshold)
     text = table(found, limits)
-    write_beside(out / "table.md", lambda f: f.write(text + "\n"), "w")
-    write_beside(out / "runs.csv", lambda f: f.write(rows(found, limits)), "w")
+    outputs.write_text(out / "table.md", KIND, text + "\n\n")
+    outputs.write_csv(out / "runs.csv", CSV, rows(found, limits))
     picture({task: {arm: [history for *_, history in runs] for arm, runs in of.items()}
              for task, of in found.items()}, out / "curves.png", limits)
     return text

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from .. import training
 from ..checks import whole
-from ..files import write_beside
+from ..files import outputs
 from ..files.runs import Run
 from ..functional import softmax
 from ..gpt2 import GPT2Config
@@ -40,6 +40,7 @@ SURE = 8                                                  # tokens and rows that
 ROOM = 1_050_000                                          # bytes, a third more as text
 FLOATS = "value", "numerical", "nudge", "scale", "noise"    # of a difference
 PAGE = "steps.html", "steps.css", "steps.js", "steps_frames.js", "steps_ends.js"
+KIND = "steps"                                            # of the page
 PICTURES = 32                                             # tokens of an attention map in the film
 
 
@@ -57,7 +58,8 @@ class Steps:
         """The page as text: data, style and script in one."""
         page, style, *scripts = ((files(__package__) / name).read_text(encoding="utf-8")
                                  for name in PAGE)
-        data = json.dumps(self.data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+        data = json.dumps(self.data, separators=(",", ":"), allow_nan=False)
+        data = data.replace("<", "\\u003c")              # no "</script>", and no "<!-- <script>"
         for mark, text in (("TITLE", html.escape(self.data["title"])), ("LIST", self._list()),
                            ("STYLE", style), ("SCRIPT", "\n".join(scripts)), ("DATA", data)):
             page = page.replace(f"<!--{mark}-->", text)
@@ -72,9 +74,7 @@ class Steps:
 
     def save(self, path):
         """Write the HTML file, in one rename; returns its size in bytes."""
-        text = self.html()
-        write_beside(path, lambda f: f.write(text), "w")
-        return len(text.encode())
+        return outputs.write_text(path, KIND, self.html())
 
     def still(self, path):
         """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and a film that is

@@ -1,32 +1,44 @@
 """The frames of a step as a filmstrip: forward above, backward below, each under its partner."""
 
 import base64
+import io
 from pathlib import Path
 
 import numpy as np
 
 from .. import plots
-from ..files import write_beside
+from ..files import outputs
 
+KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
     """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file, and a film that it has
     into one beside it, ``NAME-film``; returns the paths."""
-    path = Path(path)
-    kind = path.suffix[1:].lower()
-    if kind not in ("png", "svg"):
-        raise ValueError(f"{path}: expected a file .png or .svg")
+    names = paths(path, bool(data["film"] and data["film"]["layers"]))
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
                                 "svg.fonttype": "path"}):
-        made = {path: draw(data)}
-        if data["film"] and data["film"]["layers"]:
-            made[path.with_stem(f"{path.stem}-film")] = film(data)
-        for name, fig in made.items():
-            write_beside(name, lambda f, fig=fig: fig.savefig(f, format=kind, dpi=110))
-    return [*made]
+        for name, picture in zip(names, (draw, film), strict=False):
+            if name.suffix.lower() == ".png":
+                plots.save(picture(data), name, KIND, dpi=110)
+                continue
+            text = io.StringIO()
+            picture(data).savefig(text, format="svg", dpi=110)
+            outputs.write_text(name, KIND, text.getvalue())
+    return names
+
+
+def paths(path, has_film):
+    """The files that a still is drawn into.  Raises ``ValueError`` for one that is not ours."""
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"{path}: expected a file .png or .svg")
+    names = [path, *[path.with_stem(f"{path.stem}-film")] * has_film]
+    for name in names:
+        outputs.check(name, KIND)
+    return names
 
 
 def draw(data, names=()):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import bert
-from ..files import MOST_CODE, read_bytes, weights
+from ..files import MOST_CODE, one_line, read_bytes, weights
 from ..fpt import FPT, check_trunk
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config, standard_normal
@@ -59,7 +59,13 @@ def code_crc(*texts):
     called, without comments and layout; ``None`` where there are none."""
     found = [own for text in texts for part in re.split("[+=]", text)
              if (own := USERS_OWN.fullmatch(part))]
-    code = [ast.unparse(ast.parse(read_bytes(own[1], MOST_CODE))) for own in found]
+    for own in found:
+        if not Path(own[1]).is_file():
+            raise FileNotFoundError(f"{own[0]}: there is no file {own[1]}")
+    try:
+        code = [ast.unparse(ast.parse(read_bytes(own[1], MOST_CODE))) for own in found]
+    except (SyntaxError, RecursionError) as e:
+        raise ValueError(f"{found[0][1]}: not Python ({one_line(e)})") from None
     return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
 
 

@@ -1,0 +1,86 @@
+"""Output files at paths that the user names: a file of the user's is never replaced.
+
+An output is recognised by what it holds.  A page, a table in Markdown or an SVG ends with a comment
+that names its kind and the CRC of its text, so that a text to which somebody added notes is no
+longer ours.  A PNG names its kind in its field ``Software``.  A CSV has its columns.
+"""
+
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from . import csv_text, write_beside
+
+LARGEST = 1 << 28                                         # bytes of a text that is compared
+
+
+def check(path, kind):
+    """Raise a ``ValueError`` or ``OSError`` of one line unless ``path`` can be written: a new file,
+    or one that minifpt wrote as this kind of output.
+
+    kind   what the file is, as text; of a CSV a list of its columns.
+    """
+    path = Path(path)
+    try:
+        os.lstat(path)                                    # also raises for a name that is too long
+        exists = True
+    except FileNotFoundError:
+        exists = False
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, expected a file")
+    if exists and not is_output(path, kind):
+        raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
+                         "output, or it was changed since: choose another name or folder")
+    folder = next(p for p in path.absolute().parents if p.exists())
+    trial = folder / f".{path.name}.{os.getpid()}"        # as write_beside calls its file
+    try:
+        open(trial, "xb").close()
+        trial.unlink()
+    except OSError as e:
+        e.filename = str(path)
+        raise
+
+
+def is_output(path, kind):
+    """Whether minifpt wrote the file as this kind of output."""
+    path = Path(path)
+    if not path.is_file():                                # nor a device, which would not end
+        return False
+    with open(path, "rb") as f:
+        head = f.read(4096)
+    if isinstance(kind, list):
+        return head.decode("utf-8", "replace").partition("\n")[0].rstrip("\r") == ",".join(kind)
+    if head.startswith(b"\x89PNG"):
+        field = b"Software\0" + software(kind).encode()
+        return struct.pack(">I", len(field)) + b"tEXt" + field in head
+    if path.stat().st_size > LARGEST:
+        return False
+    text = path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
+    return text == signed(text.rpartition("<!--")[0], kind)
+
+
+def software(kind):
+    """The field ``Software`` of a PNG."""
+    return f"minifpt {kind}"
+
+
+def signed(text, kind):
+    """The text with the comment by which it is recognised."""
+    text = text.replace("\r\n", "\n")                     # as files are read back everywhere
+    return f"{text}<!-- minifpt {kind} {zlib.crc32(text.encode()):08x} -->\n"
+
+
+def write_text(path, kind, text):
+    """Write a page, a table in Markdown or an SVG; returns its size in bytes."""
+    check(path, kind)
+    text = signed(text, kind)
+    write_beside(path, lambda f: f.write(text), "w")
+    return len(text.encode())
+
+
+def write_csv(path, columns, rows):
+    """Write dictionaries as a CSV with these columns; ``rows`` may be its text."""
+    check(path, columns)
+    text = rows if isinstance(rows, str) else csv_text(rows, columns)
+    write_beside(path, lambda f: f.write(text), "w")

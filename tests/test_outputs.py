@@ -1,0 +1,371 @@
+"""No command replaces a file of the user's, and a run is read back only where all of it is as it
+was."""
+
+import csv
+import inspect
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import cli, plots
+from minifpt.exercises import grade
+from minifpt.files import outputs, write_beside
+from minifpt.lab import compare, pretrain, report, reproduce, runs_table, steps
+from minifpt.lab.runs import load, load_run
+
+TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
+OWN = """
+import numpy as np
+import minifpt
+
+class Walk(minifpt.tasks.BitXOR):
+    '''Which bits differ.'''
+    name = "walk"
+    def __init__(self, n=3):
+        super().__init__(n=n)
+        self.options = {"n": n}
+    def batch(self, rng, size, split):
+        x, y = super().batch(rng, size, split)
+        return x, y
+
+def trunk(seed):
+    config = minifpt.GPT2Config(1, 2, 16, 6, 256, dropout=0.0, activation_function="gelu_new")
+    return minifpt.GPT2(config, seed)
+"""
+
+
+def train(out, line=f"bit-xor {TINY}", seed=0):
+    assert cli.main([*f"train {line} --seed {seed} --out".split(), str(out)]) == 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs that differ in their seed, and one with a task and a trunk of the user's own."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("own.py").write_text(OWN)
+        train("r0")
+        train("r1", seed=1)
+        train("own", "own.py:Walk --model own.py:trunk --steps 4 --batch-size 2")
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path, monkeypatch):
+    """A copy of these runs, in the working folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(capsys):
+    """``refused(line)``: the one line of a command that exits 2."""
+    def run(line):
+        capsys.readouterr()
+        assert cli.main(line.split()) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("minifpt") and err.count("\n") == 1, err
+        return err
+    return run
+
+
+def contents():
+    return {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
+
+
+# ----------------------------------------------------------- files of the user's
+
+
+@pytest.mark.parametrize("line, file", [
+    ("attention r0 --out r0/metrics.png", "r0/metrics.csv"),
+    ("attention r0 --out r0/curves.png", "r0/curves.png"),
+    ("attention r0 --out mine.png", "mine.csv"),
+    ("report r0 --html r0/config.json", "r0/config.json"),
+    ("report r0 --html mine.py", "mine.py"),
+    ("report r0", "r0/report.html"),
+    ("steps r0 --html mine.py", "mine.py"),
+    (f"steps bit-xor {TINY.replace('--steps 4', '')}", "bit-xor-step.html"),
+    ("steps r0 --still mine.png", "mine.png"),
+    ("steps r0 --still mine.svg --every 1", "mine-film.svg"),
+    ("compare r0 r1 --out c", "c/table.md"),
+    ("compare r0 r1 --out c", "c/runs.csv"),
+    ("compare r0 r1 --out r0", "r0/curves.png"),
+    (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
+     "c/table.md"),
+    (f"compare bit-xor --models random:1x2x16 --lrs 1e-3 --out c {TINY[TINY.index('--steps'):]}",
+     "c/sweep.png"),
+    ("reproduce table3 --out c", "c/table3.csv"),
+    ("reproduce table3 --out c", "c/table3-rates.png"),
+    ("pretrain bits --steps 1 --out w", "w.csv"),
+    ("pretrain bits --steps 1 --out w --resume", "w.csv"),
+    ("grade work --out g", "g/grades.csv"),
+    ("grade work --out g", "g/summary.md"),
+    ("new mine.py", "mine.py")])
+def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, file):
+    monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed
+    monkeypatch.setattr(grade, "graded", None)
+    Path("work").mkdir()
+    Path("work/anna.py").write_text("")
+    path = Path(file)
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("step,notes\n1,mine\n")
+    before = contents()
+    assert f"{path} is there already" in refused(line)
+    assert contents() == before
+
+
+def test_an_output_of_ours_is_replaced(here):
+    for _ in range(2):
+        runs_table.compare_runs("c", ["r0", "r1"])
+        outputs.write_text("page.html", "report", "<p>text")
+        outputs.write_text("page.html", "report", "<p>another text")
+    assert outputs.is_output("c/table.md", compare.KIND)
+    assert outputs.is_output("c/curves.png", compare.KIND)
+    assert not outputs.is_output("c/curves.png", "still")
+
+
+@pytest.mark.parametrize("change", [
+    lambda text: text + "a note\n", lambda text: "a note\n" + text,
+    lambda text: text.replace("text", "TEXT"), lambda text: text.replace("report", "steps"),
+    lambda text: "", lambda text: text.replace("<!--", "")])
+def test_a_page_with_notes_is_the_user_s(tmp_path, change):
+    path = tmp_path / "page.html"
+    outputs.write_text(path, "report", "<p>text\r\n")
+    assert outputs.is_output(path, "report")
+    path.write_text(change(path.read_text()))
+    assert not outputs.is_output(path, "report")
+    with pytest.raises(ValueError, match="is there already"):
+        outputs.write_text(path, "report", "<p>text")
+
+
+def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "picture", lambda *args: None)
+    options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),
+                   progress=False)
+    models = ["random:1x2x16"]
+    compare.compare(tmp_path, ["bit-xor"], models, [0], rates=[1e-3], **options)
+    sweep = tmp_path / "sweep.png"
+    assert sweep.exists()
+    compare.compare(tmp_path, ["bit-xor"], models, [0], **options)
+    assert not sweep.exists()
+    fig, _ = plots.figure()
+    plots.save(fig, sweep)                                # as anybody's Matplotlib writes it
+    compare.compare(tmp_path, ["bit-xor"], models, [0], **options)
+    assert sweep.exists()
+
+
+@pytest.mark.parametrize("where", ["passed", "hint"])
+def test_a_teacher_s_changes_in_the_grades_are_not_lost(here, refused, monkeypatch, where):
+    rows = [{"exercise": "one", "passed": "no", "hint": "Try it again."}]
+    monkeypatch.setattr(grade, "graded", lambda *args: [dict(row) for row in rows])
+    Path("work").mkdir()
+    Path("work/anna.py").write_text("")
+    line = "grade work --out g"
+    assert cli.main(line.split()) == 0
+    assert cli.main(line.split()) == 0                    # its own are replaced
+    with open("g/grades.csv", newline="") as f:
+        lines = list(csv.DictReader(f))
+    lines[0][where] = "yes: told me how"
+    outputs.write_csv("g/grades.csv", grade.COLUMNS, lines)
+    assert "choose another folder with --out" in refused(line)
+    assert "told me how" in Path("g/grades.csv").read_text()
+
+
+def test_a_device_is_not_an_output(refused, here):
+    assert "/dev/null is there already" in refused("report r0 --html /dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+# --------------------------------------------------- checked before it is computed
+
+
+@pytest.mark.parametrize("place", ["own.py/x{}", "r0/" + 300 * "x" + "{}", "/proc/x{}", "folder{}"])
+@pytest.mark.parametrize("line, ending", [
+    ("report r0 --html", ".html"), ("attention r0 --out", ".png"), ("steps r0 --html", ".html"),
+    ("steps r0 --still", ".svg"), ("compare r0 r1 --out", "/"), ("reproduce table3 --out", "/"),
+    ("compare bit-xor --out", "/")])
+def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypatch, line, ending,
+                                                         place):
+    for ending_ in ".html", ".png", ".svg":
+        Path(f"folder{ending_}").mkdir()
+    if ending == "/":
+        Path("folder").write_text("")
+    for module, name in ((report, "load"), (steps, "of_run"), (runs_table, "picture"),
+                         (compare, "perform")):
+        monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
+    monkeypatch.setattr("minifpt.lab.attention.load", None)
+    refused(f"{line} {place.format(ending)}")
+
+
+def test_the_paper_s_scale_is_refused_before_it_is_measured(here, refused, monkeypatch):
+    monkeypatch.setattr(reproduce, "cost", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here))
+    line = "reproduce table3 --scale paper --tasks bit-xor --seeds"
+    assert "expected 1 to" in refused(f"{line} 0")
+    assert "'minifpt convert gpt2' fetches it" in refused(
+        "reproduce table2 --scale paper --tasks bit-xor")
+
+
+# --------------------------------------------------------- runs that have changed
+
+
+COMMANDS = "report own", "steps own", "attention own --model none"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("old, new", [
+    ("return x, y", "return x, 1 - y"), ('"gelu_new"', '"relu"'), ("return x, y", "return x y")])
+def test_a_run_of_changed_code_is_refused(here, refused, line, old, new):
+    assert old in OWN
+    Path("own.py").write_text(OWN.replace(old, new))
+    before = contents()
+    said = refused(line)
+    assert "has changed since the run" in said or "SyntaxError" in said
+    assert contents() == before
+
+
+def test_a_run_whose_accuracy_has_changed_is_refused(here, monkeypatch):
+    """As by a module that the user's file imports, which no CRC covers."""
+    monkeypatch.setattr(minifpt.tasks.BitXOR, "accuracy", lambda self, logits, y: 0.9)
+    with pytest.raises(ValueError, match="the model now has 90.00 %: code that the run used has"):
+        report.report("r0", progress=False)
+
+
+def test_a_comment_changes_no_code(here):
+    Path("own.py").write_text("# a comment\n" + OWN)
+    load_run("own")
+
+
+@pytest.mark.parametrize("line", ["report text", "steps text", "attention text --model none"])
+def test_a_run_of_changed_data_is_refused(here, refused, line):
+    Path("novel.txt").write_text("One fine day. " * 500)
+    train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "
+                  "--batch-size 1")
+    load_run("text")
+    Path("novel.txt").write_text("One dark day. " * 500)
+    assert "the data of text have changed" in refused(line)
+
+
+def test_a_run_that_does_not_say_what_its_data_were_is_refused(here, refused):
+    settings = json.loads(Path("r0/config.json").read_text())
+    del settings["data_crc"]
+    Path("r0/config.json").write_text(json.dumps(settings))
+    assert "has no 'data_crc'" in refused("report r0")
+
+
+def test_runs_on_different_data_are_not_one_arm(here):
+    settings = json.loads(Path("r1/config.json").read_text())
+    Path("r1/config.json").write_text(json.dumps(settings | {"data_crc": "0badda7a"}))
+    (one, two), = (of.values() for of in runs_table.arms(runs_table.read(["r0", "r1"])).values())
+    assert len(one) == len(two) == 1
+    assert "data_crc 0badda7a" in runs_table.compare_runs("c", ["r0", "r1"])
+
+
+@pytest.mark.parametrize("key", ["code_crc", "functional_hash"])
+def test_runs_of_different_code_are_not_one_arm(here, key):
+    settings = json.loads(Path("own/config.json").read_text())
+    shutil.copytree("own", "other")
+    Path("other/config.json").write_text(json.dumps(settings | {key: "0badc0de", "seed": 1}))
+    (of,) = runs_table.arms(runs_table.read(["own", "other"])).values()
+    assert len(of) == 2
+
+
+def test_a_copied_run_is_no_second_seed(here, refused):
+    shutil.copytree("r0", "copy")
+    assert "r0 and copy are one run, of seed 0" in refused("compare r0 r1 copy")
+    assert not Path("runs").exists()
+    assert len(runs_table.read(["r0", "./r0", "r1"])) == 2    # one run by two paths
+
+
+# ------------------------------------------------------------------------ tracebacks
+
+
+@pytest.mark.parametrize("line", ["report r0", "compare r0"])
+@pytest.mark.parametrize("column, value", [
+    (5, ""), (5, "inf"), (5, "nan"), (5, "1e305"), (3, ""), (4, "inf"), (1, "-inf"), (2, "1e305")])
+def test_a_history_with_numbers_that_no_run_has_is_refused(here, refused, line, column, value):
+    head, *rows = Path("r0/metrics.csv").read_text().split()
+    cells = rows[-1].split(",")
+    cells[column] = value
+    Path("r0/metrics.csv").write_text("\n".join([head, *rows[:-1], ",".join(cells), ""]))
+    assert f"some rows have no {head.split(',')[column]}" in refused(line)
+
+
+@pytest.mark.parametrize("rows, said", [
+    ("4,1,1,1,99,1", "test_accuracy outside 0 to 1"), ("4,1,-1,1,0.5,1", "train_accuracy outside"),
+    ("4,1,1,1,0.5,1 2,1,1,1,0.5,2", "steps do not rise"),
+    ("4,1,1,1,0.5,1 4,1,1,1,0.5,2", "steps do not rise")])
+def test_a_history_that_no_run_writes_is_refused(here, refused, rows, said):
+    head = Path("r0/metrics.csv").read_text().split()[0]
+    Path("r0/metrics.csv").write_text("\n".join([head, *rows.split(), ""]))
+    for line in "report r0", "compare r0":
+        assert said in refused(line)
+
+
+def test_the_history_of_another_run_is_refused(here, refused):
+    shutil.copy("r1/metrics.csv", "r0/metrics.csv")
+    assert "metrics.csv is not the history that checkpoint.npz holds" in refused("report r0")
+
+
+def test_a_run_of_an_lstm_has_a_report_and_no_maps(here, refused):
+    train("lstm", "bit-xor --n 3 --model lstm:1x8 --steps 1 --batch-size 1")
+    assert "has no attention layers" in refused("attention lstm")
+    _, run = load("lstm")
+    assert "No maps: attention: the trunk has no" in report.attention_section("lstm", run)
+
+
+def test_the_page_of_a_task_whose_name_is_a_path_stays_here(here, monkeypatch):
+    Path("sub").mkdir()
+    monkeypatch.chdir("sub")
+    Path("own.py").write_text(OWN.replace('"walk"', '"../walk"'))
+    try:
+        cli.main("steps own.py:Walk --model random:1x2x16".split())
+    finally:
+        assert not Path("../walk-step.html").exists()
+
+
+def test_an_empty_text_has_no_perplexity(here, refused):
+    Path("empty.txt").write_text("")
+    assert "empty.txt: has 0 bytes, expected at least 2" in refused("perplexity empty.txt")
+
+
+@pytest.mark.parametrize("key", ["warmup", "weight_decay"])
+def test_a_config_that_lacks_a_setting_is_refused(here, refused, key):
+    settings = json.loads(Path("r0/config.json").read_text())
+    del settings[key]
+    Path("r0/config.json").write_text(json.dumps(settings))
+    for line in "steps r0", "report r0", "compare r0 r1":
+        assert f"has no '{key}'" in refused(line)
+
+
+def test_a_deep_folder_needs_no_recursion(here):
+    """Python's limit is 1,000 calls; 100 stand for the 2,000 levels that a path can have."""
+    deep, limit = Path(*["d"] * 200, "mine.py"), sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        write_beside(deep, lambda f: f.write(b"text"))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert deep.read_bytes() == b"text"
+
+
+def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "SHAPE", dict(n_layer=1, n_head=2, n_embd=8, n_positions=40,
+                                                vocab_size=8))
+    quick = dict(steps=1, batch_size=1, progress=False)
+    out = tmp_path / "w.npz"
+    pretrain.pretrain("bits", out, **quick)
+    pretrain.pretrain("bits", out, resume=True, **quick)  # its own
+    minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, 8, 8), seed=0).save(out, np.float32)
+    before = out.read_bytes()
+    with pytest.raises(ValueError, match="is there already"):
+        pretrain.pretrain("bits", out, resume=True, **quick)
+    assert out.read_bytes() == before
