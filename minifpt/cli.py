@@ -159,8 +159,8 @@ def parser(argv=()):
     sub.add_argument("--first-seed", type=seed, default=0, metavar="SEED", help="default: 0")
     sub.add_argument("--lrs", type=float, nargs="+", default=(), metavar="LR",
                      help="learning rates of which each trunk takes the best, on validation draws")
-    sub.add_argument("--choices", type=whole, default=1, metavar="SEEDS",
-                     help="how many seeds a learning rate is chosen by (default: 1)")
+    sub.add_argument("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS",
+                     help="validation seeds used to choose the learning rate (default: 2)")
     where_options(sub)
     run_options(sub, "--steps", "--batch-size", "--lr", "--schedule", "--dropout")
     sub.add_argument("--out", type=path,

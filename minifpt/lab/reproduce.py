@@ -354,7 +354,7 @@ def cost(table, seeds):
             made = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                         settings["batch_size"], settings["dropout"])
             each = made.step * settings["steps"]
-            runs = seeds + len(arm.tries(table.rates))
+            runs = seeds + compare.CHOICES * len(arm.tries(table.rates))
             total += runs * each
             lines.append(f"{task.name}, {arm.called()}: {runs} runs of {settings['steps']:,} "
                          f"steps, {duration(each)} each, {made.peak / 1e6:,.0f} MB")
