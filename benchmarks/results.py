@@ -7,24 +7,50 @@
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
 copies of these are in ``benchmarks/results/``.  In RESULTS.md the line ``<!-- NAME.csv -->``
-stands above each table that comes from one.
+stands above each table that comes from one.  ``simple.csv`` has what methods without a transformer
+reach (``benchmarks.simple``); its ``BASELINES`` are rows of each other table that has their tasks.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
-from minifpt.lab import compare, reproduce
+from minifpt.lab import compare, reproduce, tables
 
 HERE = Path(__file__).resolve().parent
+SIMPLE = "simple.csv"
+BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward filter",
+             "contexts of up to 5 bytes")
+# Of the tasks with pictures or text: on others a baseline stands in its own table only.
+HAVE_BASELINES = "mnist", "few-digits", "cifar10", "text", "typos", "few-mnist"
 
 
 def table(path):
-    """The Markdown table of one file: that of ``minifpt reproduce`` by its name, else as
-    ``minifpt compare`` writes it."""
+    """The Markdown table of one file: that of ``minifpt reproduce`` by its name, a line for each
+    task and method of ``simple.csv``, else as ``minifpt compare`` writes it."""
     found = compare.read_rows(path)
-    tables = reproduce.TABLES
-    return tables[path.stem].text(found) if path.stem in tables else compare.table(found)
+    if path.name == SIMPLE:
+        return tables.markdown([["task", "method", "accuracy"], *(
+            [tables.LABELS.get(task, task), name, tables.final(found, task, name)]
+            for task, methods in found.results.items() for name in methods)])
+    add_baselines(found, compare.read_rows(HERE / "results" / SIMPLE),
+                  with_curves=path.stem == "table4")
+    made = reproduce.TABLES
+    return made[path.stem].text(found) if path.stem in made else compare.table(found)
+
+
+def add_baselines(found, simple, with_curves=False):
+    """Add the rows of ``BASELINES`` to the tasks of a table that have pictures or text;
+    ``with_curves``: only what is trained step by step."""
+    for task, name in itertools.product(found.results, BASELINES):
+        histories = simple.results.get(task, {}).get(name)
+        if (histories and task.startswith(HAVE_BASELINES)
+                and len(histories[0]) > with_curves):
+            found.results[task][name] = histories
+            found.rates[task][name] = simple.rates[task][name]
+            if name in simple.sweeps.get(task, {}):
+                found.sweeps.setdefault(task, {})[name] = simple.sweeps[task][name]
 
 
 def problems(text, folder=HERE / "results"):
