@@ -141,7 +141,7 @@ def test_the_cost_is_told(tiny, monkeypatch):
 
 def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*TABLES]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*TABLES, "dose"]
     out = tmp_path / "out"
     assert cli.main(["reproduce", "small", "--seeds", 1, "--lrs", 1e-2, "--out", out]) == 0
     told = capsys.readouterr().out

@@ -17,11 +17,14 @@ CHOICE = 1000                                             # the first seed that 
 FLOORS = {"bit-xor": {"guessing": 50}, "mnist": {"guessing": 10}, "digits": {"guessing": 10},
           "listops": {"guessing": 10}, "typos": {"guessing": 50}, "few-digits": {"guessing": 10},
           "cifar10": {"guessing": 10}, "cifar10-gray": {"guessing": 10},
-          "families": {"guessing": 10}, "homology": {"guessing": 100 / 1195},
+          "recall": {"guessing": 100 / 32}, "modular": {"guessing": 100 / 31},
+          "addition": {"guessing": 10}, "families": {"guessing": 10},
+          "homology": {"guessing": 100 / 1195},
           "bit-memory": {"guessing what is masked": 75, "majority of the five strings": 84.375}}
 LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST", "digits": "digits",
           "listops": "ListOps", "text": "next byte", "typos": "typos", "few-digits": "few digits",
           "few-mnist": "few MNIST", "cifar10": "CIFAR-10", "cifar10-gray": "CIFAR-10 LRA",
+          "recall": "recall", "modular": "modular sums", "addition": "addition",
           "families": "made-up families", "homology": "remote homology"}
 
 
