@@ -398,8 +398,8 @@ def train(args):
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     held_out = task.test_set() if hasattr(task, "test_set") else None
-    n = len(held_out[0]) if held_out else "fresh"
-    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
+    n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_data import nowhere  # noqa: F401 (a fixture)
+from test_simple import simple
 
 from minifpt import cli, tasks
 from minifpt.files import data
@@ -219,10 +220,9 @@ def test_a_world_is_its_seed():
 
 
 def test_neither_places_nor_pairs_tell_the_fold_and_its_profile_does():
-    from benchmarks import simple
     task = tasks.get("families")
-    learned, test = task.batch(rng(), 3000), task.batch(rng(1), 300, "test")
-    validation = task.batch(rng(2), 300, "validation")
+    learned, test = task.batch(rng(), 1000), task.batch(rng(1), 200, "test")
+    validation = task.batch(rng(2), 100, "validation")
     profile = simple.aligned(task, learned, validation, test)[1]
     assert profile > 0.9
     for features in (None, simple.pairs):

@@ -91,14 +91,18 @@ def test_runs_are_shared_between_tables(tiny, tmp_path, monkeypatch):
     assert text.count("\n") == 2
 
 
-def test_the_threshold_and_the_steps_to_it():
+def test_the_steps_to_several_levels_and_the_area():
     good, bad = history(0.5, 0.96, 1.0), history(0.5, 0.5, 0.6)
     found = Grid({"bit-xor": {"a": [good, good], "b": [bad, bad], "c": [good, bad, bad]}}, {},
                  {"bit-xor": {"a": 0.1, "b": 0.1, "c": 0.1}}, [0, 1])
-    assert reproduce.threshold(found, "bit-xor") == pytest.approx(0.5 + 0.9 * 0.5)
-    assert reproduce.steps_to(found, "bit-xor", "a") == "2 to 95.0 %"
-    assert reproduce.steps_to(found, "bit-xor", "b") == "never to 95.0 %"
-    assert reproduce.steps_to(found, "bit-xor", "c") == "never (2 to never) to 95.0 %"
+    assert reproduce.levels(found, "bit-xor") == pytest.approx([0.75, 0.875, 0.95])
+    to = "to 75.0 / 87.5 / 95.0 %; area"
+    assert reproduce.steps_to(found, "bit-xor", "a") == f"2 / 2 / 2 {to} 82.0"
+    assert reproduce.steps_to(found, "bit-xor", "b") == f"never / never / never {to} 53.3"
+    good[1]["test_accuracy"] = 0.8                        # two curves that cross after it
+    assert reproduce.steps_to(found, "bit-xor", "a") == f"2 / 3 / 3 {to} 76.7"
+    assert reproduce.steps_to(found, "bit-xor", "c") == (
+        f"never / never / never {to} 61.1 (53.3 to 76.7)")
     found.sweeps = {"bit-xor": {"a": {0.1: [], 0.01: []}}}
     assert reproduce.steps_to(found, "bit-xor", "a").endswith(", lr 0.1 (edge)")
 

@@ -2,11 +2,11 @@
 exceed what the matrices' spectra alone give?
 
 Trunks are pretrained for several numbers of steps, their *dose*, on novels and on text that is
-drawn from the novels' trigrams, with several seeds.  Each is frozen and trained on each task with fresh
-layer norms and positions, the same in all arms of one seed.  Beside them stand, for each source,
-random matrices with the singular values of the full dose (``spectrum``), and random weights as the
-paper draws them.  The seed of the pretraining is the unit of all intervals: the runs of one seed
-differ in their frozen weights alone.
+drawn from the novels' trigrams, with several seeds.  Each is frozen and trained on each task with
+fresh layer norms and positions, the same in all arms of one seed.  Beside them stand, for each
+source, random matrices with the singular values of the full dose (``spectrum``), and random weights
+as the paper draws them.  The seed of the pretraining is the unit of all intervals: the runs of one
+seed differ in their frozen weights alone.
 """
 
 import itertools
