@@ -2,47 +2,96 @@
 
     python -m benchmarks.results            prints each table
     python -m benchmarks.results --check    fails where RESULTS.md says something else
+    python -m benchmarks.results --write    puts the tables into RESULTS.md
     python -m benchmarks.results --picture  draws curves.png, statistics.png and
                                             memory-map.png from them
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
 copies of these are in ``benchmarks/results/``.  In RESULTS.md the line ``<!-- NAME.csv -->``
-stands above each table that comes from one.
+stands above each table that comes from one, ``<!-- NAME.csv differences -->`` above one of its
+paired differences.  ``simple.csv`` has what methods without a transformer reach
+(``benchmarks.simple``); its ``BASELINES`` are rows of each other table that has their tasks.
 """
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 
-from minifpt.lab import compare, reproduce
+from minifpt.lab import compare, reproduce, tables
 
 HERE = Path(__file__).resolve().parent
+SIMPLE = "simple.csv"
+BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward filter",
+             "contexts of up to 5 bytes")
+# Of the tasks with pictures or text: on others a baseline stands in its own table only.
+HAVE_BASELINES = "mnist", "few-digits", "cifar10", "text", "typos", "few-mnist"
 
 
 def table(path):
-    """The Markdown table of one file: that of ``minifpt reproduce`` by its name, else as
-    ``minifpt compare`` writes it."""
+    """The Markdown table of one file: that of ``minifpt reproduce`` by its name, a line for each
+    task and method of ``simple.csv``, else as ``minifpt compare`` writes it."""
     found = compare.read_rows(path)
-    tables = reproduce.TABLES
-    return tables[path.stem].text(found) if path.stem in tables else compare.table(found)
+    if path.name == SIMPLE:
+        return tables.markdown([["task", "method", "accuracy"], *(
+            [tables.LABELS.get(task, task), name, tables.final(found, task, name)]
+            for task, methods in found.results.items() for name in methods)])
+    add_baselines(found, compare.read_rows(HERE / "results" / SIMPLE),
+                  with_curves=path.stem == "table4")
+    made = reproduce.TABLES
+    return made[path.stem].text(found) if path.stem in made else compare.table(found)
+
+
+def add_baselines(found, simple, with_curves=False):
+    """Add the rows of ``BASELINES`` to the tasks of a table that have pictures or text;
+    ``with_curves``: only what is trained step by step."""
+    for task, name in itertools.product(found.results, BASELINES):
+        histories = simple.results.get(task, {}).get(name)
+        if (histories and task.startswith(HAVE_BASELINES)
+                and len(histories[0]) > with_curves):
+            found.results[task][name] = histories
+            found.rates[task][name] = simple.rates[task][name]
+            if name in simple.sweeps.get(task, {}):
+                found.sweeps.setdefault(task, {})[name] = simple.sweeps[task][name]
+
+
+def marked_tables(text, folder=HERE / "results"):
+    """{a mark of RESULTS.md: the Markdown table below it}: the table of every file, and the paired
+    differences of each that ``text`` has a mark for."""
+    made = {}
+    for path in sorted(folder.glob("*.csv")):
+        made[f"<!-- {path.name} -->"] = table(path)
+        mark = f"<!-- {path.name} differences -->"
+        if mark in text:
+            made[mark] = compare.differences(compare.read_rows(path))
+    return made
 
 
 def problems(text, folder=HERE / "results"):
     """What is wrong in the text of RESULTS.md, a list of lines."""
     lines, found = text.splitlines(), []
-    for path in sorted(folder.glob("*.csv")):
-        mark = f"<!-- {path.name} -->"
+    for mark, want in marked_tables(text, folder).items():
         if mark not in lines:
-            found.append(f"{path.name}: RESULTS.md has no table marked {mark}")
+            found.append(f"RESULTS.md has no table marked {mark}")
             continue
-        start = lines.index(mark) + 1
-        want = table(path).splitlines()
+        start, want = lines.index(mark) + 1, want.splitlines()
         while start < len(lines) and not lines[start]:
             start += 1
-        for line, wanted in zip(lines[start:start + len(want)], want, strict=False):
+        end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+        for line, wanted in itertools.zip_longest(lines[start:end], want):
             if line != wanted:
-                found.append(f"{path.name}: RESULTS.md says '{line}', the runs say '{wanted}'")
+                found.append(f"{mark}: RESULTS.md says '{line}', the runs say '{wanted}'")
     return found
+
+
+def rewritten(text, folder=HERE / "results"):
+    """The text of RESULTS.md with each marked table as the runs have it."""
+    for mark, table_text in marked_tables(text, folder).items():
+        before, found, after = text.partition(f"{mark}\n\n")
+        if found:
+            rest = after.partition("\n\n")[2]
+            text = f"{before}{mark}\n\n{table_text}\n\n{rest}"
+    return text
 
 
 def picture(path, folder=HERE / "results"):
@@ -64,6 +113,7 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--picture", action="store_true")
     args = parser.parse_args()
     if args.picture:
@@ -73,11 +123,15 @@ def main():
         large = compare.read_rows(HERE / "results" / "memory-paper.csv")
         reproduce.heat_map(large.results, HERE / "memory-map.png")
         return 0
+    results = HERE.parent / "RESULTS.md"
+    if args.write:
+        results.write_text(rewritten(results.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
     if not args.check:
         for path in sorted((HERE / "results").glob("*.csv")):
             print(f"<!-- {path.name} -->\n" + table(path) + "\n")
         return 0
-    found = problems((HERE.parent / "RESULTS.md").read_text(encoding="utf-8"))
+    found = problems(results.read_text(encoding="utf-8"))
     print("\n".join(found) or "RESULTS.md says what the runs say")
     return int(bool(found))
 

@@ -1,56 +1,104 @@
-"""What methods without attention and without gradients reach on the tasks of the tables.
+"""What methods without a transformer reach on the tasks of the tables.
 
-    python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--draws N]
+    python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--steps N] [--out FILE]
 
-Each learns from as many drawn examples as a trunk in ``minifpt reproduce`` (steps times batch)
-unless told otherwise, the tables of bytes from the whole training text.
+Each method learns from as many drawn examples as a trunk in ``minifpt reproduce``, steps times
+batch.  Softmax regression learns from the same examples in the same order, with the same optimiser
+and schedule, and chooses its learning rate as a trunk does.  The letter tables count the whole
+training text.  Where labels are few, each seed draws its own.  ``benchmarks/results/simple.csv`` is
+this command's CSV: ``benchmarks.results`` puts rows of it into the tables of RESULTS.md.
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize
 
-from minifpt import tasks
-from minifpt.lab import reproduce
-from minifpt.lab.compare import LABELS, Validation, spread
+from minifpt import functional as F
+from minifpt import layers, tasks
+from minifpt.files import write_beside
+from minifpt.files.runs import COLUMNS, History
+from minifpt.lab import compare, reproduce, tables
 from minifpt.tasks.listops import OPERATORS, PAD
+from minifpt.training import train
 
-PENALTIES = np.logspace(-1, 5, 7)
-
-
-def inputs(x):
-    """All numbers of each example and a 1, (B, tokens * input_dim + 1) float64."""
-    return np.c_[x.reshape(len(x), -1), np.ones(len(x))].astype(float)
+PENALTIES = 1.0, 0.1, 1e-2, 1e-3, 1e-4
+RATES = 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1
 
 
-def linear(task, learned, validation, test):
-    """Least squares from the input to each class, with the best of seven penalties."""
-    def accuracy(weights, x, y):
-        scores = (inputs(x) @ weights).reshape(*y.shape, task.classes)
-        return (scores.argmax(axis=-1) == y).mean()
-    x, y = learned
-    A, targets = inputs(x), np.eye(task.classes)[y].reshape(len(y), -1)
-    maps = [np.linalg.solve(A.T @ A + penalty * np.eye(A.shape[1]), A.T @ targets)
-            for penalty in PENALTIES]
-    return accuracy(max(maps, key=lambda weights: accuracy(weights, *validation)), *test)
+def inputs(x, symbols):
+    """Return all numbers of each example in a row, float32; ids become one-hot vectors."""
+    x = x if x.dtype == np.float32 else np.eye(symbols, dtype=np.float32)[x]
+    return x.reshape(len(x), -1)
 
 
-def bayes(count):
-    """Naive Bayes on ``count(task, x)``, how often each thing occurs, (B, things)."""
+class SoftmaxRegression(layers.Layer):
+    """Scores of all choices, linear in the whole example, from weights of 0."""
+
+    def __init__(self, task):
+        self.task = task
+        self.shape = -1, task.output_tokens, task.output_dim
+        self.output = layers.Linear(task.tokens * task.input_dim,
+                                    task.output_tokens * task.output_dim, group="output")
+
+    def forward(self, x, train=False, rng=None):
+        """Return scores (B, output_tokens, output_dim) and the cache."""
+        y, cache = self.output.forward(inputs(x, self.task.input_dim), need_dx=False)
+        return y.reshape(self.shape), cache
+
+    def backward(self, dy, cache):
+        """Add to the gradients of the weights."""
+        self.output.backward(dy.reshape(len(dy), -1), cache)
+
+
+def trained_softmax(column, seeds):
+    """Softmax regression as the trunks are trained; ``(histories, sweep, learning rate)``."""
+    def run(task, seed, rate):
+        settings = tasks.defaults_of(task) | column.settings | {"lr": rate}
+        settings.pop("dropout")
+        return train(SoftmaxRegression(task), task, seed=seed, progress=False, **settings)
+
+    def made(seed):
+        return compare.make_task(column.task, compare.options_of_seed(
+            column.task, column.options, seed))
+    choosers = range(compare.CHOICE, compare.CHOICE + 2)
+    sweep = {rate: [run(compare.Validation(made(seed)), seed, rate) for seed in choosers]
+             for rate in RATES}
+    rate = max(sweep, key=lambda rate: compare.score(sweep[rate]))
+    return [run(made(seed), seed, rate) for seed in seeds], sweep, rate
+
+
+def logistic(features=None, penalties=PENALTIES):
+    """Logistic regression on ``features(task, x)``, by default all numbers of an example, trained
+    to the end with the best of the penalties on the weights' squares."""
     def method(task, learned, validation, test):
-        (x, y), (x_test, y_test) = learned, test
-        counts = count(task, x)
-        totals = np.stack([counts[y[:, 0] == k].sum(axis=0) + 1 for k in range(task.classes)])
-        logs = np.log(totals / totals.sum(axis=1, keepdims=True))
-        return ((count(task, x_test) @ logs.T).argmax(axis=1) == y_test[:, 0]).mean()
+        def design(x):
+            x = features(task, x) if features else inputs(x, task.input_dim)
+            return np.c_[x, np.ones(len(x))].astype(np.float32)
+        (A, y), (B, y_validation), (C, y_test) = (
+            (design(x), y[:, 0]) for x, y in (learned, validation, test))
+        shape, best, found = (A.shape[1], task.classes), None, []
+        weights = np.zeros(shape)
+        for penalty in penalties:                         # each begins where the last one ended
+            def loss(w, penalty=penalty):
+                w = w.reshape(shape)
+                value, cache = F.cross_entropy(A @ w.astype(np.float32), y)
+                slope = A.T @ F.cross_entropy_backward(1.0, cache)
+                return (float(value) + penalty / 2 * (w[:-1] ** 2).sum(),
+                        (slope + penalty * np.r_[w[:-1], 0 * w[-1:]]).ravel())
+            weights = minimize(loss, weights.ravel(), jac=True, method="L-BFGS-B",
+                               options={"maxiter": 200}).x.reshape(shape)
+            found.append(((B @ weights).argmax(axis=1) == y_validation).mean())
+            if found[-1] == max(found):
+                best = weights.copy()
+        return [((X @ best).argmax(axis=1) == answers).mean() for X, answers in ((A, y),
+                                                                                 (C, y_test))]
     return method
 
 
-def letters(task, x):
-    return np.stack([np.bincount(row, minlength=task.input_dim) for row in x])
-
-
 def pairs(task, x):
+    """How often each pair of neighbours occurs, (B, symbols^2)."""
     n = task.input_dim
     return np.stack([np.bincount(row[:-1] * n + row[1:], minlength=n * n) for row in x])
 
@@ -62,43 +110,128 @@ def after_one(text):
     return counts
 
 
-def next_of_one(task, learned, validation, test):
-    """The byte that follows the last one most often."""
+def witten_bell(text, x, order):
+    """Return the probability of each byte after each byte of passages x (B, T), (B, T, 256).
+
+    The contexts are the last ``order`` bytes and all shorter ones, as far as the passage goes
+    back.  A context c that was seen n times with t different bytes after it gives a byte b that
+    followed k times (k + t p) / (n + t), where p is what the next shorter context gives b.
+    """
+    text = text.astype(np.int64)
+    probability = np.full((*x.shape, 256), 1 / 256)
+    for k in range(order + 1):
+        if k > x.shape[1]:
+            break
+        weights = 256 ** np.arange(k)[::-1]
+        def contexts(sequences, k=k, weights=weights):
+            windows = np.lib.stride_tricks.sliding_window_view(sequences, max(k, 1), axis=-1)
+            return windows @ weights if k else 0 * sequences
+        keys, where = np.unique(contexts(text[:-1]), return_inverse=True)
+        pairs, counts = np.unique(256 * where + text[max(k, 1):], return_counts=True)
+        asked = contexts(x)                               # (B, T - k + 1), the last T - k + 1
+        place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        known = keys[place] == asked
+        table = np.zeros((len(keys), 256), np.float32)
+        table.ravel()[pairs] = counts
+        rows = table[place] * known[..., None]
+        total, kinds = rows.sum(axis=-1, keepdims=True), (rows > 0).sum(axis=-1, keepdims=True)
+        longer = probability[:, -asked.shape[1]:]
+        longer[...] = np.where(total > 0, (rows + kinds * longer) / np.maximum(total + kinds, 1),
+                               longer)
+    return probability
+
+
+def contexts_of(order):
+    """The likeliest next byte after contexts of up to ``order`` bytes."""
+    def method(task, learned, validation, test):
+        def accuracy(x, y):
+            return (witten_bell(task.bytes["train"], x, order).argmax(axis=-1) == y).mean()
+        return accuracy(*learned) if len(learned[0]) < 500 else np.nan, accuracy(*test)
+    return method
+
+
+def letter_pairs(text):
+    """The probability of each byte, (256,), and of each byte after each other one, (256, 256):
+    Witten and Bell's estimates from the text."""
+    alone = witten_bell(text, np.zeros((1, 1), np.int64), 0)[0, 0]
+    return alone, witten_bell(text, np.arange(256)[:, None], 1)[:, 0]
+
+
+def replaced(score):
+    """A byte is a typo where ``score`` exceeds the threshold that is best on validation draws."""
+    def method(task, learned, validation, test):
+        alone, after = letter_pairs(task.text.bytes["train"])
+
+        def accuracy(scores, y, threshold):
+            choice = scores > threshold
+            return task.accuracy(np.stack([~choice, choice], axis=-1).astype(float), y)
+        scores = score(validation[0], alone, after, task.share)
+        best = max(np.quantile(scores, np.linspace(0.1, 0.9, 161)),
+                   key=lambda threshold: accuracy(scores, validation[1], threshold))
+        return np.nan, accuracy(score(test[0], alone, after, task.share), test[1], best)
+    return method
+
+
+def surprise(x, alone, after, share):
+    """-log P(byte | the byte before it)."""
+    return -np.log(np.c_[alone[x[:, 0]], after[x[:, :-1], x[:, 1:]]])
+
+
+def ratio(x, alone, after, share):
+    """-log P(byte | the byte before it) / P(byte)."""
+    return surprise(x, alone, after, share) + np.log(alone[x])
+
+
+def forward_filter(x, alone, after, share):
+    """log P(replaced | all bytes so far) / P(kept | all bytes so far).
+
+    The writer's bytes follow the table of pairs; each is shown with probability 1 - share, else a
+    byte drawn from the text.  ``belief`` is the probability of each writer's byte, given what was
+    shown before it.
+    """
+    scores, belief = np.empty(x.shape), np.tile(alone, (len(x), 1))
+    row = np.arange(len(x))
+    for t, shown in enumerate(x.T):
+        noise, kept = share * alone[shown], (1 - share) * belief[row, shown]
+        scores[:, t] = np.log(noise / kept)
+        belief *= noise[:, None]
+        belief[row, shown] += kept
+        belief = belief / belief.sum(axis=1, keepdims=True) @ after
+    return scores
+
+
+def aligned(task, learned, validation, test):
+    """No learning: the fold under whose profile, its motifs in its order with any spacers, a chain
+    is likeliest.  Sums over all places of the motifs; what a family replaced is not known."""
     x, y = test
-    return (after_one(task.bytes["train"]).argmax(axis=1)[x] == y).mean()
+    (n, size), (B, T) = task.motifs.shape, x.shape
+    kept = (1 - task.distance) * (1 - task.mutation)
+    odds = np.log([1 - kept, 1 - kept + 20 * kept])       # of a wrong and of a right amino acid
+    match = np.zeros((n, B, T + 1))                       # of a motif that ends before the token
+    for k in range(size):
+        right = x[:, k:T - size + 1 + k] == task.motifs[:, None, k:k + 1]
+        match[:, :, size:] += odds[right.astype(int)]
 
-
-def next_of_two(task, learned, validation, test):
-    """The byte that follows the last two most often, or the last one where they are new."""
-    text, (x, y) = task.bytes["train"].astype(int), test
-    counts = np.zeros((256 * 256, 256), np.int32)
-    np.add.at(counts, (256 * text[:-2] + text[1:-1], text[2:]), 1)
-    two, one = 256 * x[:, :-1] + x[:, 1:], after_one(text).argmax(axis=1)
-    known = counts.any(axis=1)[two]
-    return (np.where(known, counts.argmax(axis=1)[two], one[x[:, 1:]]) == y[:, 1:]).mean()
-
-
-def surprise(task, learned, validation, test):
-    """A byte is a typo that a table gives too small a probability after the one before."""
-    table = after_one(task.text.bytes["train"]) + 0.02
-    logs = np.log(table / table.sum(axis=1, keepdims=True))
-
-    def accuracy(threshold, x, y):
-        found = logs[np.roll(x, 1, axis=1), x] < threshold
-        found[:, 0] = False                               # nothing stands before it
-        return task.accuracy(np.stack([~found, found], axis=-1).astype(float), y)
-    return accuracy(max(np.linspace(-10, -1, 91), key=lambda t: accuracy(t, *validation)), *test)
+    def likelihood(order):
+        total = np.zeros((B, T + 1))
+        for motif in order:
+            ends = np.full((B, T + 1), -np.inf)
+            ends[:, size:] = total[:, :-size] + match[motif][:, size:]
+            total = np.logaddexp.accumulate(ends, axis=1)
+        return total[:, -1]
+    scores = [np.logaddexp.reduce([likelihood(np.roll(order, first)) for first in range(n)])
+              for order in task.orders]
+    return np.nan, (np.argmax(scores, axis=0) == y[:, 0]).mean()
 
 
 def commonest(task, learned, validation, test):
     """The commonest answer to the outermost operator."""
     def outermost(x):
         return x[np.arange(len(x)), (x != PAD).argmax(axis=1)]
-    (x, y), (x_test, y_test) = learned, test
-    first = outermost(x)
+    y, first = learned[1], outermost(learned[0])
     best = {k: np.bincount(y[first == k, 0]).argmax() for k in np.unique(first)}
-    return np.mean([best[k] == answer for k, answer in zip(outermost(x_test), y_test[:, 0],
-                                                           strict=True)])
+    return [np.mean([best[k] == answer for k, answer in zip(outermost(x), y[:, 0], strict=True)])
+            for x, y in (learned, test)]
 
 
 def flattened(task, learned, validation, test):
@@ -107,40 +240,81 @@ def flattened(task, learned, validation, test):
     for row, answer in zip(*test, strict=True):
         symbols = row[row != PAD]
         right.append(rules[symbols[0] - 10](symbols[symbols < 10]) == answer[0])
-    return np.mean(right)
+    return np.nan, np.mean(right)
 
 
+def column_of(labels, of="mnist", title=""):
+    """A task of few labels."""
+    return compare.Column("few", {"of": of, "labels": labels}, {"steps": 300}, title)
+
+
+FEW_MNIST = [column_of(n, title=f"few-mnist-{n}") for n in (10, 100, 1000)]
+FEW_DIGITS = [column_of(n, "digits", f"few-digits-{n}") for n in (100, 1000)]
+FAMILIES = compare.Column("families", {}, {"steps": 500})
+SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
+FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
+PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW_MNIST, *FEW_DIGITS
 METHODS = (
-    (reproduce.XOR, "linear", linear), (reproduce.MEMORY, "linear", linear),
-    (reproduce.MNIST, "linear", linear), (reproduce.FEW, "linear", linear),
-    (reproduce.CIFAR, "linear", linear),
-    (reproduce.FAMILIES, "how often each amino acid", bayes(letters)),
-    (reproduce.FAMILIES, "how often each pair of them", bayes(pairs)),
+    *((column, SOFTMAX, None) for column in (
+        reproduce.XOR, reproduce.MEMORY, reproduce.LISTOPS, *PICTURES)),
+    *((column, LOGISTIC, logistic()) for column in PICTURES),
+    (FAMILIES, "amino acids by place, logistic", logistic()),
+    (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
+    (FAMILIES, "the generating profile, aligned", aligned),
     (reproduce.LISTOPS, "commonest answer to the first operator", commonest),
     (reproduce.LISTOPS, "the first operator on all digits", flattened),
-    (reproduce.NEXT_BYTE, "table, one byte before", next_of_one),
-    (reproduce.NEXT_BYTE, "table, two bytes before", next_of_two),
-    (reproduce.TYPOS, "table, one byte before", surprise))
+    (reproduce.NEXT_BYTE, "one byte before", contexts_of(1)),
+    (reproduce.NEXT_BYTE, "two bytes before", contexts_of(2)),
+    (reproduce.NEXT_BYTE, CONTEXTS, contexts_of(5)),
+    (reproduce.TYPOS, "letter pairs, surprise", replaced(surprise)),
+    (reproduce.TYPOS, "letter pairs, ratio", replaced(ratio)),
+    (reproduce.TYPOS, FILTER, replaced(forward_filter)))
+
+
+def measure(column, method, seeds):
+    """``(histories, sweep, learning rate)`` of a method on a task, one history a seed."""
+    if method is None:
+        return trained_softmax(column, seeds)
+    histories = []
+    for seed in seeds:
+        task = compare.make_task(column.task, compare.options_of_seed(
+            column.task, column.options, seed))
+        n = column.settings["steps"] * tasks.defaults_of(task)["batch_size"]
+        rng = np.random.default_rng(seed)
+        learned = task.examples() if isinstance(task, tasks.Few) else task.batch(rng, n)
+        validation = compare.Validation(task).test_set()
+        test = task.test_set() or task.batch(rng, 2000, "test")
+        train_accuracy, test_accuracy = method(task, learned, validation, test)
+        histories.append(History([dict.fromkeys(COLUMNS, np.nan) | {
+            "step": column.settings["steps"], "train_accuracy": train_accuracy,
+            "test_accuracy": test_accuracy}]))
+    return histories, {}, 0
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    """Measure, print a line for each, and write the CSV."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", default=[c.task for c, _, _ in METHODS])
-    parser.add_argument("--draws", type=int, help="examples to learn from")
+    parser.add_argument("--only", nargs="+", metavar="TASK", help="default: all")
+    parser.add_argument("--steps", type=int, help="in place of the tables' steps")
+    parser.add_argument("--out", type=Path, help="a CSV to write")
     args = parser.parse_args()
-    print("| task | method | accuracy |\n|---|---|---|")
+    found = tables.Grid({}, {}, {}, [*range(args.seeds)])
     for column, name, method in METHODS:
-        if column.task not in args.only:
+        title = column.title or compare.make_task(column.task, column.options).name
+        if args.only and title not in args.only:
             continue
-        task, found = tasks.get(column.task, **column.options), []
-        n = args.draws or column.settings["steps"] * tasks.defaults_of(task)["batch_size"]
-        for seed in range(args.seeds):
-            rng = np.random.default_rng(seed)
-            learned, validation = task.batch(rng, n), Validation(task).batch(rng, 2000, "test")
-            test = task.test_set() or task.batch(rng, 2000, "test")
-            found.append(100 * method(task, learned, validation, test))
-        print(f"| {LABELS[task.name]} | {name} | {spread(found)} |", flush=True)
+        if args.steps:
+            column = compare.Column(column.task, column.options, {"steps": args.steps}, title)
+        histories, sweep, rate = measure(column, method, found.seeds)
+        found.results.setdefault(title, {})[name] = histories
+        found.rates.setdefault(title, {})[name] = rate
+        if sweep:
+            found.sweeps.setdefault(title, {})[name] = sweep
+        print(f"{title}, {name}: {tables.final(found, title, name)}", flush=True)
+        if args.out:
+            text = tables.rows(found)
+            write_beside(args.out, lambda f, text=text: f.write(text), "w")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from .gradients import gradcheck, gradcheck_layer
 from .lab import attention as attention_maps
 from .lab import compare as experiments
 from .lab import convert as converting
+from .lab import dose as doses
 from .lab import plan, pretrain, reproduce, runs_table, still, users, workers
 from .lab import report as reporting
 from .lab import runs as run_folders
@@ -109,7 +110,8 @@ def parser(argv=()):
             f"the trunk: weights by name or path; random, or random:SHAPE, one of "
             f"{', '.join(SHAPES)}, with @0.55 at a spread of 0.55 / sqrt(channels), GPT-2's own at "
             "its width; mimetic, the same with attention that looks pretrained; statistics:NAME, "
-            "random with the mean and spread of each array of those weights; "
+            "random with the mean and spread of each array of those weights; spectrum:NAME, "
+            "random with the singular values of each matrix; "
             "lstm:LAYERSxCHANNELS, a random LSTM, as in lstm:3x128, with ,residual and "
             ",positions; A+MASK=B, A with the parameters of B that a mask names; or "
             f"FILE.py:FUNCTION, which makes one of your own (default: {MODEL})"))
@@ -174,8 +176,8 @@ def parser(argv=()):
     sub.add_argument("--first-seed", type=seed, default=0, metavar="SEED", help="default: 0")
     sub.add_argument("--lrs", type=float, nargs="+", default=(), metavar="LR",
                      help="learning rates of which each trunk takes the best, on validation draws")
-    sub.add_argument("--choices", type=whole, default=1, metavar="SEEDS",
-                     help="how many seeds a learning rate is chosen by (default: 1)")
+    sub.add_argument("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS",
+                     help="validation seeds used to choose the learning rate (default: 2)")
     where_options(sub)
     run_options(sub, "--steps", "--batch-size", "--lr", "--schedule", "--dropout")
     sub.add_argument("--out", type=path,
@@ -206,14 +208,16 @@ def parser(argv=()):
 
     sub = command(reproduce_command, "Make one of the paper's tables: NAME.md, NAME.csv, NAME.png.")
     sub.add_argument("name", nargs="?", metavar="NAME",
-                     help=f"{', '.join(reproduce.TABLES)}; without it, what each shows")
+                     help=f"{', '.join(reproduce.TABLES)}, dose; without it, what each shows")
     sub.add_argument("--scale", choices=["mini", "paper"], default="mini",
                      help="mini: what ships; paper: GPT-2 and the paper's settings (default: mini)")
     sub.add_argument("--tasks", nargs="+", metavar="TASK", dest="only",
                      help="only these (default: the table's)")
-    sub.add_argument("--seeds", type=whole, default=5, help="how many (default: 5)")
+    sub.add_argument("--seeds", type=whole, help="how many (default: 5; for dose 3)")
     sub.add_argument("--lrs", type=float, nargs="+", metavar="LR",
                      help="learning rates to choose from (default: the table's)")
+    sub.add_argument("--text", nargs="+", metavar="FILE|FOLDER",
+                     help="novels that dose pretrains on: files or folders of *.txt")
     where_options(sub)
     sub.add_argument("--plan", action="store_true", help="only say how long it would take")
     sub.add_argument("--out", type=path, default=Path("runs/reproduce"),
@@ -268,7 +272,7 @@ def parser(argv=()):
     sub.add_argument("source", choices=list(pretrain.SOURCES), metavar="SOURCE",
                      help=", ".join(f"{k} ({v})" for k, v in pretrain.SOURCES.items()))
     sub.add_argument("--text", nargs="+", metavar="FILE|FOLDER",
-                     help="text files, or folders of *.txt, for language and masked")
+                     help="text files, or folders of *.txt, for language, masked and trigrams")
     sub.add_argument("--data", metavar="FOLDER", help="where MNIST's files are, for images, vision")
     sub.add_argument("--shape", metavar="BxHxC", help=(
         "blocks x heads x channels, as in 1x2x256 (default: 6x4x128, as the weights that ship)"))
@@ -413,8 +417,8 @@ def train(args):
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     held_out = task.test_set() if hasattr(task, "test_set") else None
-    n = len(held_out[0]) if held_out else "fresh"
-    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n} examples) after "
+    n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    print(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
@@ -467,15 +471,25 @@ def compare(args):
 
 def reproduce_command(args):
     if args.name is None:
-        print_rows({name: table.shows for name, table in reproduce.TABLES.items()})
+        print_rows({name: table.shows for name, table in reproduce.TABLES.items()}
+                   | {"dose": doses.SHOWS})
+    elif args.name == "dose":
+        if args.plan or args.scale != "mini":
+            raise ValueError("reproduce: dose has neither --plan nor --scale")
+        with workers.cluster(args.dask) as executor:
+            print(doses.dose(args.out, args.text, only=args.only, rates=args.lrs, jobs=args.jobs,
+                             executor=executor, **given(args, "seeds")))
+        print(f"{args.out}: dose.md dose.csv dose.png")
+    elif args.text:
+        raise ValueError("reproduce: --text is for dose")
     elif args.plan:
         print(reproduce.cost(reproduce.table_of(args.name, args.scale, args.only, args.lrs),
-                             args.seeds))
+                             5 if args.seeds is None else args.seeds))
     else:
         with workers.cluster(args.dask) as executor:
             print(reproduce.reproduce(args.name, args.out, scale=args.scale, only=args.only,
-                                      seeds=args.seeds, rates=args.lrs, jobs=args.jobs,
-                                      executor=executor))
+                                      rates=args.lrs, jobs=args.jobs, executor=executor,
+                                      **given(args, "seeds")))
         stem = reproduce.stem(args.name, args.scale)
         print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")
 

@@ -80,7 +80,7 @@ def test_train_makes_a_new_folder_each_time(folder, capsys, drawn):
         assert main(TRAIN, "--n", 2) == 0
         path = ["runs/bit-xor", "runs/bit-xor-2", "runs/bit-xor-3"][i]
         out = capsys.readouterr().out.splitlines()
-        assert out[0].startswith("bit-xor: ") and "% test accuracy (fresh examples)" in out[0]
+        assert out[0].startswith("bit-xor: ") and "% test accuracy (fresh draws)" in out[0]
         assert "after 3 steps" in out[0]
         assert out[1] == f"{path}: config.json metrics.csv checkpoint.npz curves.png"
         assert names(folder / path) == RUN

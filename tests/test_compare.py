@@ -12,7 +12,7 @@ import minifpt
 from minifpt import tasks, training
 from minifpt.files.runs import COLUMNS
 from minifpt.freeze import FreezeMask
-from minifpt.lab import compare, trunks
+from minifpt.lab import compare, runs_table, trunks
 from minifpt.lab.trunks import TrunkSpec
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
@@ -540,7 +540,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
     run = compare.run
 
     def noted(task, model, out, **kw):
-        seen.append((task.options.get("validation", False), kw["seed"], kw["lr"]))
+        seen.append(("validation" in task.options, kw["seed"], kw["lr"]))
         return run(task, model, out, **kw)
     monkeypatch.setattr(compare, "run", noted)
     options = dict(steps=20, batch_size=8, eval_every=10, test_examples=64)
@@ -588,7 +588,10 @@ def test_equal_ends_are_told_apart_by_the_whole_run():
 def test_validation_draws_are_not_the_test_s(tmp_path):
     task = tasks.get("typos")
     view = compare.Validation(task)
-    assert view.test_set() is None and view.options["validation"] and view.name == task.name
+    x, y = view.test_set()                                # the same for all trunks and seeds
+    assert len(x) == view.options["validation"] == 2000 and view.name == task.name
+    assert compare.Validation(tasks.get("typos")).test_set()[0].tolist() == x.tolist()
+    assert {*x.ravel()} <= {*task.text.bytes["train"], *task.text.bytes["validation"]}
     rng = np.random.default_rng
     np.testing.assert_array_equal(view.batch(rng(0), 4, "test")[0],
                                   task.batch(rng(0), 4, "validation")[0])
@@ -626,3 +629,38 @@ def test_any_executor_will_do(tiny, tmp_path):
 def test_a_run_that_fails_in_another_process_says_why(tiny, tmp_path):
     with pytest.raises(ValueError, match="train: steps must be a whole number"):
         full_grid(tmp_path / "g", options=SMALL | {"steps": 0}, jobs=2)
+
+
+def test_differences_are_paired_and_carry_an_interval():
+    """The seeds differ by much, the arms by 2 points in each seed but the last: so does the
+    interval say."""
+    runs = {"language": [history(0.2, x) for x in (0.5, 0.7, 0.9, 0.6)],
+            "random": [history(0.2, x) for x in (0.48, 0.68, 0.88, 0.60)]}
+    line = compare.differences(found({"bit-xor": runs}, {}, {})).splitlines()[2]
+    # mean -1.5, deviation 1, t(0.975, 3) = 3.182: half of the interval is 1.59
+    assert line == ("| bit XOR | random - language | -1.5 (-3.1 to +0.1) | -0.7 (-1.5 to +0.0) "
+                    "| 4 |"), line
+    one = {label: of[:1] for label, of in runs.items()}
+    assert "| -2.0 | -1.0 | 1 |" in compare.differences(found({"bit-xor": one}, {}, {}))
+    assert compare.differences(found({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
+
+
+def test_each_seed_of_a_grid_draws_its_own_labels(tmp_path, tiny):
+    made = compare.grid(tmp_path, ["few"], ["random"], [0, 1], progress=False,
+                        task_options={"labels": "3"}, options=SMALL)
+    assert [*made.results] == ["few-digits"]
+    draws = [json.loads(path.read_text())["options"]["draw"]
+             for path in sorted(tmp_path.glob("few-digits/*/*/config.json"))]
+    assert draws == [0, 1]
+    compare.grid(tmp_path / "g", ["few"], ["random"], [0, 1], progress=False,
+                 task_options={"labels": "3", "draw": "5"}, options=SMALL)
+    for path in tmp_path.glob("g/few-digits/*/*/config.json"):
+        assert json.loads(path.read_text())["options"]["draw"] == 5
+
+
+def test_labels_that_are_drawn_by_the_seed_are_one_arm(tmp_path):
+    compare.compare(tmp_path / "grid", ["few"], ["random"], range(2),
+                    options={"steps": 2, "batch_size": 2}, progress=False)
+    runs = sorted(p.parent for p in (tmp_path / "grid").rglob("config.json"))
+    (arms,) = runs_table.arms(runs_table.read(runs)).values()
+    assert [len(same) for same in arms.values()] == [2]

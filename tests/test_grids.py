@@ -108,10 +108,10 @@ def test_another_rate_in_the_same_folder(tmp_path, steps, monkeypatch):
     """Each rate has its own runs: what was there stays, and is found again."""
     monkeypatch.setattr(compare, "best_rate", lambda task, label, tried: max(tried))
     first = grid(tmp_path / "g", rates=[1e-9])
-    assert len(steps) == 12
+    assert len(steps) == 16                               # two seeds choose, two are tested
     second = grid(tmp_path / "g", rates=[1e-9, 1e-2])     # the new one wins
-    assert len(steps) == 24 and second.results != first.results
-    assert grid(tmp_path / "g", rates=[1e-9]).results == first.results and len(steps) == 24
+    assert len(steps) == 32 and second.results != first.results
+    assert grid(tmp_path / "g", rates=[1e-9]).results == first.results and len(steps) == 32
     grid(tmp_path / "g", options=SMALL | {"lr": 0.5})     # and one that was not chosen
     assert grid(tmp_path / "g", rates=[1e-9, 1e-2]).results == second.results
     close = grid(tmp_path / "g", rates=[0.01, 0.0100000001])
@@ -219,7 +219,7 @@ def test_first_seed(tmp_path, capsys, monkeypatch):
     assert main([*line, "7"]) == 0
     assert [p.name for p in sorted(tmp_path.glob("runs/compare/bit-xor/*/*"))] == ["7", "8"]
     assert main([*line, "999", "--lrs", "1e-3", "--out", "x"]) == 2
-    assert "the seeds 1000 to 1000 choose the learning rates" in capsys.readouterr().err
+    assert "the seeds 1000 to 1001 choose the learning rates" in capsys.readouterr().err
     assert main([*line, "1000", "--out", "y"]) == 0       # without rates they are as others
     assert ",1000,0,2," in Path("y/runs.csv").read_text()
 

@@ -53,7 +53,7 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
     for file, task in (("xor", "bit XOR"), ("memory", "bit memory"), ("few", "few labels"),
                        ("typos", "typos")):
         measured, = read_rows(ROOT / "benchmarks" / "results" / f"{file}.csv").results.values()
-        for trunk, names in (("random", ["random"]), ("fair random", ["random (spread 0.55)"]),
+        for trunk, names in (("random", ["random"]), ("scaled random", ["random (spread 0.55)"]),
                              ("statistics", ["statistics", "statistics:minigpt-language"]),
                              ("language", ["language"])):
             runs = next(measured[name] for name in names if name in measured)

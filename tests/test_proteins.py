@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_data import nowhere  # noqa: F401 (a fixture)
+from test_simple import simple
 
 from minifpt import cli, tasks
 from minifpt.files import data
 from minifpt.lab import plan
-from minifpt.tasks.proteins import COMMON, LETTERS, PAD, descendant, padded
+from minifpt.tasks.proteins import COMMON, LETTERS, PAD, padded, replaced
 
 SPLITS = "train", "valid", "test_fold_holdout", "test_superfamily_holdout", "test_family_holdout"
 RECORD = {"id": "d1a0aa_", "primary": "MKTB", "protein_length": 4, "class_label": 0,
@@ -170,41 +171,41 @@ def test_a_plan_needs_no_files(monkeypatch, capsys):
 # ---------------------------------------------------------------------------- made up
 
 
-def nearest(task, split, x):
-    """The fold of the ancestor that shares most pairs of neighbours, for each row of x."""
-    def pairs(ids):
-        ids = [i for i in ids if i != PAD]
-        return {*zip(ids, ids[1:], strict=False)}
-    known = [[pairs(a) for a in fold] for fold in task.ancestors[split]]
-    return np.array([np.argmax([max(len(pairs(row) & a) for a in fold) for fold in known])
-                     for row in x])
+def unpadded(x):
+    return [row[row != PAD] for row in x]
 
 
-def test_examples_descend_from_their_fold():
-    task = tasks.get("families", folds=5, families=3)
+def motifs_in(task, chain):
+    """The motifs of a chain without replacements, in the order in which they stand."""
+    size = task.motifs.shape[1]
+    windows = np.lib.stride_tricks.sliding_window_view(chain, size)
+    place, motif = np.nonzero((windows[:, None] == task.motifs).all(axis=2))
+    return [int(m) for _, m in sorted(zip(place, motif, strict=True))]
+
+
+def test_a_fold_is_the_cyclic_order_of_its_motifs():
+    task = tasks.get("families", folds=5, distance=0.0, mutation=0.0, length=96)
     for split in task.splits:
-        x, y = task.batch(rng(), 60, split)
-        assert x.shape == (60, 64) and y.shape == (60, 1) and {*y[:, 0]} == {*range(5)}
+        x, y = task.batch(rng(), 40, split)
+        assert x.shape == (40, 96) and y.shape == (40, 1) and {*y[:, 0]} == {*range(5)}
         assert (x[:, -1] != PAD).all() and {*np.unique(x[x != PAD])} <= {*COMMON.tolist()}
         assert [decode(row) for row in x]
-        assert (nearest(task, split, x) == y[:, 0]).mean() > 0.95
-    # Families that were not trained on are harder to place, and not at random.
-    task = tasks.get("families", folds=5, families=3, distance=0.7)
-    x, y = task.batch(rng(1), 100, "test")
-    assert 0.3 < (nearest(task, "train", x) == y[:, 0]).mean() < 0.9
+        firsts = set()
+        for chain, fold in zip(unpadded(x), y[:, 0], strict=True):
+            order = motifs_in(task, chain)                # a chain that is too long lost some
+            twice = [*task.orders[fold]] * 2
+            at = twice.index(order[0])
+            assert order == twice[at:at + len(order)] and len(order) > 2
+            firsts.add(order[0])
+        assert len(firsts) > 3
 
 
 def test_no_family_is_in_two_splits():
     task = tasks.get("families", folds=4, families=6)
-    families = {split: {a.tobytes() for fold in task.ancestors[split] for a in fold}
+    families = {split: {family.tobytes() for fold in task.variants[split] for family in fold}
                 for split in task.splits}
     assert [len(f) for f in families.values()] == [24, 16, 16]
     assert len(set.union(*families.values())) == 56
-    same = tasks.get("families", folds=4, families=6, mutation=0.0, indels=0.0)
-    for split in same.splits:                             # without changes they are the ancestors
-        of = {a.tobytes() for fold in same.ancestors[split] for a in fold}
-        x, _ = same.batch(rng(), 300, split)
-        assert {row[row != PAD].astype(np.uint8).tobytes() for row in x} == of
 
 
 def test_a_world_is_its_seed():
@@ -218,18 +219,23 @@ def test_a_world_is_its_seed():
     assert len(np.unique(few.batch(rng(), 99)[0], axis=0)) == 7
 
 
-@given(st.integers(0, 99), st.floats(0, 0.9), st.floats(0, 0.5))
-def test_rates_are_what_they_say(seed, mutation, indels):
+def test_neither_places_nor_pairs_tell_the_fold_and_its_profile_does():
+    task = tasks.get("families")
+    learned, test = task.batch(rng(), 1000), task.batch(rng(1), 200, "test")
+    validation = task.batch(rng(2), 100, "validation")
+    profile = simple.aligned(task, learned, validation, test)[1]
+    assert profile > 0.9
+    for features in (None, simple.pairs):
+        method = simple.logistic(features, penalties=(0.1,))
+        assert method(task, learned, validation, test)[1] < profile / 2
+
+
+@given(st.integers(0, 99), st.floats(0, 0.9))
+def test_the_share_that_is_replaced_is_as_asked(seed, share):
     chain = rng(seed).choice(COMMON, 4000)
-    replaced = descendant(rng(seed + 1), chain, mutation, 0.0)
-    assert len(replaced) == 4000                          # one in twenty is replaced by itself
-    assert (replaced != chain).mean() == pytest.approx(0.95 * mutation, abs=0.04)
-    grown = descendant(rng(seed + 2), chain, 0.0, indels)
-    assert len(grown) == pytest.approx(4000, abs=4.5 * np.sqrt(8000 * indels) + 1)
-    kept = np.array([10] * 4000, np.uint8)                # K: what is put in shows
-    shown = descendant(rng(seed + 3), kept, 0.0, indels)
-    assert (shown == 10).sum() == pytest.approx(4000 * (1 - 0.95 * indels), abs=200)
-    np.testing.assert_array_equal(descendant(rng(), chain, 0.0, 0.0), chain)
+    changed = replaced(rng(seed + 1), chain, share)       # one in twenty is replaced by itself
+    assert (changed != chain).mean() == pytest.approx(0.95 * share, abs=0.04)
+    np.testing.assert_array_equal(replaced(rng(), chain, 0.0), chain)
 
 
 def test_what_is_too_long_loses_its_beginning():
@@ -239,10 +245,11 @@ def test_what_is_too_long_loses_its_beginning():
 
 @pytest.mark.parametrize("options, message", [
     ({"folds": 1}, "folds must be"), ({"families": 0}, "families must be"),
-    ({"length": 3}, "length must be"), ({"world": -1}, "world must be"),
+    ({"length": 11}, "length must be"), ({"folds": 121}, "expected at most 120"),
+    ({"world": -1}, "world must be"),
     ({"distance": 1.0}, "distance must be"), ({"distance": -0.1}, "distance must be"),
     ({"mutation": np.nan}, "mutation must be"), ({"mutation": "much"}, "mutation must be"),
-    ({"indels": 2}, "indels must be at least 0 and below 1, got 2")])
+    ({"mutation": 2}, "mutation must be at least 0 and below 1, got 2")])
 def test_families_refuses(options, message):
     with pytest.raises(ValueError, match=f"^families: [^\n]*{message}[^\n]*$"):
         tasks.get("families", **options)
@@ -253,7 +260,7 @@ def test_from_the_command_line(name, tmp_path, capsys):
     write_homology(tmp_path / "homology")
     out = tmp_path / "run"
     args = ["train", name, "--length", 32, "--model", "random:1x1x8", "--steps", 2, "--out", out]
-    args += ["--indels", 0] if name == "families" else ["--data", tmp_path]
+    args += ["--mutation", 0] if name == "families" else ["--data", tmp_path]
     assert cli.main(args) == 0 and f"{name}: " in capsys.readouterr().out
     settings = json.loads((out / "config.json").read_text())
     assert settings["options"]["length"] == 32 and settings["task"] == name

@@ -91,14 +91,18 @@ def test_runs_are_shared_between_tables(tiny, tmp_path, monkeypatch):
     assert text.count("\n") == 2
 
 
-def test_the_threshold_and_the_steps_to_it():
+def test_the_steps_to_several_levels_and_the_area():
     good, bad = history(0.5, 0.96, 1.0), history(0.5, 0.5, 0.6)
     found = Grid({"bit-xor": {"a": [good, good], "b": [bad, bad], "c": [good, bad, bad]}}, {},
                  {"bit-xor": {"a": 0.1, "b": 0.1, "c": 0.1}}, [0, 1])
-    assert reproduce.threshold(found, "bit-xor") == pytest.approx(0.5 + 0.9 * 0.5)
-    assert reproduce.steps_to(found, "bit-xor", "a") == "2 to 95.0 %"
-    assert reproduce.steps_to(found, "bit-xor", "b") == "never to 95.0 %"
-    assert reproduce.steps_to(found, "bit-xor", "c") == "never (2 to never) to 95.0 %"
+    assert reproduce.levels(found, "bit-xor") == pytest.approx([0.75, 0.875, 0.95])
+    to = "to 75.0 / 87.5 / 95.0 %; area"
+    assert reproduce.steps_to(found, "bit-xor", "a") == f"2 / 2 / 2 {to} 82.0"
+    assert reproduce.steps_to(found, "bit-xor", "b") == f"never / never / never {to} 53.3"
+    good[1]["test_accuracy"] = 0.8                        # two curves that cross after it
+    assert reproduce.steps_to(found, "bit-xor", "a") == f"2 / 3 / 3 {to} 76.7"
+    assert reproduce.steps_to(found, "bit-xor", "c") == (
+        f"never / never / never {to} 61.1 (53.3 to 76.7)")
     found.sweeps = {"bit-xor": {"a": {0.1: [], 0.01: []}}}
     assert reproduce.steps_to(found, "bit-xor", "a").endswith(", lr 0.1 (edge)")
 
@@ -125,9 +129,8 @@ def test_at_the_paper_s_scale(monkeypatch):
     assert table.arms[2].called() == "random (spread 0.55)"
     assert [c.settings["batch_size"] for c in table.columns] == [4, 4, 4]
     assert dict(table.columns[1].options) == {"bits": 1000, "patch": 50}
-    table = reproduce.table_of("table1", "paper")         # the real proteins there
-    assert [c.task for c in table.columns] == ["listops", "cifar10", "homology"]
-    assert table.paper["language", "homology"] == "12.7 on homology"
+    table = reproduce.table_of("table1", "paper")
+    assert [c.task for c in table.columns] == ["listops", "cifar10"]
     with pytest.raises(ValueError, match="nothing at the paper's scale"):
         reproduce.table_of("memory", "paper")
 
@@ -135,14 +138,14 @@ def test_at_the_paper_s_scale(monkeypatch):
 def test_the_cost_is_told(tiny, monkeypatch):
     monkeypatch.setattr("minifpt.lab.plan.SECONDS", 0.0)
     lines = reproduce.cost(tiny, seeds=3).splitlines()
-    assert len(lines) == 5 and lines[0].startswith("bit-xor, random: 5 runs of 4 steps")
-    assert lines[1].startswith("bit-xor, all: 6 runs of 4 steps")
+    assert len(lines) == 5 and lines[0].startswith("bit-xor, random: 7 runs of 4 steps")
+    assert lines[1].startswith("bit-xor, all: 9 runs of 4 steps")
     assert re.fullmatch(r"in all about [\d.]+ m?s in one process, without the tests", lines[-1])
 
 
 def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*TABLES]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*TABLES, "dose"]
     out = tmp_path / "out"
     assert cli.main(["reproduce", "small", "--seeds", 1, "--lrs", 1e-2, "--out", out]) == 0
     told = capsys.readouterr().out

@@ -17,7 +17,8 @@ from minifpt import tasks
 TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size": 8}, "mnist": {},
          "text": {"tokens": 16}, "few": {"of": "digits", "labels": 50},
          "listops": {"length": 20, "depth": 3}, "typos": {"tokens": 16}, "cifar10": {},
-         "cifar10-gray": {"side": 8}, "homology": {"length": 30}, "families": {"length": 16}}
+         "cifar10-gray": {"side": 8}, "homology": {"length": 30}, "families": {"length": 16},
+         "addition": {"digits": 3}, "modular": {"p": 7}, "recall": {"symbols": 8, "tokens": 9}}
 
 
 @pytest.fixture
@@ -157,9 +158,10 @@ def test_nan_logits_are_not_counted_as_right(name, tmp_path):
 
 
 def test_get_says_what_there_is():
-    assert tasks.names() == ["bit-memory", "bit-xor", "cifar10", "cifar10-gray", "digits",
-                             "families", "few", "homology", "listops", "mnist", "text", "typos"]
-    with pytest.raises(ValueError, match="no task 'bitxor'.*bit-memory, bit-xor, cifar10, cifar"):
+    assert tasks.names() == [
+        "addition", "bit-memory", "bit-xor", "cifar10", "cifar10-gray", "digits", "families",
+        "few", "homology", "listops", "mnist", "modular", "recall", "text", "typos"]
+    with pytest.raises(ValueError, match="no task 'bitxor'.*addition, bit-memory, bit-xor"):
         tasks.get("bitxor")
     with pytest.raises(ValueError, match="no option 'm': its options are strings, bits, patch"):
         tasks.get("bit-memory", m=1)

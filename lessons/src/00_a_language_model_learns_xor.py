@@ -278,10 +278,10 @@ picture(fig)
 # way to get larger ones. Drawing them larger is another.
 #
 # It does not show that reading never matters. On XOR the trunks differ only in how *fast* they
-# are: in the README's table, with 2000 steps, four of five random ones reach 100 % as well.
+# are: with 2000 steps, four of five random ones reach 100 % as well (RESULTS.md, bit XOR).
 # [Lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) puts the same three to a task on which they
 # differ in what they *can* do, and looks inside; [lesson 9](09_pictures_as_tokens.ipynb) does the
-# same with pictures. The README also finds out which of the statistics it is.
+# same with pictures. Lesson 14 asks which of the statistics it is.
 #
 # ## Three more doubts
 #

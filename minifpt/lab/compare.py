@@ -5,7 +5,6 @@ an unfinished one resumes from its checkpoint.  Each trunk may choose its learni
 examples that no test sees.
 """
 
-import csv
 import inspect
 import itertools
 import re
@@ -19,25 +18,37 @@ from tqdm import tqdm
 
 from .. import plots, tasks
 from ..checks import whole
-from ..files import csv_text, outputs, regular, write_beside
+from ..files import outputs, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
 from ..training import Diverged, fingerprint, first_look, train
+from .tables import (  # noqa: F401  some are for those who import this module
+    CHOICE,
+    CSV,
+    FLOORS,
+    KIND,
+    LABELS,
+    Grid,
+    chosen,
+    differences,
+    diverged,
+    final,
+    first_step,
+    markdown,
+    picture,
+    read_rows,
+    rows,
+    spread,
+    sweep_picture,
+    table,
+)
 from .trunks import USERS_OWN, TrunkSpec, build, code_crc, load_object
 from .users import users_code
 from .workers import perform
 
-# What is right, in per cent, without having learned the task.  Half of bit memory's bits are
-# visible; the majority of the five strings, whichever was asked for, gives 11/16 of the rest.
-FLOORS = {"bit-xor": {"guessing": 50}, "mnist": {"guessing": 10}, "digits": {"guessing": 10},
-          "listops": {"guessing": 10}, "typos": {"guessing": 50}, "few-digits": {"guessing": 10},
-          "cifar10": {"guessing": 10}, "cifar10-gray": {"guessing": 10},
-          "families": {"guessing": 10}, "homology": {"guessing": 100 / 1195},
-          "bit-memory": {"guessing what is masked": 75, "majority of the five strings": 84.375}}
-LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST", "digits": "digits",
-          "listops": "ListOps", "text": "next byte", "typos": "typos", "few-digits": "few digits",
-          "few-mnist": "few MNIST", "cifar10": "CIFAR-10", "cifar10-gray": "CIFAR-10 LRA",
-          "families": "made-up families", "homology": "remote homology"}
+CHOICES = 2                                               # validation seeds, unless told otherwise
+MOST_SEEDS = 1000                                         # of one grid
+VALIDATION_EXAMPLES = 2000                                # by which a learning rate is chosen
 
 
 def task_class(name):
@@ -157,6 +168,7 @@ class Job:
             return make_task(self.task, self.task_options)
         key = self.task, repr(self.task_options)
         if key not in kept:
+            kept.clear()                                  # one at a time: a task may hold much data
             kept[key] = make_task(self.task, self.task_options)
         return kept[key]
 
@@ -171,11 +183,12 @@ class Job:
 
 class Validation:
     """A task that is tested on validation draws, where it has them, else on fresh training
-    draws: what a learning rate may be chosen by."""
+    draws: what a learning rate may be chosen by.  The last test has ``VALIDATION_EXAMPLES``,
+    the same for all trunks, learning rates and seeds."""
 
     def __init__(self, task):
-        self.task = task
-        self.options = getattr(task, "options", {}) | {"validation": True}
+        self.task, self.drawn = task, None
+        self.options = getattr(task, "options", {}) | {"validation": VALIDATION_EXAMPLES}
         self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
 
     def __getattr__(self, name):
@@ -186,24 +199,10 @@ class Validation:
         return self.task.batch(rng, size, self.split if split == "test" else split)
 
     def test_set(self):
-        """None: every test is on draws."""
-
-
-@dataclass
-class Grid:
-    """What :func:`grid` found.
-
-    results  {task: {trunk's label: [History, ...]}}, one history a seed.
-    sweeps   {task: {trunk's label: {learning rate: [History, ...]}}} on validation draws; empty
-             where no rates were to be tried.
-    rates    {task: {trunk's label: the learning rate}} that the results were made with.
-    seeds    those of the results, in order.
-    """
-
-    results: dict
-    sweeps: dict
-    rates: dict
-    seeds: list
+        """``(x, y)`` of the examples that a learning rate is chosen by."""
+        if self.drawn is None:
+            self.drawn = self.batch(np.random.default_rng(0xC401CE), VALIDATION_EXAMPLES, "test")
+        return self.drawn
 
 
 @dataclass(frozen=True)
@@ -247,6 +246,13 @@ class Arm:
         return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
+def options_of_seed(name, options, seed):
+    """A task's options in the run of one seed.  Where the task's class names an option in
+    ``redrawn``, such as the draw of the labels, that option is the seed unless it is given."""
+    option = getattr(task_class(name), "redrawn", None)
+    return ({option: seed} if option else {}) | options
+
+
 def columns_of(names, task_options, options):
     """The :class:`Column` of each task's name; each option goes to the tasks that have it."""
     columns, taken = [], {"data"}
@@ -259,8 +265,8 @@ def columns_of(names, task_options, options):
     return columns
 
 
-def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=None, options=None,
-         jobs=1, executor=None, progress=True, ready=None):
+def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
+         options=None, jobs=1, executor=None, progress=True, ready=None):
     """Run every task with every model and seed; a :class:`Grid`.
 
     task_names    names of tasks, or :class:`Column` objects, which say more.
@@ -329,8 +335,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
                 folder = out / ("choice" if choice else "") / folders[title] / arm.folder
                 if rates:
                     folder /= f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
-                queue += [Job(column.task, column.options, arm.model, seed, folder / str(seed),
-                              settings | {"lr": rate}, choice, read.get((id(task), arm), {}))
+                queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
+                              arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
+                              read.get((id(task), arm), {}))
                           for seed in seeds]
                 places += [of.setdefault(rate, [])] * len(seeds)
         for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
@@ -353,21 +360,12 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=1, task_options=No
     return Grid(results, sweeps, used, seeds)
 
 
-CHOICE = 1000                                             # the first seed that rates are chosen by
-MOST_SEEDS = 1000                                         # of one grid
-
-
 def best_rate(task, label, tried):
     """The learning rate that a trunk takes among ``tried``, {learning rate: [History, ...]}."""
     if all(map(diverged, tried.values())):
         raise Diverged(f"compare: {label} on {task} diverged at every learning rate, "
                        f"{', '.join(f'{rate:g}' for rate in tried)}: try smaller ones")
     return max(tried, key=lambda rate: score(tried[rate]))
-
-
-def diverged(histories):
-    """Has one of these runs of a choice diverged?"""
-    return any(np.isnan(history[-1]["test_accuracy"]) for history in histories)
 
 
 def score(histories):
@@ -379,154 +377,15 @@ def score(histories):
     return curves[:, -1].mean(), curves.mean()
 
 
-def table(found, cell=None, paper=None):
-    """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown; the
-    learning rate where it was chosen, "edge" where that is the least or largest tried, and those
-    at which a run diverged.
-
-    cell    another text for a task and trunk: a function of a :class:`Grid` and their names.
-    paper   {(trunk, task): the paper's number}, which then stands in the cell.
-    """
-    models = dict.fromkeys(model for task in found.results.values() for model in task)
-    lines = [["trunk", *(LABELS.get(task, task) for task in found.results)]]
-    for model in models:
-        lines.append([model])
-        for name, task in found.results.items():
-            text = (cell or final)(found, name, model) if task.get(model) else ""
-            theirs = (paper or {}).get((model, name))
-            lines[-1].append(text if theirs is None else f"{text}; paper {theirs}".lstrip("; "))
-    return markdown(lines)
-
-
-def markdown(lines):
-    """Lists of texts as the lines of a Markdown table, the first its head."""
-    head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
-    return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
-
-
-def final(found, task, model):
-    """A cell of the table: final test accuracy."""
-    runs = found.results[task][model]
-    return (f"{spread([100 * h[-1]['test_accuracy'] for h in runs])}, "
-            f"{len(runs)} seed{'s' * (len(runs) > 1)}{chosen(found, task, model)}")
-
-
-def spread(values, text="{:.1f}"):
-    """The mean of numbers, and (least to largest) where these differ, as text."""
-    mean, low, high = (text.format(v) for v in (np.mean(values), np.min(values), np.max(values)))
-    return mean if low == high else f"{mean} ({low} to {high})"
-
-
-def first_step(history, accuracy):
-    """The first step at which a test is at least that accurate, or ``None``."""
-    return next((row["step"] for row in history if row["test_accuracy"] >= accuracy), None)
-
-
-def chosen(found, task, model):
-    """", lr 0.01", with "(edge)" where it is the least or largest tried, and the rates at which a
-    run diverged; "" where none was tried."""
-    tried = found.sweeps.get(task, {}).get(model)
-    if not tried:
-        return ""
-    rate = found.rates[task][model]
-    edge = len(tried) > 1 and rate in (min(tried), max(tried))
-    bad = " and ".join(f"{x:g}" for x, histories in tried.items() if diverged(histories))
-    return f", lr {rate:g}{' (edge)' * edge}" + (f", {bad} diverged" if bad else "")
-
-
-KIND = "comparison"                                       # of tables and pictures of grids
-CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
-       "test_loss", "curve"]
-
-
-def rows(found):
-    """Every run as a line of a CSV, from which :func:`read_rows` makes all tables again.  The
-    ``curve`` is "step:test accuracy" at each test."""
-    ends = [(task, trunk, found.rates[task][trunk], 0, *end)
-            for task, trunks in found.results.items() for trunk, histories in trunks.items()
-            for end in zip(found.seeds, histories, strict=True)]
-    ends += [(task, trunk, rate, 1, *end) for task, trunks in found.sweeps.items()
-             for trunk, tried in trunks.items() for rate, histories in tried.items()
-             for end in enumerate(histories, CHOICE)]
-    return csv_text([dict(zip(CSV, [
-        task, trunk, f"{rate:g}", seed, choice, history[-1]["step"],
-        *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
-        " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)], strict=True))
-        for task, trunk, rate, choice, seed, history in ends])
-
-
-def read_rows(path):
-    """The :class:`Grid` of a file that :func:`rows` wrote."""
-    found = Grid({}, {}, {}, [])
-    with open(regular(path), newline="", encoding="utf-8") as f:
-        for row in csv.DictReader(f):
-            task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
-            points = [point.split(":") for point in row["curve"].split()]
-            history = History({"step": int(step), "test_accuracy": float(accuracy)}
-                              for step, accuracy in points)
-            history[-1] |= {name: float(row[name]) for name in CSV[6:9]}
-            if row["choice"] == "1":
-                tried = found.sweeps.setdefault(task, {}).setdefault(trunk, {})
-                tried.setdefault(rate, []).append(history)
-            else:
-                found.results.setdefault(task, {}).setdefault(trunk, []).append(history)
-                found.rates.setdefault(task, {})[trunk] = rate
-                found.seeds += [int(row["seed"])] * (int(row["seed"]) not in found.seeds)
-    return found
-
-
-def sweep_picture(sweeps, path):
-    """Validation accuracy against the learning rate, an axis a task, a line a trunk; a cross at
-    the lower edge where a run diverged."""
-    fig, axes = plots.figure(len(sweeps))
-    for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
-        colors = plots.colors_of(models)
-        for i, (model, by_rate) in enumerate(models.items()):
-            bad = [rate for rate, histories in by_rate.items() if diverged(histories)]
-            rates = sorted({*by_rate} - {*bad})
-            ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
-            line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
-                            color=colors[model])
-            ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
-                    label=f"{model}: diverged" if bad else None,
-                    transform=ax.get_xaxis_transform())
-        ax.set(title=LABELS.get(task, task), xlabel="learning rate",
-               ylabel="validation accuracy (%)", xscale="log")
-    plots.legend(fig, axes)
-    plots.save(fig, path, KIND)
-
-
-def picture(results, path, limits=None):
-    """Test accuracy against steps, an axis a task, a line a trunk, its range shaded; a line at
-    each accuracy of ``limits``, {task: accuracy}.  More than three axes stand in two rows."""
-    rows = 1 if len(results) < 4 else 2
-    fig, axes = plots.figure(-(-len(results) // rows), rows)
-    for ax in axes[len(results):]:
-        ax.remove()
-    labels = dict.fromkeys(model for models in results.values() for model in models)
-    colors = plots.colors_of(labels)
-    styles = dict(zip(labels, itertools.cycle(["-", "--", "-.", ":"]), strict=False))
-    for ax, (task, models) in zip(axes, results.items(), strict=False):
-        for model, runs in models.items():                # a second sign beside the colour
-            plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[model])
-        limit = {"threshold": 100 * limits[task]} if limits else {}
-        for text, share in (FLOORS.get(task, {}) | limit).items():
-            ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
-            ax.text(0.01, share, text, fontsize=7, color="0.4", va="top",
-                    transform=ax.get_yaxis_transform())
-        ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
-    plots.legend(fig, axes[:len(results)])
-    plots.save(fig, path, KIND)
-
-
 def compare(out, task_names, models, seeds, **options):
     """Run a grid, write ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, where learning rates
-    were chosen, ``sweep.png``; returns the table.  Files that are not ours are not replaced."""
+    were chosen, ``sweep.png``; returns the table and the differences between its arms.  Files
+    that are not ours are not replaced."""
     out = Path(out)
     check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
         options.get("rates")))
     found = grid(out, task_names, models, seeds, **options)
-    text = table(found)
+    text = "\n\n".join(filter(None, [table(found), differences(found)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(found))
     picture(found.results, out / "curves.png")

@@ -1,6 +1,7 @@
 """How the weights in ``weights/`` were made: ``minifpt pretrain SOURCE``."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from .. import tasks
@@ -12,18 +13,25 @@ from ..training import train
 from .trunks import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # where no other is given
+PROCEDURES = {task.name: task for task in (tasks.Set, tasks.Reverse, tasks.Sort, tasks.Stack,
+                                           tasks.Automata)}
 SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a text",
+           "trigrams": "text drawn from a text's trigrams",
            "brackets": "nested brackets", "copy": "a string, again and again",
-           "bits": "bit memory", "images": "handwritten digits, MNIST",
+           "set": "a string and its set", "reverse": "a string and its reverse",
+           "sort": "a string and its sorted form", "stack": "what a stack holds",
+           "automata": "rows of a cellular automaton", "bits": "bit memory",
+           "images": "handwritten digits, MNIST",
            "vision": "handwritten digits, every token seeing all"}
-ON_TEXT, ON_MNIST = ("language", "masked"), ("images", "vision")
+ON_TEXT, ON_MNIST = ("language", "masked", "trigrams"), ("images", "vision")
 AS_FPT = "bits", *ON_MNIST
 FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
 APART = 1 << 40                                           # from the seeds of later runs
 DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "masked": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
-            "brackets": {"steps": 1500, "batch_size": 16, "lr": 3e-3},
-            "copy": {"steps": 1500, "batch_size": 16, "lr": 3e-3},
+            "trigrams": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
+            **dict.fromkeys(("brackets", "copy", *PROCEDURES),
+                            {"steps": 1500, "batch_size": 16, "lr": 3e-3}),
             "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
             "images": {"steps": 8000, "batch_size": 32, "lr": 1e-3},
             "vision": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
@@ -42,8 +50,9 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     source   ``language``: a byte-level language model on ``text``, files or folders of
              ``*.txt``, of which 5 % are held out.  ``masked``: one that sees the whole passage
              and predicts the bytes that are hidden in it (:class:`minifpt.tasks.Masked`).
-             ``brackets`` and ``copy``: a language model on strings that a rule makes
-             (:class:`minifpt.tasks.Brackets`, :class:`minifpt.tasks.Copy`).  ``bits``,
+             ``trigrams``: a language model on letters without language
+             (:class:`minifpt.tasks.Trigrams`).  ``brackets``, ``copy``, ``set``, ``reverse``,
+             ``sort``, ``stack`` and ``automata``: one on strings that a rule makes.  ``bits``,
              ``images`` and ``vision``: an FPT with nothing frozen, on bit memory or MNIST (its
              files in ``data``), of which the trunk is kept.  ``vision`` has no causal mask, as
              the paper's image transformer; ``images`` has one.
@@ -79,7 +88,9 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     task = {"language": lambda: tasks.Text(text, tokens),
             "masked": lambda: tasks.Masked(text, tokens),
             "brackets": lambda: tasks.Brackets(tokens=tokens),
+            "trigrams": lambda: tasks.Trigrams(text, tokens),
             "copy": lambda: tasks.Copy(tokens=tokens), "bits": tasks.BitMemory,
+            **{name: partial(made, tokens=tokens) for name, made in PROCEDURES.items()},
             "images": lambda: tasks.MNIST(data=data),
             "vision": lambda: tasks.MNIST(data=data)}[source]()
     if source in AS_FPT:

@@ -59,7 +59,9 @@ def arms(runs):
     for run in runs:
         settings, spec = run[1], spec_of(*run[:2])
         drawn = spec is not None and spec.drawn           # by each seed
-        key = repr((settings.get("model"), drawn or settings.get("trunk_crc"), settings["options"],
+        options = {option: value for option, value in settings["options"].items()
+                   if (option, value) != ("draw", settings["seed"])}    # labels drawn by the seed
+        key = repr((settings.get("model"), drawn or settings.get("trunk_crc"), options,
                     [(k, settings[k]) for k in sorted(settings) if k not in APART]))
         same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
         for folder, others, _ in same:

@@ -118,6 +118,8 @@ class TrunkSpec:
                          which is that of the rest, as for random
     ``statistics:NAME``  random too, but each array with the mean and the standard deviation
                          of the pretrained one
+    ``spectrum:NAME``    random too, but each matrix with the singular values of the pretrained
+                         one, see :func:`with_spectrum`; all other arrays as by statistics
     ``lstm``             a random LSTM of 3 layers and 128 channels, see :class:`LSTMSpec`
     ``A+MASK=B``         the trunk A with those parameters of B that a freeze mask names
     ``FILE.py:NAME``     what a function or class of a file of your own makes; it may take
@@ -150,10 +152,10 @@ class TrunkSpec:
             return cls(text, "mixed", base=cls.parse(base), other=cls.parse(other),
                        mask=FreezeMask.parse(mask))
         kind, _, rest = text.partition(":")
-        if kind == "statistics":
+        if kind in ("statistics", "spectrum"):
             if not rest:
-                raise ValueError(f"--model {text}: expected statistics:NAME, the name or path of "
-                                 "weights, as in statistics:minigpt-language")
+                raise ValueError(f"--model {text}: expected {kind}:NAME, the name or path of "
+                                 f"weights, as in {kind}:minigpt-language")
             return cls(text, kind, rest)
         found = re.fullmatch(r"(random|mimetic)(?::([^@]+))?(?:@(.*))?", text)
         if found:
@@ -188,8 +190,10 @@ class TrunkSpec:
             return mimetic(trunk, seed) if self.kind == "mimetic" else trunk
         kind = bert.BERT if bert.is_bert(self.name) else GPT2
         trunk = kind.from_pretrained(self.name, dtype=dtype, dropout=dropout)
-        if self.kind == "statistics":
-            for name, p in trunk.named_parameters():
+        for name, p in trunk.named_parameters() if self.kind in ("statistics", "spectrum") else ():
+            if self.kind == "spectrum" and p.data.ndim == 2:
+                p.data[...] = with_spectrum(p.data, seed, name)
+            else:
                 mean, std = float(p.data.mean()), float(p.data.std())
                 p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
         return trunk
@@ -259,8 +263,8 @@ class TrunkSpec:
             elif self.spread is not None:
                 what.append(f"spread {self.spread:g}")
             return f"{self.kind} ({', '.join(what)})" if what else self.kind
-        if self.kind == "statistics":
-            return "statistics"
+        if self.kind in ("statistics", "spectrum"):
+            return self.kind
         if self.kind == "own":
             return self.name.rpartition(":")[2]
         return Path(self.name).stem.removeprefix("minigpt-")
@@ -270,6 +274,17 @@ class TrunkSpec:
         """What the folder of its runs is called: no two models share one."""
         name = re.sub(r"[^\w.+=,-]", "-", self.text).lstrip(".-")
         return name if name == self.text else f"{name}-{zlib.crc32(self.text.encode()):08x}"
+
+
+def with_spectrum(matrix, seed, name):
+    """A matrix with the singular values of ``matrix`` and random singular vectors, uniform among
+    all orthonormal ones, drawn from the seed and the name."""
+    values = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+    left, right = (np.linalg.qr(standard_normal((n, len(values)), seed, f"{name}.{side}"))
+                   for n, side in zip(matrix.shape, ("left", "right"), strict=True))
+    # QR's own signs are not random: those of R's diagonal make the vectors uniform.
+    left, right = (q * np.sign(np.diag(r)) for q, r in (left, right))
+    return (left * values) @ right.T
 
 
 class LSTMSpec(TrunkSpec):

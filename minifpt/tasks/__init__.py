@@ -9,6 +9,7 @@ See :class:`Task` for what each of them has.
 import inspect
 from typing import Any
 
+from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
@@ -16,16 +17,18 @@ from .few import Few
 from .formal import Brackets, Copy
 from .images import MNIST, Digits
 from .listops import ListOps
+from .procedural import Automata, Reverse, Set, Sort, Stack
 from .proteins import Families, Homology
-from .text import Masked, Text, Typos
+from .text import Masked, Text, Trigrams, Typos
 
 TASKS = {task.name: task for task in (
-    BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology, ListOps, MNIST, Text,
-    Typos)}
-# Brackets, Copy and Masked are what trunks are pretrained on; no name stands for them.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "BitMemory", "BitXOR", "Brackets", "CIFAR10Gray",
-           "Choices", "Copy", "Digits", "Families", "Few", "Homology", "ListOps", "Masked", "Task",
-           "Text", "Typos", "defaults_of", "get", "make", "names", "task_class"]
+    Addition, BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology, ListOps,
+    MNIST, Modular, Recall, Text, Typos)}
+# Trunks are pretrained on the others; no name stands for them.
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitXOR",
+           "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few", "Homology",
+           "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack", "Task",
+           "Text", "Trigrams", "Typos", "defaults_of", "get", "make", "names", "task_class"]
 
 
 def names():

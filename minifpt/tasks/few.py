@@ -21,11 +21,13 @@ class Few:
     """The task ``of``, trained on ``labels`` of its training examples only, again and again.
 
     They are drawn as a batch is: of stored examples one may be drawn twice.  Which they are
-    depends on ``draw`` alone.  Nothing is augmented.  Tests are the other task's own.
+    depends on ``draw`` alone; ``minifpt compare`` and ``minifpt reproduce`` take the seed of each
+    run for it.  Nothing is augmented.  Tests are the other task's own.
     """
 
     name = "few"
     splits = "train", "validation", "test"
+    redrawn = "draw"                                      # the option that a grid sets to the seed
 
     def __init__(self, of="digits", labels=200, draw=0, data=None):
         if of not in [*OF]:
@@ -61,5 +63,6 @@ class Few:
         return x[chosen], y[chosen]
 
     def fingerprint(self):
-        """CRC-32 of the few and of some tests."""
-        return crc([*self.examples(), *self.task.batch(np.random.default_rng(0), 16, "test")])
+        """CRC-32 of some of the data that the labels are drawn from; ``draw`` is an option."""
+        return crc(a for split in ("train", "test")
+                   for a in self.task.batch(np.random.default_rng(0), 16, split))

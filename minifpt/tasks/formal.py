@@ -20,7 +20,8 @@ class Formal(Choices):
     symbol further on.  Every string is fresh.
 
     A subclass has ``strings(rng, size)``, ``determined(y)``, True where the rule leaves no
-    choice, and ``entropy()``, the mean loss in nats of one who knows the rule: no model has less.
+    choice, and, where it is known, ``entropy()``, the mean loss in nats of one who knows the rule:
+    no model has less.
     """
 
     input_dim, output_dim, classes, ids = 256, 256, 256, True

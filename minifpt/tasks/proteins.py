@@ -1,5 +1,7 @@
 """Proteins: which fold has a chain of amino acids?  Real ones, and ones that are made up."""
 
+import itertools
+
 import numpy as np
 
 from ..checks import whole
@@ -12,6 +14,7 @@ PAD = len(LETTERS)
 COMMON = np.array([LETTERS.index(a) for a in "ACDEFGHIKLMNPQRSTVWY"], np.uint8)   # the usual 20
 CODES = np.full(256, 255, np.uint8)                       # ids by ASCII
 CODES[list(LETTERS.encode())] = np.arange(PAD)
+MOTIFS = 6                                                # of a made-up protein
 HELD_OUT = 4                                              # families of a fold in either other split
 
 
@@ -84,72 +87,74 @@ class Homology(Proteins):
 class Families(Proteins):
     """Which fold has a made-up protein?  A stand-in for :class:`Homology` that needs no files.
 
-    Each of ``folds`` folds begins with a random chain of amino acids.  Its families' ancestors
-    descend from that chain by many changes, and an example descends from a family's ancestor by
-    few.  The families of the validation and of the test split are never trained on, so to be
-    right is to recognise what all families of a fold have kept.
+    All folds have the same six motifs, short chains of amino acids; a fold is the order in which
+    they follow one another round a circle.  An example begins with any of them.  Before each motif
+    and at the end stands a spacer of random length and random amino acids.  So neither the
+    amino acids, nor the pairs of neighbours, nor what stands where tell the fold: a linear
+    classifier of these guesses.  Each family of a fold has its own variants of the motifs, and
+    the families of the validation and of the test split are never trained on.
 
     x (B, length) int64, filled up from the left as for :class:`Homology`; y (B, 1).
 
-    folds      how many, the number of classes.
+    folds      how many, the number of classes, at most 120.
     families   of each fold that are trained on; 4 more are in either other split.
-    length     tokens.  A fold's chain has three quarters of it; a descendant that outgrows it
-               loses its beginning.
-    distance   the share of amino acids that a family's ancestor has replaced.
+    length     tokens.  A motif has a twelfth of it, a spacer at most an eighth; a chain that
+               is too long loses its beginning.
+    distance   the share of a motif's amino acids that a family has replaced.
     mutation   the share that an example has replaced.
-    indels     the share that either of the two has lost, and gained.
-    world      the seed that the folds and the families are drawn from.
+    world      the seed that the motifs, the folds and the families are drawn from.
     """
 
     name = "families"
     defaults = COSINE | {"steps": 2000}
+    redrawn = "world"                                     # the option that a grid sets to the seed
 
-    def __init__(self, folds=10, families=16, length=64, distance=0.5, mutation=0.1, indels=0.02,
-                 world=0):
+    def __init__(self, folds=10, families=16, length=64, distance=0.2, mutation=0.05, world=0):
         self.folds = self.output_dim = self.classes = whole(self.name, "folds", folds, 2)
         self.families = whole(self.name, "families", families)
-        self.tokens = whole(self.name, "length", length, 4)
-        self.world = whole(self.name, "world", world, 0)
-        for option, share in (("distance", distance), ("mutation", mutation), ("indels", indels)):
+        self.tokens = whole(self.name, "length", length, 12)
+        self.world = whole(self.name, "world", world, 0, np.inf)
+        for option, share in (("distance", distance), ("mutation", mutation)):
             if not isinstance(share, (int, float)) or not 0 <= share < 1:
                 raise ValueError(f"{self.name}: {option} must be at least 0 and below 1, "
                                  f"got {share!r}")
-        self.mutation, self.indels = float(mutation), float(indels)
+        orders = [(0, *order) for order in itertools.permutations(range(1, MOTIFS))]
+        if self.folds > len(orders):
+            raise ValueError(f"{self.name}: folds is {folds}, expected at most {len(orders)}")
+        self.distance, self.mutation = float(distance), float(mutation)
         self.options = {"folds": self.folds, "families": self.families, "length": self.tokens,
-                        "distance": float(distance), "mutation": self.mutation,
-                        "indels": self.indels, "world": self.world}
+                        "distance": self.distance, "mutation": self.mutation, "world": self.world}
         rng = np.random.default_rng([self.world, 0xFA3])
-        size = 3 * self.tokens // 4
-        # {split: a list for each fold of its families' ancestors}
-        self.ancestors = {split: [] for split in self.splits}
-        for _ in range(self.folds):
-            fold = rng.choice(COMMON, size)
-            for split in self.splits:
-                n = self.families if split == "train" else HELD_OUT
-                self.ancestors[split].append(
-                    [descendant(rng, fold, distance, self.indels) for _ in range(n)])
+        self.motifs = rng.choice(COMMON, (MOTIFS, self.tokens // 12))
+        self.orders = rng.permutation(orders)[:self.folds]
+        # {split: the motifs of each fold's families, (folds, families, MOTIFS, tokens // 12)}
+        self.variants = {split: replaced(rng, np.broadcast_to(self.motifs, (
+            self.folds, self.families if split == "train" else HELD_OUT, *self.motifs.shape)),
+            self.distance) for split in self.splits}
 
     def draw(self, rng, size, split):
-        ancestors = self.ancestors[split]
+        variants = self.variants[split]
         fold = rng.integers(0, self.folds, size)
-        family = rng.integers(0, len(ancestors[0]), size)
-        chains = [descendant(rng, ancestors[i][j], self.mutation, self.indels)
-                  for i, j in zip(fold, family, strict=True)]
+        family = rng.integers(0, variants.shape[1], size)
+        motifs = replaced(rng, variants[fold, family], self.mutation)
+        first = rng.integers(0, MOTIFS, size)
+        spacers = rng.integers(0, self.tokens // 8 + 1, (size, MOTIFS + 1))
+        chains = []
+        for i in range(size):
+            parts = []
+            for motif, n in zip(np.roll(self.orders[fold[i]], first[i]), spacers[i], strict=False):
+                parts += [rng.choice(COMMON, n), motifs[i, motif]]
+            chains.append(np.concatenate([*parts, rng.choice(COMMON, spacers[i, -1])]))
         return padded(chains, self.tokens).astype(np.int64), fold[:, None]
 
     def test_set(self):
-        """``(x, y)`` of 1,000 test examples, always the same."""
+        """``(x, y)`` of 1,000 test examples, always the same in one world."""
         return self.draw(np.random.default_rng(0xFA3), 1000, "test")
 
 
-def descendant(rng, chain, mutation, indels):
-    """A chain after ``chain``: each amino acid is lost with probability ``indels``, else replaced
-    by a random one with probability ``mutation``; before each, a random one is put in with
-    probability ``indels``."""
-    new = rng.choice(COMMON, (2, len(chain)))             # to replace by, to put in
-    lost, replaced, gained = rng.random((3, len(chain))) < [[indels], [mutation], [indels]]
-    pairs = np.stack([new[1], np.where(replaced, new[0], chain)], axis=1)
-    return pairs[np.stack([gained, ~lost], axis=1)]
+def replaced(rng, chains, share):
+    """``chains``, each amino acid replaced by a random one with probability ``share``."""
+    return np.where(rng.random(chains.shape) < share, rng.choice(COMMON, chains.shape), chains)
 
 
 def encode(what, protein):

@@ -1,0 +1,172 @@
+"""``minifpt reproduce dose``: does the benefit of pretraining rise with its dose, and does it
+exceed what the matrices' spectra alone give?
+
+Trunks are pretrained for several numbers of steps, their *dose*, on novels and on text that is
+drawn from the novels' trigrams, with several seeds.  Each is frozen and trained on each task with
+fresh layer norms and positions, the same in all arms of one seed.  Beside them stand, for each
+source, random matrices with the singular values of the full dose (``spectrum``), and random weights
+as the paper draws them.  The seed of the pretraining is the unit of all intervals: the runs of one
+seed differ in their frozen weights alone.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from .. import plots, tasks
+from ..checks import whole
+from ..files import write_beside
+from ..files.runs import History
+from . import compare, tables
+from .compare import Arm, Column, Job
+from .pretrain import pretrain
+from .workers import perform
+
+SHOWS = ("Pretraining in doses, against random matrices with the same singular values and random "
+         "weights as the paper draws them; needs --text.")
+PRETRAINED_ON = "language", "trigrams"
+DOSES = 500, 1500, 4500                                   # steps; the last one is the full dose
+RATES = 3e-3, 1e-2, 3e-2
+STEPS = 4000
+TASKS = (("bit-memory", {}, ""), ("cifar10", {}, ""),
+         *(("recall", {"source": source}, f"recall-{source}")
+           for source in ("uniform", "zipf", "markov", "text")))
+FRESH = "+ln,pos=random@paper"                            # layer norms and positions of all arms
+PAPER = "random@paper"
+
+
+def models(folder, seed):
+    """{label: what ``--model`` takes} of all arms of one pretraining seed."""
+    arms = {PAPER: PAPER, "no pretraining": "random" + FRESH}
+    for source in PRETRAINED_ON:
+        for dose in DOSES:
+            arms[f"{source} {dose}"] = f"{weights_of(folder, source, dose, seed)}{FRESH}"
+        full = weights_of(folder, source, DOSES[-1], seed)
+        arms[f"{source} spectrum"] = f"spectrum:{full}{FRESH}"
+    return arms
+
+
+def weights_of(folder, source, dose, seed):
+    """The path of one pretrained trunk."""
+    return Path(folder) / "trunks" / f"{source}-{dose}-{seed}.npz"
+
+
+def pretrain_all(folder, text, seeds, progress):
+    """Pretrain what is not there yet; ``{(source, dose, seed): loss}``, in nats a byte, on what
+    was held out."""
+    losses = {}
+    for source, dose, seed in itertools.product(PRETRAINED_ON, DOSES, range(seeds)):
+        path = weights_of(folder, source, dose, seed)
+        if not path.with_suffix(".csv").exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            begun = (path.with_suffix("") / "config.json").exists()
+            pretrain(source, path, text=text, seed=seed, steps=dose, resume=begun,
+                     progress=progress)
+        losses[source, dose, seed] = History.load(path.with_suffix(".csv"))[-1]["test_loss"]
+    return losses
+
+
+def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, progress=True):
+    """Run all of it, or go on where it stood; writes ``OUT/dose.md``, ``dose.csv`` and
+    ``dose.png`` and returns the Markdown.
+
+    text    files or folders of ``*.txt`` to pretrain on.
+    only    the titles of the tasks to run, all by default.
+    seeds   of the pretraining; each is also the seed of its runs.
+    rates   learning rates: each arm takes for all seeds the one that is best with its first
+            pretraining seed, on validation draws of two further seeds.
+    """
+    out, seeds = Path(out) / "dose", whole("reproduce", "seeds", seeds)
+    if not text:
+        raise ValueError("reproduce: dose pretrains on novels: give --text, files or folders of "
+                         "*.txt")
+    titles = [title or name for name, _, title in TASKS]
+    for title in only or ():
+        if title not in titles:
+            raise ValueError(f"reproduce: dose has no task '{title}', expected of "
+                             f"{', '.join(titles)}")
+    columns = [Column(name, options, {"steps": STEPS}, title or name)
+               for name, options, title in TASKS if (title or name) in (only or titles)]
+    losses = pretrain_all(out, text, seeds, progress)
+    found = compare.grid(out, columns, [Arm(model, label=label) for label, model in
+                                        models(out, 0).items()], [0],
+                         rates=rates or RATES, jobs=jobs, executor=executor, progress=progress)
+    others = [(column, label, seed) for column in columns for label in models(out, 0)
+              for seed in range(1, seeds)]
+    queue = [job_of(out, column, label, seed, found.rates[column.title][label])
+             for column, label, seed in others]
+    with tqdm(total=len(queue), unit="run", disable=not progress) as bar:
+        histories = perform(queue, out, bar, jobs, executor) if queue else []
+    for (column, label, _), history in zip(others, histories, strict=True):
+        found.results[column.title][label].append(history)
+    found.seeds = [*range(seeds)]
+    report = f"{SHOWS}\n\n{tables.table(found)}\n\n{differences(found)}\n"
+    write_beside(out.parent / "dose.md", lambda f: f.write(report), "w")
+    write_beside(out.parent / "dose.csv", lambda f: f.write(tables.rows(found)), "w")
+    picture(found, losses, out.parent / "dose.png")
+    return report
+
+
+def job_of(out, column, label, seed, rate):
+    """The run of one arm with a further pretraining seed."""
+    options = compare.options_of_seed(column.task, column.options, seed)
+    settings = tasks.defaults_of(compare.make_task(column.task, options)) | column.settings
+    folder = out / "seeds" / column.title / label.replace(" ", "-") / str(seed)
+    return Job(column.task, options, models(out, seed)[label], seed, folder,
+               settings | {"lr": rate, "freeze": "fpt"})
+
+
+def differences(found):
+    """A Markdown table: the full dose less its spectrum, and less random weights, in points, at
+    the end and in the mean over the whole curve, the area; 95 % intervals by a bootstrap over the
+    pretraining seeds."""
+    lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
+    for title, arms in found.results.items():
+        for source, control in itertools.product(PRETRAINED_ON, ("spectrum", PAPER)):
+            other = f"{source} spectrum" if control == "spectrum" else PAPER
+            ours = f"{source} {DOSES[-1]}"
+            curves = [[100 * h["test_accuracy"] for h in arms[name]] for name in (ours, other)]
+            ends, areas = ([measure(a) - measure(b) for a, b in zip(*curves, strict=True)]
+                           for measure in (lambda curve: curve[-1], np.mean))
+            lines.append([tables.LABELS.get(title, title), f"{ours} - {other}", bootstrap(ends),
+                          bootstrap(areas), str(len(ends))])
+    return tables.markdown(lines)
+
+
+def bootstrap(values, draws=10_000):
+    """The mean of paired differences and, of several, the range that holds 95 % of the means of
+    as many values drawn from them with replacement, as text."""
+    text = f"{np.mean(values):+.1f}"
+    if len(values) == 1:
+        return text
+    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{text} ({low:+.1f} to {high:+.1f})"
+
+
+def picture(found, losses, path):
+    """Final accuracy against the pretraining's loss, an axis a task: a line for each source, a
+    point for each dose and seed, the spectrum beside the full dose, random weights across."""
+    rows = 1 if len(found.results) < 4 else 2
+    fig, axes = plots.figure(-(-len(found.results) // rows), rows)
+    for ax in axes[len(found.results):]:
+        ax.remove()
+    for ax, (title, arms) in zip(axes, found.results.items(), strict=False):
+        ends = {label: [100 * h[-1]["test_accuracy"] for h in runs] for label, runs in arms.items()}
+        for source, color in zip(PRETRAINED_ON, ("#1f77b4", "#d62728"), strict=True):
+            x = [[np.log(256)] * len(found.seeds), *([losses[source, dose, s] for s in found.seeds]
+                                                     for dose in DOSES)]
+            y = [ends["no pretraining"], *(ends[f"{source} {dose}"] for dose in DOSES)]
+            ax.plot(np.mean(x, axis=1), np.mean(y, axis=1), color=color, label=source)
+            ax.plot(np.ravel(x), np.ravel(y), ".", color=color)
+            ax.plot(x[-1], ends[f"{source} spectrum"], "x", color=color, markersize=7,
+                    label=f"spectrum of {source}")
+        ax.axhline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
+                   label="random, as the paper draws it")
+        ax.invert_xaxis()
+        ax.set(title=tables.LABELS.get(title, title), ylabel="test accuracy (%)",
+               xlabel="loss of the pretraining (nats a byte)")
+    plots.legend(fig, axes[:len(found.results)])
+    plots.save(fig, path)

@@ -1,0 +1,158 @@
+"""Symbols in, symbols out by a rule: recall, modular sums, sums of decimal numbers.
+
+Random transformers of which only the embeddings are trained learn such tasks (Zhong and Andreas
+2024, arXiv 2410.04368).
+"""
+
+import numpy as np
+
+from ..checks import whole
+from ..files import weights
+from .base import COSINE, Choices
+from .text import read_book
+
+SOURCES = "uniform", "zipf", "markov", "text"
+
+
+class Recall(Choices):
+    """Associative recall: what followed the last time?
+
+    A passage of symbols comes in whose last one stands further up, too; the answer, at the last
+    token, is the symbol that followed it there, the last time if there were several.  The query is
+    the symbol at a random place of the passage.
+
+    x (B, tokens) int64 in 0 ... symbols-1; y (B, 1).
+
+    symbols  the size of the alphabet.
+    tokens   of a passage, with the query.
+    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 32
+             symbols are five fair bits each; ``zipf``, as likely as the bytes of the novel text
+             that ships, each independent of the others; ``markov``, each drawn from what follows
+             the one before it in that text; ``text``, passages of the text itself.  The text's
+             commonest bytes are symbols of their own, its other bytes the last symbol.
+    """
+
+    name = "recall"
+    ids, output_tokens = True, 1
+    splits = "train", "validation", "test"
+    defaults = COSINE | {"steps": 4000}
+
+    def __init__(self, symbols=32, tokens=32, source="uniform"):
+        self.symbols = self.input_dim = self.output_dim = self.classes = whole(
+            self.name, "symbols", symbols, 2)
+        if self.symbols > 64:
+            raise ValueError(f"{self.name}: symbols is {symbols}, expected at most 64")
+        self.tokens = whole(self.name, "tokens", tokens, 3)
+        if source not in SOURCES:
+            raise ValueError(f"{self.name}: source is {source!r}, expected one of "
+                             f"{', '.join(SOURCES)}")
+        self.source = source
+        self.options = {"symbols": self.symbols, "tokens": self.tokens, "source": source}
+        if source == "uniform":
+            return
+        text = np.frombuffer(read_book(weights.shipped("held-out.txt")), np.uint8)
+        rank = np.bincount(text, minlength=256).argsort(kind="stable")[::-1].argsort()
+        text = np.minimum(rank, self.symbols - 1)[text]
+        # The last tenths of the text are validation and test.
+        self.text = dict(zip(self.splits, np.split(text, [len(text) * n // 10 for n in (8, 9)]),
+                             strict=True))
+        after = np.zeros((self.symbols, self.symbols))
+        np.add.at(after, (text[:-1], text[1:]), 1)
+        self.chance = np.bincount(text, minlength=self.symbols) / len(text)
+        self.after = np.cumsum(after / after.sum(axis=1, keepdims=True), axis=1)
+
+    def passages(self, rng, size, split):
+        """Symbols (B, tokens - 1)."""
+        shape = size, self.tokens - 1
+        if self.source == "uniform":
+            return rng.integers(0, self.symbols, shape)
+        if self.source == "zipf":
+            return rng.choice(self.symbols, shape, p=self.chance)
+        if self.source == "text":
+            start = rng.integers(0, len(self.text[split]) - shape[1], size)
+            return self.text[split][start[:, None] + np.arange(shape[1])]
+        x = np.empty(shape, np.int64)
+        x[:, 0] = rng.choice(self.symbols, size, p=self.chance)
+        for t, u in enumerate(rng.random((shape[1] - 1, size, 1))):
+            x[:, t + 1] = np.minimum((u > self.after[x[:, t]]).sum(axis=1), self.symbols - 1)
+        return x
+
+    def draw(self, rng, size, split):
+        x = self.passages(rng, size, split)
+        row, place = np.arange(size), rng.integers(0, self.tokens - 2, size)
+        query = x[row, place]
+        last = self.last_place(x, query)
+        return np.c_[x, query].astype(np.int64), x[row, last + 1][:, None].astype(np.int64)
+
+    def last_place(self, x, query):
+        """Where each query stood the last time with a symbol after it, (B,)."""
+        return x.shape[1] - 2 - (x[:, -2::-1] == query[:, None]).argmax(axis=1)
+
+    def needed(self, x):
+        """The last token has to look at the symbol that followed."""
+        mask = np.zeros((len(x), self.tokens, self.tokens), bool)
+        mask[np.arange(len(x)), -1, self.last_place(x[:, :-1], x[:, -1]) + 1] = True
+        return mask
+
+
+class Modular(Choices):
+    """What are two numbers together, modulo ``p``?  One of twenty pairs is kept for validation
+    and one for the test, so an answer that was right has not been learned by heart.
+
+    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.
+    """
+
+    name = "modular"
+    ids, tokens, output_tokens = True, 2, 1
+    splits = "train", "validation", "test"
+    defaults = COSINE | {"steps": 4000, "batch_size": 128}
+
+    def __init__(self, p=31):
+        self.p = self.input_dim = self.output_dim = self.classes = whole(self.name, "p", p, 5)
+        self.options = {"p": self.p}
+        pairs = np.random.default_rng(0x40D).permutation(self.p ** 2)
+        n = self.p ** 2 // 20
+        self.pairs = {"train": pairs[2 * n:], "validation": pairs[n:2 * n], "test": pairs[:n]}
+
+    def draw(self, rng, size, split):
+        return self.sums(rng.choice(self.pairs[split], size))
+
+    def test_set(self):
+        """``(x, y)`` of all pairs that are kept for the test."""
+        return self.sums(self.pairs["test"])
+
+    def sums(self, pairs):
+        """(x, y) of pairs, each a number in 0 ... p^2-1."""
+        x = np.stack([pairs // self.p, pairs % self.p], axis=1).astype(np.int64)
+        return x, x.sum(axis=1, keepdims=True) % self.p
+
+
+class Addition(Choices):
+    """The sum of two decimal numbers of ``digits`` digits, the last digit first.
+
+    x (B, 2 digits + 1) int64: the first number, the second one, and an equals sign, 10; y (B,
+    digits + 1), the sum's digits, each read at the digit of the second number that it belongs to
+    and the last carry at the equals sign.  So what a digit needs has been seen when it is read.
+    """
+
+    name = "addition"
+    ids, input_dim, output_dim, classes = True, 11, 10, 10
+    splits = "train", "validation", "test"                # all alike: every draw is fresh
+    defaults = COSINE | {"steps": 4000}
+
+    def __init__(self, digits=10):
+        self.digits = whole(self.name, "digits", digits)
+        self.tokens, self.output_tokens = 2 * self.digits + 1, self.digits + 1
+        self.options = {"digits": self.digits}
+
+    def draw(self, rng, size, split):
+        numbers = rng.integers(0, 10, (2, size, self.digits))
+        y, carry = np.zeros((size, self.digits + 1), np.int64), np.zeros(size, np.int64)
+        for i in range(self.digits):
+            total = numbers[0, :, i] + numbers[1, :, i] + carry
+            y[:, i], carry = total % 10, total // 10
+        y[:, -1] = carry
+        return np.c_[numbers[0], numbers[1], np.full(size, 10)].astype(np.int64), y
+
+    def tokens_as_text(self, x):
+        return ["0123456789="[i] for i in x]

@@ -1,0 +1,77 @@
+"""The experiment of doses, at a tiny scale."""
+
+import numpy as np
+import pytest
+from test_plots import png_size
+
+from minifpt import cli
+from minifpt.lab import compare, dose, pretrain, trunks
+from minifpt.training import train
+
+TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 32, "vocab_size": 256}
+
+
+@pytest.fixture
+def novels(tmp_path, monkeypatch):
+    """A folder with a text; everything else is tiny."""
+    monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
+    monkeypatch.setattr(pretrain, "SHAPE", TINY)
+    for name, value in {"DOSES": (1, 2), "RATES": (1e-2,), "STEPS": 2,
+                        "TASKS": (("bit-memory", {}, ""), ("recall", {"tokens": 9}, "recall-9"))
+                        }.items():
+        monkeypatch.setattr(dose, name, value)
+    monkeypatch.setattr(compare, "VALIDATION_EXAMPLES", 20)
+    (tmp_path / "novels").mkdir()
+    text = np.random.default_rng(0).choice(list("the quick fox\n"), 3000)
+    (tmp_path / "novels" / "a.txt").write_text("".join(text))
+    return tmp_path / "novels"
+
+
+def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    line = ["reproduce", "dose", "--text", novels, "--seeds", 2, "--out", out]
+    assert cli.main(line) == 0
+    first = capsys.readouterr().out
+    assert "| bit memory | language 2 - language spectrum |" in first and "dose.png" in first
+    found = compare.read_rows(out / "dose.csv")
+    assert [*found.results] == ["bit-memory", "recall-9"] and found.seeds == [0, 1]
+    for arms in found.results.values():
+        assert [*arms] == ["random@paper", "no pretraining", "language 1", "language 2",
+                           "language spectrum", "trigrams 1", "trigrams 2", "trigrams spectrum"]
+        assert all(len(runs) == 2 for runs in arms.values())
+    assert png_size(out / "dose.png")
+
+    def forbidden(*args, **options):
+        raise AssertionError("everything is there")
+    monkeypatch.setattr(pretrain, "train", forbidden)     # again: read, not run
+    monkeypatch.setattr("minifpt.training.step", forbidden)
+    assert train is compare.train
+    assert cli.main(line) == 0 and capsys.readouterr().out == first
+
+
+def test_arms_of_one_seed_begin_with_the_same_layer_norms_and_positions(novels, tmp_path):
+    dose.pretrain_all(tmp_path, [novels], 1, progress=False)
+    made = [dict(trunks.TrunkSpec.parse(model).make(0).named_parameters())
+            for model in dose.models(tmp_path, 0).values()]
+    for name in ("wpe.weight", "h.0.ln_1.weight", "ln_f.bias"):
+        for other in made[1:]:
+            np.testing.assert_array_equal(other[name].data, made[0][name].data)
+    first = [arrays["h.0.attn.c_attn.weight"].data for arrays in made]
+    assert not any(np.allclose(a, b) for i, a in enumerate(first) for b in first[:i])
+
+
+def test_the_bootstrap_s_interval_is_that_of_the_seeds():
+    assert dose.bootstrap([2.0]) == "+2.0"
+    assert dose.bootstrap([1.0, 2.0, 6.0]) == "+3.0 (+1.0 to +6.0)"
+    many = dose.bootstrap([*np.random.default_rng(0).normal(5, 1, 400)])
+    low, high = (float(x) for x in many.partition("(")[2].rstrip(")").split(" to "))
+    assert 4.8 < low < 5 < high < 5.2 or low < 5 < high
+
+
+@pytest.mark.parametrize("argv, message", [
+    (["dose"], "give --text"), (["dose", "--text", "x", "--tasks", "mnist"], "no task 'mnist'"),
+    (["dose", "--text", "x", "--plan"], "neither --plan"), (["table2", "--text", "x"], "for dose")])
+def test_dose_refuses_in_one_line(argv, message, tmp_path, capsys):
+    assert cli.main(["reproduce", *argv, "--out", tmp_path]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
