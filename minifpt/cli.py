@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,8 +17,8 @@ import numpy as np
 
 from . import __version__, machine, tasks
 from . import functional as F
+from .exercises import closed, own
 from .exercises import grade as grading
-from .exercises import own
 from .files import cache_folder, read_text, tokenizer, weights
 from .files.huggingface import HUB
 from .fpt import FPT
@@ -238,8 +239,11 @@ def parser(argv=()):
     sub = command(grade, "Check the notebooks and functional files that students hand in: "
                          "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or "
                          "STUDENT.py. Of a notebook the answers and what they need are run. Each "
-                         "file has a process of its own, a time limit, and, as far as Python can "
-                         f"see to it, no network. {grading.NOTE}")
+                         "file has a process of its own, with a limit of time and memory, without "
+                         f"network, which writes in its own folder only. {grading.NOTE}")
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.description = textwrap.fill(sub.description, 79)
+    sub.epilog = grading.CONTAINER
     sub.add_argument("folder", type=path, metavar="FOLDER", help="what was handed in")
     sub.add_argument("--out", type=path, default=Path("grades"), metavar="FOLDER",
                      help="gets grades.csv and summary.md (default: grades)")
@@ -542,7 +546,7 @@ def grade(args):
     rows = grading.grade(args.folder, args.out, args.seconds)
     print(f"{len({row['student'] for row in rows})} students, "
           f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
-          f"{args.out}: grades.csv summary.md")
+          f"{args.out}: grades.csv summary.md\n{closed.held()}")
 
 
 def gradcheck_command(args):
