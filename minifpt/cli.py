@@ -231,6 +231,8 @@ def parser(argv=()):
     sub = command(new, "Write the skeleton of a functional.py of your own: every signature and "
                        "formula of the mathematics, the bodies to be written.")
     sub.add_argument("file", type=path, metavar="FILE", help="a new file, such as mine.py")
+    sub.add_argument("--bare", action="store_true",
+                     help="leave out the formulas of the gradients")
 
     sub = command(check, "Say of each function of your own file whether it is done, wrong, with "
                          "a hint, or not written, and what is next.")
@@ -405,6 +407,8 @@ def train(args):
     if mine:
         print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
               "without what they call inside the file")
+        if uncalled := [name for name in mine.functions if name not in mine.calls]:
+            print(f"{mine.path}: this model never called {', '.join(uncalled)}")
 
 
 def attention(args):
@@ -533,7 +537,7 @@ def print_rows(rows):
 
 
 def new(args):
-    own.new(args.file)
+    own.new(args.file, args.bare)
     print(f"{args.file}: {len(own.FUNCTIONS)} functions to write; 'minifpt check {args.file}' says "
           "what is next")
 

@@ -307,6 +307,12 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng, other=None):
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     grads = mine(dy, cache)
     well_formed(grads, names, inputs)
+    if other is not None:
+        batch = () if op == "residual" else ("x", "qkv", "ids", "logits", "targets")
+        shorter = [x[:1] if n in batch else x
+                   for n, x in zip(parameters, other, strict=False)][:len(inputs)]
+        two_at_once(pass_ahead(ahead), mine, lambda dy, cache: gradients(
+            own.functions[name], dy, cache), inputs, shorter, rng)
     report = gradcheck(pass_ahead(ahead), mine, inputs, names=parameters,
                        seed=int(rng.integers(1 << 30)))
     if not report:
@@ -325,23 +331,22 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng, other=None):
         raise Wrong(" ".join(said))
     _, cache = pass_ahead(ahead)(*in_float32(inputs))
     same_dtype(mine(np.float32(dy) if np.ndim(dy) else dy, cache), [f"d{n}" for n in names])
-    if other is not None:
-        batch = () if op == "residual" else ("x", "qkv", "ids", "logits", "targets")
-        shorter = [x[:1] if n in batch else x
-                   for n, x in zip(parameters, other, strict=False)][:len(inputs)]
-        two_at_once(pass_ahead(ahead), lambda dy, cache: gradients(own.functions[name], dy, cache),
-                    inputs, shorter, rng)
 
 
-def two_at_once(ahead, back, first, second, rng):
+def two_at_once(ahead, copied, back, first, second, rng):
     """Raise :class:`Wrong` where two calls disturb each other: both forward passes run before both
-    backward passes, as they do when a layer is used twice, on arrays that are not copied."""
+    backward passes, as they do when a layer is used twice.  The backward pass ``copied`` gets
+    copies, as in the other checks, ``back`` the arrays themselves, as in training."""
     calls = copy.deepcopy([first, second])
     alone = []
     for inputs in copy.deepcopy(calls):
-        y, cache = ahead(*inputs)
+        try:
+            y, cache = ahead(*inputs)
+        except Exception as e:
+            raise Wrong(f"The forward pass raised {type(e).__name__}: {' '.join(str(e).split())}, "
+                        "on a batch of one.") from None
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else float(rng.standard_normal())
-        alone.append((dy, copy.deepcopy((y, back(copy.deepcopy(dy), cache)))))
+        alone.append((dy, copy.deepcopy((y, copied(dy, cache)))))
     outputs = [ahead(*inputs) for inputs in calls]
     before = copy.deepcopy((calls, outputs))
     for (y, cache), (dy, (right_y, right)) in zip(outputs, alone, strict=True):
