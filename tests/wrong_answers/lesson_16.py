@@ -141,10 +141,10 @@ WRONG = {
         ("difference", lambda a, b: "b" if np.median(b) < np.median(a) else "a"),
         ("return", lambda a, b: a.mean() - b.mean()),
         ("return", lambda a, b: int(a.mean() > b.mean())),
-        ("1.4 standard errors", _by_z(1.0)),
+        ("difference", _by_z(1.0)),
         ("1.4 standard errors", _by_z(1.28)),
         ("1.4 standard errors", _by_z(1.0, drop=True)),
-        ("1.4 standard errors", _by_z(1.0, size=np.std)),
+        ("difference", _by_z(1.0, size=np.std)),
         ("difference", _by_z(0.0)),
         ("difference", lambda a, b: "b" if (b < a).mean() > 0.55 else
          "a" if (a < b).mean() > 0.55 else "neither"),
