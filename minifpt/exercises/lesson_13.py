@@ -140,8 +140,8 @@ def difference_interval(rng):
                 lambda out: not np.isclose(out[1] - out[0], high - low),
         }, rtol=1e-5)
 
-    for n in rng.permutation([4, 5, 7]):
-        yield case(int(n), int(n + rng.choice([2, 3])))
+    for n, order in zip(rng.permutation([4, 5, 7]), rng.permutation([1, 1, -1]), strict=True):
+        yield case(*[int(n), int(n + rng.choice([2, 3]))][::order])        # either arm is smaller
 
 
 @exercise

@@ -105,6 +105,11 @@ WRONG = {
         ("takes the standard", _interval(se=lambda va, vb, n, m: math.hypot(
             math.sqrt(va) / n, math.sqrt(vb) / m))),
         ("degree", _interval(df=lambda n, m: n + m - 2)),
+        ("degree", _interval(df=lambda n, m: n - 1)),
+        ("degree", _interval(df=lambda n, m: m - 1)),
+        ("degree", lambda a, b, c: tuple(
+            stats.ttest_ind(a, b, equal_var=False).confidence_interval(c))),
+        ("middle of the interval", lambda a, b, c: (a.min() - b.max(), a.max() - b.min())),
         ("degree", _interval(df=lambda n, m: max(n, m) - 1)),
         ("degree", _interval(df=lambda n, m: min(n, m))),
         ("a minus b", _interval(flip=True)),
