@@ -1,5 +1,6 @@
 """Other people's code does no harm, whether the kernel holds its process or Python's audit hook."""
 
+import contextlib
 import json
 import os
 import signal
@@ -146,8 +147,12 @@ def test_what_an_answer_may_need_still_runs(way, folder):
 
 
 def alive(mark):
-    """Whether a process has this text among its arguments."""
-    return mark in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    """Whether a process has this text among its arguments, where the system says so."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):                # it has ended
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return any(mark in line for line in found)
 
 
 def submission(path, text):
@@ -169,6 +174,8 @@ def test_grade_leaves_the_teachers_files_and_no_daemon(folder, capsys):
     submission(folder / "class" / "dan" / "01_x.ipynb",
                "import os, signal, ctypes\nctypes.CDLL(None).kill(os.getppid(), signal.SIGCONT)\n"
                "os.remove('rows')\nos.mkfifo('rows')")
+    submission(folder / "class" / "eve" / "01_x.ipynb", "open('rows', 'a').write("
+               "'{\"name\": [1], \"lost\": 3}\\n{\"name\": \"x\"}\\n')")
     (folder / "class" / "bob" / "01_x.ipynb").unlink()
     before = kept(folder)
     assert cli.main(["grade", folder / "class", "--out", folder / "out"]) == 0
@@ -177,37 +184,42 @@ def test_grade_leaves_the_teachers_files_and_no_daemon(folder, capsys):
     assert said.count(closed.held()) == 1
     assert ("Landlock" in said) == closed.by_kernel()
     text = (folder / "out" / "grades.csv").read_text()
+    assert "eve,[1],no,3" in text                         # forged, and no error of the teacher's
     assert "PermissionError" in next(line for line in text.splitlines() if "ada,01/bias" in line)
 
 
-@needs_unix
-def test_a_forged_row_is_no_error_of_the_teachers(tmp_path):
-    submission(tmp_path / "class" / "ada_01.ipynb",
-               "open('rows', 'a').write('{\"name\": [1], \"lost\": 3}\\n{\"name\": \"x\"}\\n')")
-    rows = grading.grade(tmp_path / "class", tmp_path / "out", progress=False)
-    assert all(isinstance(value, str) for row in rows for value in row.values())
+CAREFREE = """
+def relu(x):
+    import os
+    while True:
+        os.fork()
+
+def gelu_exact(x):
+    return bytearray(5 << 30)
+
+def gelu(x):
+    open("big", "wb").truncate(200 << 20)
+
+def last_tokens(x, n):
+    import ctypes
+    while ctypes.CDLL(None).fork() >= 0:
+        pass
+    raise PermissionError
+"""
 
 
 @needs_unix
-@pytest.mark.parametrize("text", [
-    "import os\nwhile True: os.fork()",
-    pytest.param("import ctypes\nfork = ctypes.CDLL(None).fork\nwhile fork() >= 0: pass\n"
-                 "raise PermissionError", marks=needs_kernel)])
-def test_a_fork_bomb_under_check_starts_no_process(tmp_path, text):
-    path = tmp_path / "mine.py"
-    path.write_text(own.skeleton() + textwrap.dedent(text))
-    with pytest.raises(ValueError, match="PermissionError"):
-        own.results(path)
-
-
-@needs_unix
-@pytest.mark.parametrize(("text", "error"), [
-    ("x = bytearray(5 << 30)", "MemoryError"), ("open('f', 'wb').truncate(200 << 20)", "OSError")])
-def test_check_limits_memory_and_files(tmp_path, text, error):
-    path = tmp_path / "mine.py"
-    path.write_text(own.skeleton() + text)
-    with pytest.raises(ValueError, match=error):
-        own.results(path)
+def test_check_limits_processes_memory_and_files(tmp_path):
+    """The last function is a fork bomb that only the kernel stops."""
+    path, mark = tmp_path / "mine.py", "def last_tokens(x, n):\n    import"
+    text = own.skeleton() + CAREFREE
+    path.write_text(text if closed.has_seccomp() else text[:text.index(mark)])
+    found = {r.name: r.hint for r in own.results(path)}
+    assert "PermissionError: os.fork" in found["relu"]
+    assert "MemoryError" in found["gelu_exact"]
+    assert "File too large" in found["gelu"]
+    if closed.has_seccomp():
+        assert "PermissionError" in found["last_tokens"]
 
 
 def rows_of(name, skip):

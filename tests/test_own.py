@@ -598,6 +598,16 @@ def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsy
     assert "must name the same" in capsys.readouterr().err
 
 
+def test_train_names_the_functions_that_a_model_never_called(file, tmp_path, capsys, unchecked,
+                                                             monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file(gelu=body("gelu"), relu=body("relu"))
+    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2",
+                     "--functional", "mine.py", "--out", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of its functions ran" in out and "never called relu\n" in out
+
+
 @needs_sessions
 def test_a_loop_ends_with_its_parent(tmp_path):
     """Were the check itself killed, the reader's loop would go on for ever."""
