@@ -550,7 +550,7 @@ def grade(args):
     rows = grading.grade(args.folder, args.out, args.seconds)
     print(f"{len({row['student'] for row in rows})} students, "
           f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
-          f"{args.out}: grades.csv summary.md\n{closed.held()}")
+          f"{args.out}: grades.csv summary.md\n{closed.protection()}")
 
 
 def gradcheck_command(args):

@@ -72,7 +72,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def kept(folder):
+def teachers_files(folder):
     """The teacher's files, their texts and modes."""
     return {p.relative_to(folder): (p.is_file() and p.read_text(), p.stat().st_mode)
             for p in (folder / "teacher").rglob("*")}
@@ -118,10 +118,10 @@ import ctypes; assert ctypes.CDLL(None).socket(2, 1, 0) >= 0
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_outside_the_home_is_changed_and_no_other_work_is_read(way, folder):
-    before = kept(folder)
+    before = teachers_files(folder)
     for attack, end in zip(AT_FILES, attacked(way, folder, AT_FILES), strict=True):
         assert "nothing refused it" not in end, attack
-    assert kept(folder) == before
+    assert teachers_files(folder) == before
     assert (folder / "home" / "big").stat().st_size == 0
 
 
@@ -177,11 +177,11 @@ def test_grade_leaves_the_teachers_files_and_no_daemon(folder, capsys):
     submission(folder / "class" / "eve" / "01_x.ipynb", "open('rows', 'a').write("
                "'{\"name\": [1], \"lost\": 3}\\n{\"name\": \"x\"}\\n')")
     (folder / "class" / "bob" / "01_x.ipynb").unlink()
-    before = kept(folder)
+    before = teachers_files(folder)
     assert cli.main(["grade", folder / "class", "--out", folder / "out"]) == 0
-    assert kept(folder) == before and not alive(mark)
+    assert teachers_files(folder) == before and not alive(mark)
     said = capsys.readouterr().out
-    assert said.count(closed.held()) == 1
+    assert said.count(closed.protection()) == 1
     assert ("Landlock" in said) == closed.by_kernel()
     text = (folder / "out" / "grades.csv").read_text()
     assert "eve,[1],no,3" in text                         # forged, and no error of the teacher's

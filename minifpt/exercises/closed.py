@@ -57,7 +57,7 @@ def by_kernel():
     return has_seccomp() and landlock_version() >= 3      # from 3 on it covers truncation
 
 
-def held():
+def protection():
     """What holds a closed process, in a sentence for the teacher."""
     return ("The kernel held each file in its own folder (Landlock, seccomp)." if by_kernel() else
             "Only Python held these files: a program that means harm gets past it. Check files of "
@@ -95,8 +95,8 @@ def close(others):
     free = [path for path in (home, os.path.realpath(sys.prefix), package) if below(path, others)]
     if landlock_version() >= 3:
         _landlock(home, others, free)
-    held = by_kernel()
-    if not held:
+    is_held = by_kernel()
+    if not is_held:
         _replace()
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -115,7 +115,7 @@ def close(others):
         if event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
             path = os.fsdecode(args[0])
             check(event, path, -1, args[2] & writing)
-            if not held and args[1] is None:              # os.open: its dir_fd we do not see, so
+            if not is_held and args[1] is None:              # os.open: its dir_fd we do not see, so
                 check(event, path, -1, os.path.isdir(path))              # nobody gets one
                 if ".." in path and not os.path.isabs(path):
                     raise PermissionError(f"{event}: write the path without '..'")
@@ -126,7 +126,7 @@ def close(others):
                 check(event, path, folder, True)
         elif event in NO_LOOK:
             check(event, "." if args[0] is None else args[0], -1, False)
-        elif not held and (event.startswith(("ctypes.", "sqlite3.", "resource.prlimit")) or (
+        elif not is_held and (event.startswith(("ctypes.", "sqlite3.", "resource.prlimit")) or (
                 event == "import" and args[0] in NO_IMPORT)):
             raise PermissionError(f"{event}: refused where only Python holds this process")
     sys.addaudithook(refuse)
@@ -148,7 +148,7 @@ def _path(number):
 def _replace():
     """Take away the functions that reach other processes or make a file without an event."""
     def refused(*args, **options):
-        raise PermissionError("there is no other process here, and files are made by open()")
+        raise PermissionError("no other process can be reached here, and open() alone makes files")
     for module in map(sys.modules.get, ("os", "posix", "subprocess", "_posixsubprocess", "signal")):
         for name in ("mkfifo", "mknod", "fork_exec", "_fork_exec", "pidfd_send_signal",
                      "setpriority", "sched_setaffinity", "sched_setscheduler", "sched_setparam"):
@@ -166,12 +166,12 @@ def _libc():
 
 def _system(number, *args):
     """A system call that must succeed."""
-    found = _libc().syscall(ctypes.c_long(number), *(
+    result = _libc().syscall(ctypes.c_long(number), *(
         ctypes.c_long(a) if isinstance(a, int) else a for a in args))
-    if found < 0:
+    if result < 0:
         raise OSError(ctypes.get_errno(), f"system call {number}: "
                                           f"{os.strerror(ctypes.get_errno())}")
-    return found
+    return result
 
 
 def _prctl(option, value, argument=None):
@@ -228,8 +228,10 @@ def _seccomp():
 def _landlock(home, others, free):
     """Refuse to read below ``others``, but for the folders ``free``, and to change anything but
     what is below ``home``; give up the superuser's rights."""
-    scoped = struct.pack("QQQ", ALL, 0, 3 if landlock_version() >= 6 else 0)   # signals, sockets
-    rules = _system(444, scoped, {3: 8, 4: 16, 5: 16}.get(landlock_version(), 24), 0)
+    version = landlock_version()
+    scope = 3 if version >= 6 else 0                      # sockets and signals stay in here, too
+    size = {3: 8, 4: 16, 5: 16}.get(version, 24)          # of the attributes that it knows
+    rules = _system(444, struct.pack("QQQ", ALL, 0, scope), size, 0)
 
     def permit(path, rights):
         try:
