@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 import traceback
 import warnings
 from contextlib import nullcontext
@@ -19,8 +20,8 @@ import numpy as np
 
 from . import __version__, machine, tasks
 from . import functional as F
+from .exercises import closed, own
 from .exercises import grade as grading
-from .exercises import own
 from .files import cache_folder, outputs, read_text, tokenizer, weights
 from .files.huggingface import HUB
 from .fpt import FPT
@@ -249,6 +250,8 @@ def parser(argv=()):
     sub = command(new, "Write the skeleton of a functional.py of your own: every signature and "
                        "formula of the mathematics, the bodies to be written.")
     sub.add_argument("file", type=path, metavar="FILE", help="a new file, such as mine.py")
+    sub.add_argument("--bare", action="store_true",
+                     help="leave out the formulas of the gradients")
 
     sub = command(check, "Say of each function of your own file whether it is done, wrong, with "
                          "a hint, or not written, and what is next.")
@@ -257,8 +260,11 @@ def parser(argv=()):
     sub = command(grade, "Check the notebooks and functional files that students hand in: "
                          "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or "
                          "STUDENT.py. Of a notebook the answers and what they need are run. Each "
-                         "file has a process of its own, a time limit, and, as far as Python can "
-                         f"see to it, no network. {grading.NOTE}")
+                         "file has a process of its own, with a limit of time and memory, without "
+                         f"network, which writes in its own folder only. {grading.NOTE}")
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.description = textwrap.fill(sub.description, 79)
+    sub.epilog = grading.CONTAINER
     sub.add_argument("folder", type=path, metavar="FOLDER", help="what was handed in")
     sub.add_argument("--out", type=path, default=Path("grades"), metavar="FOLDER",
                      help="gets grades.csv and summary.md (default: grades)")
@@ -424,6 +430,8 @@ def train(args):
     if mine:
         print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
               "without what they call inside the file")
+        if uncalled := [name for name in mine.functions if name not in mine.calls]:
+            print(f"{mine.path}: this model never called {', '.join(uncalled)}")
 
 
 def attention(args):
@@ -569,7 +577,7 @@ def print_rows(rows):
 
 
 def new(args):
-    own.new(args.file)
+    own.new(args.file, args.bare)
     print(f"{args.file}: {len(own.FUNCTIONS)} functions to write; 'minifpt check {args.file}' says "
           "what is next")
 
@@ -582,7 +590,7 @@ def grade(args):
     rows = grading.grade(args.folder, args.out, args.seconds)
     print(f"{len({row['student'] for row in rows})} students, "
           f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
-          f"{args.out}: grades.csv summary.md")
+          f"{args.out}: grades.csv summary.md\n{closed.protection()}")
 
 
 def gradcheck_command(args):

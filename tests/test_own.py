@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -80,6 +81,23 @@ def test_the_skeleton_has_each_function_its_docstring_and_no_body():
     pairs = {n for op in tracing.OPERATIONS for n in (op, f"{op}_backward")}
     assert set(own.FUNCTIONS) == pairs
     assert max(map(len, own.skeleton().splitlines())) <= 100
+
+
+def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path, capsys):
+    assert cli.main(["new", tmp_path / "bare.py", "--bare"]) == 0
+    text = (tmp_path / "bare.py").read_text(encoding="utf-8")
+    ours = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+    for name in own.FUNCTIONS:
+        told, library = ast.get_docstring(ours[name]), inspect.getdoc(vars(F)[name])
+        if not name.endswith("_backward"):
+            assert told == library
+        else:
+            assert told.startswith("Return d") and "``" not in told
+            for formula in re.findall(r"``(d\w* = .*?)``", library):
+                assert formula not in text
+    assert "Stuck?" in text and "Stuck?" not in own.skeleton()
+    assert max(map(len, text.splitlines())) <= 100
+    assert own.load(tmp_path / "bare.py").functions == {}
 
 
 def test_the_order_is_that_of_the_lessons():
@@ -351,14 +369,84 @@ def test_the_check_prints_what_is_next(file, capsys):
         assert own.check(path) == 5
     finally:
         own.apart = quiet
-    lines = {line.split()[3].rstrip(":"): line for line in capsys.readouterr().out.splitlines()}
+    out = capsys.readouterr().out.splitlines()
+    lines = {line.split()[3].rstrip(":"): line for line in out}
     assert "✓ linear: done" in lines["linear"]
     assert "wrong. dx is of shape" in lines["linear_backward"]
     assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
     assert "It printed: here" in lines["residual"]
     assert "RecursionError" in lines["softmax"]
-    assert "not written" in lines["lstm"]
-    assert "Next: linear_backward, lesson 1." in list(lines.values())[-1]
+    assert out[-2] == "lesson 15  · not written: lstm, lstm_backward"
+    assert "Next: linear_backward, lesson 1." in out[-1]
+    assert sum("not written:" in line for line in out) == 7      # all but lesson 1, which is begun
+
+
+def test_a_file_that_was_just_begun_has_a_line_for_each_lesson(file, capsys):
+    assert own.check(file()) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == len({*own.FUNCTIONS.values()}) + 1
+    for name, lesson in own.FUNCTIONS.items():
+        assert any(line.startswith(f"lesson {lesson:2}") and name in line for line in out)
+
+
+# Each of these pairs trains to nothing or not at all, while each half alone is right.
+BACK = """
+    x, w, need = cache
+    d = dy.reshape(-1, w.shape[1])
+    grads = dy @ w.T, x.reshape(-1, w.shape[0]).T @ d, d.sum(axis=0)
+    {}
+    return grads"""
+FORWARD = "return x @ w + b, LinearCache(x, w, need)"
+
+
+@pytest.mark.parametrize(("there", "back", "part"), [
+    ("global kept\nkept = x, w, need\nreturn x @ w + b, None",
+     BACK.format("").replace("= cache", "= kept"), "that a forward pass left in a global variable"),
+    (f"linear.x = x\n{FORWARD}", BACK.format("").replace("x.resh", "linear.x.resh"), "global"),
+    (FORWARD, BACK.format("w *= 0.5"), "an array in its cache in place"),
+    (FORWARD, BACK.format("x[...] = 0"), "an array in its cache in place"),
+    (FORWARD, BACK.format("dy *= 2"), "its argument dy in place"),
+    ("return x @ w + b, {'parts': [x, w, need]}",
+     BACK.format("w += 1").replace("= cache", "= cache['parts']"), "an array in its cache"),
+    ("return x @ w + b, lambda dy: (x, w, need)",
+     BACK.format("w += 1").replace("= cache", "= cache(dy)"), "is not what it was"),
+    ("return x @ w + b, [x, w, need]", BACK.format("cache.clear()"), "an array in its cache"),
+    (FORWARD, BACK.format("if need != (True, True, True): dy = np.ones_like(dy); grads = dy @ w.T, "
+                          "x.reshape(-1, w.shape[0]).T @ np.ones_like(d), grads[2]"),
+     "is not what it is with all of them"),
+])
+def test_what_trains_to_nothing_is_wrong(file, there, back, part):
+    found = results(file(linear=there, linear_backward=back))
+    assert found["linear_backward"].status == operations.WRONG
+    assert part in found["linear_backward"].hint, found["linear_backward"]
+
+
+def test_a_count_that_a_forward_pass_leaves_behind_is_found_on_another_batch(file):
+    found = results(file(
+        cross_entropy="global count\ncount = targets.size\n" + body("cross_entropy"),
+        cross_entropy_backward=body("cross_entropy_backward").replace("cache.targets.size",
+                                                                      "count")))
+    assert "global variable" in found["cross_entropy_backward"].hint
+
+
+def test_a_variance_that_loses_its_digits_is_wrong(file):
+    layer_norm = """
+        mean = x.mean(axis=-1, keepdims=True)
+        rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) - mean * mean + eps)
+        xhat = (x - mean) * rstd
+        return xhat * w + b, LayerNormCache(xhat, rstd, w, need)"""
+    for seed in range(20):
+        result = results(file(layer_norm=layer_norm), seed)["layer_norm"]
+        assert "E[x^2] - E[x]^2 loses its digits" in result.hint, result
+
+
+@pytest.mark.parametrize("name", [n for n in own.FUNCTIONS if n.endswith("_backward")])
+def test_an_upstream_gradient_of_one_is_not_enough(file, name):
+    """Right for dy = 1, wrong for any other."""
+    op = name.removesuffix("_backward")
+    text = body(name).replace("cache\n", "cache\n", 1)
+    path = file(**{op: body(op), name: f"dy = np.ones_like(dy) if np.ndim(dy) else 1.0\n{text}"})
+    assert results(path)[name].status == operations.WRONG
 
 
 @pytest.mark.parametrize(("text", "part"), [
@@ -403,9 +491,11 @@ def test_the_librarys_bodies_train_to_the_same_history(file, unchecked):
     for key in ("train_loss", "test_loss", "train_accuracy"):
         np.testing.assert_allclose(history[key], plain[key], rtol=1e-5)
     assert before == (vars(F), vars(fast), layers.ACTIVATIONS, tracing.OPERATIONS)
-    for name in ("linear", "attention", "attention_backward", "layer_norm_backward",
-                 "gelu_backward", "residual_backward", "cross_entropy_backward"):
-        assert mine.calls[name] > 0, name
+    elsewhere = ("gelu_exact", "relu", "lstm", "embedding", "unembedding")    # other models
+    inside = ("softmax", "log_sum_exp")                   # called by the reader's own functions
+    for name in own.FUNCTIONS:
+        skipped = name.removesuffix("_backward") in elsewhere + inside
+        assert (mine.calls[name] > 0) != skipped, name
 
 
 @pytest.mark.parametrize("op", tracing.OPERATIONS)
@@ -506,6 +596,16 @@ def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsy
     file()
     assert cli.main([*line, "--resume", "--functional", "mine.py"]) == 2
     assert "must name the same" in capsys.readouterr().err
+
+
+def test_train_names_the_functions_that_a_model_never_called(file, tmp_path, capsys, unchecked,
+                                                             monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file(gelu=body("gelu"), relu=body("relu"))
+    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2",
+                     "--functional", "mine.py", "--out", "run"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of its functions ran" in out and "never called relu\n" in out
 
 
 @needs_sessions

@@ -40,15 +40,19 @@ from minifpt.tracing import swapped
 # %% [markdown]
 # ## An empty file
 #
-# `minifpt new mine.py` on the command line writes the file that this lesson is about, and so does
-# `own.new`. It is `minifpt/functional.py` without its bodies: for each function the signature, the
-# shapes and the formula. The caches and a few helpers are there. Here it goes into a temporary
-# folder, so that this notebook leaves nothing behind. For your own work choose a folder of yours.
+# `minifpt new mine.py --bare` on the command line writes the file that this lesson is about, and so
+# does `own.new`. It is `minifpt/functional.py` without its bodies and without the gradients: a
+# forward pass has its shapes and its definition, a backward pass says only what it returns. The
+# caches and a few helpers are there. Here the file goes into a temporary folder, so that this
+# notebook leaves nothing behind. For your own work choose a folder of yours.
+#
+# When you are stuck: each stub names the lesson that derives it; `minifpt new other.py`, without
+# `--bare`, writes the formulas of the gradients as well; and `minifpt/functional.py` is our answer.
 
 # %%
 folder = tempfile.TemporaryDirectory()
 mine = Path(folder.name) / "mine.py"
-own.new(mine)
+own.new(mine, bare=True)
 
 text = mine.read_text(encoding="utf-8")
 start, end = (text.index(f"def {name}(") for name in ("softmax", "dropout"))
@@ -62,10 +66,12 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 #
 # Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
 # The check runs it and holds that against differences as well. So keep in each slot of a cache
-# what its name says, and read the lines on caches at the top of the file. Two more things that the
-# formulas do not say: `dropout` may draw its mask from `rng` in any way you like, and `attention`
-# takes `past`, the keys and values of earlier tokens. XOR never passes it; a model that generates
-# text does, and the check asks for it.
+# what its name says, and read the lines on caches at the top of the file. A backward pass changes
+# neither its cache nor `dy`, and nothing is kept in a global variable: the check runs two forward
+# passes before their backward passes. Two more things that the definitions do not say: `dropout`
+# may draw its mask from `rng` in any way you like, and `attention` takes `past`, the keys and
+# values of earlier tokens. XOR never passes it; a model that generates text does, and the check
+# asks for it.
 #
 # How many functions are there to write before bit XOR trains on nothing but your mathematics? We
 # trace one step of the frozen language model of lesson 0 and count.

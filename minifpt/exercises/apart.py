@@ -16,14 +16,10 @@ import threading
 import time
 from pathlib import Path
 
+from . import closed
+
 ROOT = str(Path(__file__).resolve().parents[2])           # where minifpt is imported from
-GIGABYTES = 4                                             # of memory for a closed process
-# What a closed process may not do, by the names of Python's audit events.
-NO_PROCESS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.spawn",
-              "os.posix_spawn", "os.kill", "os.killpg", "_winapi.CreateProcess")
-NO_CHANGE = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink",
-             "os.truncate", "os.chmod", "os.chown", "os.utime")
-NO_LOOK = ("os.listdir", "os.scandir", "os.chdir")
+MOST_ROWS = 10 << 20                                      # bytes that are read of the rows
 
 
 def apart(work, *args, quiet=20.0, most=120.0):
@@ -38,7 +34,7 @@ def apart(work, *args, quiet=20.0, most=120.0):
     """
     found, end = [], time.monotonic() + most
     while True:
-        rows, begun, why = _once(work, [*args, [row["name"] for row in found]], quiet, end)
+        rows, begun, why = _once(work, [*args, [row["name"] for row in found]], quiet, most, end)
         found += rows
         if why is None:
             return found
@@ -49,41 +45,40 @@ def apart(work, *args, quiet=20.0, most=120.0):
             return found
 
 
-def _once(work, args, quiet, end):
+def _once(work, args, quiet, most, end):
     """(rows, the item it was at, why it did not come to its end) of one process."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        lines = Path(home) / "rows"
-        lines.touch()
+    with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
+          open(Path(home) / "rows", "w+b") as lines):     # open: what runs may exchange the file
         code = (f"import sys; sys.path.insert(0, {ROOT!r}); "
                 "from minifpt.exercises import apart; apart._child()")
         env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {
             "HOME": home, "USERPROFILE": home, "TMPDIR": home, "MPLBACKEND": "Agg",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, work, str(lines), json.dumps(args)], cwd=home,
-            env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True)
+            [sys.executable, "-P", "-c", code, work, lines.name, str(most), str(os.getpid()),
+             json.dumps(args)], cwd=home, env=env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         why, size, since = None, 0, time.monotonic()
         try:
             while process.poll() is None and why is None:
                 time.sleep(0.02)
                 now = time.monotonic()
-                if (grown := lines.stat().st_size) != size:
+                if (grown := os.fstat(lines.fileno()).st_size) != size:
                     size, since = grown, now
                 if now > min(since + quiet if size else end, end):
                     why = f"It did not end within {round(now - since)} s: is there a loop?"
         finally:
             _kill(process)
         rows, begun, done = [], "", False
-        for line in lines.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in lines.read(MOST_ROWS).decode(errors="replace").splitlines():
             try:
                 row = dict(json.loads(line))
             except (ValueError, TypeError):               # cut off in the middle
                 continue
             done = row == {"done": True}
-            begun = row.get("begin", "")
-            if "name" in row:
-                rows.append(row)
+            begun = str(row.get("begin", ""))
+            if row.keys() >= {"name", "status", "hint"} or row.keys() >= {"name", "lost"}:
+                rows.append({key: str(value) for key, value in row.items()})
         if done:
             why = None
         elif why is None:
@@ -107,8 +102,12 @@ def _kill(process):
 
 def _child():
     """In the new process: do the work, write a line for each row."""
-    work, path, args = sys.argv[1:4]
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    work, path, most, parent, args = sys.argv[1:6]
+    if sys.platform == "linux":
+        closed.end_with_parent(int(parent))
+    else:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    closed.limit(float(most))
     module, name = work.split(":")
     function = getattr(importlib.import_module(module), name)
     # Kept open: no later open() is needed, which a closed process might refuse.
@@ -139,40 +138,3 @@ class Said(io.TextIOBase):
     def write(self, text):
         self.text = (self.text + str(text))[:500]
         return len(text)
-
-
-def close(others):
-    """From now on this process has no network, starts no process, writes below its home only and
-    sees nothing below the folder ``others``; its memory has a limit where the system has such.
-
-    This keeps a careless program from doing harm.  It does not hold one that means harm.
-    """
-    home, others = (os.path.realpath(path) for path in (Path.home(), others))
-    free = home, os.path.realpath(sys.prefix), os.path.dirname(os.path.dirname(
-        os.path.realpath(__file__)))                      # should they lie below others
-    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-
-    def below(path, folder):
-        try:
-            real = os.path.realpath(os.fsdecode(path))
-        except TypeError:                                 # an open file's number, None
-            return None
-        return real == folder or real.startswith(folder + os.sep)
-
-    def refuse(event, args):
-        if event.startswith("socket.") or event in NO_PROCESS:
-            raise PermissionError(f"{event}: there is neither network nor another process here")
-        if event == "open" or event in NO_CHANGE or event in NO_LOOK:
-            paths = args[:2] if event in ("os.rename", "os.link", "os.symlink") else args[:1]
-            changes = event in NO_CHANGE or (event == "open" and args[2] & writing)
-            for path in paths:
-                if below(path, others) and not any(below(path, folder) for folder in free):
-                    raise PermissionError(f"{event}: the work of others is closed")
-                if changes and below(path, home) is False and path != os.devnull:
-                    raise PermissionError(f"{event}: files are written in the home folder only")
-    try:
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES << 30, GIGABYTES << 30))
-    except (ImportError, ValueError, OSError):            # Windows, or a lower limit
-        pass
-    sys.addaudithook(refuse)

@@ -9,8 +9,8 @@ notebook of lesson NN, or ``STUDENT/NAME.py`` or ``STUDENT.py``, a file that ``m
 
 Of a notebook only a part is run: the imports, the functions that are given to ``check``, and what
 these refer to, step by step.  So a cell that trains or draws is left out unless an answer needs
-it.  Each file runs in a process of its own (see ``apart``), with a time limit, without network,
-without another process, and without a look at the folder of submissions.
+it.  Each file runs in a process of its own (see ``apart``), which is closed (see ``closed``): with
+limits, without network, without another process, and without a look at the folder of submissions.
 """
 
 import ast
@@ -26,11 +26,21 @@ from tqdm import tqdm
 from .. import exercises
 from ..files import csv_text, one_line, outputs
 from . import own
-from .apart import apart, close
+from .apart import apart
+from .closed import close
 
 COLUMNS = ["student", "exercise", "passed", "hint"]
 NOTE = ("This is for learning, not for exams: the solutions ship with the lessons, and nothing "
         "here keeps a program from forging its result.")
+CONTAINER = """\
+On Linux 6.2 or newer the kernel holds each file (Landlock, seccomp), elsewhere
+Python alone, which a program that means harm gets past. Check files of people
+whom you do not know in a container, in a clone of minifpt:
+
+    mkdir -p grades && docker run --rm --network none --user "$(id -u)" \\
+        --memory 4g --pids-limit 100 -v "$PWD/class:/class:ro" \\
+        -v "$PWD/grades:/grades" $(docker build -q .) grade /class --out /grades
+"""
 ROWS = 12                                                 # of each table of the summary
 
 

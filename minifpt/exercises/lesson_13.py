@@ -37,6 +37,7 @@ def ranges_apart(rng):
 def probe_gradient(rng):
     N, C, K = (int(n) for n in rng.permutation([6, 7, 8]) + rng.integers(0, 2) * 3)
     f = rng.standard_normal((N, C)) * rng.uniform(0.5, 2, C)
+    far = f * np.where(np.arange(N) % 2, 1, 1e3)[:, None]
     W, b = 0.7 * rng.standard_normal((C, K)), rng.standard_normal(K)
     y, decay = rng.integers(0, K, N), float(rng.uniform(0.2, 0.6))
     p = special.softmax(f @ W + b, axis=1)
@@ -49,7 +50,7 @@ def probe_gradient(rng):
     def second(wrong):
         return lambda out: np.shape(out[1]) == np.shape(wrong) and np.allclose(out[1], wrong)
 
-    return Case((f, W, b, y, decay), (dW, db), {
+    yield Case((f, W, b, y, decay), (dW, db), {
         "the loss is a mean over the examples: divide by N": lambda out: (
             first(f.T @ d + decay * W)(out) or second(d.sum(axis=0))(out)),
         "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
@@ -73,6 +74,11 @@ def probe_gradient(rng):
             first(f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W)(out)),
         "that is one gradient for each example; add them up": lambda out: np.shape(out[1]) == (
             N, K),
+    }, rtol=1e-5)
+    d = special.softmax(far @ W + b, axis=1) - np.eye(K)[y]
+    yield Case((far, W, b, y, decay), (far.T @ d / N + decay * W, d.sum(axis=0) / N), {
+        "here some scores are in the thousands: subtract the largest of each row before the "
+        "exponential": lambda out: not all(np.isfinite(part).all() for part in out),
     }, rtol=1e-5)
 
 
@@ -134,8 +140,8 @@ def difference_interval(rng):
                 lambda out: not np.isclose(out[1] - out[0], high - low),
         }, rtol=1e-5)
 
-    for n in rng.permutation([4, 5, 7]):
-        yield case(int(n), int(n + rng.choice([2, 3])))
+    for n, order in zip(rng.permutation([4, 5, 7]), rng.permutation([1, 1, -1]), strict=True):
+        yield case(*[int(n), int(n + rng.choice([2, 3]))][::order])        # either arm is smaller
 
 
 @exercise

@@ -167,25 +167,29 @@ def better_of_two(rng):
         return rng.permutation(np.concatenate([half, -half]))
 
     steady = 0.12 + balanced(noise)                       # about 10 standard errors, either sign
-    tie = 0.005 + balanced(noise)                         # less than one standard error
+    tie = balanced(noise)
+    tie += 1.4 * tie.std(ddof=1) / np.sqrt(n)             # chance does that one time in six
     one_large = balanced(noise)
     one_large[rng.integers(n)] += 60.0
-    few = 4 + int(rng.integers(3))
+    few = int(rng.choice([5, 7]))                         # odd: one sign has one more
     cases = [("b", shared, shared - steady), ("a", shared - steady, shared),
              ("neither", shared, shared - tie), ("neither", shared - tie, shared),
              ("neither", shared + one_large, shared.copy()),
+             ("neither", shared.copy(), shared + one_large),
              ("neither", shared[:few], shared[:few] - np.linspace(-1.3, 1.5, few))]
     why = ["b is lower on the same questions, steadily: look at the difference of each question, "
            "not at how the two spread",
            "a is lower on the same questions, steadily: look at the difference of each question, "
            "not at how the two spread",
-           "b is lower by less than the standard error of the differences",
-           "a is lower by less than the standard error of the differences",
+           "b is lower by 1.4 standard errors of the differences: chance does that one time in six",
+           "a is lower by 1.4 standard errors of the differences: chance does that one time in six",
+           "a single question makes the whole difference of the means",
            "a single question makes the whole difference of the means",
            "so few questions, and differences of both signs: nothing can be said"]
     for i in rng.permutation(len(cases)):
         right, a, b = cases[i]
-        yield Case((a, b), right, {
+        scale = 10.0 ** rng.uniform(-2, 1)                # no difference is large by itself
+        yield Case((scale * a, scale * b), right, {
             "return 'a', 'b' or 'neither'": lambda out: out not in ("a", "b", "neither"),
             "the difference has the other sign, the other way round: the lower loss is better":
                 lambda out, right=right: {out, right} == {"a", "b"},

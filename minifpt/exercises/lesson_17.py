@@ -30,9 +30,20 @@ def scale_intensity(rng):
         }, about="One multiplication for each number of y. Read are x and w, written is y.")
 
 
+# Rules that choose (A B) C without counting its operations, and are wrong for some sizes.
+RULES = [
+    lambda a, b, c, d: a * c < b * d, lambda a, b, c, d: a + c < b + d,
+    lambda a, b, c, d: min(a, c) < min(b, d), lambda a, b, c, d: max(a, c) < max(b, d),
+    lambda a, b, c, d: a < d, lambda a, b, c, d: c < b, lambda a, b, c, d: a < c,
+    lambda a, b, c, d: b > d, lambda a, b, c, d: a < b, lambda a, b, c, d: c < d,
+    lambda a, b, c, d: max(a * b * c, a * c * d) < max(b * c * d, a * b * d),
+    lambda a, b, c, d: min(a * b * c, a * c * d) < min(b * c * d, a * b * d)]
+
+
 @exercise
 def fewest_operations(rng):
-    for left in rng.permutation([True, False]):
+    lefts = rng.permutation(np.arange(len(RULES)) % 2 == 0)
+    for rule, left in zip(RULES, lefts, strict=True):
         while True:
             a, b, c, d = sizes(rng, 4, 3, 60)
             ab, bc = 2 * a * b * c, 2 * b * c * d         # A B, B C
@@ -41,11 +52,11 @@ def fewest_operations(rng):
             one = {ab, bc, left_last, right_last}
             inner = {ab + bc, ab + right_last, bc + left_last}
             longer = {a * b * c * d, 2 * a * b * c * d}
-            if left == (cheap == ab + left_last) and cheap < 0.9 * dear and (
+            if left == (cheap == ab + left_last) != rule(a, b, c, d) and cheap < 0.95 * dear and (
                     len(one | inner | longer | {cheap, dear, cheap // 2}) == 12):
                 break
         yield Case((a, b, c, d), cheap, {
-            "that is the dearer of the two orders; yours is always the same one, or the larger":
+            "that is the dearer of the two orders: count all operations of each, then compare":
                 dear,
             "a multiplication and an addition each: twice as many": cheap // 2,
             "that is one of the two products; count both": lambda out, one=one: out in one,

@@ -15,6 +15,7 @@ from ..gradients import gradcheck
 from ..tracing import swapped
 from . import Case, Result, _hint, _same
 from .mistakes import mistakes
+from .questions import FAR, far_questions, fresh, questions
 
 NOT_WRITTEN, WRONG = "not answered yet", "not right yet"
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
@@ -48,51 +49,6 @@ def examine(own, name, seed=None):
     return Result(name, "passed")
 
 
-def questions(op, rng):
-    """[(inputs, options)] of a few calls of an operation; no two axes are equal but where a
-    mistake shows only there.  The option ``rng`` is a seed."""
-    n, seed = rng.standard_normal, int(rng.integers(1 << 30))
-    qkv, ids = n((2, 4, 18)), rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
-    return {
-        "linear": lambda: [((n((2, 3, 5)), n((5, 4)), n(4)), {}),
-                           ((n((3, 4)), n((4, 4)), n(4)), {})],
-        "embedding": lambda: [((ids, n((7, 4))), {})],
-        "unembedding": lambda: [((n((2, 3, 4)), n((5, 4))), {})],
-        "positions": lambda: [((n((2, 3, 4)), n((7, 4))), {"start": 2}),
-                              ((n((2, 3, 4)), n((7, 4))), {})],
-        "layer_norm": lambda: [((3 + n((2, 3, 5)), n(5), n(5)), {"eps": 0.3}),
-                               ((0.01 * n((3, 5)), n(5), n(5)), {})],
-        "gelu": lambda: [((2 * n((3, 4)),), {})], "gelu_exact": lambda: [((2 * n((3, 4)),), {})],
-        "relu": lambda: [((np.copysign(np.abs(n((3, 4))) + 0.1, n((3, 4))),), {})],
-        "softmax": lambda: [((n((2, 3, 4)),), {})],
-        "dropout": lambda: [((n((30, 40)),), {"p": 0.25, "rng": seed}),
-                            ((n((3, 4)),), {"p": 0.0, "rng": seed})],
-        "attention": lambda: [
-            ((qkv,), {"n_head": 2}), ((qkv,), {"n_head": 2, "causal": False}),
-            ((qkv,), {"n_head": 2, "p": 0.25, "rng": seed})],
-        "lstm": lambda: [((n((2, 4, 3)), n((3, 8)), n((2, 8)), n(8)), {})],
-        "residual": lambda: [((n((2, 3, 4)), n((2, 3, 4))), {})],
-        "last_tokens": lambda: [((n((2, 5, 3)),), {"n": 2})],
-        "log_sum_exp": lambda: [((n((2, 3, 4)),), {})],
-        "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}[op]()
-
-
-def far_questions(op, rng):
-    """More for the forward pass: large numbers, and tokens that came before."""
-    n = rng.standard_normal
-    large = 1e3 * n((3, 4)) + 1e4 * np.arange(3)[:, None]
-    return {"softmax": [((large,), {})], "log_sum_exp": [((large,), {})],
-            "cross_entropy": [((large, np.array([1, 0, 3])), {})],
-            "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
-                                                                  n((2, 2, 4, 3)))})],
-            }.get(op, [])
-
-
-def fresh(options):
-    """Options of a call, with a new generator where they have a seed."""
-    return {k: np.random.default_rng(v) if k == "rng" else v for k, v in options.items()}
-
-
 def halves(own, ops):
     """The reader's functions among some operations and their backward passes."""
     return [name for op in ops for name in (op, f"{op}_backward") if name in own.functions]
@@ -111,10 +67,29 @@ def run(own, name, *inputs, **options):
         raise Wrong(f"It raised {type(e).__name__}: {' '.join(str(e).split())}"
                     + f" ({where})" * bool(where) + f". It was given {shapes(name, inputs)}."
                     ) from None
-    for a, b in zip(given, inputs, strict=True):
-        if isinstance(b, np.ndarray) and not np.array_equal(a, b):
-            raise Wrong("It changes one of its arguments in place: work on a copy.")
+    for parameter, a, b in zip(inspect.signature(vars(F)[name]).parameters, given, inputs,
+                               strict=False):
+        if not unchanged(a, b):
+            where = "an array in its cache" if parameter == "cache" else f"its argument {parameter}"
+            raise Wrong(f"It changes {where} in place: work on a copy.")
     return result
+
+
+def unchanged(a, b):
+    """Whether the arrays in a, which was a copy of b, are what they are in b."""
+    a, b = arrays_in(a), arrays_in(b)
+    return len(a) == len(b) and all(
+        np.array_equal(x, y, equal_nan=y.dtype.kind in "fc") for x, y in zip(a, b, strict=True))
+
+
+def arrays_in(value):
+    """The arrays in a value: in a tuple, a list, a dict, or an object that holds them."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict) or hasattr(value, "__dict__"):
+        value = list((value if isinstance(value, dict) else vars(value)).values())
+    return [array for part in value for array in arrays_in(part)] if isinstance(
+        value, (tuple, list)) else []
 
 
 def shapes(name, inputs):
@@ -160,7 +135,8 @@ def same_dtype(values, names):
 
 def forward(own, op, rng):
     """Raise :class:`Wrong` for a forward pass that is not the library's."""
-    for inputs, options in [*questions(op, rng), *far_questions(op, rng)]:
+    near = questions(op, rng)
+    for i, (inputs, options) in enumerate([*near, *far_questions(op, rng)]):
         y, _ = pair(own, op, *inputs, **options)
         if op == "dropout":
             dropped_out(own, y, inputs[0], **options)
@@ -171,7 +147,8 @@ def forward(own, op, rng):
                 right = vars(F)[op](*inputs, **fresh(options))[0]
                 wrong = {hint: f(*inputs, **fresh(options))[0] for hint, f in mistakes(op)}
             if not _same(y, right, 1e-9):
-                raise Wrong(_hint(y, Case(inputs, right, wrong, 1e-9)))
+                raise Wrong(_hint(y, Case(inputs, right, wrong, 1e-9,
+                                          FAR.get(op, "") * (i >= len(near)))))
         if "past" not in options:
             same_dtype([pair(own, op, *in_float32(inputs), **options)[0]], ["y"])
 
@@ -283,13 +260,13 @@ def backward(own, op, rng):
             right_ahead, ahead = False, own.functions[op]
         except NotImplementedError:
             pass
-    asked = questions(op, rng)
-    for inputs, options in asked:
+    asked, others = questions(op, rng), questions(op, rng)
+    for (inputs, options), (other, _) in zip(asked, others, strict=True):
         with ExitStack() as undo:
             for name in halves(own, CALLS.get(op, ())) if ahead is simple else ():
                 undo.enter_context(swapped(vars(F), name, own.functions[name]))
             try:
-                one_backward(own, op, ahead, right_ahead, inputs, options, rng)
+                one_backward(own, op, ahead, right_ahead, inputs, options, rng, other)
             except Wrong as e:
                 if right_ahead:
                     raise
@@ -299,11 +276,12 @@ def backward(own, op, rng):
                     raise Wrong(f"Mend {op} first: it is wrong, and this was held against it. {e}"
                                 ) from None
     if "need" in inspect.signature(simple).parameters and ahead is not simple and right_ahead:
-        heeds_need(own, op, *asked[0][0])
+        heeds_need(own, op, rng, *asked[0][0])
 
 
-def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
-    """:func:`backward` for one call of the forward pass ``ahead``."""
+def one_backward(own, op, ahead, right_ahead, inputs, options, rng, other=None):
+    """:func:`backward` for one call of the forward pass ``ahead``; ``other`` are inputs of
+    another call, which comes between forward and backward."""
     name, simple = f"{op}_backward", vars(F)[op]
     parameters = list(inspect.signature(simple).parameters)
     if op == "residual":                                  # its branch is a function of x
@@ -329,6 +307,12 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     grads = mine(dy, cache)
     well_formed(grads, names, inputs)
+    if other is not None:
+        batch = () if op == "residual" else ("x", "qkv", "ids", "logits", "targets")
+        shorter = [x[:1] if n in batch else x
+                   for n, x in zip(parameters, other, strict=False)][:len(inputs)]
+        two_at_once(pass_ahead(ahead), mine, lambda dy, cache: gradients(
+            own.functions[name], dy, cache), inputs, shorter, rng)
     report = gradcheck(pass_ahead(ahead), mine, inputs, names=parameters,
                        seed=int(rng.integers(1 << 30)))
     if not report:
@@ -347,6 +331,39 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng):
         raise Wrong(" ".join(said))
     _, cache = pass_ahead(ahead)(*in_float32(inputs))
     same_dtype(mine(np.float32(dy) if np.ndim(dy) else dy, cache), [f"d{n}" for n in names])
+
+
+def two_at_once(ahead, copied, back, first, second, rng):
+    """Raise :class:`Wrong` where two calls disturb each other: both forward passes run before both
+    backward passes, as they do when a layer is used twice.  The backward pass ``copied`` gets
+    copies, as in the other checks, ``back`` the arrays themselves, as in training."""
+    calls = copy.deepcopy([first, second])
+    alone = []
+    for inputs in copy.deepcopy(calls):
+        try:
+            y, cache = ahead(*inputs)
+        except Exception as e:
+            raise Wrong(f"The forward pass raised {type(e).__name__}: {' '.join(str(e).split())}, "
+                        "on a batch of one.") from None
+        dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else float(rng.standard_normal())
+        alone.append((dy, copy.deepcopy((y, copied(dy, cache)))))
+    outputs = [ahead(*inputs) for inputs in calls]
+    before = copy.deepcopy((calls, outputs))
+    for (y, cache), (dy, (right_y, right)) in zip(outputs, alone, strict=True):
+        given, grads = copy.deepcopy(dy), None
+        try:
+            grads = copy.deepcopy(back(given, cache))
+        except Exception:                                 # it met the other call's numbers
+            pass
+        if not _same(y, right_y, 1e-9) or not _same(grads, right, 1e-9):
+            raise Wrong("Two forward passes and then their two backward passes give other results "
+                        "than each pair by itself: a backward pass reads its cache, and nothing "
+                        "that a forward pass left in a global variable.")
+        if not unchanged(given, dy) or not unchanged((calls, outputs), before):
+            raise Wrong("After the backward pass an input, a weight or the cache is not what it "
+                        "was: work on copies.")
+        if not _same(back(given, cache), grads, 1e-9):
+            raise Wrong("A second backward pass from the same cache gives other gradients.")
 
 
 def well_formed(grads, names, inputs):
@@ -385,12 +402,12 @@ def differs(report, name):
             f"{numerical:.4g}.")
 
 
-def heeds_need(own, op, *inputs):
+def heeds_need(own, op, rng, *inputs):
     """Raise :class:`Wrong` where a gradient is another one, or none, when it alone is wanted."""
     def gradients(need):
         _, cache = pair(own, op, *inputs, need=need)
         return run(own, f"{op}_backward", dy, cache)
-    dy = np.ones_like(own.functions[op](*inputs)[0])
+    dy = rng.standard_normal(np.shape(own.functions[op](*inputs)[0]))
     names = list(inspect.signature(vars(F)[op]).parameters)[:len(inputs)]
     whole = gradients((True,) * len(names))
     for i, n in enumerate(names):

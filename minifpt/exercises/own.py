@@ -1,6 +1,6 @@
 """The reader's own ``functional.py``: a skeleton of it, its check, and training on it.
 
-    minifpt new mine.py                  write the skeleton
+    minifpt new mine.py                  write the skeleton; --bare leaves the gradients out
     minifpt check mine.py                what is done, what is wrong, what is next
     with using("mine.py"): ...           the library runs what is written in it
 
@@ -19,6 +19,8 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from .. import fast, layers, tracing
 from .. import functional as F
 from ..files import one_line, write_beside
@@ -26,6 +28,7 @@ from ..files.weights import PACKAGE
 from . import Result
 from .apart import apart
 from .operations import NOT_WRITTEN, WRONG, examine
+from .questions import questions
 
 # In which lesson each operation is derived; "attention" is done in two.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
@@ -50,33 +53,51 @@ INTRODUCTION = '''
 # ``dropout`` may draw its mask from rng in any way; the 16 bits are the library's.  Write ``past``
 # in ``attention`` too: a model that generates text passes it.
 '''
+STUCK = """#
+# Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
+# derivations are in the lessons that the stubs name.
+"""
 
 
 # ------------------------------------------------------------------------ the skeleton
 
 
-def skeleton():
+def skeleton(bare=False):
     """``functional.py`` with an empty body in each operation and in each backward pass; caches
-    and helpers are as they are."""
+    and helpers are as they are.  When ``bare``, a backward pass has no formula either."""
     source = inspect.getsource(F)
     lines = source.splitlines()
     tree = ast.parse(source)
     for node in reversed(tree.body):                      # from below: line numbers stay right
         if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
-            lines[node.body[0].end_lineno:node.end_lineno] = [
-                f'    raise NotImplementedError("lesson {FUNCTIONS[node.name]}")']
-    lines[tree.body[0].end_lineno:tree.body[0].end_lineno] = INTRODUCTION.rstrip().splitlines()
+            docstring = lines[node.body[0].lineno - 1:node.body[0].end_lineno]
+            if bare and node.name.endswith("_backward"):
+                docstring = [f'    """{task(node.name.removesuffix("_backward"))}"""']
+            lines[node.body[0].lineno - 1:node.end_lineno] = [
+                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[node.name]}")']
+    introduction = INTRODUCTION.rstrip() + "\n" + STUCK * bare
+    lines[tree.body[0].end_lineno:tree.body[0].end_lineno] = introduction.rstrip().splitlines()
     return "\n".join(lines) + "\n"
 
 
-def new(path):
+def task(op):
+    """What a backward pass is to return, without a formula: its inputs and their shapes."""
+    inputs, _ = questions(op, np.random.default_rng(0))[0]
+    names = [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
+             if x.dtype == np.float64][:1 if op == "residual" else None]
+    more = "\n    dbranch came back through the branch." * (op == "residual")
+    return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
+            f"{', '.join(names)}; dy has the shape of y.{more}")
+
+
+def new(path, bare=False):
     """Write the skeleton to a new file.  Raises ``ValueError`` where there is one already."""
     path = Path(path)
     if path.suffix != ".py":
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
     if os.path.lexists(path):
         raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    write_beside(path, lambda f: f.write(skeleton()), "w")
+    write_beside(path, lambda f: f.write(skeleton(bare)), "w")
 
 
 def put(path, *functions):
@@ -258,11 +279,20 @@ def _running(own, simple, mine, pair):
 
 
 def check(path):
-    """Print what is done, what is wrong and what is next; returns how many are wrong."""
+    """Print what is done, what is wrong and what is next; what is not written is one line for
+    each lesson.  Returns how many are wrong."""
     found = results(path)
-    for r in found:
-        word = {"passed": "done", WRONG: f"wrong. {r.hint}"}.get(r.status, "not written")
-        print(f"lesson {FUNCTIONS[r.name]:2}  {str(r)[0]} {r.name}: {word}")
+    for lesson in sorted({*FUNCTIONS.values()}):
+        missing = []
+        for r in (r for r in found if FUNCTIONS[r.name] == lesson):
+            if r.status == NOT_WRITTEN:
+                missing.append(r)
+            else:
+                word = "done" if r.status == "passed" else f"wrong. {r.hint}"
+                print(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
+        if missing:
+            print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
+                  f"{', '.join(r.name for r in missing)}")
     done, wrong = (sum(r.status == s for r in found) for s in ("passed", WRONG))
     following = next((r for s in (WRONG, NOT_WRITTEN) for r in found if r.status == s), None)
     print(f"{done} of {len(found)} done, {wrong} wrong. " + (

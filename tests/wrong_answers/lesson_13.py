@@ -20,6 +20,22 @@ def _probe(scale=True, onehot=True, decay=1.0, bias=False, sign=1, softmax=True,
     return answer
 
 
+def _plain(squash):
+    """With another softmax of the scores, and all else right."""
+    def answer(f, W, b, y, lam):
+        d = (squash(f @ W + b) - np.eye(len(b))[y]) / len(y)
+        return f.T @ d + lam * W, d.sum(axis=0)
+    return answer
+
+
+def _exponential(shift):
+    """A softmax that subtracts ``shift(scores)`` before the exponential."""
+    def squash(s):
+        e = np.exp(s - shift(s))
+        return e / e.sum(axis=1, keepdims=True)
+    return squash
+
+
 def _interval(t=None, df=None, ddof=1, q=lambda c: (1 + c) / 2, se=None, flip=False, order=1):
     def answer(a, b, confidence):
         n, m = len(a), len(b)
@@ -61,6 +77,14 @@ WRONG = {
         ("axis 1", _probe(axis=None)),
         ("each example", _probe(rows=True)),
         ("return 2 values", lambda f, W, b, y, lam: _probe()(f, W, b, y, lam)[0][:1]),
+        ("largest of each row", _plain(_exponential(lambda s: 0))),
+        ("largest of each row", _plain(_exponential(lambda s: s.max()))),
+        ("largest of each row", _plain(_exponential(lambda s: s.mean(axis=1, keepdims=True)))),
+        ("largest of each row", _plain(_exponential(lambda s: s.min(axis=1, keepdims=True)))),
+        ("largest difference", _plain(_exponential(lambda s: s.max(axis=0)))),
+        ("value 1 of 2", lambda f, W, b, y, lam: _probe()(f, W, b, np.zeros_like(y), lam)),
+        ("value 2 of 2", lambda f, W, b, y, lam: (
+            _probe()(f, W, b, y, lam)[0], _probe()(f, W, b, y, lam)[1] / len(b))),
     ],
     "difference_interval": [
         ("in place of t", _interval(t=lambda c: stats.norm.ppf((1 + c) / 2))),
@@ -81,6 +105,11 @@ WRONG = {
         ("takes the standard", _interval(se=lambda va, vb, n, m: math.hypot(
             math.sqrt(va) / n, math.sqrt(vb) / m))),
         ("degree", _interval(df=lambda n, m: n + m - 2)),
+        ("degree", _interval(df=lambda n, m: n - 1)),
+        ("degree", _interval(df=lambda n, m: m - 1)),
+        ("degree", lambda a, b, c: tuple(
+            stats.ttest_ind(a, b, equal_var=False).confidence_interval(c))),
+        ("middle of the interval", lambda a, b, c: (a.min() - b.max(), a.max() - b.min())),
         ("degree", _interval(df=lambda n, m: max(n, m) - 1)),
         ("degree", _interval(df=lambda n, m: min(n, m))),
         ("a minus b", _interval(flip=True)),

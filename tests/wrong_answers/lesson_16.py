@@ -57,6 +57,24 @@ def _spread(a, b):
     return "neither" if abs(d.mean()) < d.std() else "b" if d.mean() > 0 else "a"
 
 
+def _named(z, limit):
+    return "neither" if abs(z) < limit else "b" if z > 0 else "a"
+
+
+def _by_z(limit, drop=False, size=lambda d: np.std(d, ddof=1)):
+    """The mean difference against its standard error, the largest left out or not."""
+    def answer(a, b):
+        d = a - b
+        if drop:
+            d = np.delete(d, np.abs(d - np.median(d)).argmax())
+        return _named(d.mean() / (size(d) / np.sqrt(len(d))), limit)
+    return answer
+
+
+def _larger_than(limit):
+    return lambda a, b: _named((a - b).mean(), limit)
+
+
 WRONG = {
     "prefix_mask": [
         ("causal mask", _mask(lambda t, s, P: s <= t)),
@@ -123,5 +141,19 @@ WRONG = {
         ("difference", lambda a, b: "b" if np.median(b) < np.median(a) else "a"),
         ("return", lambda a, b: a.mean() - b.mean()),
         ("return", lambda a, b: int(a.mean() > b.mean())),
+        ("difference", _by_z(1.0)),
+        ("1.4 standard errors", _by_z(1.28)),
+        ("1.4 standard errors", _by_z(1.0, drop=True)),
+        ("difference", _by_z(1.0, size=np.std)),
+        ("difference", _by_z(0.0)),
+        ("difference", lambda a, b: "b" if (b < a).mean() > 0.55 else
+         "a" if (a < b).mean() > 0.55 else "neither"),
+        ("difference", _larger_than(0.01)),
+        ("difference", _larger_than(0.1)),
+        ("difference", _larger_than(1.0)),
+        ("difference", lambda a, b: "b" if b.mean() < 0.97 * a.mean() else
+         "a" if a.mean() < 0.97 * b.mean() else "neither"),
+        ("difference", lambda a, b: "b" if b.min() < a.min() else "a"),
+        ("return", lambda a, b: _named(_paired(a, b), 3).upper()),
     ],
 }

@@ -22,6 +22,11 @@ def _second(a, b, c, d):
     return 2 * b * c * d + 2 * a * b * d
 
 
+def _by(rule):
+    """(A B) C where a rule says so."""
+    return lambda *n: _first(*n) if rule(*n) else _second(*n)
+
+
 def _limits(o, m, n, p, w, c):
     return np.array([o / p, m / w, n * c])
 
@@ -49,6 +54,21 @@ WRONG = {
         ("rows of A", lambda a, b, c, d: 2 * a * b * c + 2 * a * b * d),
         ("add their operations", lambda a, b, c, d: 2 * a * b * c * d),
         ("not a name", lambda a, b, c, d: "left"),
+        ("dearer", _by(lambda a, b, c, d: a * c < b * d)),
+        ("dearer", _by(lambda a, b, c, d: a + c < b + d)),
+        ("dearer", _by(lambda a, b, c, d: min(a, c) < min(b, d))),
+        ("dearer", _by(lambda a, b, c, d: max(a, c) < max(b, d))),
+        ("dearer", _by(lambda a, b, c, d: a < d)),
+        ("dearer", _by(lambda a, b, c, d: c < b)),
+        ("dearer", _by(lambda a, b, c, d: a < c)),
+        ("dearer", _by(lambda a, b, c, d: a * b < c * d)),
+        ("dearer", _by(lambda a, b, c, d: max(a * b * c, a * c * d) < max(b * c * d, a * b * d))),
+        ("dearer", _by(lambda a, b, c, d: a * b * c < b * c * d)),
+        ("twice as many", lambda *n: min(_first(*n), _second(*n)) / 2),
+        ("count both", lambda a, b, c, d: 2 * a * b * c),
+        ("count both", lambda a, b, c, d: 2 * a * c * d),
+        ("add their operations", lambda a, b, c, d: a * b * c * d),
+        ("not a name", lambda *n: "A (B C)" if _second(*n) < _first(*n) else "(A B) C"),
     ],
     "windowed_scores": [
         ("window is not used", _scores(lambda i, j, w: 0)),
