@@ -1,0 +1,281 @@
+// What stands under the curve (settings, race, faults, the game), and what tests and readers call.
+
+const slider = (id, label, min, max, step, value, text, act, note) => el("label", {class: "slider"},
+  el("span", {}, label, " ", el("output", {id: `${id}-value`}, text(value))),
+  el("input", {type: "range", id, min, max, step, value, "aria-valuetext": text(value),
+    oninput: e => {
+      by(`${id}-value`).textContent = text(Number(e.target.value));
+      e.target.setAttribute("aria-valuetext", text(Number(e.target.value)));
+      act(Number(e.target.value));
+    }}), note ? el("small", {}, note) : null);
+const two = v => Number(v.toPrecision(2));
+const scale_slider = (id, value, act) => slider(id, "initialisation scale", -1.5, 1, 0.05,
+  Math.log10(value), v => short(two(10 ** v)), v => act(two(10 ** v)));
+
+const PANELS = {
+  settings: () => [
+    slider("rate", "learning rate", -5, 0, 0.1, Math.log10(S.rate), v => short(two(10 ** v)),
+      v => set({rate: two(10 ** v)}, true)),
+    slider("batch", "examples in a batch", 0, 6, 1, Math.log2(S.batch), v => String(2 ** v),
+      v => set({batch: 2 ** v}, true)),
+    el("fieldset", {}, el("legend", {}, "the frozen weights are"),
+      Object.entries(KINDS).map(([kind, text]) => el("label", {}, el("input", {type: "radio",
+        name: "weights", value: kind, checked: kind === S.weights,
+        onchange: () => set({weights: kind})}), ` ${text}`))),
+    S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
+    el("p", {class: "note"}, {
+      pretrained: `${D.model}: learned before, on something else, and kept as it was.`,
+      statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
+      random: "Normal numbers of spread scale / √channels. GPT-2's own scale is 0.55. Where does it " +
+        "stop working?"}[S.weights])],
+  race: () => [
+    el("p", {class: "note"}, "Three trunks, one seed, the same batches. Only what is frozen differs."),
+    ...S.race.map(([kind, scale], n) => el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
+      el("select", {"aria-label": `trunk ${n + 1}`, onchange: e => racer(n, e.target.value, scale)},
+        Object.entries(KINDS).map(([k, text]) => el("option", {value: k, selected: k === kind}, text))),
+      kind === "random" ? scale_slider(`scale-${n}`, scale, v => racer(n, kind, v, true)) : null)),
+    el("button", {class: "main", onclick: () => { restart(); run(Infinity); }}, "Start the race")],
+  break: () => {
+    const fault = fault_of(S.fault);
+    return [
+      el("div", {class: "chips", role: "group", "aria-label": "Faults"}, FAULTS.map(f => el("button",
+        {"aria-pressed": String(f === fault), onclick: () => set({fault: f === fault ? null : f.id})},
+        f.title))),
+      fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
+        ...fault.changes.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
+          el("code", {class: "put"}, wrong || "(the line is gone)")]),
+        el("p", {id: "verdict", role: "status"}),
+        el("button", {onclick: verify}, "Check the gradients now")] :
+        el("p", {class: "note"}, "Choose a fault. A copy of the model with that line of the engine " +
+          "changed trains beside the right one. Does it still learn? Guess first.")];
+  },
+  game: () => [
+    el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient checks: ",
+      "choose parts of the model in the column at its right. A check compares the part's gradient with " +
+      "finite differences. The way back runs from the answers up: what is wrong further down spoils " +
+      "all that comes after."),
+    el("p", {id: "left", role: "status"}, game.said),
+    el("div", {id: "evidence"}, game.rows.map(evidence)),
+    el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
+      FAULTS.filter(f => !f.hides).map(f => el("button", {disabled: game.over || game.wrong.includes(f.id),
+        onclick: () => guess(f.id)}, f.title))),
+    el("button", {onclick: new_game}, "Another fault")],
+};
+
+function racer(n, kind, scale, replace = false) {
+  set({race: S.race.map((r, i) => i === n ? [kind, scale] : r)}, replace);
+  if (!replace) show_panel();
+}
+function show_panel() {
+  if (S.tab === "game" && !game) new_game();
+  else by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
+  if (S.tab === "break" && S.fault) verify();
+}
+function show_controls() {
+  by("task").value = S.task;
+  by("slow").checked = S.pace > 0;
+  by("explain").textContent = EXPLAIN[S.task];
+  document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed",
+    String(b.dataset.tab === S.tab)));
+  for (const [id, value] of [["rate", Math.log10(S.rate)], ["batch", Math.log2(S.batch)]]) {
+    const input = by(id);
+    if (!input || document.activeElement === input) continue;
+    input.value = value;
+    by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
+  }
+}
+const EXPLAIN = {
+  "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
+    "differ: to answer at b3 it has to look at a3.",
+  majority: "Ten bits go in. At each of them the model says whether there have been more ones than " +
+    "zeros so far.",
+  "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). The " +
+    "model says the whole string: it has to find which one it was.",
+};
+
+// ------------------------------------------------------------------------ gradient checks
+
+const TOLERANCE = 1e-4;
+function check_parts(lane, parts, entries) {
+  const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
+  const {kind, scale, fault} = models[lane];
+  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters, parts,
+    entries}, "checked").then(m => m.rows);
+}
+async function verify() {
+  const fault = S.fault;
+  const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)), 2);
+  if (fault !== S.fault) return;
+  const worst = rows.reduce((a, b) => b.error > a.error ? b : a, {error: 0});
+  noticed = {fault, checked: rows.length, wrong: rows.filter(r => r.error > TOLERANCE).length, worst};
+  dirty = true;
+}
+function show_verdict() {
+  const e = by("verdict");
+  if (!e || models.length < 2) return;
+  const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
+  let text = latest.step ? `After ${count(latest.step)} steps: right ${right}, with the fault ${broken}. ` :
+    "Press Train. ";
+  if (noticed && noticed.fault === S.fault) {
+    const {worst, wrong, checked} = noticed;
+    text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of all ` +
+      `${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by finite ` +
+      `differences ${short(worst.difference)}.` :
+      `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
+      (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
+        " What is wrong reaches nothing that is trained here.");
+  }
+  if (e.textContent !== text) e.textContent = text;
+}
+
+// ------------------------------------------------------------------------ the game
+
+function new_game() {
+  const list = FAULTS.filter(f => !f.hides), before = game && game.fault;
+  let fault = before;
+  while (fault === before) fault = list[Math.floor(Math.random() * list.length)].id;
+  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false,
+    said: "Six checks left. Where do you look first?"};
+  restart();
+  show_panel();
+  dirty = true;
+}
+function show_game_cell(row) {
+  const result = game.parts[row.part], key = `${result}${game.left}${game.over}`;
+  if (row.back.dataset.game === key && row.back.firstChild && row.back.firstChild.dataset.check) return;
+  row.back.dataset.game = key;
+  row.back.className = "back game";
+  row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
+    disabled: game.left === 0 || game.over, onclick: () => use_check(row.part),
+    "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
+    el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
+}
+async function use_check(part) {
+  if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
+  const mine = game;
+  mine.left -= 1;
+  const rows = await check_parts(0, [part], 1);
+  mine.parts[part] = rows.every(r => r.error < TOLERANCE);
+  mine.rows.unshift(...rows);
+  mine.said = `${name_of(part)}: ${mine.parts[part] ? "right" : "wrong"}. ` +
+    `${mine.left} check${mine.left === 1 ? "" : "s"} left.`;
+  if (game !== mine) return;
+  show_panel();
+  draw();
+}
+function evidence({name, index, gradient, difference, error}) {
+  const ratio = gradient / difference;
+  return el("div", {class: error < TOLERANCE ? "ok" : "no"}, el("code", {},
+    `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, finite difference ` +
+    `${short(difference)}${error < TOLERANCE ? " ✓" : ` ✗ (${short(Number(ratio.toPrecision(3)))} times)`}`);
+}
+function guess(id) {
+  const fault = fault_of(game.fault);
+  if (id === game.fault) {
+    game.over = true;
+    game.said = `Found, with ${6 - game.left} checks: ${fault.title}. ${fault.text}`;
+  } else {
+    game.wrong.push(id);
+    game.over = game.wrong.length === 3;
+    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` :
+      `No, it is not “${fault_of(id).title}”. ${2 - game.wrong.length + 1} guesses left.`;
+  }
+  show_panel();
+  draw();
+}
+
+// ------------------------------------------------------------------------ things to try
+
+const TRIES = [
+  ["What does attention do here?", "Train on bit XOR, then point at b3: one head finds a3. The way it " +
+    "looks was learned without changing attention's own weights.", {task: "bit-xor", look: 7}],
+  ["What is frozen?", "Click any part. Hatched parts keep their numbers; the gradient only passes " +
+    "through them. With all but the output layer frozen, nothing is learned.",
+    {frozen: PARTS.filter(p => p !== "output")}],
+  ["Too slow, too fast", "Learning rate 0.00003 crawls; 0.3 jumps about and never settles.",
+    {rate: 0.3}],
+  ["Is it the pretraining?", "Race the pretrained trunk against its own statistics and random weights " +
+    "of a small scale.", {tab: "race", race: DEFAULTS.race}],
+  ["A broken backward pass learns, too", "Drop the sum from softmax's gradient. The curve looks fine; " +
+    "only a gradient check notices.", {tab: "break", fault: "softmax"}],
+  ["Right gradient, wrong model", "Take the causal mask away: every gradient check passes.",
+    {tab: "break", fault: "mask"}],
+];
+by("tries").querySelector("ol").append(...TRIES.map(([title, text, values]) => el("li", {},
+  el("b", {}, title), el("p", {}, text), el("button", {onclick: () => {
+    set({...DEFAULTS, task: S.task, ...values});
+    run(Infinity);
+    scrollTo({top: 0, behavior: "smooth"});
+  }}, "Show me"))));
+
+// ------------------------------------------------------------------------ controls
+
+by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value: id}, t.title)));
+by("task").onchange = e => set({task: e.target.value, look: null});
+by("train").onclick = () => run(running ? 0 : Infinity);
+by("one").onclick = () => run(1);
+by("reset").onclick = () => { running = false; restart(); };
+by("seed").onclick = () => set({seed: S.seed + 1});
+by("slow").onchange = e => set({pace: e.target.checked ? 5 : 0});
+document.querySelectorAll("#tabs button").forEach(b => {
+  b.onclick = () => set({tab: b.dataset.tab});
+});
+by("heads").append("heads ", ...heads.map((_, n) => el("button", {"aria-pressed": "true",
+  style: `--own:var(${HEADS[n % HEADS.length]})`, onclick: e => {
+    heads[n] = !heads[n];
+    e.target.setAttribute("aria-pressed", String(heads[n]));
+    draw();
+  }}, String(n + 1))));
+addEventListener("resize", () => { dirty = true; });
+DARK.addEventListener("change", () => { dirty = true; });
+
+// ------------------------------------------------------------------------ for tests and readers
+
+window.playground = {
+  state() {
+    const all = Object.values(models[shown].model.parameters), lane = latest && latest.lanes[shown];
+    const size = ps => ps.reduce((sum, p) => sum + p.data.length, 0);
+    const {kind, scale} = models[shown];
+    return {task: S.task, model: kind === "pretrained" ? D.model : kind === "statistics" ?
+      `statistics:${D.model}` : `random:${D.config.n_layer}x${D.config.n_head}x${D.config.n_embd}@${scale}`,
+      step: latest ? latest.step : 0, loss: lane ? lane.loss : null, accuracy: lane ? lane.accuracy : null,
+      trained: size(all.filter(p => p.trainable)), total: size(all), learning_rate: S.rate,
+      frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
+  },
+  // Run n steps; the promise gives the state after them.
+  train: n => run(n).then(() => window.playground.state()),
+  // Change what the controls change: task, weights, scale, learning_rate, batch_size, seed, frozen
+  // (parts or groups), faults, tab, bits.
+  set(values) {
+    const {learning_rate, batch_size, frozen, faults, bits: own, ...rest} = values;
+    const unknown = Object.keys(rest).filter(k => !(k in DEFAULTS));
+    if (unknown.length) throw new Error(`set: no setting ${unknown.join(", ")}`);
+    if (learning_rate !== undefined) rest.rate = learning_rate;
+    if (batch_size !== undefined) rest.batch = batch_size;
+    if (frozen) rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));
+    if (faults) {
+      if (faults.length > 1 || !faults.every(fault_of))
+        throw new Error(`set: faults is ${faults}, expected one of ${FAULTS.map(f => f.id).join(", ")}`);
+      [rest.fault, rest.tab] = [faults[0] || null, faults.length ? "break" : S.tab];
+    }
+    const done = set(rest);
+    if (own) {
+      example.bits = own.map(Number);
+      draw();
+    }
+    return done.then(() => window.playground.state());
+  },
+};
+
+Object.assign(S, read_address());
+restart();
+show_controls();
+show_panel();
+ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
+  agreement = difference;
+  const good = difference < 1e-4;
+  by("agreement").className = `badge ${good ? "good" : "bad"}`;
+  by("agreement").textContent = good ? `✓ agrees with NumPy to ${short(Number(difference.toPrecision(1)))}` :
+    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
+});
+requestAnimationFrame(frame);
