@@ -47,8 +47,8 @@ function strip(g, values, x, y, width, height) {
   g.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
 }
 
-// The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a token
-// whose attention is drawn alone, or null.
+// The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
+// token whose attention is drawn alone, or null.
 function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read}) {
   const g = draw_on(canvas, width, height), column = width / tokens;
   const middle = t => (t + 0.5) * column, w = Math.min(column - 6, 84);
@@ -70,7 +70,8 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
       const values = cache.outputs[row.output], C = values.length / values.shape[1];
       const first = tokens - values.shape[1];
       for (let t = first; t < tokens; t++)
-        strip(g, values.subarray((t - first) * C, (t - first + 1) * C), middle(t) - w / 2, y + 4, w, h - 8);
+        strip(g, values.subarray((t - first) * C, (t - first + 1) * C), middle(t) - w / 2, y + 4, w,
+          h - 8);
     }
   }
 }
@@ -111,51 +112,46 @@ function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}
   }
 }
 
-// Accuracy above, loss below, against steps; `lanes` are {curve, label}.
+// Accuracy above, loss below, against steps; `lanes` are {curve}, lists of [step, loss, accuracy].
 function draw_curves(canvas, lanes, chance) {
-  const width = canvas.parentElement.clientWidth, height = 190, left = 40, right = width - 12;
-  const g = draw_on(canvas, width, height);
-  const steps = Math.max(50, ...lanes.map(lane => lane.curve[lane.curve.length - 1][0]));
-  const most = Math.max(0.8, ...lanes.flatMap(lane => lane.curve.map(p => p[2] === null ? 0 : p[1]))
-    .filter(Number.isFinite).map(v => Math.min(v, 3)));
-  const x = s => left + (right - left) * s / steps;
-  const panels = [{top: 12, bottom: 104, y: p => 1 - p[2], marks: [[0, "100 %"], [1 - chance,
-    `${100 * chance} %`]], low: Math.min(0.5, chance - 0.1)},
-    {top: 120, bottom: 172, y: p => 1 - p[1] / most, marks: [[0, most.toFixed(1)], [1, "0"]]}];
-  g.font = `11px ${paint("--sans")}`;
-  for (const panel of panels) {
-    const span = panel.low === undefined ? 1 : 1 - panel.low;
-    const y = v => panel.top + (panel.bottom - panel.top) * Math.min(1.06, Math.max(0, v / span));
+  const width = canvas.parentElement.clientWidth, height = 196, left = 46, right = width - 8;
+  const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
+  const steps = Math.max(50, ...lanes.map(({curve}) => end(curve)[0]));
+  const losses = lanes.flatMap(({curve}) => curve.map(p => p[1])).filter(Number.isFinite);
+  const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = chance - 0.15;
+  const panels = [
+    {title: "accuracy", top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
+      marks: [[1, "100 %"], [(chance - low) / (1 - low), "chance"]]},
+    {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
+      marks: [[1, most.toFixed(1)], [0, "0"]]}];
+  const x = step => left + (right - left - 4) * step / steps;
+  g.font = `11.5px ${paint("--sans")}`;
+  for (const {title, top, bottom, value, marks} of panels) {
+    const y = v => Number.isFinite(v) ?
+      bottom - (bottom - top) * Math.max(-0.05, Math.min(1.1, v)) : top;
     g.strokeStyle = paint("--line");
-    g.lineWidth = 1;
     g.fillStyle = paint("--soft");
+    g.lineWidth = 1;
     g.textAlign = "right";
-    for (const [v, text] of panel.marks) {
+    for (const [v, text] of marks) {
       g.beginPath(); g.moveTo(left, y(v)); g.lineTo(right, y(v)); g.stroke();
       g.fillText(text, left - 5, y(v) + 4);
     }
-    lanes.forEach((lane, n) => {
-      g.strokeStyle = paint(LANES[n]);
+    g.textAlign = "left";
+    g.fillText(title, left, top - 5);
+    lanes.forEach(({curve}, n) => {
+      g.strokeStyle = g.fillStyle = paint(LANES[n]);
       g.lineWidth = 2;
       g.setLineDash(DASHES[n]);
       g.beginPath();
-      lane.curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](x(p[0]),
-        Number.isFinite(p[1]) ? y(panel.y(p)) : panel.bottom));
+      curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](x(p[0]), y(value(p))));
       g.stroke();
       g.setLineDash([]);
-      const end = lane.curve[lane.curve.length - 1];
-      g.fillStyle = paint(LANES[n]);
-      g.beginPath(); g.arc(x(end[0]), Number.isFinite(end[1]) ? y(panel.y(end)) : panel.bottom, 3, 0, 7);
-      g.fill();
+      g.beginPath(); g.arc(x(end(curve)[0]), y(value(end(curve))), 3.5, 0, 7); g.fill();
     });
   }
   g.fillStyle = paint("--soft");
-  g.textAlign = "left";
-  g.fillText("accuracy", left + 4, 24 + 76);
-  g.fillText("loss", left + 4, 168);
-  g.fillText("0", left, 186);
+  g.fillText("0", left, 192);
   g.textAlign = "right";
-  g.fillText(`${steps.toLocaleString("en")} steps`, right, 186);
-  g.textAlign = "left";
-  g.fillText("chance", right - 40, panels[0].top + 92 * (1 - chance) / (1 - panels[0].low) - 4);
+  g.fillText(`${steps.toLocaleString("en")} steps`, right, 192);
 }

@@ -14,7 +14,7 @@
 // Letters for shapes: B batch, T tokens, C channels, H heads, D = C / H, V classes or vocabulary.
 "use strict";
 
-const work = {multiply_adds: 0};           // counted by matmul, the only place that multiplies matrices
+const work = {multiply_adds: 0};           // counted by matmul
 
 function empty(like, shape) {              // zeros of the same type
   const y = new like.constructor(shape.reduce((a, b) => a * b, 1));
@@ -290,8 +290,8 @@ function attention_backward(dy, {qkv, n_head, probabilities}) {
   return [dqkv];
 }
 
-// Call f(q, k, v, s, at) for each head of each example: q, k and v are (T, D) inside qkv, s is where
-// the head's (T, T) scores begin, at where its (T, D) outputs do.
+// Call f(q, k, v, s, at) for each head of each example: q, k and v are (T, D) inside qkv, s is
+// where the head's (T, T) scores begin, at where its (T, D) outputs do.
 function each_head(qkv, n_head, f) {
   const [B, T, C3] = qkv.shape, C = C3 / 3, D = C / n_head;
   for (let b = 0; b < B; b++) {

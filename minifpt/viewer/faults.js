@@ -1,22 +1,23 @@
-// The faults: each is a line of engine.js that is changed, as it easily happens.  `changes` are pairs
-// of text, right and wrong; the right text occurs once in the engine.  `hides` says that the forward
-// pass is changed with its gradient, so that a gradient check has nothing to notice.
+// The faults: each is a line of engine.js that is changed, as it easily happens.  `changes` are
+// pairs of text, right and wrong; the right text occurs once in the engine.  `hides` says that the
+// forward pass is changed with its gradient, so that a gradient check has nothing to notice.
 "use strict";
 const FAULTS = [
   {id: "transpose", title: "missing transpose", op: "linear",
-    text: "The gradient goes back through a square matrix, where it needs the matrix's transpose. " +
-      "The shapes fit, so nothing complains.",
+    text: "The gradient goes back through a square matrix, where it needs the transpose. The " +
+      "shapes fit, so nothing complains.",
     changes: [["matmul(matrix(dx, I), matrix(dy, O), transposed(matrix(w, O)), N, O, I);",
-      "matmul(matrix(dx, I), matrix(dy, O), I === O ? matrix(w, O) : transposed(matrix(w, O)), N, O, I);"]]},
+      "matmul(matrix(dx, I), matrix(dy, O), I === O ? matrix(w, O) : " +
+      "transposed(matrix(w, O)), N, O, I);"]]},
   {id: "bias", title: "dropped bias gradient", op: "linear",
     text: "The gradient of every linear layer's bias stays 0: the biases never move.",
     changes: [["for (let i = 0; i < dy.length; i++) db[i % O] += dy[i];", ""]]},
   {id: "positions", title: "one example for all", op: "positions",
-    text: "The position vectors serve all examples of a batch. Their gradient takes the first only.",
+    text: "The position vectors serve all examples of a batch. Their gradient takes one only.",
     changes: [["for (let i = 0; i < dy.length; i++) dw[i % used] += dy[i];",
       "for (let i = 0; i < used; i++) dw[i % used] += dy[i];"]]},
   {id: "mean", title: "mean for a sum", op: "layer_norm",
-    text: "The scale of a layer norm serves all tokens, so its gradient is a sum. Here it is a mean.",
+    text: "The scale of a layer norm serves all tokens: its gradient is a sum. Here it is a mean.",
     changes: [["if (need[1]) dw[c] += dy[i] * xhat[i];",
       "if (need[1]) dw[c] += dy[i] * xhat[i] / N;"]]},
   {id: "constants", title: "mean and variance as constants", op: "layer_norm",
@@ -24,7 +25,7 @@ const FAULTS = [
     changes: [["dx[i] = (dy[i] * w[c] - shift - xhat[i] * stretch) * rstd[n];",
       "dx[i] = dy[i] * w[c] * rstd[n];"]]},
   {id: "gelu", title: "half of a product rule", op: "gelu",
-    text: "GELU is x times something that depends on x. The second half of the product rule is lost.",
+    text: "GELU is x times something that depends on x. Half of the product rule is lost.",
     changes: [["dx[i] = dy[i] * (0.5 * (1 + t) + 0.5 * x[i] * (1 - t * t) * du);",
       "dx[i] = dy[i] * 0.5 * (1 + t);"]]},
   {id: "softmax", title: "softmax without its sum", op: "softmax",

@@ -219,7 +219,7 @@ function make_model(config, task, trunk, seed, type = Float32Array) {
   return {config, parameters, output_tokens: task.output_tokens, t: 0};
 }
 
-// Rows that are orthogonal and of length gain (Gram and Schmidt); there are no more rows than columns.
+// Rows that are orthogonal and of length gain, by Gram and Schmidt; no more rows than columns.
 function orthogonal(data, rng, gain) {
   const [n, C] = data.shape, row = i => data.subarray(i * C, (i + 1) * C);
   data.forEach((_, i) => { data[i] = rng.normal(); });

@@ -26,39 +26,40 @@ const PANELS = {
     el("p", {class: "note"}, {
       pretrained: `${D.model}: learned before, on something else, and kept as it was.`,
       statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
-      random: "Normal numbers of spread scale / √channels. GPT-2's own scale is 0.55. Where does it " +
-        "stop working?"}[S.weights])],
+      random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
+        "0.55. Where does it stop working?"}[S.weights])],
   race: () => [
-    el("p", {class: "note"}, "Three trunks, one seed, the same batches. Only what is frozen differs."),
+    el("p", {class: "note"}, "Three trunks, one seed, the same batches: only the trunks differ."),
     ...S.race.map(([kind, scale], n) => el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
       el("select", {"aria-label": `trunk ${n + 1}`, onchange: e => racer(n, e.target.value, scale)},
-        Object.entries(KINDS).map(([k, text]) => el("option", {value: k, selected: k === kind}, text))),
+        Object.entries(KINDS).map(([k, text]) =>
+          el("option", {value: k, selected: k === kind}, text))),
       kind === "random" ? scale_slider(`scale-${n}`, scale, v => racer(n, kind, v, true)) : null)),
     el("button", {class: "main", onclick: () => { restart(); run(Infinity); }}, "Start the race")],
   break: () => {
     const fault = fault_of(S.fault);
     return [
-      el("div", {class: "chips", role: "group", "aria-label": "Faults"}, FAULTS.map(f => el("button",
-        {"aria-pressed": String(f === fault), onclick: () => set({fault: f === fault ? null : f.id})},
-        f.title))),
+      el("div", {class: "chips", role: "group", "aria-label": "Faults"}, FAULTS.map(f =>
+        el("button", {"aria-pressed": String(f === fault),
+          onclick: () => set({fault: f === fault ? null : f.id})}, f.title))),
       fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
         ...fault.changes.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
           el("code", {class: "put"}, wrong || "(the line is gone)")]),
         el("p", {id: "verdict", role: "status"}),
         el("button", {onclick: verify}, "Check the gradients now")] :
-        el("p", {class: "note"}, "Choose a fault. A copy of the model with that line of the engine " +
-          "changed trains beside the right one. Does it still learn? Guess first.")];
+        el("p", {class: "note"}, "Choose a fault. A copy of the model, with that line of the " +
+          "engine changed, trains beside the right one. Does it still learn? Guess first.")];
   },
   game: () => [
-    el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient checks: ",
-      "choose parts of the model in the column at its right. A check compares the part's gradient with " +
-      "finite differences. The way back runs from the answers up: what is wrong further down spoils " +
-      "all that comes after."),
+    el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient " +
+      "checks: choose parts of the model in the column at its right. A check compares the part's " +
+      "gradient with finite differences. The way back runs from the answers up: the fault spoils " +
+      "gradients above it, never below."),
     el("p", {id: "left", role: "status"}, game.said),
     el("div", {id: "evidence"}, game.rows.map(evidence)),
     el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
-      FAULTS.filter(f => !f.hides).map(f => el("button", {disabled: game.over || game.wrong.includes(f.id),
-        onclick: () => guess(f.id)}, f.title))),
+      FAULTS.filter(f => !f.hides).map(f => el("button", {onclick: () => guess(f.id),
+        disabled: game.over || game.wrong.includes(f.id)}, f.title))),
     el("button", {onclick: new_game}, "Another fault")],
 };
 
@@ -87,10 +88,10 @@ function show_controls() {
 const EXPLAIN = {
   "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
     "differ: to answer at b3 it has to look at a3.",
-  majority: "Ten bits go in. At each of them the model says whether there have been more ones than " +
-    "zeros so far.",
-  "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). The " +
-    "model says the whole string: it has to find which one it was.",
+  majority: "Ten bits go in. At each of them the model says whether there have been more ones " +
+    "than zeros so far.",
+  "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). " +
+    "The model says the whole string: it has to find which one it was.",
 };
 
 // ------------------------------------------------------------------------ gradient checks
@@ -107,19 +108,20 @@ async function verify() {
   const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)), 2);
   if (fault !== S.fault) return;
   const worst = rows.reduce((a, b) => b.error > a.error ? b : a, {error: 0});
-  noticed = {fault, checked: rows.length, wrong: rows.filter(r => r.error > TOLERANCE).length, worst};
+  const wrong = rows.filter(r => r.error > TOLERANCE).length;
+  noticed = {fault, checked: rows.length, wrong, worst};
   dirty = true;
 }
 function show_verdict() {
   const e = by("verdict");
   if (!e || models.length < 2) return;
   const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
-  let text = latest.step ? `After ${count(latest.step)} steps: right ${right}, with the fault ${broken}. ` :
-    "Press Train. ";
+  let text = latest.step ? `After ${count(latest.step)} steps: right ${right}, with the fault ` +
+    `${broken}. ` : "Press Train. ";
   if (noticed && noticed.fault === S.fault) {
     const {worst, wrong, checked} = noticed;
-    text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of all ` +
-      `${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by finite ` +
+    text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
+      `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by finite ` +
       `differences ${short(worst.difference)}.` :
       `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
       (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
@@ -142,13 +144,14 @@ function new_game() {
 }
 function show_game_cell(row) {
   const result = game.parts[row.part], key = `${result}${game.left}${game.over}`;
-  if (row.back.dataset.game === key && row.back.firstChild && row.back.firstChild.dataset.check) return;
+  if (row.back.dataset.game === key && row.back.querySelector("[data-check]")) return;
   row.back.dataset.game = key;
   row.back.className = "back game";
   row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
     disabled: game.left === 0 || game.over, onclick: () => use_check(row.part),
     "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
-    el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
+    el("b", {"data-check": row.part, class: result ? "ok" : "no"},
+      result ? "✓ agrees" : "✗ wrong"));
 }
 async function use_check(part) {
   if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
@@ -164,10 +167,10 @@ async function use_check(part) {
   draw();
 }
 function evidence({name, index, gradient, difference, error}) {
-  const ratio = gradient / difference;
-  return el("div", {class: error < TOLERANCE ? "ok" : "no"}, el("code", {},
+  const good = error < TOLERANCE, ratio = short(Number((gradient / difference).toPrecision(3)));
+  return el("div", {class: good ? "ok" : "no"}, el("code", {},
     `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, finite difference ` +
-    `${short(difference)}${error < TOLERANCE ? " ✓" : ` ✗ (${short(Number(ratio.toPrecision(3)))} times)`}`);
+    `${short(difference)} ${good ? "✓" : `✗ (${ratio} times)`}`);
 }
 function guess(id) {
   const fault = fault_of(game.fault);
@@ -187,19 +190,21 @@ function guess(id) {
 // ------------------------------------------------------------------------ things to try
 
 const TRIES = [
-  ["What does attention do here?", "Train on bit XOR, then point at b3: one head finds a3. The way it " +
-    "looks was learned without changing attention's own weights.", {task: "bit-xor", look: 7}],
-  ["What is frozen?", "Click any part. Hatched parts keep their numbers; the gradient only passes " +
-    "through them. With all but the output layer frozen, nothing is learned.",
-    {frozen: PARTS.filter(p => p !== "output")}],
-  ["Too slow, too fast", "Learning rate 0.00003 crawls; 0.3 jumps about and never settles.",
-    {rate: 0.3}],
-  ["Is it the pretraining?", "Race the pretrained trunk against its own statistics and random weights " +
-    "of a small scale.", {tab: "race", race: DEFAULTS.race}],
-  ["A broken backward pass learns, too", "Drop the sum from softmax's gradient. The curve looks fine; " +
-    "only a gradient check notices.", {tab: "break", fault: "softmax"}],
-  ["Right gradient, wrong model", "Take the causal mask away: every gradient check passes.",
-    {tab: "break", fault: "mask"}],
+  ["What does attention do here?", "Train, then point at b5. Its answer needs a5, and only " +
+    "attention carries numbers from one token to another. Block 2 learns to look there, although " +
+    "attention's own numbers are frozen: what moves is what it is given.", {look: 9}],
+  ["What is frozen?", "Hatched parts keep their numbers. The gradient passes through them to the " +
+    "trained parts further up. Freeze all but the output layer: nothing runs back, and nothing " +
+    "is learned.", {frozen: PARTS.filter(p => p !== "output")}],
+  ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
+    "too long and the curve jumps about; at 0.00003 it hardly moves.", {rate: 0.3}],
+  ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
+    "and spread, and against random numbers that are too small.", {tab: "race"}],
+  ["A wrong backward pass that learns", "The position vectors get the gradient of one example in " +
+    "place of the sum over all. The curve looks healthy. Only a gradient check notices.",
+    {tab: "break", fault: "positions"}],
+  ["A right gradient of a wrong model", "Without the causal mask every token sees what comes " +
+    "after it. Every gradient check passes.", {tab: "break", fault: "mask"}],
 ];
 by("tries").querySelector("ol").append(...TRIES.map(([title, text, values]) => el("li", {},
   el("b", {}, title), el("p", {}, text), el("button", {onclick: () => {
@@ -233,14 +238,13 @@ DARK.addEventListener("change", () => { dirty = true; });
 
 window.playground = {
   state() {
-    const all = Object.values(models[shown].model.parameters), lane = latest && latest.lanes[shown];
-    const size = ps => ps.reduce((sum, p) => sum + p.data.length, 0);
-    const {kind, scale} = models[shown];
-    return {task: S.task, model: kind === "pretrained" ? D.model : kind === "statistics" ?
-      `statistics:${D.model}` : `random:${D.config.n_layer}x${D.config.n_head}x${D.config.n_embd}@${scale}`,
-      step: latest ? latest.step : 0, loss: lane ? lane.loss : null, accuracy: lane ? lane.accuracy : null,
-      trained: size(all.filter(p => p.trainable)), total: size(all), learning_rate: S.rate,
-      frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
+    const {kind, scale, model} = models[shown], [trained, total] = sizes_of(model);
+    const {loss, accuracy} = latest ? latest.lanes[shown] : {loss: null, accuracy: null};
+    const {n_layer, n_head, n_embd} = D.config;
+    const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
+      random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`}[kind];
+    return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained, total,
+      learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
   },
   // Run n steps; the promise gives the state after them.
   train: n => run(n).then(() => window.playground.state()),
@@ -255,7 +259,8 @@ window.playground = {
     if (frozen) rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));
     if (faults) {
       if (faults.length > 1 || !faults.every(fault_of))
-        throw new Error(`set: faults is ${faults}, expected one of ${FAULTS.map(f => f.id).join(", ")}`);
+        throw new Error(`set: faults is ${faults}, expected one of ` +
+          FAULTS.map(f => f.id).join(", "));
       [rest.fault, rest.tab] = [faults[0] || null, faults.length ? "break" : S.tab];
     }
     const done = set(rest);
@@ -275,7 +280,7 @@ ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
   agreement = difference;
   const good = difference < 1e-4;
   by("agreement").className = `badge ${good ? "good" : "bad"}`;
-  by("agreement").textContent = good ? `✓ agrees with NumPy to ${short(Number(difference.toPrecision(1)))}` :
-    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
+  by("agreement").textContent = good ?
+    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` : `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
 });
 requestAnimationFrame(frame);

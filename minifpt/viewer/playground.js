@@ -26,7 +26,7 @@ function engine(fault) {
   const id = fault || "right";
   if (!ENGINES[id]) {
     const script = el("script");
-    script.textContent = `ENGINES[${JSON.stringify(id)}] = ${engine_text(SOURCE, fault_of(fault))};`;
+    script.textContent = `ENGINES["${id}"] = ${engine_text(SOURCE, fault_of(fault))};`;
     document.head.append(script);
   }
   return ENGINES[id];
@@ -84,11 +84,11 @@ const ROWS = [{part: "input", label: "input layer", output: "input", height: 30}
   ...blocks.flatMap((h, i) => [
     {part: `${h}.ln_1`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
     {part: `${h}.attn`, label: "attention", block: i + 1, kind: "attention",
-      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : 88},
+      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : 112},
     {part: `${h}.ln_2`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_2`, height: 28},
     {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`,
       height: 34}]),
-  {part: "ln_f", label: "last layer norm", output: "trunk.ln_f", height: 28},
+  {part: "ln_f", label: "final norm", output: "trunk.ln_f", height: 28},
   {part: "output", label: "output layer", output: "output", height: 28}];
 const PARTS = ROWS.map(row => row.part);
 ROWS.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
@@ -98,15 +98,16 @@ const name_of = part => {
   return (row.block ? `block ${row.block}: ` : "") + row.label.replace("+ ", "");
 };
 const FPT = PARTS.filter(p => /attn|mlp/.test(p));
-const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, /ln_/.test(p) ? "ln" : /attn/.test(p) ? "attn" :
-  /mlp/.test(p) ? "mlp" : p === "wpe" ? "pos" : p]));
+const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
+  (p.match(/ln|attn|mlp/) || [p])[0]]));
 const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, rate: 3e-3, batch: 4, seed: 0,
   frozen: FPT, fault: null, tab: "settings", pace: 0, look: null,
   race: [["pretrained", 1.4], ["statistics", 1.4], ["random", 0.1]]};
 const S = {...DEFAULTS};                   // what the URL holds
-let example = null, heads = Array(D.config.n_head).fill(true), shown = 0, hover = null, running = false;
-let models = [], latest = null, agreement = null, game = null, noticed = null, dirty = true;
+let models = [], latest = null, shown = 0, running = false, dirty = true;
+let example = null, hover = null, agreement = null, game = null, noticed = null;
+const heads = Array(D.config.n_head).fill(true);
 
 function lanes_of() {
   const lane = {kind: S.weights, scale: S.scale, fault: null};
@@ -120,8 +121,8 @@ function lane_name({kind, scale, fault}, several) {
   return S.tab === "race" ? KINDS[kind] + (kind === "random" ? ` ${short(scale)}` : "") :
     several ? "right" : KINDS[kind];
 }
-const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch, frozen: S.frozen,
-  pace: S.pace});
+const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch,
+  frozen: S.frozen, pace: S.pace});
 
 // ------------------------------------------------------------------------ training
 
@@ -200,7 +201,7 @@ function read_address() {
     if (k === "weights" && KINDS[text]) values.weights = text;
     if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
     if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)
-      values[k] = k === "batch" ? Math.min(64, Math.max(1, Math.round(number))) : Math.round(number);
+      values[k] = Math.round(k === "batch" ? Math.min(64, Math.max(1, number)) : number);
     if (k === "frozen") values.frozen = PARTS.filter(p => text.split(",").includes(p));
     if (k === "fault" && fault_of(text)) values.fault = text;
     if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
@@ -217,21 +218,25 @@ addEventListener("hashchange", () => {
 
 // ------------------------------------------------------------------------ the model, drawn
 
-const bits = el("div", {class: "tokens", id: "bits", role: "group", "aria-label": "The bits that go in"});
+const bits = el("div", {class: "tokens", id: "bits", role: "group", "aria-label": "bits in"});
 const answers = el("div", {class: "tokens", id: "answers"});
 const body = el("div", {id: "rows"});
 const picture = by("picture"), score = el("span", {class: "back", id: "score"});
 const way = el("span", {class: "back head"});
-by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "bits in: click to flip"), bits,
-  way));
+by("flow").prepend(el("div", {class: "row"},
+  el("span", {class: "part head"}, "bits in: click to flip"), bits, way));
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
-  return el("div", {class: `row${row.block ? " inside" : ""}`, style: `height:${row.height}px`}, row.button,
-    el("span"), row.back);
+  return el("div", {class: "row", style: `height:${row.height}px`}, row.button, el("span"),
+    row.back);
+}), ...blocks.map((_, i) => {
+  const own = ROWS.filter(row => row.block === i + 1), {top, height} = own[own.length - 1];
+  return el("span", {class: "block", "aria-hidden": "true",
+    style: `top:${own[0].top + 2}px;height:${top + height - own[0].top - 4}px`}, `block ${i + 1}`);
 }), picture);
-by("flow").append(body, el("div", {class: "row"}, el("span", {class: "part head"}, "answers out"), answers,
-  score));
+by("flow").append(body, el("div", {class: "row"},
+  el("span", {class: "part head"}, "answers out"), answers, score));
 
 function toggle(part) {
   set({frozen: S.frozen.includes(part) ? S.frozen.filter(p => p !== part) :
@@ -259,7 +264,8 @@ function show_bits() {
     const v = hidden ? "0·1"[x[i] + 1] : String(x[i]);
     b.textContent = v;
     b.className = `bit v${v === "·" ? "x" : v}`;
-    b.setAttribute("aria-label", `${task.names[Math.floor(i / d)]} is ${v === "·" ? "masked" : v}, flip`);
+    const name = task.names[Math.floor(i / d)];
+    b.setAttribute("aria-label", `${name} is ${v === "·" ? "masked" : v}, flip`);
   });
 }
 function look_at(t) {
@@ -296,8 +302,8 @@ function show_answers(task, logits, y) {
     if (t < first) return;
     const content = Array.from({length: each}, (_, j) => {
       const n = (t - first) * each + j, right = chosen[n] === y[n];
-      return `<span class="answer ${right ? "right" : "wrong"}" title="${percent(p[2 * n + 1])} for 1">` +
-        `${chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
+      return `<span class="answer ${right ? "right" : "wrong"}" ` +
+        `title="${percent(p[2 * n + 1])} for 1">${chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
     }).join("");
     if (cell.innerHTML !== content) cell.innerHTML = content;
   });
@@ -307,7 +313,8 @@ function show_answers(task, logits, y) {
 
 function show_parts(model) {
   const sizes = {};
-  for (const p of Object.values(model.parameters)) sizes[p.part] = (sizes[p.part] || 0) + p.data.length;
+  for (const {part, data} of Object.values(model.parameters))
+    sizes[part] = (sizes[part] || 0) + data.length;
   const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => !S.frozen.includes(p));
   const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
   const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" :
@@ -320,26 +327,24 @@ function show_parts(model) {
       row.key = key;
       row.button.className = `part ${frozen ? "frozen" : "trained"}`;
       row.button.setAttribute("aria-pressed", String(frozen));
-      row.button.setAttribute("aria-label", `${name_of(row.part)}, ${count(sizes[row.part])} numbers, ` +
-        `${frozen ? "frozen: thaw" : "trained: freeze"}`);
+      row.button.setAttribute("aria-label", `${name_of(row.part)}, ` +
+        `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
       row.button.title = frozen ? "frozen: click to thaw" : "trained: click to freeze";
-      row.button.replaceChildren(el("span", {}, row.label), el("small", {}, count(sizes[row.part])));
+      row.button.replaceChildren(el("span", {}, row.label),
+        el("small", {}, count(sizes[row.part])));
     }
     if (game) return show_game_cell(row);
     const state = i < lowest || lowest < 0 ? "ends" : frozen ? "through" : "learns";
     row.back.className = `back ${state}`;
     const angle = with_angles && with_angles.angles ? with_angles.angles[row.part] : undefined;
     if (state === "learns" && with_angles) {
-      const text = angle === undefined ? "" : angle === null ? "gradient is 0" : `${Math.round(angle)}°`;
-      const turn = angle === null || angle === undefined ? 0 : angle;
-      row.back.innerHTML = angle === undefined ? "" : angle === null ? `<b class="no">${text}</b>` :
-        `<svg viewBox="-2 -13 28 16" aria-hidden="true"><path d="M0 0H20" class="ray"/>` +
-        `<path d="M0 0L${20 * Math.cos(turn * Math.PI / 180)} ${-12 * Math.sin(turn * Math.PI / 180)}" ` +
-        `class="ray bad"/></svg><b class="${turn < 1 ? "ok" : "no"}">${text}</b>`;
+      row.back.innerHTML = angle === undefined ? "" : angle === null ?
+        "<b class=\"no\">gradient is 0</b>" : dial(angle);
     } else if (state === "learns") {
       const size = lane && lane.norms ? lane.norms[row.part] : 0;
       const share = size > 0 ? Math.max(0.03, Math.min(1, (Math.log10(size) + 4) / 5)) : 0;
-      row.back.innerHTML = `<i style="width:${100 * share}%"></i><b>${size ? short(size) : "–"}</b>`;
+      row.back.innerHTML = `<i style="width:${100 * share}%"></i>` +
+        `<b>${size ? short(size) : "–"}</b>`;
     } else {
       const text = state === "ends" ? "no way back" : "passes through";
       if (row.back.textContent !== text) row.back.replaceChildren(el("b", {}, text));
@@ -347,29 +352,45 @@ function show_parts(model) {
   });
 }
 
+function dial(degrees) {                   // an angle, drawn and in words
+  const [x, y] = [Math.cos, Math.sin].map(f => f(degrees * Math.PI / 180));
+  return `<svg viewBox="-14 -13 34 16" aria-hidden="true"><path d="M0 0H18" class="ray"/>` +
+    `<path d="M0 0L${12 * x} ${-12 * y}" class="ray bad"/></svg>` +
+    `<b class="${degrees < 1 ? "ok" : "no"}">${Math.round(degrees)}°</b>`;
+}
+
 function show_looking(task, cache, look) {
-  if (look === null || look >= task.tokens) {
-    by("looking").textContent = "Point at a token to see where it looks.";
-    return;
-  }
-  const T = task.tokens, texts = [];
-  blocks.forEach((h, i) => {
-    const {probabilities} = cache[`trunk.${h}.attn`];
-    heads.forEach((on, head) => {
-      if (!on) return;
-      const row = probabilities.subarray((head * T + look) * T, (head * T + look + 1) * T);
-      const key = row.indexOf(Math.max(...row));
-      texts.push(`block ${i + 1}, head ${head + 1}: ${percent(row[key])} at ${task.names[key]}`);
-    });
+  const needs = look === null ? [] : task.needs(example, look), T = task.tokens;
+  Array.from(bits.children).forEach((token, t) => {
+    token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
   });
-  by("looking").textContent = `${task.names[look]} looks most at – ${texts.slice(0, 8).join("; ")}`;
+  let text = "Point at a token, or move the focus to its bit, to see where it looks.";
+  if (look !== null && look < T) {
+    const names = needs.map(t => task.names[t]);
+    text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
+      `needs ${names[0]} … ${names[names.length - 1]}` : `needs ${names.join(" and ")}`) +
+      ". It looks most at: ";
+    text += blocks.map((h, i) => {
+      const {probabilities} = cache[`trunk.${h}.attn`];
+      return `block ${i + 1} ` + heads.map((on, head) => {
+        const row = probabilities.subarray((head * T + look) * T, (head * T + look + 1) * T);
+        const key = row.indexOf(Math.max(...row));
+        return on ? `${task.names[key]} ${percent(row[key])}` : "";
+      }).filter(t => t).join(", ");
+    }).join("; ");
+  }
+  if (by("looking").textContent !== text) by("looking").textContent = text;
+}
+
+function sizes_of({parameters}) {          // how many numbers are trained, and how many there are
+  const all = Object.values(parameters), size = ps => ps.reduce((sum, p) => sum + p.data.length, 0);
+  return [size(all.filter(p => p.trainable)), size(all)];
 }
 
 function show_numbers(model) {
-  const all = Object.values(model.parameters), size = ps => ps.reduce((sum, p) => sum + p.data.length, 0);
-  const total = size(all), trained = size(all.filter(p => p.trainable));
-  by("sentence").innerHTML = `<b class="t">${count(trained)}</b> of ${count(total)} numbers are being ` +
-    `trained; ${trained < total ? "the rest are <b class=\"f\">frozen</b>" : "nothing is frozen"}. ` +
+  const [trained, total] = sizes_of(model);
+  by("sentence").innerHTML = `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
+    `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
     (latest ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
   by("train").textContent = running ? "Pause" : "Train";
   by("train").setAttribute("aria-pressed", String(running));

@@ -1,7 +1,8 @@
 // The tasks of the playground in plain JavaScript, after minifpt/tasks/bits.py.
 //
 // An example is a list of bits and, for bit memory, what is asked for.  `inputs` are the numbers
-// that the model gets, tokens x input_dim; `answers` are the classes that it should choose.
+// that the model gets, tokens x input_dim; `answers` are the classes that it should choose; `needs`
+// are the tokens that the answer at token t depends on.
 "use strict";
 
 const TASKS = {
@@ -12,6 +13,7 @@ const TASKS = {
     draw: rng => ({bits: Array.from({length: 10}, rng.bit)}),
     inputs: ({bits}) => bits,
     answers: ({bits}) => bits.slice(5).map((b, i) => b ^ bits[i]),
+    needs: (example, t) => t < 5 ? [] : [t - 5, t],
   },
   // Ten bits come in; at each token: have there been more ones than zeros so far?
   "majority": {
@@ -23,9 +25,10 @@ const TASKS = {
       let sum = 0;
       return bits.map(b => (sum += 2 * b - 1) > 0 ? 1 : 0);
     },
+    needs: (example, t) => Array.from({length: t + 1}, (_, i) => i),
   },
-  // Two strings of eight bits come in, two bits a token, then one of them again, half masked; it goes
-  // out whole.  A bit is -1 or 1, a masked one 0.
+  // Two strings of eight bits come in, two bits a token, then one of them again, half masked; it
+  // goes out whole.  A bit is -1 or 1, a masked one 0.
   "bit-memory": {
     title: "bit memory", tokens: 12, input_dim: 2, output_dim: 4, output_tokens: 4, chance: 0.75,
     names: ["1.1", "1.2", "1.3", "1.4", "2.1", "2.2", "2.3", "2.4", "?.1", "?.2", "?.3", "?.4"],
@@ -34,6 +37,7 @@ const TASKS = {
     inputs: ({bits, which, visible}) => [...bits.map(b => 2 * b - 1),
       ...visible.map((v, i) => v * (2 * bits[8 * which + i] - 1))],
     answers: ({bits, which}) => bits.slice(8 * which, 8 * which + 8),
+    needs: ({which}, t) => t < 8 ? [] : [4 * which + t - 8, t],
   },
 };
 

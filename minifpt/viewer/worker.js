@@ -3,11 +3,11 @@
 "use strict";
 const SLICE = 12;                          // milliseconds of training between two looks at messages
 const FRAME = 33;                          // milliseconds between two reports
-const WINDOW = 50;                         // steps whose mean is the loss and accuracy that is shown
+const WINDOW = 50;                         // steps that the loss and accuracy are means of
 const POINTS = 300;                        // of a curve; beyond it every second one is dropped
 const R = ENGINES.right;
-let config, trunk, task, settings, lanes = [], draws, step = 0, target = 0, reported = 0, timer = null;
-let multiply_adds = 0, stride = 1, started = 0, begun = 0, answered = 0;
+let config, trunk, task, settings, draws, lanes = [], step = 0, target = 0, reported = 0;
+let timer = null, multiply_adds = 0, stride = 1, started = 0, begun = 0, answered = 0;
 const again = new MessageChannel();        // a message to ourselves comes sooner than a timeout
 again.port1.onmessage = () => { timer = null; train(); };
 
@@ -112,7 +112,7 @@ function report() {
     speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
     lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, norms: lane.norms,
       angles: lane.angles, curve: lane.curve,
-      parameters: [...lane.moved].map(name => [name, lane.model.parameters[name].data.slice()])}))});
+      parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
 }
 
 const trained = model => Object.keys(model.parameters).filter(n => model.parameters[n].trainable);
@@ -137,8 +137,8 @@ function angles(right, wrong) {            // in degrees; null where the wrong g
   return result;
 }
 
-// Gradients of one lane against finite differences in float64, on four examples: of each part that is
-// named, the entries with the largest gradients and one drawn at random.  `parameters` are the
+// Gradients of one lane against finite differences in float64, on four examples: of each part that
+// is named, the entries with the largest gradients and one drawn at random.  `parameters` are the
 // lane's, from the page; the check runs in a worker of its own.
 function check({id, settings: {task: name, seed}, lane, parameters, parts, entries}) {
   const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], rng = R.generator(seed, "check");
@@ -149,7 +149,8 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts, entri
   const rows = [];
   for (const [n, p] of Object.entries(model.parameters)) {
     if (!parts.includes(p.part)) continue;
-    const order = Array.from(p.grad.keys()).sort((i, j) => Math.abs(p.grad[j]) - Math.abs(p.grad[i]));
+    const size_of = i => Math.abs(p.grad[i]);
+    const order = Array.from(p.grad.keys()).sort((i, j) => size_of(j) - size_of(i));
     const chosen = [...order.slice(0, entries), Math.floor(rng.uniform() * p.grad.length)];
     const scale = Math.sqrt(R.dot(p.grad, p.grad) / p.grad.length);
     for (const index of new Set(chosen)) {
@@ -166,7 +167,7 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts, entri
 // gradients, and of single entries, these relative to the entry or to the root mean square of its
 // gradient, whichever is larger.
 function agree({id, reference: r}) {
-  const own = R.TASKS["bit-xor"], model = R.make_model(config, own, {...trunk, kind: "pretrained"}, 0);
+  const model = R.make_model(config, R.TASKS["bit-xor"], {...trunk, kind: "pretrained"}, 0);
   for (const [n, values] of Object.entries(r.outer)) model.parameters[n].data.set(values);
   const x = Float32Array.from(r.x);
   x.shape = [x.length / 10, 10, 1];
