@@ -173,7 +173,6 @@ def test_twenty_steps_of_training_equal_numpys(page, freeze, dtype, tolerance):
           ([name, p]) => [name, plain(p.data)]))];
     }""", [start, [[as_json(x), y.ravel().tolist()] for x, y in batches], frozen, dtype])
     assert their_losses == pytest.approx(losses, rel=tolerance)
-    assert losses[-1] < losses[0]
     for name, p in model.named_parameters():
         assert close(theirs[name], p.data, tolerance), name
 
@@ -307,7 +306,7 @@ def test_three_trunks_race_from_one_seed(page):
 # ------------------------------------------------------------------------ faults
 
 def test_finite_differences_agree_with_every_gradient(page):
-    rows = page.evaluate("playground.train(20).then(() => check_parts(0, PARTS, 2))")
+    rows = page.evaluate("playground.train(20).then(() => check_parts(0, PARTS))")
     assert {row["part"] for row in rows} == {
         "input", "wpe", "ln_f", "output", *(f"h.{i}.{part}" for i in (0, 1)
                                             for part in ("ln_1", "attn", "ln_2", "mlp"))}
@@ -319,7 +318,7 @@ def test_a_gradient_check_notices_each_fault_of_a_backward_pass(page):
     assert len(faults) >= 8
     for fault, hides in faults:
         worst = page.evaluate("""fault => playground.set({faults: [fault]})
-            .then(() => check_parts(1, PARTS, 2))
+            .then(() => check_parts(1, PARTS))
             .then(rows => Math.max(...rows.map(r => r.error)))""", fault)
         assert (worst < 1e-4) == hides, (fault, worst)
 

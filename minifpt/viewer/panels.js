@@ -97,15 +97,15 @@ const EXPLAIN = {
 // ------------------------------------------------------------------------ gradient checks
 
 const TOLERANCE = 1e-4;
-function check_parts(lane, parts, entries) {
+function check_parts(lane, parts) {
   const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
   const {kind, scale, fault} = models[lane];
-  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters, parts,
-    entries}, "checked").then(m => m.rows);
+  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters, parts},
+    "checked").then(m => m.rows);
 }
 async function verify() {
   const fault = S.fault;
-  const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)), 2);
+  const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)));
   if (fault !== S.fault) return;
   const worst = rows.reduce((a, b) => b.error > a.error ? b : a, {error: 0});
   const wrong = rows.filter(r => r.error > TOLERANCE).length;
@@ -121,8 +121,8 @@ function show_verdict() {
   if (noticed && noticed.fault === S.fault) {
     const {worst, wrong, checked} = noticed;
     text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
-      `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by finite ` +
-      `differences ${short(worst.difference)}.` :
+      `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by ` +
+      `finite differences ${short(worst.difference)}.` :
       `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
       (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
         " What is wrong reaches nothing that is trained here.");
@@ -157,9 +157,11 @@ async function use_check(part) {
   if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
   const mine = game;
   mine.left -= 1;
-  const rows = await check_parts(0, [part], 1);
+  const rows = await check_parts(0, [part]);
   mine.parts[part] = rows.every(r => r.error < TOLERANCE);
-  mine.rows.unshift(...rows);
+  const worst = {};                        // of each array
+  for (const r of rows) if (!worst[r.name] || r.error > worst[r.name].error) worst[r.name] = r;
+  mine.rows.unshift(...Object.values(worst));
   mine.said = `${name_of(part)}: ${mine.parts[part] ? "right" : "wrong"}. ` +
     `${mine.left} check${mine.left === 1 ? "" : "s"} left.`;
   if (game !== mine) return;
@@ -243,8 +245,8 @@ window.playground = {
     const {n_layer, n_head, n_embd} = D.config;
     const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
       random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`}[kind];
-    return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained, total,
-      learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
+    return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
+      total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
   },
   // Run n steps; the promise gives the state after them.
   train: n => run(n).then(() => window.playground.state()),
@@ -281,6 +283,7 @@ ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
   const good = difference < 1e-4;
   by("agreement").className = `badge ${good ? "good" : "bad"}`;
   by("agreement").textContent = good ?
-    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` : `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
+    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` :
+    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
 });
 requestAnimationFrame(frame);

@@ -6,7 +6,8 @@ const by = id => document.getElementById(id);
 const count = n => n.toLocaleString("en");
 const percent = v => `${Math.round(100 * v)} %`;
 const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
-  Number(v.toPrecision(3)).toString() : v.toExponential(1).replace("e-", "e−").replace("e+", "e");
+  Number(v.toPrecision(3)).toString().replace("-", "−") :
+  v.toExponential(1).replace(/-/g, "−").replace("e+", "e");
 
 function el(tag, attributes = {}, ...children) {
   const e = document.createElement(tag);
@@ -197,8 +198,8 @@ function read_address() {
   const values = {...DEFAULTS};
   for (const [k, text] of new URLSearchParams(location.hash.slice(1))) {
     const number = Number(text);
-    if (k === "task" && TASKS[text]) values.task = text;
-    if (k === "weights" && KINDS[text]) values.weights = text;
+    if (k === "task" && Object.hasOwn(TASKS, text)) values.task = text;
+    if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
     if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
     if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)
       values[k] = Math.round(k === "batch" ? Math.min(64, Math.max(1, number)) : number);
@@ -207,7 +208,7 @@ function read_address() {
     if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
     if (k === "look" && number >= 0 && number < 12) values.look = number;
     if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => KINDS[kind] && Number(s) > 0).map(([kind, s]) => [kind, Number(s)]);
+      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0).map(([kind, s]) => [kind, Number(s)]);
   }
   if (!values.race.length) values.race = DEFAULTS.race;
   return values;
@@ -354,7 +355,7 @@ function show_parts(model) {
 
 function dial(degrees) {                   // an angle, drawn and in words
   const [x, y] = [Math.cos, Math.sin].map(f => f(degrees * Math.PI / 180));
-  return `<svg viewBox="-14 -13 34 16" aria-hidden="true"><path d="M0 0H18" class="ray"/>` +
+  return `<svg viewBox="-13 -13 32 16" aria-hidden="true"><path d="M0 0H18" class="ray"/>` +
     `<path d="M0 0L${12 * x} ${-12 * y}" class="ray bad"/></svg>` +
     `<b class="${degrees < 1 ? "ok" : "no"}">${Math.round(degrees)}°</b>`;
 }

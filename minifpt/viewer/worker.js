@@ -137,10 +137,10 @@ function angles(right, wrong) {            // in degrees; null where the wrong g
   return result;
 }
 
-// Gradients of one lane against finite differences in float64, on four examples: of each part that
-// is named, the entries with the largest gradients and one drawn at random.  `parameters` are the
-// lane's, from the page; the check runs in a worker of its own.
-function check({id, settings: {task: name, seed}, lane, parameters, parts, entries}) {
+// Gradients of one lane against finite differences in float64, on four examples: the largest one in
+// each third of an array's columns, as queries, keys and values are, for each part that is named.
+// `parameters` are the lane's, from the page; the check runs in a worker of its own.
+function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
   const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], rng = R.generator(seed, "check");
   const model = R.make_model(config, own, {...trunk, ...lane}, seed, Float64Array);
   for (const [n, data] of parameters) model.parameters[n].data.set(data);
@@ -149,11 +149,13 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts, entri
   const rows = [];
   for (const [n, p] of Object.entries(model.parameters)) {
     if (!parts.includes(p.part)) continue;
-    const size_of = i => Math.abs(p.grad[i]);
-    const order = Array.from(p.grad.keys()).sort((i, j) => size_of(j) - size_of(i));
-    const chosen = [...order.slice(0, entries), Math.floor(rng.uniform() * p.grad.length)];
+    const chosen = [], columns = R.last(p.grad);
+    p.grad.forEach((v, i) => {
+      const third = Math.floor(3 * (i % columns) / columns);
+      if (!(Math.abs(p.grad[chosen[third]]) >= Math.abs(v))) chosen[third] = i;
+    });
     const scale = Math.sqrt(R.dot(p.grad, p.grad) / p.grad.length);
-    for (const index of new Set(chosen)) {
+    for (const index of Object.values(chosen)) {
       const gradient = p.grad[index], difference = E.numerical_gradient(model, batch, n, index);
       const size = Math.max(Math.abs(gradient), Math.abs(difference), scale, 1e-7);
       rows.push({name: n, part: p.part, index, gradient, difference,
