@@ -128,7 +128,7 @@ function draw_curves(canvas, lanes, chance) {
   g.font = `11.5px ${paint("--sans")}`;
   for (const {title, top, bottom, value, marks} of panels) {
     const y = v => Number.isFinite(v) ?
-      bottom - (bottom - top) * Math.max(-0.05, Math.min(1.1, v)) : top;
+      bottom - (bottom - top) * Math.max(0, Math.min(1.05, v)) : top;
     g.strokeStyle = paint("--line");
     g.fillStyle = paint("--soft");
     g.lineWidth = 1;

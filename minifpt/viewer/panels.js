@@ -24,7 +24,7 @@ const PANELS = {
         onchange: () => set({weights: kind})}), ` ${text}`))),
     S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
     el("p", {class: "note"}, {
-      pretrained: `${D.model}: learned before, on something else, and kept as it was.`,
+      pretrained: `${D.model}${D.source ? `, which has learned ${D.source},` : ""} kept as it was.`,
       statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
       random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
         "0.55. Where does it stop working?"}[S.weights])],
@@ -169,10 +169,11 @@ async function use_check(part) {
   draw();
 }
 function evidence({name, index, gradient, difference, error}) {
-  const good = error < TOLERANCE, ratio = short(Number((gradient / difference).toPrecision(3)));
+  const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
   return el("div", {class: good ? "ok" : "no"}, el("code", {},
     `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, finite difference ` +
-    `${short(difference)} ${good ? "✓" : `✗ (${ratio} times)`}`);
+    `${short(difference)} ${good ? "✓" : "✗"}` +
+    (!good && Math.abs(Math.log10(Math.abs(ratio))) < 2 ? ` ${short(ratio)} times it` : ""));
 }
 function guess(id) {
   const fault = fault_of(game.fault);
@@ -195,9 +196,9 @@ const TRIES = [
   ["What does attention do here?", "Train, then point at b5. Its answer needs a5, and only " +
     "attention carries numbers from one token to another. Block 2 learns to look there, although " +
     "attention's own numbers are frozen: what moves is what it is given.", {look: 9}],
-  ["What is frozen?", "Hatched parts keep their numbers. The gradient passes through them to the " +
-    "trained parts further up. Freeze all but the output layer: nothing runs back, and nothing " +
-    "is learned.", {frozen: PARTS.filter(p => p !== "output")}],
+  ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way back: " +
+    "from the answers up it carries how each number should change. Freeze all but the output " +
+    "layer: nothing runs back, and nothing is learned.", {frozen: PARTS.filter(p => p !== "output")}],
   ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
     "too long and the curve jumps about; at 0.00003 it hardly moves.", {rate: 0.3}],
   ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import __version__, tasks
-from ..files import write_beside
+from ..files import weights, write_beside
 from ..fpt import FPT
 from ..gpt2 import GPT2
+from ..lab.pretrain import SOURCES
 from ..lab.trunks import TrunkSpec
 
 MODEL = "minigpt-tiny"
@@ -41,7 +42,7 @@ def playground(model=MODEL, task="bit-xor"):
     data = {"version": __version__, "task": task, "model": spec.text,
             "config": {"n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd,
                        "causal": c.causal},
-            "statistics": statistics,
+            "statistics": statistics, "source": source_of(spec),
             "trunk": [[name, list(p.data.shape)] for name, p in trunk.named_parameters()],
             "weights": encode([p.data for p in trunk.parameters()], np.float16),
             "reference": reference(trunk)}
@@ -56,6 +57,13 @@ def save(path, model=MODEL, task="bit-xor"):
     text = playground(model, task).encode()
     write_beside(path, lambda f: f.write(text))
     return len(text)
+
+
+def source_of(spec):
+    """What the weights have learned, where their file says so."""
+    if spec.kind != "weights":
+        return None
+    return SOURCES.get(weights.load(weights.find(spec.name))[0].get("source"))
 
 
 def check(name, trunk):
