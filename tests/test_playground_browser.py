@@ -284,6 +284,22 @@ def test_a_bit_that_is_clicked_changes_the_picture_before_the_next_frame(page):
     assert after in first.get_attribute("aria-label")
 
 
+def test_after_training_b4_looks_at_a4_only_while_a4_is_one(page):
+    """What the page tells its readers to try."""
+    looks = page.evaluate("""async () => {
+        await playground.train(600);
+        const {model} = models[0], task = TASKS["bit-xor"];
+        return [0, 1].map(a4 => {
+            const rng = E.generator(1), all = Array.from({length: 32}, () => task.draw(rng));
+            for (const {bits} of all) bits[3] = a4;
+            const {x} = E.batch_of(task, all), [, cache] = E.forward(model, x);
+            const p = cache["trunk.h.0.attn"].probabilities;
+            return all.reduce((sum, _, b) => sum + p[(b * 2 * 10 + 8) * 10 + 3] / 32, 0);
+        });
+    }""")
+    assert looks[0] < 0.1 and looks[1] > 0.5
+
+
 def test_the_weights_and_the_rate_can_be_chosen(page):
     s = page.evaluate("playground.set({weights: 'random', scale: 0.5, learning_rate: 0.01})")
     assert s["model"] == "random:2x2x32@0.5" and s["learning_rate"] == 0.01

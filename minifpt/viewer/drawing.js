@@ -21,30 +21,45 @@ function draw_on(canvas, width, height) {
   return g;
 }
 
-function mix(from, to, share) {
-  return `rgb(${from.map((v, i) => Math.round(v + (to[i] - v) * share)).join(",")})`;
+// 511 colours from blue below 0 to orange above, red, green and blue one after the other.
+let table = null;
+function color_table() {
+  const dark = DARK.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
+  const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
+  return Array.from({length: 511}, (_, i) => {
+    const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
+    return zero.map((v, c) => v + (end[c] - v) * share);
+  });
 }
-function color_of(value, limit) {          // blue below 0, orange above
-  const t = Math.max(-1, Math.min(1, value / limit)), share = Math.pow(Math.abs(t), 0.7);
-  const zero = DARK.matches ? [34, 43, 49] : [250, 250, 248];
-  return mix(zero, t < 0 ? (DARK.matches ? [96, 165, 245] : [28, 88, 160]) :
-    (DARK.matches ? [245, 150, 60] : [196, 84, 0]), share);
-}
+DARK.addEventListener("change", () => { table = null; });
 
-// Numbers of one token as a strip of cells.
-function strip(g, values, x, y, width, height) {
-  let size = 0;
-  for (const v of values) size += v * v;
-  const limit = 2 * Math.sqrt(size / values.length) || 1;
-  const lines = values.length > width / 2 ? Math.ceil(values.length / (width / 3)) : 1;
-  const columns = Math.ceil(values.length / lines), w = width / columns, h = height / lines;
-  for (let i = 0; i < values.length; i++) {
-    g.fillStyle = color_of(values[i], limit);
-    g.fillRect(x + (i % columns) * w, y + Math.floor(i / columns) * h, w + 0.4, h + 0.4);
-  }
+// The numbers of each token as a strip of cells: values (tokens, C), each strip at its left end.
+const small = document.createElement("canvas");            // a pixel for each number
+function strips(g, values, C, lefts, y, width, height) {
+  table = table || color_table();
+  const lines = C > width / 2 ? Math.ceil(C / (width / 3)) : 1, columns = Math.ceil(C / lines);
+  [small.width, small.height] = [columns, lines * lefts.length];
+  const ink = small.getContext("2d", {willReadFrequently: true});
+  const pixels = ink.createImageData(small.width, small.height);
+  lefts.forEach((_, t) => {
+    let square = 0;
+    for (let i = t * C; i < (t + 1) * C; i++) square += values[i] * values[i];
+    const limit = 2 * Math.sqrt(square / C) || 1;
+    for (let i = 0; i < C; i++) {
+      const level = Math.round(255 * Math.max(-1, Math.min(1, values[t * C + i] / limit)));
+      const at = 4 * (t * lines * columns + i);
+      pixels.data.set(table[255 + (level || 0)], at);
+      pixels.data[at + 3] = 255;
+    }
+  });
+  ink.putImageData(pixels, 0, 0);
+  g.imageSmoothingEnabled = false;
   g.strokeStyle = paint("--edge");
   g.lineWidth = 1;
-  g.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
+  lefts.forEach((x, t) => {
+    g.drawImage(small, 0, t * lines, columns, lines, x, y, width, height);
+    g.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
+  });
 }
 
 // The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
@@ -67,11 +82,9 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     if (row.kind === "attention") {
       attention_lines(g, cache[row.cache], {y, h, middle, look, heads, tokens, soft});
     } else if (row.output) {
-      const values = cache.outputs[row.output], C = values.length / values.shape[1];
-      const first = tokens - values.shape[1];
-      for (let t = first; t < tokens; t++)
-        strip(g, values.subarray((t - first) * C, (t - first + 1) * C), middle(t) - w / 2, y + 4, w,
-          h - 8);
+      const values = cache.outputs[row.output], read_here = values.shape[1];
+      const lefts = Array.from({length: read_here}, (_, i) => middle(tokens - read_here + i) - w / 2);
+      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
     }
   }
 }
@@ -113,8 +126,8 @@ function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}
 }
 
 // Accuracy above, loss below, against steps; `lanes` are {curve}, lists of [step, loss, accuracy].
-function draw_curves(canvas, lanes, chance) {
-  const width = canvas.parentElement.clientWidth, height = 196, left = 46, right = width - 8;
+function draw_curves(canvas, lanes, chance, width) {
+  const height = 196, left = 46, right = width - 8;
   const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
   const steps = Math.max(50, ...lanes.map(({curve}) => end(curve)[0]));
   const losses = lanes.flatMap(({curve}) => curve.map(p => p[1])).filter(Number.isFinite);

@@ -30,9 +30,11 @@ const PANELS = {
         "0.55. Where does it stop working?"}[S.weights])],
   race: () => [
     el("p", {class: "note"}, "Three trunks, one seed, the same batches: only the trunks differ."),
-    ...S.race.map(([kind, scale], n) => el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
-      el("select", {"aria-label": `trunk ${n + 1}`, onchange: e => racer(n, e.target.value, scale)},
-        Object.entries(KINDS).map(([k, text]) =>
+    ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
+      el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
+      el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`,
+        onchange: e => racer(n, e.target.value, scale)},
+        Object.entries({...KINDS, none: "none"}).map(([k, text]) =>
           el("option", {value: k, selected: k === kind}, text))),
       kind === "random" ? scale_slider(`scale-${n}`, scale, v => racer(n, kind, v, true)) : null)),
     el("button", {class: "main", onclick: () => { restart(); run(Infinity); }}, "Start the race")],
@@ -64,12 +66,19 @@ const PANELS = {
 };
 
 function racer(n, kind, scale, replace = false) {
-  set({race: S.race.map((r, i) => i === n ? [kind, scale] : r)}, replace);
+  const race = S.race.filter((r, i) => i !== n);
+  if (kind !== "none") race.splice(n, 0, [kind, scale]);
+  if (race.length) set({race}, replace);
   if (!replace) show_panel();
 }
 function show_panel() {
-  if (S.tab === "game" && !game) new_game();
-  else by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
+  const key_of = e => e.id || e.textContent, inside = by("panel").contains(document.activeElement);
+  const key = inside && key_of(document.activeElement);
+  if (S.tab === "game" && !game) return new_game();
+  by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
+  const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(
+    e => key_of(e) === key);
+  if (again) again.focus();                // the focus stays where it was
   if (S.tab === "break" && S.fault) verify();
 }
 function show_controls() {
@@ -87,7 +96,7 @@ function show_controls() {
 }
 const EXPLAIN = {
   "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
-    "differ: to answer at b3 it has to look at a3.",
+    "differ: the answer at b3 needs a3, which only attention can bring there.",
   majority: "Ten bits go in. At each of them the model says whether there have been more ones " +
     "than zeros so far.",
   "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). " +
@@ -167,6 +176,10 @@ async function use_check(part) {
   if (game !== mine) return;
   show_panel();
   draw();
+  if (document.activeElement === document.body) {          // its button is gone
+    const next = document.querySelector("[data-check]:enabled");
+    if (next) next.focus();
+  }
 }
 function evidence({name, index, gradient, difference, error}) {
   const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
@@ -193,14 +206,15 @@ function guess(id) {
 // ------------------------------------------------------------------------ things to try
 
 const TRIES = [
-  ["What does attention do here?", "Train, then point at b5. Its answer needs a5, and only " +
-    "attention carries numbers from one token to another. Block 2 learns to look there, although " +
-    "attention's own numbers are frozen: what moves is what it is given.", {look: 9}],
+  ["What does attention do here?", "Train, then point at b4 and flip a4. The answer at b4 needs " +
+    "a4, and only attention carries numbers from token to token. Block 1 comes to look at a4 when " +
+    "it is 1 and elsewhere when it is 0, although attention's own numbers are frozen: what it is " +
+    "given has changed.", {task: "bit-xor", look: 8}],
   ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way back: " +
     "from the answers up it carries how each number should change. Freeze all but the output " +
-    "layer: nothing runs back, and nothing is learned.", {frozen: PARTS.filter(p => p !== "output")}],
+    "layer: nothing runs back, and almost nothing is learned.", {frozen: PARTS.filter(p => p !== "output")}],
   ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
-    "too long and the curve jumps about; at 0.00003 it hardly moves.", {rate: 0.3}],
+    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.", {rate: 0.3}],
   ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
     "and spread, and against random numbers that are too small.", {tab: "race"}],
   ["A wrong backward pass that learns", "The position vectors get the gradient of one example in " +
@@ -234,8 +248,14 @@ by("heads").append("heads ", ...heads.map((_, n) => el("button", {"aria-pressed"
     e.target.setAttribute("aria-pressed", String(heads[n]));
     draw();
   }}, String(n + 1))));
-addEventListener("resize", () => { dirty = true; });
+addEventListener("resize", () => {
+  layout = null;
+  dirty = true;
+});
 DARK.addEventListener("change", () => { dirty = true; });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && running) run(0);  // nobody watches
+});
 
 // ------------------------------------------------------------------------ for tests and readers
 

@@ -106,7 +106,7 @@ const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, rate: 3e-3, b
   frozen: FPT, fault: null, tab: "settings", pace: 0, look: null,
   race: [["pretrained", 1.4], ["statistics", 1.4], ["random", 0.1]]};
 const S = {...DEFAULTS};                   // what the URL holds
-let models = [], latest = null, shown = 0, running = false, dirty = true;
+let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
 let example = null, hover = null, agreement = null, game = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
@@ -285,10 +285,12 @@ function draw() {
   const look = hover !== null ? hover : S.look;
   const [logits, cache] = engine(fault).forward(model, batch.x);
   show_bits();
-  const width = bits.clientWidth;
-  picture.style.left = `${bits.offsetLeft}px`;
-  draw_flow(picture, ROWS, cache, {tokens: task.tokens, width, height: HEIGHT, look, heads,
-    read: task.output_tokens});
+  if (!layout) {                           // measured once: to ask the browser takes milliseconds
+    layout = {width: bits.clientWidth, chart: by("chart").clientWidth};
+    picture.style.left = `${bits.offsetLeft}px`;
+  }
+  draw_flow(picture, ROWS, cache, {tokens: task.tokens, width: layout.width, height: HEIGHT, look,
+    heads, read: task.output_tokens});
   show_answers(task, logits, batch.y);
   show_parts(model);
   show_looking(task, cache, look);
@@ -401,7 +403,7 @@ function show_numbers(model) {
   by("accuracy").textContent = percent(lane.accuracy);
   by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
-  draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance);
+  draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))
