@@ -334,7 +334,8 @@ function show_parts(model) {
         `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
       row.button.title = frozen ? "frozen: click to thaw" : "trained: click to freeze";
       row.button.replaceChildren(el("span", {}, row.label),
-        el("small", {}, count(sizes[row.part])));
+        el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) :
+          `${Math.round(sizes[row.part] / 1000)}k`));
     }
     if (game) return show_game_cell(row);
     const state = i < lowest || lowest < 0 ? "ends" : frozen ? "through" : "learns";
