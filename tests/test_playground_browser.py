@@ -450,3 +450,24 @@ def test_a_trunk_of_another_shape_runs_too(browser, tmp_path):
     s = page.evaluate("playground.train(5)")
     assert s["agreement"] < 3e-5 and s["step"] == 5 and s["task"] == "majority"
     page.close()
+
+
+def test_a_token_that_is_clicked_keeps_its_lines(page):
+    box = page.locator("#picture").bounding_box()
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)      # in the column of b3
+    page.mouse.move(5, 5)
+    wait(page, "by('looking').innerText.startsWith('b3 needs a3 and b3')")
+    wait(page, "location.hash.includes('look=7')")
+    assert page.locator(".needed").count() == 2
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)
+    page.mouse.move(5, 5)
+    wait(page, "by('looking').innerText.startsWith('Point at')")
+
+
+def test_another_seed_hides_another_fault(page):
+    page.get_by_role("button", name="Find the fault").click()
+    page.get_by_role("button", name="check the gradient of output layer").click()
+    wait(page, "document.getElementById('left').innerText.includes('5 checks left')")
+    page.click("#seed")
+    wait(page, "document.getElementById('left').innerText.includes('Six checks left')")
+    assert page.locator(".back.game button:enabled").count() == 12

@@ -53,6 +53,11 @@ D.trunk.reduce((at, [name, shape]) => {
   return end;
 }, 0);
 
+function fail(message) {
+  by("agreement").className = "badge bad";
+  by("agreement").textContent = `The engine stopped: ${message}`;
+}
+addEventListener("error", e => fail(e.message));
 const trainer = new Worker(WORKER), checker = new Worker(WORKER);
 const waiting = [];                        // {done(message) -> whether it is answered, resolve}
 for (const worker of [trainer, checker]) {
@@ -61,7 +66,7 @@ for (const worker of [trainer, checker]) {
     if (data.kind === "state") receive(data);
     for (const w of waiting.splice(0)) w.done(data) ? w.resolve(data) : waiting.push(w);
   };
-  worker.onerror = e => { by("agreement").textContent = `the engine stopped: ${e.message}`; };
+  worker.onerror = e => fail(e.message);
 }
 let sent = 0, told = 0, reset_at = 0;
 function tell(message, done) {             // to the trainer; resolves when it has answered
@@ -164,19 +169,19 @@ function receive(message) {
   dirty = true;
 }
 
-const RESTARTS = ["task", "weights", "scale", "seed", "fault", "tab", "race"];
+const RESTARTS = ["task", "weights", "scale", "seed", "fault", "race"];
 function set(values, replace = false) {
   const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
   Object.assign(S, values);
   if (!changed.length) return Promise.resolve();
-  if (values.tab && S.tab !== "game") game = null;
   write_address(replace);
-  const again = changed.some(k => RESTARTS.includes(k) && k !== "tab") ||
-    before !== JSON.stringify(lanes_of());
+  const again = changed.some(k => RESTARTS.includes(k)) || before !== JSON.stringify(lanes_of());
+  if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
   show_controls();
-  if (changed.some(k => ["tab", "fault", "race", "weights"].includes(k))) show_panel();
+  if (changed.some(k => ["tab", "fault", "race", "weights"].includes(k)) ||
+    (S.tab === "game" && !game)) show_panel();
   dirty = true;
   return done;
 }
@@ -189,10 +194,11 @@ function address() {
       k === "frozen" ? S.frozen.join(",") || "none" : S[k])}`);
   return q.length ? `#${q.join("&")}` : "#";
 }
+let later = null;
 function write_address(replace) {
-  if (address() === (location.hash || "#")) return;
-  if (replace) location.replace(address());
-  else location.hash = address();
+  clearTimeout(later);
+  if (replace) later = setTimeout(() => location.replace(address()), 250);  // a slider moves often
+  else if (address() !== (location.hash || "#")) location.hash = address();
 }
 function read_address() {
   const values = {...DEFAULTS};
@@ -273,9 +279,12 @@ function look_at(t) {
   hover = t;
   dirty = true;
 }
-picture.addEventListener("mousemove", e => look_at(Math.floor(
-  e.offsetX / picture.clientWidth * TASKS[S.task].tokens)));
+const token_at = e => Math.floor(e.offsetX / picture.clientWidth * TASKS[S.task].tokens);
+picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
+picture.addEventListener("click", e => {   // it stays; again, or another one, lets it go
+  set({look: S.look === null || S.look !== token_at(e) ? token_at(e) : null}, true);
+});
 
 function draw() {
   dirty = false;
@@ -368,7 +377,7 @@ function show_looking(task, cache, look) {
   Array.from(bits.children).forEach((token, t) => {
     token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
   });
-  let text = "Point at a token, or move the focus to its bit, to see where it looks.";
+  let text = "Point at a token, or click it, to see where it looks.";
   if (look !== null && look < T) {
     const names = needs.map(t => task.names[t]);
     text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
