@@ -305,8 +305,17 @@ def test_the_weights_and_the_rate_can_be_chosen(page):
     assert s["model"] == "random:2x2x32@0.5" and s["learning_rate"] == 0.01
     s = page.evaluate("playground.set({weights: 'statistics'})")
     assert s["model"] == "statistics:minigpt-tiny"
-    with pytest.raises(Exception, match="no setting wieghts"):
-        page.evaluate("playground.set({wieghts: 'random'})")
+
+
+@pytest.mark.parametrize("values, message", [
+    ("wieghts: 'random'", "no setting 'wieghts', expected one of task, weights"),
+    ("task: 'xor'", "no task 'xor'"), ("frozen: ['attention']", "no part 'attention'"),
+    ("faults: ['none']", "no fault 'none'"), ("learning_rate: -1", "rate is -1, expected > 0")])
+def test_a_setting_that_does_not_exist_is_refused(page, values, message):
+    before = state(page)
+    with pytest.raises(Exception, match=message):
+        page.evaluate(f"playground.set({{{values}}})")
+    assert state(page) == before
 
 
 def test_three_trunks_race_from_one_seed(page):
@@ -416,14 +425,14 @@ def test_an_address_that_makes_no_sense_is_harmless(file, browser, address):
 
 
 def test_everything_can_be_done_with_the_keys(page):
-    seen = []
+    stops = []
     for _ in range(60):
         page.keyboard.press("Tab")
-        seen.append(page.evaluate("document.activeElement.id || document.activeElement.innerText "
+        stops.append(page.evaluate("document.activeElement.id || document.activeElement.innerText "
                                   "|| document.activeElement.getAttribute('aria-label')"))
-        if seen[-1] == "one":
+        if stops[-1] == "one":
             page.keyboard.press("Enter")
-    assert {"task", "train", "one", "reset", "seed", "slow", "rate", "batch"} <= set(seen)
+    assert {"task", "train", "one", "reset", "seed", "slow", "rate", "batch"} <= set(stops)
     wait(page, "playground.state().step === 1")
     page.focus("#bits button:nth-child(1)")
     before = page.evaluate("document.activeElement.innerText")

@@ -1,4 +1,4 @@
-// What is drawn on canvases: the flow of numbers through the model, and the curves.
+// The canvases: the flow of numbers through the model, and the curves.
 
 const DARK = window.matchMedia("(prefers-color-scheme: dark)");
 const STYLE = getComputedStyle(document.documentElement), colors = {};

@@ -217,8 +217,8 @@ const TRIES = [
     "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.", {rate: 0.3}],
   ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
     "and spread, and against random numbers that are too small.", {tab: "race"}],
-  ["A wrong backward pass that learns", "The position vectors get the gradient of one example in " +
-    "place of the sum over all. The curve looks healthy. Only a gradient check notices.",
+  ["A wrong backward pass that learns", "The position vectors get the gradient of one example " +
+    "instead of the sum over all. The curve looks healthy. Only a gradient check notices.",
     {tab: "break", fault: "positions"}],
   ["A right gradient of a wrong model", "Without the causal mask every token sees what comes " +
     "after it. Every gradient check passes.", {tab: "break", fault: "mask"}],
@@ -275,15 +275,25 @@ window.playground = {
   // (parts or groups), faults, tab, bits.
   set(values) {
     const {learning_rate, batch_size, frozen, faults, bits: own, ...rest} = values;
-    const unknown = Object.keys(rest).filter(k => !(k in DEFAULTS));
-    if (unknown.length) throw new Error(`set: no setting ${unknown.join(", ")}`);
+    const one_of = (key, items, allowed) => {
+      const wrong = items.find(item => !allowed.includes(item));
+      if (wrong !== undefined)
+        throw new Error(`set: no ${key} '${wrong}', expected one of ${allowed.join(", ")}`);
+    };
+    one_of("setting", Object.keys(rest), Object.keys(DEFAULTS));
     if (learning_rate !== undefined) rest.rate = learning_rate;
     if (batch_size !== undefined) rest.batch = batch_size;
-    if (frozen) rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));
+    for (const [k, allowed] of [["task", TASKS], ["weights", KINDS], ["tab", PANELS]])
+      if (k in rest) one_of(k, [rest[k]], Object.keys(allowed));
+    for (const k of ["rate", "scale", "batch"])
+      if (k in rest && !(rest[k] > 0)) throw new Error(`set: ${k} is ${rest[k]}, expected > 0`);
+    if (frozen) {
+      one_of("part", frozen, [...PARTS, ...Object.values(GROUP_OF)]);
+      rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));
+    }
     if (faults) {
-      if (faults.length > 1 || !faults.every(fault_of))
-        throw new Error(`set: faults is ${faults}, expected one of ` +
-          FAULTS.map(f => f.id).join(", "));
+      one_of("fault", faults, FAULTS.map(f => f.id));
+      if (faults.length > 1) throw new Error("set: expected at most one fault at a time");
       [rest.fault, rest.tab] = [faults[0] || null, faults.length ? "break" : S.tab];
     }
     const done = set(rest);
