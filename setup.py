@@ -26,11 +26,12 @@ setup(
     license="MIT",
     python_requires=">=3.11",
     packages=["minifpt", "minifpt.exercises", "minifpt.files", "minifpt.lab", "minifpt.notebooks",
-              "minifpt.pretrained", "minifpt.tasks"],
+              "minifpt.pretrained", "minifpt.tasks", "minifpt.viewer"],
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
     package_data={"minifpt": ["py.typed"],
                   "minifpt.lab": ["*.html", "*.css", "*.js"],
+                  "minifpt.viewer": ["*.html", "*.css", "*.js"],
                   "minifpt.pretrained": ["*.npz", "*.txt"],
                   "minifpt.notebooks": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},

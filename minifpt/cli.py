@@ -40,6 +40,7 @@ from .lab.trunks import USERS_OWN, TrunkSpec, build
 from .lesson import unpack
 from .recurrent import LSTM, LSTMConfig
 from .training import train as training
+from .viewer import playground as playing
 
 MODEL = "minigpt-language"
 NAMES = tasks.names()
@@ -246,6 +247,14 @@ def parser(argv=()):
     sub.add_argument("--frames", type=int, default=24, metavar="N",
                      help="how many pictures (default: 24)")
     task_options(sub, runs=True)
+
+    sub = command(playground, "Write one HTML file in which a frozen transformer trains live.")
+    sub.add_argument("--model", default=playing.MODEL, metavar="MODEL", help=(
+        f"the pretrained trunk, a GPT-2 by name or path (default: {playing.MODEL})"))
+    sub.add_argument("--task", choices=playing.TASKS, default=playing.TASKS[0],
+                     help=f"what the page opens with (default: {playing.TASKS[0]})")
+    sub.add_argument("--out", type=path, default=Path("playground.html"), metavar="FILE",
+                     help="default: playground.html")
 
     sub = command(new, "Write the skeleton of a functional.py of your own: every signature and "
                        "formula of the mathematics, the bodies to be written.")
@@ -568,6 +577,11 @@ def steps_command(args):
         before, after = made.data["losses"]
         print(f"{out}: {size / 1e6:.2f} MB, {len(made.data['steps'])} operations, the loss of the "
               f"batch {before:.4f} before and {after:.4f} after; open it in a browser")
+
+
+def playground(args):
+    size = playing.save(args.out, args.model, args.task)
+    print(f"{args.out}: {size / 1e3:,.0f} kB; open it in a browser")
 
 
 def print_rows(rows):

@@ -19,9 +19,9 @@ from minifpt.gradients import GradcheckReport
 from minifpt.lab import compare, plan, pretrain, trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
-COMMANDS = ["train", "compare", "attention", "report", "summary", "plan", "steps", "new", "check",
-            "grade", "gradcheck", "pretrain", "convert", "generate", "perplexity", "lessons",
-            "info"]
+COMMANDS = ["train", "compare", "attention", "report", "summary", "plan", "steps",
+            "playground", "new", "check", "grade", "gradcheck", "pretrain", "convert", "generate",
+            "perplexity", "lessons", "info"]
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,8 @@ def test_what_is_installed(tmp_path):
     """All modules, the type marker, weights and lessons; not what builds the lessons."""
     setup("build", "--build-base", tmp_path / "base", "--build-lib", tmp_path / "lib")
     lib = tmp_path / "lib" / "minifpt"
-    for file in ("py.typed", "pretrained/minigpt-language.npz", "pretrained/held-out.txt",
+    for file in ("py.typed", "pretrained/minigpt-language.npz", "pretrained/minigpt-tiny.npz",
+                 "pretrained/held-out.txt", "viewer/engine.js", "viewer/playground.html",
                  "notebooks/solutions/03_layer_norm.py", "notebooks/03_layer_norm.ipynb",
                  *(f"lab/{name}" for name in PAGE)):
         assert (lib / file).is_file(), file

@@ -1,0 +1,170 @@
+// The canvases: the flow of numbers through the model, and the curves.
+
+const DARK = window.matchMedia("(prefers-color-scheme: dark)");
+const STYLE = getComputedStyle(document.documentElement), colors = {};
+const paint = name => colors[name] || (colors[name] = STYLE.getPropertyValue(name).trim());
+DARK.addEventListener("change", () => { for (const name in colors) delete colors[name]; });
+const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
+const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
+
+function draw_on(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) {
+    [canvas.width, canvas.height] = [w, h];
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const g = canvas.getContext("2d");
+  g.setTransform(ratio, 0, 0, ratio, 0, 0);
+  g.clearRect(0, 0, width, height);
+  return g;
+}
+
+// 511 colours from blue below 0 to orange above, red, green and blue one after the other.
+let table = null;
+function color_table() {
+  const dark = DARK.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
+  const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
+  return Array.from({length: 511}, (_, i) => {
+    const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
+    return zero.map((v, c) => v + (end[c] - v) * share);
+  });
+}
+DARK.addEventListener("change", () => { table = null; });
+
+// The numbers of each token as a strip of cells: values (tokens, C), each strip at its left end.
+const small = document.createElement("canvas");            // a pixel for each number
+function strips(g, values, C, lefts, y, width, height) {
+  table = table || color_table();
+  const lines = C > width / 2 ? Math.ceil(C / (width / 3)) : 1, columns = Math.ceil(C / lines);
+  [small.width, small.height] = [columns, lines * lefts.length];
+  const ink = small.getContext("2d", {willReadFrequently: true});
+  const pixels = ink.createImageData(small.width, small.height);
+  lefts.forEach((_, t) => {
+    let square = 0;
+    for (let i = t * C; i < (t + 1) * C; i++) square += values[i] * values[i];
+    const limit = 2 * Math.sqrt(square / C) || 1;
+    for (let i = 0; i < C; i++) {
+      const level = Math.round(255 * Math.max(-1, Math.min(1, values[t * C + i] / limit)));
+      const at = 4 * (t * lines * columns + i);
+      pixels.data.set(table[255 + (level || 0)], at);
+      pixels.data[at + 3] = 255;
+    }
+  });
+  ink.putImageData(pixels, 0, 0);
+  g.imageSmoothingEnabled = false;
+  g.strokeStyle = paint("--edge");
+  g.lineWidth = 1;
+  lefts.forEach((x, t) => {
+    g.drawImage(small, 0, t * lines, columns, lines, x, y, width, height);
+    g.strokeRect(x - 0.5, y - 0.5, width + 1, height + 1);
+  });
+}
+
+// The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
+// token whose attention is drawn alone, or null.
+function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read}) {
+  const g = draw_on(canvas, width, height), column = width / tokens;
+  const middle = t => (t + 0.5) * column, w = Math.min(column - 6, 84);
+  const soft = paint("--soft"), stream = paint("--stream");
+  for (let t = 0; t < tokens; t++) {       // what flows down each column: the residual stream
+    const cut = t >= tokens - read;
+    g.strokeStyle = stream;
+    g.lineWidth = 5;
+    g.beginPath();
+    g.moveTo(middle(t), 0);
+    g.lineTo(middle(t), cut ? height : height - 30);
+    g.stroke();
+  }
+  for (const row of rows) {
+    const y = row.top, h = row.height;
+    if (row.kind === "attention") {
+      attention_lines(g, cache[row.cache], {y, h, middle, look, heads, tokens, soft});
+    } else if (row.output) {
+      const values = cache.outputs[row.output], read_here = values.shape[1];
+      const lefts = Array.from({length: read_here}, (_, i) => middle(tokens - read_here + i) - w / 2);
+      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
+    }
+  }
+}
+
+function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}) {
+  const [, H, T] = probabilities.shape, spread = H > 1 ? Math.min(8, 20 / H) : 0;
+  const order = Array.from({length: H * T * T}, (_, i) => i)
+    .filter(i => probabilities[i] > 0.03 && heads[Math.floor(i / (T * T))])
+    .sort((a, b) => probabilities[a] - probabilities[b]);
+  for (const i of order) {
+    const head = Math.floor(i / (T * T)), query = Math.floor(i / T) % T, key = i % T;
+    const p = probabilities[i], shift = (head - (H - 1) / 2) * spread;
+    const faded = look !== null && look !== query;
+    g.globalAlpha = faded ? 0.06 : 0.15 + 0.8 * p;
+    g.strokeStyle = paint(HEADS[head % HEADS.length]);
+    g.lineWidth = 0.5 + 8 * p;
+    g.beginPath();
+    g.moveTo(middle(key) + shift, y + 2);
+    g.bezierCurveTo(middle(key) + shift, y + 0.45 * h, middle(query) + shift, y + 0.55 * h,
+      middle(query) + shift, y + h - 2);
+    g.stroke();
+  }
+  g.globalAlpha = 1;
+  if (look === null) return;
+  g.font = `600 12px ${paint("--sans")}`;
+  g.textAlign = "center";
+  for (let key = 0; key < T; key++) {      // how much of the look goes where, head by head
+    for (let head = 0; head < H; head++) {
+      const p = probabilities[(head * T + look) * T + key];
+      if (!heads[head] || p < 0.1) continue;
+      const x = middle(key), at = y + 13 + 14 * head, text = `${Math.round(100 * p)} %`;
+      g.lineWidth = 4;
+      g.strokeStyle = paint("--paper");
+      g.strokeText(text, x, at);
+      g.fillStyle = paint(HEADS[head % HEADS.length]);
+      g.fillText(text, x, at);
+    }
+  }
+}
+
+// Accuracy above, loss below, against steps; `lanes` are {curve}, lists of [step, loss, accuracy].
+function draw_curves(canvas, lanes, chance, width) {
+  const height = 196, left = 46, right = width - 8;
+  const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
+  const steps = Math.max(50, ...lanes.map(({curve}) => end(curve)[0]));
+  const losses = lanes.flatMap(({curve}) => curve.map(p => p[1])).filter(Number.isFinite);
+  const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = chance - 0.15;
+  const panels = [
+    {title: "accuracy", top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
+      marks: [[1, "100 %"], [(chance - low) / (1 - low), "chance"]]},
+    {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
+      marks: [[1, most.toFixed(1)], [0, "0"]]}];
+  const x = step => left + (right - left - 4) * step / steps;
+  g.font = `11.5px ${paint("--sans")}`;
+  for (const {title, top, bottom, value, marks} of panels) {
+    const y = v => Number.isFinite(v) ?
+      bottom - (bottom - top) * Math.max(0, Math.min(1.05, v)) : top;
+    g.strokeStyle = paint("--line");
+    g.fillStyle = paint("--soft");
+    g.lineWidth = 1;
+    g.textAlign = "right";
+    for (const [v, text] of marks) {
+      g.beginPath(); g.moveTo(left, y(v)); g.lineTo(right, y(v)); g.stroke();
+      g.fillText(text, left - 5, y(v) + 4);
+    }
+    g.textAlign = "left";
+    g.fillText(title, left, top - 5);
+    lanes.forEach(({curve}, n) => {
+      g.strokeStyle = g.fillStyle = paint(LANES[n]);
+      g.lineWidth = 2;
+      g.setLineDash(DASHES[n]);
+      g.beginPath();
+      curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](x(p[0]), y(value(p))));
+      g.stroke();
+      g.setLineDash([]);
+      g.beginPath(); g.arc(x(end(curve)[0]), y(value(end(curve))), 3.5, 0, 7); g.fill();
+    });
+  }
+  g.fillStyle = paint("--soft");
+  g.fillText("0", left, 192);
+  g.textAlign = "right";
+  g.fillText(`${steps.toLocaleString("en")} steps`, right, 192);
+}

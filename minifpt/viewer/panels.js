@@ -1,0 +1,320 @@
+// What stands under the curve (settings, race, faults, the game), and what tests and readers call.
+
+const slider = (id, label, min, max, step, value, text, act, note) => el("label", {class: "slider"},
+  el("span", {}, label, " ", el("output", {id: `${id}-value`}, text(value))),
+  el("input", {type: "range", id, min, max, step, value, "aria-valuetext": text(value),
+    oninput: e => {
+      by(`${id}-value`).textContent = text(Number(e.target.value));
+      e.target.setAttribute("aria-valuetext", text(Number(e.target.value)));
+      act(Number(e.target.value));
+    }}), note ? el("small", {}, note) : null);
+const two = v => Number(v.toPrecision(2));
+const scale_slider = (id, value, act) => slider(id, "initialisation scale", -1.5, 1, 0.05,
+  Math.log10(value), v => short(two(10 ** v)), v => act(two(10 ** v)));
+
+const PANELS = {
+  settings: () => [
+    slider("rate", "learning rate", -5, 0, 0.1, Math.log10(S.rate), v => short(two(10 ** v)),
+      v => set({rate: two(10 ** v)}, true)),
+    slider("batch", "examples in a batch", 0, 6, 1, Math.log2(S.batch), v => String(2 ** v),
+      v => set({batch: 2 ** v}, true)),
+    el("fieldset", {}, el("legend", {}, "the frozen weights are"),
+      Object.entries(KINDS).map(([kind, text]) => el("label", {}, el("input", {type: "radio",
+        name: "weights", value: kind, checked: kind === S.weights,
+        onchange: () => set({weights: kind})}), ` ${text}`))),
+    S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
+    el("p", {class: "note"}, {
+      pretrained: `${D.model}${D.source ? `, which has learned ${D.source},` : ""} kept as it was.`,
+      statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
+      random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
+        "0.55. Where does it stop working?"}[S.weights])],
+  race: () => [
+    el("p", {class: "note"}, "Three trunks, one seed, the same batches: only the trunks differ."),
+    ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
+      el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
+      el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`,
+        onchange: e => racer(n, e.target.value, scale)},
+        Object.entries({...KINDS, none: "none"}).map(([k, text]) =>
+          el("option", {value: k, selected: k === kind}, text))),
+      kind === "random" ? scale_slider(`scale-${n}`, scale, v => racer(n, kind, v, true)) : null)),
+    el("button", {class: "main", onclick: () => { restart(); run(Infinity); }}, "Start the race")],
+  break: () => {
+    const fault = fault_of(S.fault);
+    return [
+      el("div", {class: "chips", role: "group", "aria-label": "Faults"}, FAULTS.map(f =>
+        el("button", {"aria-pressed": String(f === fault),
+          onclick: () => set({fault: f === fault ? null : f.id})}, f.title))),
+      fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
+        ...fault.changes.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
+          el("code", {class: "put"}, wrong || "(the line is gone)")]),
+        el("p", {id: "verdict", role: "status"}),
+        el("button", {onclick: verify}, "Check the gradients now")] :
+        el("p", {class: "note"}, "Choose a fault. A copy of the model, with that line of the " +
+          "engine changed, trains beside the right one. Does it still learn? Guess first.")];
+  },
+  game: () => [
+    el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient " +
+      "checks: choose parts of the model in the column at its right. A check compares the part's " +
+      "gradient with finite differences. The way back runs from the answers up: the fault spoils " +
+      "gradients above it, never below."),
+    el("p", {id: "left", role: "status"}, game.said),
+    el("div", {id: "evidence"}, game.rows.map(evidence)),
+    el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
+      FAULTS.filter(f => !f.hides).map(f => el("button", {onclick: () => guess(f.id),
+        disabled: game.over || game.wrong.includes(f.id)}, f.title))),
+    el("button", {onclick: new_game}, "Another fault")],
+};
+
+function racer(n, kind, scale, replace = false) {
+  const race = S.race.filter((r, i) => i !== n);
+  if (kind !== "none") race.splice(n, 0, [kind, scale]);
+  if (race.length) set({race}, replace);
+  if (!replace) show_panel();
+}
+function show_panel() {
+  const key_of = e => e.id || e.textContent, inside = by("panel").contains(document.activeElement);
+  const key = inside && key_of(document.activeElement);
+  if (S.tab === "game" && !game) return new_game();
+  by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
+  const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(
+    e => key_of(e) === key);
+  if (again) again.focus();                // the focus stays where it was
+  if (S.tab === "break" && S.fault) verify();
+}
+function show_controls() {
+  by("task").value = S.task;
+  by("slow").checked = S.pace > 0;
+  by("explain").textContent = EXPLAIN[S.task];
+  document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed",
+    String(b.dataset.tab === S.tab)));
+  for (const [id, value] of [["rate", Math.log10(S.rate)], ["batch", Math.log2(S.batch)]]) {
+    const input = by(id);
+    if (!input || document.activeElement === input) continue;
+    input.value = value;
+    by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
+  }
+}
+const EXPLAIN = {
+  "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
+    "differ: the answer at b3 needs a3, which only attention can bring there.",
+  majority: "Ten bits go in. At each of them the model says whether there have been more ones " +
+    "than zeros so far.",
+  "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). " +
+    "The model says the whole string: it has to find which one it was.",
+};
+
+// ------------------------------------------------------------------------ gradient checks
+
+const TOLERANCE = 1e-4;
+function check_parts(lane, parts) {
+  const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
+  const {kind, scale, fault} = models[lane];
+  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters, parts},
+    "checked").then(m => m.rows);
+}
+async function verify() {
+  const fault = S.fault;
+  const rows = await check_parts(1, PARTS.filter(p => !S.frozen.includes(p)));
+  if (fault !== S.fault) return;
+  const worst = rows.reduce((a, b) => b.error > a.error ? b : a, {error: 0});
+  const wrong = rows.filter(r => r.error > TOLERANCE).length;
+  noticed = {fault, checked: rows.length, wrong, worst};
+  dirty = true;
+}
+function show_verdict() {
+  const e = by("verdict");
+  if (!e || models.length < 2) return;
+  const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
+  let text = latest.step ? `After ${count(latest.step)} steps: right ${right}, with the fault ` +
+    `${broken}. ` : "Press Train. ";
+  if (noticed && noticed.fault === S.fault) {
+    const {worst, wrong, checked} = noticed;
+    text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
+      `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by ` +
+      `finite differences ${short(worst.difference)}.` :
+      `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
+      (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
+        " What is wrong reaches nothing that is trained here.");
+  }
+  if (e.textContent !== text) e.textContent = text;
+}
+
+// ------------------------------------------------------------------------ the game
+
+function new_game() {
+  const list = FAULTS.filter(f => !f.hides), before = game && game.fault;
+  let fault = before;
+  while (fault === before) fault = list[Math.floor(Math.random() * list.length)].id;
+  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false,
+    said: "Six checks left. Where do you look first?"};
+  restart();
+  show_panel();
+  dirty = true;
+}
+function show_game_cell(row) {
+  const result = game.parts[row.part], key = `${result}${game.left}${game.over}`;
+  if (row.back.dataset.game === key && row.back.querySelector("[data-check]")) return;
+  row.back.dataset.game = key;
+  row.back.className = "back game";
+  row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
+    disabled: game.left === 0 || game.over, onclick: () => use_check(row.part),
+    "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
+    el("b", {"data-check": row.part, class: result ? "ok" : "no"},
+      result ? "✓ agrees" : "✗ wrong"));
+}
+async function use_check(part) {
+  if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
+  const mine = game;
+  mine.left -= 1;
+  const rows = await check_parts(0, [part]);
+  mine.parts[part] = rows.every(r => r.error < TOLERANCE);
+  const worst = {};                        // of each array
+  for (const r of rows) if (!worst[r.name] || r.error > worst[r.name].error) worst[r.name] = r;
+  mine.rows.unshift(...Object.values(worst));
+  mine.said = `${name_of(part)}: ${mine.parts[part] ? "right" : "wrong"}. ` +
+    `${mine.left} check${mine.left === 1 ? "" : "s"} left.`;
+  if (game !== mine) return;
+  show_panel();
+  draw();
+  if (document.activeElement === document.body) {          // its button is gone
+    const next = document.querySelector("[data-check]:enabled");
+    if (next) next.focus();
+  }
+}
+function evidence({name, index, gradient, difference, error}) {
+  const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
+  return el("div", {class: good ? "ok" : "no"}, el("code", {},
+    `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, finite difference ` +
+    `${short(difference)} ${good ? "✓" : "✗"}` +
+    (!good && Math.abs(Math.log10(Math.abs(ratio))) < 2 ? ` ${short(ratio)} times it` : ""));
+}
+function guess(id) {
+  const fault = fault_of(game.fault);
+  if (id === game.fault) {
+    game.over = true;
+    game.said = `Found, with ${6 - game.left} checks: ${fault.title}. ${fault.text}`;
+  } else {
+    game.wrong.push(id);
+    game.over = game.wrong.length === 3;
+    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` :
+      `No, it is not “${fault_of(id).title}”. ${2 - game.wrong.length + 1} guesses left.`;
+  }
+  show_panel();
+  draw();
+}
+
+// ------------------------------------------------------------------------ things to try
+
+const TRIES = [
+  ["What does attention do here?", "Train, then point at b4 and flip a4. The answer at b4 needs " +
+    "a4, and only attention carries numbers from token to token. Block 1 comes to look at a4 when " +
+    "it is 1 and elsewhere when it is 0, although attention's own numbers are frozen: what it is " +
+    "given has changed.", {task: "bit-xor", look: 8}],
+  ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way back: " +
+    "from the answers up it carries how each number should change. Freeze all but the output " +
+    "layer: nothing runs back, and almost nothing is learned.", {frozen: PARTS.filter(p => p !== "output")}],
+  ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
+    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.", {rate: 0.3}],
+  ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
+    "and spread, and against random numbers that are too small.", {tab: "race"}],
+  ["A wrong backward pass that learns", "The position vectors get the gradient of one example " +
+    "instead of the sum over all. The curve looks healthy. Only a gradient check notices.",
+    {tab: "break", fault: "positions"}],
+  ["A right gradient of a wrong model", "Without the causal mask every token sees what comes " +
+    "after it. Every gradient check passes.", {tab: "break", fault: "mask"}],
+];
+by("tries").querySelector("ol").append(...TRIES.map(([title, text, values]) => el("li", {},
+  el("b", {}, title), el("p", {}, text), el("button", {onclick: () => {
+    set({...DEFAULTS, task: S.task, ...values});
+    run(Infinity);
+    scrollTo({top: 0, behavior: "smooth"});
+  }}, "Show me"))));
+
+// ------------------------------------------------------------------------ controls
+
+by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value: id}, t.title)));
+by("task").onchange = e => set({task: e.target.value, look: null});
+by("train").onclick = () => run(running ? 0 : Infinity);
+by("one").onclick = () => run(1);
+by("reset").onclick = () => { running = false; restart(); };
+by("seed").onclick = () => set({seed: S.seed + 1});
+by("slow").onchange = e => set({pace: e.target.checked ? 5 : 0});
+document.querySelectorAll("#tabs button").forEach(b => {
+  b.onclick = () => set({tab: b.dataset.tab});
+});
+by("heads").append("heads ", ...heads.map((_, n) => el("button", {"aria-pressed": "true",
+  style: `--own:var(${HEADS[n % HEADS.length]})`, onclick: e => {
+    heads[n] = !heads[n];
+    e.target.setAttribute("aria-pressed", String(heads[n]));
+    draw();
+  }}, String(n + 1))));
+addEventListener("resize", () => {
+  layout = null;
+  dirty = true;
+});
+DARK.addEventListener("change", () => { dirty = true; });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && running) run(0);  // nobody watches
+});
+
+// ------------------------------------------------------------------------ for tests and readers
+
+window.playground = {
+  state() {
+    const {kind, scale, model} = models[shown], [trained, total] = sizes_of(model);
+    const {loss, accuracy} = latest ? latest.lanes[shown] : {loss: null, accuracy: null};
+    const {n_layer, n_head, n_embd} = D.config;
+    const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
+      random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`}[kind];
+    return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
+      total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
+  },
+  // Run n steps; the promise gives the state after them.
+  train: n => run(n).then(() => window.playground.state()),
+  // Change what the controls change: task, weights, scale, learning_rate, batch_size, seed, frozen
+  // (parts or groups), faults, tab, bits.
+  set(values) {
+    const {learning_rate, batch_size, frozen, faults, bits: own, ...rest} = values;
+    const one_of = (key, items, allowed) => {
+      const wrong = items.find(item => !allowed.includes(item));
+      if (wrong !== undefined)
+        throw new Error(`set: no ${key} '${wrong}', expected one of ${allowed.join(", ")}`);
+    };
+    one_of("setting", Object.keys(rest), Object.keys(DEFAULTS));
+    if (learning_rate !== undefined) rest.rate = learning_rate;
+    if (batch_size !== undefined) rest.batch = batch_size;
+    for (const [k, allowed] of [["task", TASKS], ["weights", KINDS], ["tab", PANELS]])
+      if (k in rest) one_of(k, [rest[k]], Object.keys(allowed));
+    for (const k of ["rate", "scale", "batch"])
+      if (k in rest && !(rest[k] > 0)) throw new Error(`set: ${k} is ${rest[k]}, expected > 0`);
+    if (frozen) {
+      one_of("part", frozen, [...PARTS, ...Object.values(GROUP_OF)]);
+      rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));
+    }
+    if (faults) {
+      one_of("fault", faults, FAULTS.map(f => f.id));
+      if (faults.length > 1) throw new Error("set: expected at most one fault at a time");
+      [rest.fault, rest.tab] = [faults[0] || null, faults.length ? "break" : S.tab];
+    }
+    const done = set(rest);
+    if (own) {
+      example.bits = own.map(Number);
+      draw();
+    }
+    return done.then(() => window.playground.state());
+  },
+};
+
+Object.assign(S, read_address());
+restart();
+show_controls();
+show_panel();
+ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
+  agreement = difference;
+  const good = difference < 1e-4;
+  by("agreement").className = `badge ${good ? "good" : "bad"}`;
+  by("agreement").textContent = good ?
+    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` :
+    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
+});
+requestAnimationFrame(frame);

@@ -1,0 +1,435 @@
+// The page: its state, its controls, and its talk with the worker.
+
+const D = JSON.parse(document.getElementById("data").textContent);
+const SOURCE = document.getElementById("engine").textContent;
+const by = id => document.getElementById(id);
+const count = n => n.toLocaleString("en");
+const percent = v => `${Math.round(100 * v)} %`;
+const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
+  Number(v.toPrecision(3)).toString().replace("-", "−") :
+  v.toExponential(1).replace(/-/g, "−").replace("e+", "e");
+
+function el(tag, attributes = {}, ...children) {
+  const e = document.createElement(tag);
+  for (const [k, v] of Object.entries(attributes)) {
+    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
+    else if (v !== null && v !== undefined && v !== false) e.setAttribute(k, v === true ? "" : v);
+  }
+  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
+  return e;
+}
+
+// ------------------------------------------------------------------------ engines and workers
+
+const fault_of = id => FAULTS.find(f => f.id === id) || null;
+const ENGINES = {};                        // in this page: for what is drawn
+function engine(fault) {
+  const id = fault || "right";
+  if (!ENGINES[id]) {
+    const script = el("script");
+    script.textContent = `ENGINES["${id}"] = ${engine_text(SOURCE, fault_of(fault))};`;
+    document.head.append(script);
+  }
+  return ENGINES[id];
+}
+const E = engine(null), TASKS = E.TASKS;
+const WORKER = URL.createObjectURL(new Blob([
+  `const ENGINES = {right: ${engine_text(SOURCE, null)},\n`,
+  FAULTS.map(f => `${f.id}: ${engine_text(SOURCE, f)}`).join(",\n"), "};\n",
+  by("worker").textContent], {type: "text/javascript"}));
+
+function halves(text) {                    // base64 of float16 numbers -> Float32Array
+  const raw = Uint8Array.from(atob(text), c => c.charCodeAt(0)), bits = new Uint16Array(raw.buffer);
+  return Float32Array.from(bits, h => {
+    const sign = h >> 15 ? -1 : 1, exponent = (h >> 10) & 31, fraction = h & 1023;
+    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
+  });
+}
+const trunk = {arrays: {}, statistics: D.statistics};
+const numbers = halves(D.weights);
+D.trunk.reduce((at, [name, shape]) => {
+  const end = at + shape.reduce((a, b) => a * b, 1);
+  trunk.arrays[name] = numbers.slice(at, end);
+  return end;
+}, 0);
+
+function fail(message) {
+  by("agreement").className = "badge bad";
+  by("agreement").textContent = `The engine stopped: ${message}`;
+}
+addEventListener("error", e => fail(e.message));
+const trainer = new Worker(WORKER), checker = new Worker(WORKER);
+const waiting = [];                        // {done(message) -> whether it is answered, resolve}
+for (const worker of [trainer, checker]) {
+  worker.postMessage({kind: "start", config: D.config, trunk});
+  worker.onmessage = ({data}) => {
+    if (data.kind === "state") receive(data);
+    for (const w of waiting.splice(0)) w.done(data) ? w.resolve(data) : waiting.push(w);
+  };
+  worker.onerror = e => fail(e.message);
+}
+let sent = 0, told = 0, reset_at = 0;
+function tell(message, done) {             // to the trainer; resolves when it has answered
+  const number = told = sent += 1;
+  if (message.kind === "reset") reset_at = number;
+  trainer.postMessage({number, ...message});
+  return new Promise(resolve => waiting.push({resolve, done: m => m.kind === "state" &&
+    m.number >= number && (!done || done(m))}));
+}
+function ask(message, kind) {              // of the checker
+  const id = sent += 1;
+  checker.postMessage({id, ...message});
+  return new Promise(resolve => waiting.push({resolve, done: m => m.kind === kind && m.id === id}));
+}
+
+// ------------------------------------------------------------------------ what there is
+
+const blocks = Array.from({length: D.config.n_layer}, (_, i) => `h.${i}`);
+const ROWS = [{part: "input", label: "input layer", output: "input", height: 30},
+  {part: "wpe", label: "+ positions", output: "trunk.wpe", height: 30},
+  ...blocks.flatMap((h, i) => [
+    {part: `${h}.ln_1`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
+    {part: `${h}.attn`, label: "attention", block: i + 1, kind: "attention",
+      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : 112},
+    {part: `${h}.ln_2`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_2`, height: 28},
+    {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`,
+      height: 34}]),
+  {part: "ln_f", label: "final norm", output: "trunk.ln_f", height: 28},
+  {part: "output", label: "output layer", output: "output", height: 28}];
+const PARTS = ROWS.map(row => row.part);
+ROWS.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
+const HEIGHT = ROWS.reduce((sum, row) => sum + row.height, 0);
+const name_of = part => {
+  const row = ROWS.find(r => r.part === part);
+  return (row.block ? `block ${row.block}: ` : "") + row.label.replace("+ ", "");
+};
+const FPT = PARTS.filter(p => /attn|mlp/.test(p));
+const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
+  (p.match(/ln|attn|mlp/) || [p])[0]]));
+const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random"};
+const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, rate: 3e-3, batch: 4, seed: 0,
+  frozen: FPT, fault: null, tab: "settings", pace: 0, look: null,
+  race: [["pretrained", 1.4], ["statistics", 1.4], ["random", 0.1]]};
+const S = {...DEFAULTS};                   // what the URL holds
+let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
+let example = null, hover = null, agreement = null, game = null, noticed = null;
+const heads = Array(D.config.n_head).fill(true);
+
+function lanes_of() {
+  const lane = {kind: S.weights, scale: S.scale, fault: null};
+  if (S.tab === "race") return S.race.map(([kind, scale]) => ({kind, scale, fault: null}));
+  if (S.tab === "break" && S.fault) return [lane, {...lane, fault: S.fault}];
+  if (S.tab === "game" && game) return [{...lane, fault: game.fault}];
+  return [lane];
+}
+function lane_name({kind, scale, fault}, several) {
+  if (fault) return S.tab === "game" ? "hidden fault" : `with the fault`;
+  return S.tab === "race" ? KINDS[kind] + (kind === "random" ? ` ${short(scale)}` : "") :
+    several ? "right" : KINDS[kind];
+}
+const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch,
+  frozen: S.frozen, pace: S.pace});
+
+// ------------------------------------------------------------------------ training
+
+function restart() {
+  const task = TASKS[S.task], lanes = lanes_of();
+  models = lanes.map(lane => {
+    const model = E.make_model(D.config, task, {...trunk, ...lane}, S.seed);
+    E.freeze(model, S.frozen);
+    return {...lane, model};
+  });
+  shown = Math.min(shown, models.length - 1);
+  if (!example || example.task !== S.task)
+    example = {task: S.task, ...task.draw(E.generator(S.seed, "example"))};
+  noticed = null;
+  latest = null;
+  const done = tell({kind: "reset", settings: settings_of(), lanes});
+  if (running) run(Infinity);
+  return done;
+}
+function change() {
+  for (const {model} of models) E.freeze(model, S.frozen);
+  return tell({kind: "change", settings: settings_of()});
+}
+function run(steps) {
+  running = steps > 0;
+  return tell({kind: "run", steps}, m => !m.running);
+}
+function receive(message) {
+  if (message.number < reset_at) return;   // of the models before
+  message.lanes.forEach((lane, n) => {
+    for (const [name, data] of lane.parameters) {
+      const p = models[n].model.parameters[name];
+      if (p && p.data.length === data.length) p.data.set(data);
+    }
+  });
+  latest = message;
+  if (message.number === told) running = message.running;
+  dirty = true;
+}
+
+const RESTARTS = ["task", "weights", "scale", "seed", "fault", "race"];
+function set(values, replace = false) {
+  const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
+    k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
+  Object.assign(S, values);
+  if (!changed.length) return Promise.resolve();
+  write_address(replace);
+  const again = changed.some(k => RESTARTS.includes(k)) || before !== JSON.stringify(lanes_of());
+  if (again || S.tab !== "game") game = null;              // its checks were of another model
+  const done = again ? restart() : change();
+  show_controls();
+  if (changed.some(k => ["tab", "fault", "race", "weights"].includes(k)) ||
+    (S.tab === "game" && !game)) show_panel();
+  dirty = true;
+  return done;
+}
+
+// ------------------------------------------------------------------------ the address
+
+function address() {
+  const q = Object.keys(DEFAULTS).filter(k => JSON.stringify(S[k]) !== JSON.stringify(DEFAULTS[k]))
+    .map(k => `${k}=${encodeURIComponent(k === "race" ? S.race.map(r => r.join("~")).join(",") :
+      k === "frozen" ? S.frozen.join(",") || "none" : S[k])}`);
+  return q.length ? `#${q.join("&")}` : "#";
+}
+let later = null;
+function write_address(replace) {
+  clearTimeout(later);
+  if (replace) later = setTimeout(() => location.replace(address()), 250);  // a slider moves often
+  else if (address() !== (location.hash || "#")) location.hash = address();
+}
+function read_address() {
+  const values = {...DEFAULTS};
+  for (const [k, text] of new URLSearchParams(location.hash.slice(1))) {
+    const number = Number(text);
+    if (k === "task" && Object.hasOwn(TASKS, text)) values.task = text;
+    if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
+    if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
+    if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)
+      values[k] = Math.round(k === "batch" ? Math.min(64, Math.max(1, number)) : number);
+    if (k === "frozen") values.frozen = PARTS.filter(p => text.split(",").includes(p));
+    if (k === "fault" && fault_of(text)) values.fault = text;
+    if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
+    if (k === "look" && number >= 0 && number < 12) values.look = number;
+    if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
+      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0).map(([kind, s]) => [kind, Number(s)]);
+  }
+  if (!values.race.length) values.race = DEFAULTS.race;
+  return values;
+}
+addEventListener("hashchange", () => {
+  if (address() !== (location.hash || "#")) set(read_address(), true);
+});
+
+// ------------------------------------------------------------------------ the model, drawn
+
+const bits = el("div", {class: "tokens", id: "bits", role: "group", "aria-label": "bits in"});
+const answers = el("div", {class: "tokens", id: "answers"});
+const body = el("div", {id: "rows"});
+const picture = by("picture"), score = el("span", {class: "back", id: "score"});
+const way = el("span", {class: "back head"});
+by("flow").prepend(el("div", {class: "row"},
+  el("span", {class: "part head"}, "bits in: click to flip"), bits, way));
+body.append(...ROWS.map(row => {
+  row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
+  row.back = el("span", {class: "back"});
+  return el("div", {class: "row", style: `height:${row.height}px`}, row.button, el("span"),
+    row.back);
+}), ...blocks.map((_, i) => {
+  const own = ROWS.filter(row => row.block === i + 1), {top, height} = own[own.length - 1];
+  return el("span", {class: "block", "aria-hidden": "true",
+    style: `top:${own[0].top + 2}px;height:${top + height - own[0].top - 4}px`}, `block ${i + 1}`);
+}), picture);
+by("flow").append(body, el("div", {class: "row"},
+  el("span", {class: "part head"}, "answers out"), answers, score));
+
+function toggle(part) {
+  set({frozen: S.frozen.includes(part) ? S.frozen.filter(p => p !== part) :
+    PARTS.filter(p => p === part || S.frozen.includes(p))});
+}
+function flip(i) {
+  const task = TASKS[S.task];
+  if (i < example.bits.length) example.bits[i] ^= 1;
+  else example.visible[i - example.bits.length] ^= 1;
+  by("said").textContent = `${task.names[Math.floor(i / task.input_dim)]} flipped`;
+  draw();                                  // at once, not at the next frame
+}
+function show_bits() {
+  const task = TASKS[S.task], x = task.inputs(example), d = task.input_dim;
+  if (bits.children.length !== task.tokens || bits.dataset.task !== S.task) {
+    bits.dataset.task = S.task;
+    bits.replaceChildren(...task.names.map((name, t) => el("span", {class: "token"},
+      Array.from({length: d}, (_, j) => el("button", {class: "bit", onclick: () => flip(t * d + j),
+        onfocus: () => look_at(t), onblur: () => look_at(null), onmouseenter: () => look_at(t),
+        onmouseleave: () => look_at(null)})), el("small", {}, name))));
+    answers.replaceChildren(...task.names.map(() => el("span", {class: "token"})));
+  }
+  const hidden = d > 1;
+  bits.querySelectorAll("button").forEach((b, i) => {
+    const v = hidden ? "0·1"[x[i] + 1] : String(x[i]);
+    b.textContent = v;
+    b.className = `bit v${v === "·" ? "x" : v}`;
+    const name = task.names[Math.floor(i / d)];
+    b.setAttribute("aria-label", `${name} is ${v === "·" ? "masked" : v}, flip`);
+  });
+}
+function look_at(t) {
+  hover = t;
+  dirty = true;
+}
+const token_at = e => Math.floor(e.offsetX / picture.clientWidth * TASKS[S.task].tokens);
+picture.addEventListener("mousemove", e => look_at(token_at(e)));
+picture.addEventListener("mouseleave", () => look_at(null));
+picture.addEventListener("click", e => {   // it stays; again, or another one, lets it go
+  set({look: S.look === null || S.look !== token_at(e) ? token_at(e) : null}, true);
+});
+
+function draw() {
+  dirty = false;
+  if (!models.length) return;
+  const task = TASKS[S.task], {model, fault} = models[shown];
+  const batch = E.batch_of(task, [example]);
+  const look = hover !== null ? hover : S.look;
+  const [logits, cache] = engine(fault).forward(model, batch.x);
+  show_bits();
+  if (!layout) {                           // measured once: to ask the browser takes milliseconds
+    layout = {width: bits.clientWidth, chart: by("chart").clientWidth};
+    picture.style.left = `${bits.offsetLeft}px`;
+  }
+  draw_flow(picture, ROWS, cache, {tokens: task.tokens, width: layout.width, height: HEIGHT, look,
+    heads, read: task.output_tokens});
+  show_answers(task, logits, batch.y);
+  show_parts(model);
+  show_looking(task, cache, look);
+  show_numbers(model);
+}
+
+function show_answers(task, logits, y) {
+  const chosen = E.choices(logits, y.length), each = y.length / task.output_tokens;
+  const first = task.tokens - task.output_tokens;
+  const [p] = E.softmax(E.reshape(logits, [y.length, 2]));
+  Array.from(answers.children).forEach((cell, t) => {
+    if (t < first) return;
+    const content = Array.from({length: each}, (_, j) => {
+      const n = (t - first) * each + j, right = chosen[n] === y[n];
+      return `<span class="answer ${right ? "right" : "wrong"}" ` +
+        `title="${percent(p[2 * n + 1])} for 1">${chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
+    }).join("");
+    if (cell.innerHTML !== content) cell.innerHTML = content;
+  });
+  const right = chosen.filter((c, n) => c === y[n]).length;
+  score.textContent = `${right} of ${y.length} right`;
+}
+
+function show_parts(model) {
+  const sizes = {};
+  for (const {part, data} of Object.values(model.parameters))
+    sizes[part] = (sizes[part] || 0) + data.length;
+  const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => !S.frozen.includes(p));
+  const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
+  const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" :
+    "way back ↑ size of gradient";
+  if (way.textContent !== title) way.textContent = title;
+  ROWS.forEach((row, i) => {
+    const frozen = S.frozen.includes(row.part);
+    const key = `${frozen}${sizes[row.part]}`;
+    if (row.key !== key) {
+      row.key = key;
+      row.button.className = `part ${frozen ? "frozen" : "trained"}`;
+      row.button.setAttribute("aria-pressed", String(frozen));
+      row.button.setAttribute("aria-label", `${name_of(row.part)}, ` +
+        `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
+      row.button.title = frozen ? "frozen: click to thaw" : "trained: click to freeze";
+      row.button.replaceChildren(el("span", {}, row.label),
+        el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) :
+          `${Math.round(sizes[row.part] / 1000)}k`));
+    }
+    if (game) return show_game_cell(row);
+    const state = i < lowest || lowest < 0 ? "ends" : frozen ? "through" : "learns";
+    row.back.className = `back ${state}`;
+    const angle = with_angles && with_angles.angles ? with_angles.angles[row.part] : undefined;
+    if (state === "learns" && with_angles) {
+      row.back.innerHTML = angle === undefined ? "" : angle === null ?
+        "<b class=\"no\">gradient is 0</b>" : dial(angle);
+    } else if (state === "learns") {
+      const size = lane && lane.norms ? lane.norms[row.part] : 0;
+      const share = size > 0 ? Math.max(0.03, Math.min(1, (Math.log10(size) + 4) / 5)) : 0;
+      row.back.innerHTML = `<i style="width:${100 * share}%"></i>` +
+        `<b>${size ? short(size) : "–"}</b>`;
+    } else {
+      const text = state === "ends" ? "no way back" : "passes through";
+      if (row.back.textContent !== text) row.back.replaceChildren(el("b", {}, text));
+    }
+  });
+}
+
+function dial(degrees) {                   // an angle, drawn and in words
+  const [x, y] = [Math.cos, Math.sin].map(f => f(degrees * Math.PI / 180));
+  return `<svg viewBox="-13 -13 32 16" aria-hidden="true"><path d="M0 0H18" class="ray"/>` +
+    `<path d="M0 0L${12 * x} ${-12 * y}" class="ray bad"/></svg>` +
+    `<b class="${degrees < 1 ? "ok" : "no"}">${Math.round(degrees)}°</b>`;
+}
+
+function show_looking(task, cache, look) {
+  const needs = look === null ? [] : task.needs(example, look), T = task.tokens;
+  Array.from(bits.children).forEach((token, t) => {
+    token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
+  });
+  let text = "Point at a token, or click it, to see where it looks.";
+  if (look !== null && look < T) {
+    const names = needs.map(t => task.names[t]);
+    text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
+      `needs ${names[0]} … ${names[names.length - 1]}` : `needs ${names.join(" and ")}`) +
+      ". It looks most at: ";
+    text += blocks.map((h, i) => {
+      const {probabilities} = cache[`trunk.${h}.attn`];
+      return `block ${i + 1} ` + heads.map((on, head) => {
+        const row = probabilities.subarray((head * T + look) * T, (head * T + look + 1) * T);
+        const key = row.indexOf(Math.max(...row));
+        return on ? `${task.names[key]} ${percent(row[key])}` : "";
+      }).filter(t => t).join(", ");
+    }).join("; ");
+  }
+  if (by("looking").textContent !== text) by("looking").textContent = text;
+}
+
+function sizes_of({parameters}) {          // how many numbers are trained, and how many there are
+  const all = Object.values(parameters), size = ps => ps.reduce((sum, p) => sum + p.data.length, 0);
+  return [size(all.filter(p => p.trainable)), size(all)];
+}
+
+function show_numbers(model) {
+  const [trained, total] = sizes_of(model);
+  by("sentence").innerHTML = `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
+    `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
+    (latest ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
+  by("train").textContent = running ? "Pause" : "Train";
+  by("train").setAttribute("aria-pressed", String(running));
+  if (!latest) return;
+  const lane = latest.lanes[shown];
+  by("step").textContent = count(latest.step);
+  by("accuracy").textContent = percent(lane.accuracy);
+  by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss.toFixed(3) : "not finite";
+  by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
+  draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
+  const several = models.length > 1;
+  by("lanes").hidden = !several;
+  if (by("lanes").children.length !== (several ? models.length : 0))
+    by("lanes").replaceChildren(...(several ? models : []).map((_, n) =>
+      el("button", {onclick: () => { shown = n; draw(); }})));
+  Array.from(by("lanes").children).forEach((b, n) => {
+    const text = `${lane_name(models[n], several)}: ${percent(latest.lanes[n].accuracy)}`;
+    b.style.setProperty("--own", `var(${LANES[n]})`);
+    b.setAttribute("aria-pressed", String(n === shown));
+    b.title = "draw this model";
+    if (b.textContent !== text) b.textContent = text;
+  });
+  if (S.tab === "break") show_verdict();
+}
+
+function frame() {
+  if (dirty) draw();
+  requestAnimationFrame(frame);
+}

@@ -1,0 +1,129 @@
+"""One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+
+from .. import __version__, tasks
+from ..files import weights, write_beside
+from ..fpt import FPT
+from ..gpt2 import GPT2
+from ..lab.pretrain import SOURCES
+from ..lab.trunks import TrunkSpec
+
+MODEL = "minigpt-tiny"
+TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
+POSITIONS = 12                                            # the most tokens of these
+ENTRIES = 40                                              # gradients that the page compares singly
+FOLDER = Path(__file__).parent
+PAGE = "drawing.js", "playground.js", "panels.js"
+ENGINE = "engine.js", "model.js", "tasks.js"              # what runs in the worker and in the page
+
+
+def playground(model=MODEL, task="bit-xor"):
+    """Return the page as text, with a GPT-2 trunk as its pretrained weights.
+
+    model  what ``--model`` takes, where that is a GPT-2: its numbers are stored as float16.
+    task   the task that the page opens with, one of ``TASKS``.
+    """
+    if task not in TASKS:
+        raise ValueError(f"playground: no task '{task}', expected one of {', '.join(TASKS)}")
+    spec = TrunkSpec.parse(model)
+    trunk = spec.make(0, dropout=0.0, dtype=np.float64)
+    check(spec.text, trunk)
+    statistics = {name: [float(p.data.mean()), float(p.data.std())]
+                  for name, p in trunk.named_parameters()}
+    trunk.wpe.weight.data = trunk.wpe.weight.data[:POSITIONS]
+    for _, p in trunk.named_parameters():
+        p.data = p.data.astype(np.float16).astype(np.float64)
+    c = trunk.config
+    data = {"version": __version__, "task": task, "model": spec.text,
+            "config": {"n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd,
+                       "causal": c.causal},
+            "statistics": statistics, "source": source_of(spec),
+            "trunk": [[name, list(p.data.shape)] for name, p in trunk.named_parameters()],
+            "weights": encode([p.data for p in trunk.parameters()], np.float16),
+            "reference": reference(trunk)}
+    return fill({"TITLE": "A transformer that trains in this page", "DATA": to_json(data),
+                 "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
+                 "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
+                 "SCRIPT": "".join(map(read, PAGE))})
+
+
+def save(path, model=MODEL, task="bit-xor"):
+    """Write the page; returns its size in bytes."""
+    text = playground(model, task).encode()
+    write_beside(path, lambda f: f.write(text))
+    return len(text)
+
+
+def source_of(spec):
+    """What the weights have learned, where their file says so."""
+    if spec.kind != "weights":
+        return None
+    return SOURCES.get(weights.load(weights.find(spec.name))[0].get("source"))
+
+
+def check(name, trunk):
+    """Raise a ``ValueError`` for a trunk that the engine does not compute."""
+    if not isinstance(trunk, GPT2):
+        raise ValueError(f"playground: {name} is a {type(trunk).__name__}, expected a GPT-2")
+    c = trunk.config
+    if c.n_positions < POSITIONS or c.layer_norm_epsilon != 1e-5 or c.activation_function not in (
+            "gelu_new", "gelu_pytorch_tanh"):
+        raise ValueError(f"playground: {name} has {c.n_positions} positions, "
+                         f"{c.activation_function} and epsilon {c.layer_norm_epsilon:g}, expected "
+                         f"at least {POSITIONS}, gelu_new and 1e-05")
+
+
+def reference(trunk):
+    """One step of NumPy's in float64, which the page computes again in float32: parameters and
+    batch, the loss, the norm of every parameter's gradient, and single entries of them."""
+    task, rng = tasks.get("bit-xor"), np.random.default_rng(0)
+    model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
+    outer = {}
+    for name, p in model.named_parameters():
+        if not name.startswith("trunk."):
+            p.data = p.data.astype(np.float32).astype(np.float64)
+            outer[name] = p.data.ravel().tolist()
+    x, y = task.batch(rng, 4)
+    logits, cache = model.forward(x.astype(np.float64))
+    loss, dlogits = task.loss(logits, y)
+    model.backward(dlogits, cache)
+    grads = {name: p.grad[:task.tokens] if "wpe" in name else p.grad
+             for name, p in model.named_parameters()}
+    names, entries = [*grads], []
+    for i in range(ENTRIES):
+        grad = grads[names[i % len(names)]].ravel()
+        at = int(rng.integers(grad.size))
+        entries.append([names[i % len(names)], at, float(grad[at])])
+    return {"outer": outer, "x": x.astype(int).ravel().tolist(), "y": y.ravel().tolist(),
+            "loss": float(loss), "entries": entries,
+            "norms": {name: float(np.linalg.norm(grad)) for name, grad in grads.items()}}
+
+
+def encode(arrays, dtype):
+    """Arrays one after the other, little-endian, as base64."""
+    flat = np.concatenate([a.ravel() for a in arrays])
+    return base64.b64encode(flat.astype(np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
+
+
+def to_json(data):
+    """JSON that cannot end the script element around it."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def read(name):
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def fill(parts):
+    """The page's text: each ``<!--NAME-->`` replaced by its part, in one pass."""
+    pieces = read("playground.html").split("<!--")
+    text = pieces[0]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("-->")
+        text += parts[name] + rest
+    return text

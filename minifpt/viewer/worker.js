@@ -1,0 +1,188 @@
+// The worker: trains up to three models side by side and checks gradients.  Before this text stand
+// ENGINES, the right engine and one for each fault.
+"use strict";
+const SLICE = 12;                          // milliseconds of training between two looks at messages
+const FRAME = 33;                          // milliseconds between two reports
+const WINDOW = 50;                         // steps that the loss and accuracy are means of
+const POINTS = 300;                        // of a curve; beyond it every second one is dropped
+const R = ENGINES.right;
+let config, trunk, task, settings, draws, lanes = [], step = 0, target = 0, reported = 0;
+let timer = null, multiply_adds = 0, stride = 1, started = 0, begun = 0, answered = 0;
+const again = new MessageChannel();        // a message to ourselves comes sooner than a timeout
+again.port1.onmessage = () => { timer = null; train(); };
+
+onmessage = ({data}) => {
+  if (data.number) answered = data.number;
+  ({start, reset, change, run, check, agree})[data.kind](data);
+};
+
+function start(message) { ({config, trunk} = message); }
+
+// lanes is a list of {kind, scale, fault}; all begin with the same seed and see the same batches.
+function reset(message) {
+  ({settings} = message);
+  task = R.TASKS[settings.task];
+  draws = R.generator(settings.seed, "batches");
+  step = target = 0;
+  stride = 1;
+  lanes = message.lanes.map(lane => {
+    const model = R.make_model(config, task, {...trunk, ...lane}, settings.seed);
+    R.freeze(model, settings.frozen);
+    const first = R.evaluate(model, R.draw_batch(task, R.generator(settings.seed, "first"), 64));
+    return {...lane, model, engine: ENGINES[lane.fault || "right"], recent: [], ...first,
+      moved: new Set(trained(model)), norms: null, angles: null,
+      curve: [[0, first.loss, first.accuracy]]};
+  });
+  count();
+  report();
+}
+
+// Another rate, batch size, pace or freeze list, from the next step on.
+function change(message) {
+  settings = message.settings;
+  for (const lane of lanes) {
+    R.freeze(lane.model, settings.frozen);
+    trained(lane.model).forEach(name => lane.moved.add(name));
+  }
+  count();
+  report();
+}
+
+function run({steps}) {
+  target = steps ? step + steps : step;
+  begun = performance.now();
+  started = step;
+  if (target > step && timer === null) next();
+  else report();
+}
+
+function next() {
+  timer = settings.pace ? setTimeout(() => { timer = null; train(); }, 1000 / settings.pace) :
+    (again.port2.postMessage(0), 0);
+}
+
+function train() {
+  const end = performance.now() + SLICE;
+  let measured = false;
+  while (step < target && lanes.length) {
+    const batch = R.draw_batch(task, draws, settings.batch);
+    for (const lane of lanes) one_step(lane, batch, !measured);
+    measured = true;
+    step += 1;
+    if (step % stride === 0) note();
+    if (performance.now() > end || settings.pace) break;
+  }
+  if (performance.now() - reported > FRAME || step >= target) report();
+  if (step < target) next();
+}
+
+function one_step(lane, batch, measure) {
+  if (measure && lane.fault) {             // the right gradient at the same weights
+    R.learn(lane.model, batch);
+    const right = gradients(lane.model);
+    lane.engine.learn(lane.model, batch);
+    lane.angles = angles(right, gradients(lane.model));
+  }
+  const {loss, accuracy} = lane.engine.train_step(lane.model, batch, settings.rate);
+  if (measure) lane.norms = norms(lane.model);
+  lane.recent.push([loss, accuracy]);
+  if (lane.recent.length > WINDOW) lane.recent.shift();
+  lane.loss = lane.recent.reduce((sum, r) => sum + r[0], 0) / lane.recent.length;
+  lane.accuracy = lane.recent.reduce((sum, r) => sum + r[1], 0) / lane.recent.length;
+}
+
+// What one step multiplies and adds, counted on the batch size and the freeze list of now.
+function count() {
+  const model = R.converted(lanes[0].model, Float32Array), before = R.work.multiply_adds;
+  R.learn(model, R.draw_batch(task, R.generator(0), settings.batch));
+  multiply_adds = R.work.multiply_adds - before;
+}
+
+function note() {                          // a point of every curve
+  for (const lane of lanes) lane.curve.push([step, lane.loss, lane.accuracy]);
+  if (lanes[0].curve.length <= POINTS) return;
+  stride *= 2;
+  for (const lane of lanes) lane.curve = lane.curve.filter(([at]) => at % stride === 0);
+}
+
+function report() {
+  reported = performance.now();
+  const running = step < target;
+  postMessage({kind: "state", number: answered, step, running, multiply_adds,
+    speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
+    lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, norms: lane.norms,
+      angles: lane.angles, curve: lane.curve,
+      parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
+}
+
+const trained = model => Object.keys(model.parameters).filter(n => model.parameters[n].trainable);
+
+function gradients(model) {                // the trained numbers of each part, one after the other
+  const parts = {};
+  for (const p of Object.values(model.parameters))
+    if (p.grad) (parts[p.part] = parts[p.part] || []).push(...p.grad);
+  return parts;
+}
+function norms(model) {
+  return Object.fromEntries(Object.entries(gradients(model)).map(
+    ([part, g]) => [part, Math.sqrt(R.dot(g, g))]));
+}
+function angles(right, wrong) {            // in degrees; null where the wrong gradient is all 0
+  const result = {};
+  for (const part of Object.keys(right)) {
+    const [a, b] = [right[part], wrong[part]], size = Math.sqrt(R.dot(a, a) * R.dot(b, b));
+    result[part] = size > 0 ? 180 / Math.PI * Math.acos(
+      Math.max(-1, Math.min(1, R.dot(a, b) / size))) : null;
+  }
+  return result;
+}
+
+// Gradients of one lane against finite differences in float64, on four examples: the largest one in
+// each third of an array's columns, as queries, keys and values are, for each part that is named.
+// `parameters` are the lane's, from the page; the check runs in a worker of its own.
+function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
+  const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], rng = R.generator(seed, "check");
+  const model = R.make_model(config, own, {...trunk, ...lane}, seed, Float64Array);
+  for (const [n, data] of parameters) model.parameters[n].data.set(data);
+  const batch = R.draw_batch(own, rng, 4, Float64Array);
+  E.learn(model, batch);
+  const rows = [];
+  for (const [n, p] of Object.entries(model.parameters)) {
+    if (!parts.includes(p.part)) continue;
+    const chosen = [], columns = R.last(p.grad);
+    p.grad.forEach((v, i) => {
+      const third = Math.floor(3 * (i % columns) / columns);
+      if (!(Math.abs(p.grad[chosen[third]]) >= Math.abs(v))) chosen[third] = i;
+    });
+    const scale = Math.sqrt(R.dot(p.grad, p.grad) / p.grad.length);
+    for (const index of Object.values(chosen)) {
+      const gradient = p.grad[index], difference = E.numerical_gradient(model, batch, n, index);
+      const size = Math.max(Math.abs(gradient), Math.abs(difference), scale, 1e-7);
+      rows.push({name: n, part: p.part, index, gradient, difference,
+        error: Math.abs(gradient - difference) / size});
+    }
+  }
+  postMessage({kind: "checked", id, rows});
+}
+
+// NumPy's reference step again: the largest relative difference of the loss, of the norms of all
+// gradients, and of single entries, these relative to the entry or to the root mean square of its
+// gradient, whichever is larger.
+function agree({id, reference: r}) {
+  const model = R.make_model(config, R.TASKS["bit-xor"], {...trunk, kind: "pretrained"}, 0);
+  for (const [n, values] of Object.entries(r.outer)) model.parameters[n].data.set(values);
+  const x = Float32Array.from(r.x);
+  x.shape = [x.length / 10, 10, 1];
+  const {loss} = R.learn(model, {x, y: r.y});
+  const relative = (a, b, size = Math.abs(b)) => Math.abs(a - b) / (size || 1);
+  const differences = [relative(loss, r.loss)];
+  const grad = n => model.parameters[n].grad;
+  for (const [n, norm] of Object.entries(r.norms))
+    differences.push(relative(Math.sqrt(R.dot(grad(n), grad(n))), norm));
+  for (const [n, index, value] of r.entries) {
+    const mean = r.norms[n] / Math.sqrt(grad(n).length);
+    differences.push(relative(grad(n)[index], value, Math.max(Math.abs(value), mean)));
+  }
+  postMessage({kind: "agreed", id, difference: Math.max(...differences.map(
+    d => Number.isFinite(d) ? d : Infinity))});
+}

@@ -1,0 +1,109 @@
+"""The live page as a file: what is in it, and what it refuses.  test_playground_browser runs it."""
+
+import base64
+import json
+import re
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt.cli import main
+from minifpt.files import weights
+from minifpt.viewer import playground
+
+
+@pytest.fixture(scope="module")
+def page():
+    return playground.playground()
+
+
+def data_of(page):
+    return re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+
+
+def test_the_command_writes_one_file_of_at_most_300_kB(tmp_path, capsys):
+    assert main(["playground", "--out", tmp_path / "page.html", "--task", "majority"]) == 0
+    file = tmp_path / "page.html"
+    assert 50e3 < file.stat().st_size <= 300e3
+    assert str(file) in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+    data = json.loads(data_of(file.read_text(encoding="utf-8")))
+    assert (data["task"], data["model"]) == ("majority", "minigpt-tiny")
+
+
+def test_the_page_asks_for_nothing_outside_itself(page):
+    assert not re.search(r"""(src|href)\s*=|https?://|@import|url\((?!blob)""", page)
+    assert "default-src 'none'" in page
+
+
+def test_the_data_cannot_end_its_script_element(page):
+    assert "<" not in data_of(page)
+    hostile = playground.to_json({"model": "</script><script>alert(1)</script>"})
+    assert "<" not in hostile and json.loads(hostile)["model"].startswith("</script>")
+
+
+def test_every_script_element_ends_where_it_should(page):
+    assert page.count("<script") == page.count("</script>") == 4
+    assert "<!--" not in page
+
+
+def test_a_page_without_javascript_says_what_it_is(page):
+    assert "It needs JavaScript" in re.search("<noscript>(.*?)</noscript>", page, re.S)[1]
+
+
+def test_the_stored_weights_are_those_of_the_trunk(page):
+    data = json.loads(data_of(page))
+    numbers = np.frombuffer(base64.b64decode(data["weights"]), "<f2")
+    trunk, at = minifpt.GPT2.from_pretrained("minigpt-tiny"), 0
+    for (name, p), (theirs, shape) in zip(trunk.named_parameters(), data["trunk"], strict=True):
+        size = int(np.prod(shape))
+        assert name == theirs
+        assert np.array_equal(numbers[at:at + size].reshape(shape), p.data[:shape[0]])
+        at += size
+    assert at == len(numbers)
+
+
+def test_the_reference_step_is_numpys(page):
+    """Its loss and its entries are those of a float64 model put together by hand."""
+    r = json.loads(data_of(page))["reference"]
+    trunk = minifpt.GPT2.from_pretrained("minigpt-tiny", dtype=np.float64)
+    model = minifpt.FPT(trunk, 1, 2, 5)
+    parameters = dict(model.named_parameters())
+    for name, values in r["outer"].items():
+        parameters[name].data.flat = values
+    task = minifpt.tasks.get("bit-xor")
+    logits, cache = model.forward(np.reshape(r["x"], (4, 10, 1)).astype(float))
+    loss, dlogits = task.loss(logits, np.reshape(r["y"], (4, 5)))
+    model.backward(dlogits, cache)
+    assert loss == pytest.approx(r["loss"], rel=1e-12)
+    assert len(r["entries"]) == 40 and set(r["norms"]) == set(parameters)
+    for name, at, value in r["entries"]:
+        assert parameters[name].grad.flat[at] == pytest.approx(value, rel=1e-9, abs=1e-14)
+    for name, norm in r["norms"].items():
+        assert np.linalg.norm(parameters[name].grad) == pytest.approx(norm, rel=1e-9)
+
+
+@pytest.mark.parametrize("model, message", [
+    ("lstm", "is a LSTM, expected a GPT-2"),
+    ("nothing-of-that-name", "no weights"),
+    ("short", "8 positions")])
+def test_a_trunk_that_the_engine_cannot_run_is_refused_in_one_line(model, message, tmp_path,
+                                                                   capsys):
+    if model == "short":
+        model = tmp_path / "short.npz"
+        minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, n_positions=8, vocab_size=8)).save(model)
+    assert main(["playground", "--model", model, "--out", tmp_path / "page.html"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_small_trunk_that_ships_predicts_english():
+    lm = minifpt.LanguageModel.from_pretrained("minigpt-tiny")
+    assert (lm.config.n_layer, lm.config.n_head, lm.config.n_embd) == (2, 2, 32)
+    text = weights.shipped("held-out.txt").read_bytes()[20_000:20_257]
+    ids = np.frombuffer(text, np.uint8).astype(int)
+    logits = lm.logits(ids[:-1][None])
+    loss, _ = minifpt.functional.cross_entropy(logits, ids[1:][None])
+    assert loss < 2.1                                     # the frequencies of bytes alone give 3.1

@@ -1,0 +1,482 @@
+"""The live page in a real browser: its engine against NumPy, and everything that can be clicked."""
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+import minifpt
+from minifpt import functional as F
+from minifpt.optim import Adam, clip_grad_norm
+from minifpt.viewer import playground
+
+pytestmark = pytest.mark.slow
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
+HELPERS = """
+window.make = ({values, shape}, type = Float64Array) => {
+  const a = type.from(values);
+  a.shape = shape;
+  return a;
+};
+window.plain = a => a && (a.shape ? {values: Array.from(a), shape: a.shape} : a);
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium or Chrome is installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / "playground.html"
+    playground.save(file)
+    return file
+
+
+@pytest.fixture
+def page(file, browser):
+    """The page, which must ask for nothing and complain of nothing."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    complaints = []
+    page.on("console", lambda m: complaints.append(m.text))
+    page.on("pageerror", lambda e: complaints.append(str(e)))
+    page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(
+        (file.as_uri(), "blob:")) else None)
+    page.goto(file.as_uri())
+    wait(page, "playground.state().agreement !== null")
+    page.evaluate(HELPERS)
+    yield page
+    assert complaints == []
+    page.close()
+
+
+def wait(page, expression, seconds=30):
+    """Until an expression is true; the page forbids the eval that ``wait_for_function`` needs."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"{expression} is still false"
+        page.wait_for_timeout(50)
+
+
+def state(page):
+    return page.evaluate("playground.state()")
+
+
+def close(theirs, ours, tolerance=1e-4):
+    """Whether an array of the page equals NumPy's, relative to its largest entry."""
+    theirs = np.reshape(theirs["values"], theirs["shape"])
+    assert theirs.shape == ours.shape
+    return np.abs(theirs - ours).max() <= tolerance * np.abs(ours).max()
+
+
+def as_json(a):
+    return {"values": np.asarray(a).ravel().tolist(), "shape": list(np.shape(a))}
+
+
+# ---------------------------------------------------------------------- engine against NumPy
+
+rng = np.random.default_rng(0)
+normal = rng.standard_normal
+X, QKV, IDS = normal((3, 5, 8)), normal((3, 5, 24)), rng.integers(0, 7, (3, 5))
+# Inputs, and options for NumPy and for the page.
+OPERATIONS = {
+    "linear": ([X, normal((8, 6)), normal(6)], {}, ""),
+    "embedding": ([IDS, normal((7, 6))], {}, ""),
+    "unembedding": ([X, normal((7, 8))], {}, ""),
+    "positions": ([X, normal((5, 8))], {}, ""),
+    "layer_norm": ([3 * X + 1, normal(8), normal(8)], {}, ""),
+    "gelu": ([4 * X], {}, ""),
+    "softmax": ([3 * X], {}, ""),
+    "attention": ([QKV], {"n_head": 2}, ", 2"),
+    "residual": ([X, X[::-1]], {}, ""),
+    "last_tokens": ([X], {"n": 2}, ", 2"),
+    "cross_entropy": ([normal((3, 5, 7)), IDS], {}, "")}
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("Float32Array", 1e-4), ("Float64Array", 1e-10)])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_and_its_backward_pass_equal_numpys(page, name, dtype, tolerance):
+    inputs, options, more = OPERATIONS[name]
+    y, cache = vars(F)[name](*inputs, **options)
+    dy = 1.0 if name == "cross_entropy" else np.random.default_rng(1).standard_normal(y.shape)
+    grads = (F.residual_backward(dy, dy / 2) if name == "residual"
+             else vars(F)[f"{name}_backward"](dy, cache))
+    grads = grads if isinstance(grads, tuple) else (grads,)
+    theirs, their_grads = page.evaluate(f"""([inputs, dy]) => {{
+        const arrays = inputs.map(x => make(x, {dtype}));
+        dy = make(dy, {dtype});
+        const [y, cache] = E.{name}(...arrays{more});
+        const half = dy.map(v => v / 2);
+        const grads = "{name}" === "cross_entropy" ? E.cross_entropy_backward(cache) :
+          "{name}" === "residual" ? E.residual_backward(dy, half) : E.{name}_backward(dy, cache);
+        return [plain(y), grads.map(plain)];
+    }}""", [[as_json(x) for x in inputs], as_json(dy)])
+    if name == "cross_entropy":
+        assert theirs == pytest.approx(y, rel=tolerance)
+    else:
+        assert close(theirs, y, tolerance)
+    for theirs, ours in zip(their_grads, grads, strict=True):
+        assert close(theirs, ours, tolerance)
+
+
+def test_dropout_goes_back_through_its_own_mask(page):
+    y, dx, mask = page.evaluate("""x => {
+        x = make(x);
+        const [y, cache] = E.dropout(x, 0.25, E.generator(3));
+        return [y, E.dropout_backward(x, cache)[0], cache.mask].map(a => Array.from(a));
+    }""", as_json(normal((40, 50))))
+    assert y == dx and set(mask) == {0, 1 / 0.75}
+    assert 0.2 < mask.count(0) / len(mask) < 0.3
+
+
+@pytest.mark.parametrize("freeze, dtype, tolerance", [
+    ("fpt", "float32", 1e-4), ("full", "float64", 1e-8), ("attn,mlp,ln", "float64", 1e-8)])
+def test_twenty_steps_of_training_equal_numpys(page, freeze, dtype, tolerance):
+    task = minifpt.tasks.get("bit-xor")
+    config = minifpt.GPT2Config(2, 2, 32, 10, 10, dropout=0.0, initializer_range=0.25)
+    model = minifpt.FPT(minifpt.GPT2(config, seed=1, dtype=np.dtype(dtype)), 1, 2, 5, seed=1)
+    mask = minifpt.FreezeMask.parse(freeze)
+    model.freeze(mask)
+    start = {name: as_json(p.data) for name, p in model.named_parameters()}
+    generator = np.random.default_rng(2)
+    batches = [task.batch(generator, 4) for _ in range(20)]
+    parameters = [p for p in model.parameters() if p.trainable]
+    adam, losses = Adam(parameters, 1e-2), []
+    for x, y in batches:
+        model.zero_grad()
+        logits, cache = model.forward(x.astype(dtype))
+        loss, dlogits = task.loss(logits, y)
+        losses.append(loss)
+        model.backward(dlogits, cache)
+        clip_grad_norm(parameters, 1.0)
+        adam.step()
+    frozen = [group for group in ("input", "pos", "ln", "attn", "mlp", "output")
+              if getattr(mask, group)]
+    their_losses, theirs = page.evaluate("""([start, batches, frozen, type]) => {
+        type = {float32: Float32Array, float64: Float64Array}[type];
+        const config = {n_layer: 2, n_head: 2, n_embd: 32, causal: true};
+        const model = E.make_model(config, TASKS["bit-xor"], {kind: "random", scale: 1}, 0, type);
+        for (const [name, a] of Object.entries(start)) model.parameters[name].data.set(a.values);
+        E.freeze(model, frozen);
+        const losses = batches.map(([x, y]) =>
+          E.train_step(model, {x: make(x, type), y}, 1e-2).loss);
+        return [losses, Object.fromEntries(Object.entries(model.parameters).map(
+          ([name, p]) => [name, plain(p.data)]))];
+    }""", [start, [[as_json(x), y.ravel().tolist()] for x, y in batches], frozen, dtype])
+    assert their_losses == pytest.approx(losses, rel=tolerance)
+    for name, p in model.named_parameters():
+        assert close(theirs[name], p.data, tolerance), name
+
+
+def test_the_page_agrees_with_numpys_reference_step(page):
+    assert state(page)["agreement"] < 3e-5
+    assert "agrees with NumPy to" in page.locator("#agreement.good").inner_text()
+
+
+def test_a_wrong_reference_step_is_a_red_warning(file, browser, tmp_path):
+    text = file.read_text(encoding="utf-8")
+    loss = json.loads(text.split('id="data">')[1].split("</script>")[0])["reference"]["loss"]
+    other = tmp_path / "other.html"
+    other.write_text(text.replace(f'"loss":{loss!r}', f'"loss":{loss * 1.01!r}'), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(other.as_uri())
+    assert "do not trust" in page.locator("#agreement.bad").inner_text()
+    page.close()
+
+
+# ------------------------------------------------------------------------- training
+
+def test_the_first_screen_says_what_is_trained(page):
+    s = state(page)
+    assert (s["task"], s["step"], s["trained"], s["total"]) == ("bit-xor", 0, 770, 25_922)
+    assert "770 of 25,922 numbers are being trained" in page.locator("#sentence").inner_text()
+    for part in ("#train", "#answers", "#curve", "#sentence", "#tabs", "#rate", "#legend"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= 800, part
+    assert page.locator("#bits button").count() == 10
+
+
+def test_bit_xor_is_learned_within_thirty_seconds(page):
+    page.click("#train")
+    wait(page, "playground.state().accuracy > 0.95")
+    page.click("#train")
+    assert state(page)["loss"] < 0.3
+
+
+def test_the_same_seed_trains_to_the_same_numbers(page):
+    first = page.evaluate("playground.train(30)")
+    page.click("#reset")
+    wait(page, "playground.state().step === 0")
+    assert page.evaluate("playground.train(30)") == first
+    assert page.evaluate("playground.set({seed: 5}).then(() => playground.train(30))") != first
+
+
+@pytest.mark.parametrize("task", ["majority", "bit-memory"])
+def test_other_tasks_are_learned_too(page, task):
+    before = page.evaluate("task => playground.set({task, learning_rate: 0.01})", task)
+    after = page.evaluate("playground.train(300)")
+    assert after["accuracy"] > before["accuracy"] + 0.05
+    assert after["task"] == task
+
+
+def test_a_part_that_is_clicked_is_frozen_while_it_trains(page):
+    page.click("#train")
+    before = page.locator("#sentence").inner_text()
+    part = page.get_by_role("button", name="block 1: attention")
+    assert "frozen: thaw" in part.get_attribute("aria-label")
+    part.click()
+    wait(page, "playground.state().trained === 770 + 4224")
+    wait(page, f"document.getElementById('sentence').innerText !== {json.dumps(before)}")
+    assert "trained: freeze" in part.get_attribute("aria-label")
+    page.click("#train")
+    before, after = page.evaluate("""async () => {
+        const {parameters} = models[0].model;
+        const weights = () => Array.from(parameters["trunk.h.0.attn.c_attn.weight"].data);
+        const before = weights();
+        await playground.train(2);
+        return [before, weights()];
+    }""")
+    assert before != after
+
+
+def test_frozen_numbers_do_not_move_and_trained_ones_do(page):
+    moved = page.evaluate("""async () => {
+        const start = Object.fromEntries(Object.entries(models[0].model.parameters).map(
+          ([n, p]) => [n, p.data.slice()]));
+        await playground.train(5);
+        return Object.entries(models[0].model.parameters).filter(
+          ([n, p]) => p.data.some((v, i) => v !== start[n][i])).map(([n, p]) => p.group);
+    }""")
+    assert set(moved) == {"input", "pos", "ln", "output"}
+
+
+def test_with_all_but_the_output_frozen_nothing_runs_back(page):
+    before = page.locator("#sentence").inner_text()
+    page.evaluate("playground.set({frozen: ['input', 'pos', 'ln', 'attn', 'mlp']})")
+    page.evaluate("playground.train(2)")
+    assert state(page)["trained"] == 66
+    assert page.locator(".back.ends").count() == 11 and page.locator(".back.through").count() == 0
+    wait(page, f"document.getElementById('sentence').innerText !== {json.dumps(before)}")
+    assert "1.0" in page.locator("#sentence").inner_text()   # million: half of the work is gone
+
+
+def test_a_bit_that_is_clicked_changes_the_picture_before_the_next_frame(page):
+    first = page.locator("#bits button").first
+    milliseconds, before, after, same = page.evaluate("""() => {
+        const seen = () => document.getElementById("picture").toDataURL();
+        const before = seen(), button = document.querySelector("#bits button");
+        const bit = button.textContent;
+        const start = performance.now();
+        button.click();
+        return [performance.now() - start, bit, button.textContent, seen() === before];
+    }""")
+    print(f"a click on a bit was answered in {milliseconds:.1f} ms")
+    assert {before, after} == {"0", "1"} and not same
+    assert after in first.get_attribute("aria-label")
+
+
+def test_after_training_b4_looks_at_a4_only_while_a4_is_one(page):
+    """What the page tells its readers to try."""
+    looks = page.evaluate("""async () => {
+        await playground.train(600);
+        const {model} = models[0], task = TASKS["bit-xor"];
+        return [0, 1].map(a4 => {
+            const rng = E.generator(1), all = Array.from({length: 32}, () => task.draw(rng));
+            for (const {bits} of all) bits[3] = a4;
+            const {x} = E.batch_of(task, all), [, cache] = E.forward(model, x);
+            const p = cache["trunk.h.0.attn"].probabilities;
+            return all.reduce((sum, _, b) => sum + p[(b * 2 * 10 + 8) * 10 + 3] / 32, 0);
+        });
+    }""")
+    assert looks[0] < 0.1 and looks[1] > 0.5
+
+
+def test_the_weights_and_the_rate_can_be_chosen(page):
+    s = page.evaluate("playground.set({weights: 'random', scale: 0.5, learning_rate: 0.01})")
+    assert s["model"] == "random:2x2x32@0.5" and s["learning_rate"] == 0.01
+    s = page.evaluate("playground.set({weights: 'statistics'})")
+    assert s["model"] == "statistics:minigpt-tiny"
+
+
+@pytest.mark.parametrize("values, message", [
+    ("wieghts: 'random'", "no setting 'wieghts', expected one of task, weights"),
+    ("task: 'xor'", "no task 'xor'"), ("frozen: ['attention']", "no part 'attention'"),
+    ("faults: ['none']", "no fault 'none'"), ("learning_rate: -1", "rate is -1, expected > 0")])
+def test_a_setting_that_does_not_exist_is_refused(page, values, message):
+    before = state(page)
+    with pytest.raises(Exception, match=message):
+        page.evaluate(f"playground.set({{{values}}})")
+    assert state(page) == before
+
+
+def test_three_trunks_race_from_one_seed(page):
+    page.get_by_role("button", name="Race", exact=True).click()
+    page.evaluate("playground.train(40)")
+    assert page.locator("#lanes button").count() == 3
+    curves = page.evaluate("latest.lanes.map(lane => lane.curve.length)")
+    assert curves == [41, 41, 41]
+    page.locator("#lanes button").nth(2).click()
+    assert state(page)["model"] == "random:2x2x32@0.1"
+
+
+# ------------------------------------------------------------------------ faults
+
+def test_finite_differences_agree_with_every_gradient(page):
+    rows = page.evaluate("playground.train(20).then(() => check_parts(0, PARTS))")
+    assert {row["part"] for row in rows} == {
+        "input", "wpe", "ln_f", "output", *(f"h.{i}.{part}" for i in (0, 1)
+                                            for part in ("ln_1", "attn", "ln_2", "mlp"))}
+    assert max(row["error"] for row in rows) < 1e-6
+
+
+def test_a_gradient_check_notices_each_fault_of_a_backward_pass(page):
+    faults = page.evaluate("FAULTS.map(({id, hides}) => [id, Boolean(hides)])")
+    assert len(faults) >= 8
+    for fault, hides in faults:
+        worst = page.evaluate("""fault => playground.set({faults: [fault]})
+            .then(() => check_parts(1, PARTS))
+            .then(rows => Math.max(...rows.map(r => r.error)))""", fault)
+        assert (worst < 1e-4) == hides, (fault, worst)
+
+
+def test_a_model_with_a_fault_trains_beside_the_right_one(page):
+    right = page.evaluate("playground.train(60)")
+    page.get_by_role("button", name="Break it").click()
+    page.get_by_role("button", name="softmax without its sum").click()
+    assert state(page)["faults"] == ["softmax"]
+    beside = page.evaluate("playground.train(60)")
+    assert (beside["loss"], beside["accuracy"]) == (right["loss"], right["accuracy"])
+    assert page.evaluate("latest.lanes[1].loss") != right["loss"]
+    angles = page.evaluate("latest.lanes[1].angles")
+    assert angles["output"] == pytest.approx(0, abs=0.1) and angles["h.0.ln_1"] > 1
+    wait(page, "document.getElementById('verdict').innerText.includes('notices:')")
+    assert "y[i] * (dy[i] - sum)" in page.locator(".cut").inner_text()
+
+
+def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
+    page.evaluate("playground.set({faults: ['mask']})")
+    page.locator("#lanes button").nth(1).click()
+    above = page.evaluate("""() => {
+        const {model, fault} = models[1], {x} = E.batch_of(TASKS["bit-xor"], [example]);
+        return [fault, null].map(f => engine(f).forward(model, x)[1]["trunk.h.0.attn"])
+          .map(({probabilities}) => probabilities[9]);
+    }""")
+    assert above[0] > 0 and above[1] == 0
+    wait(page, "by('verdict').innerText.includes('notices nothing')")
+
+
+def test_the_hidden_fault_can_be_found_with_six_checks(page):
+    page.get_by_role("button", name="Find the fault").click()
+    page.evaluate("game.fault = 'keys'; restart()")
+    for part, verdict in (("output layer", "right"), ("block 2: feed-forward", "right"),
+                          ("block 2: attention", "wrong")):
+        page.get_by_role("button", name=f"check the gradient of {part}").click()
+        wait(page, f"document.getElementById('left').innerText.includes('{part}: {verdict}')")
+    assert "3 checks left" in page.locator("#left").inner_text()
+    page.get_by_role("button", name="missing transpose").click()
+    assert "No, it is not" in page.locator("#left").inner_text()
+    page.get_by_role("button", name="keys without transpose").click()
+    assert "Found, with 3 checks" in page.locator("#left").inner_text()
+    assert page.get_by_role("button", name="check", exact=True).count() == 0
+
+
+# ------------------------------------------------------------------------ the address, the keys
+
+def test_the_address_holds_the_state_and_back_undoes_a_step(page, file, browser):
+    page.get_by_role("button", name="block 2: feed-forward").click()
+    page.get_by_role("button", name="Break it").click()
+    page.get_by_role("button", name="dropped bias gradient").click()
+    page.evaluate("playground.set({learning_rate: 0.02, seed: 3})")
+    s = state(page)
+    other = browser.new_page()
+    other.goto(page.url)
+    wait(other, "playground.state().agreement !== null")
+    assert state(other) == s and other.evaluate("S.seed") == 3
+    other.close()
+    page.go_back()
+    wait(page, "playground.state().learning_rate === 0.003")
+    page.go_back()
+    wait(page, "playground.state().faults.length === 0")
+    page.go_back()
+    page.go_back()
+    wait(page, "playground.state().frozen.length === 4")
+
+
+@pytest.mark.parametrize("address", ["#rate=NaN&batch=-4&seed=1e99", "#race=,&fault=<b>&tab=x",
+                                     "#frozen=none&look=11&task=__proto__", "#%E0%A4%A"])
+def test_an_address_that_makes_no_sense_is_harmless(file, browser, address):
+    page = browser.new_page()
+    complaints = []
+    page.on("pageerror", lambda e: complaints.append(str(e)))
+    page.goto(file.as_uri() + address)
+    wait(page, "playground.state().agreement !== null")
+    assert page.evaluate("playground.train(2)")["step"] == 2
+    assert complaints == []
+    page.close()
+
+
+def test_everything_can_be_done_with_the_keys(page):
+    stops = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate("document.activeElement.id || document.activeElement.innerText "
+                                  "|| document.activeElement.getAttribute('aria-label')"))
+        if stops[-1] == "one":
+            page.keyboard.press("Enter")
+    assert {"task", "train", "one", "reset", "seed", "slow", "rate", "batch"} <= set(stops)
+    wait(page, "playground.state().step === 1")
+    page.focus("#bits button:nth-child(1)")
+    before = page.evaluate("document.activeElement.innerText")
+    page.keyboard.press("Space")
+    assert page.evaluate("document.activeElement.innerText") != before
+    assert "looks most at" in page.locator("#looking").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
+@pytest.mark.parametrize("tab", ["settings", "race", "break", "game"])
+def test_nothing_is_wider_than_the_screen(file, browser, width, tab):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(f"{file.as_uri()}#tab={tab}&fault=transpose&weights=random")
+    wait(page, "playground.state().agreement !== null")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.close()
+
+
+def test_a_trunk_of_another_shape_runs_too(browser, tmp_path):
+    playground.save(tmp_path / "page.html", "random:3x4x16", "majority")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    wait(page, "playground.state().agreement !== null")
+    s = page.evaluate("playground.train(5)")
+    assert s["agreement"] < 3e-5 and s["step"] == 5 and s["task"] == "majority"
+    page.close()
+
+
+def test_a_token_that_is_clicked_keeps_its_lines(page):
+    box = page.locator("#picture").bounding_box()
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)      # in the column of b3
+    page.mouse.move(5, 5)
+    wait(page, "by('looking').innerText.startsWith('b3 needs a3 and b3')")
+    wait(page, "location.hash.includes('look=7')")
+    assert page.locator(".needed").count() == 2
+    page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)
+    page.mouse.move(5, 5)
+    wait(page, "by('looking').innerText.startsWith('Point at')")
+
+
+def test_another_seed_hides_another_fault(page):
+    page.get_by_role("button", name="Find the fault").click()
+    page.get_by_role("button", name="check the gradient of output layer").click()
+    wait(page, "document.getElementById('left').innerText.includes('5 checks left')")
+    page.click("#seed")
+    wait(page, "document.getElementById('left').innerText.includes('Six checks left')")
+    assert page.locator(".back.game button:enabled").count() == 12
