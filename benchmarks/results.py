@@ -24,8 +24,6 @@ HERE = Path(__file__).resolve().parent
 SIMPLE = "simple.csv"
 BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
-# Of the tasks with pictures or text: on others a baseline stands in its own table only.
-HAVE_BASELINES = "mnist", "few-digits", "cifar10", "text", "typos", "few-mnist"
 
 
 def table(path):
@@ -43,12 +41,11 @@ def table(path):
 
 
 def add_baselines(found, simple, with_curves=False):
-    """Add the rows of ``BASELINES`` to the tasks of a table that have pictures or text;
-    ``with_curves``: only what is trained step by step."""
+    """Add the rows of ``BASELINES`` to a table; ``with_curves``: only what is trained step by
+    step."""
     for task, name in itertools.product(found.results, BASELINES):
         histories = simple.results.get(task, {}).get(name)
-        if (histories and task.startswith(HAVE_BASELINES)
-                and len(histories[0]) > with_curves):
+        if histories and len(histories[0]) > with_curves:
             found.results[task][name] = histories
             found.rates[task][name] = simple.rates[task][name]
             if name in simple.sweeps.get(task, {}):

@@ -78,7 +78,7 @@ def logistic(features=None, penalties=PENALTIES):
             return np.c_[x, np.ones(len(x))].astype(np.float32)
         (A, y), (B, y_validation), (C, y_test) = (
             (design(x), y[:, 0]) for x, y in (learned, validation, test))
-        shape, best, found = (A.shape[1], task.classes), None, []
+        shape, best, scores = (A.shape[1], task.classes), None, []
         weights = np.zeros(shape)
         for penalty in penalties:                         # each begins where the last one ended
             def loss(w, penalty=penalty):
@@ -89,8 +89,8 @@ def logistic(features=None, penalties=PENALTIES):
                         (slope + penalty * np.r_[w[:-1], 0 * w[-1:]]).ravel())
             weights = minimize(loss, weights.ravel(), jac=True, method="L-BFGS-B",
                                options={"maxiter": 200}).x.reshape(shape)
-            found.append(((B @ weights).argmax(axis=1) == y_validation).mean())
-            if found[-1] == max(found):
+            scores.append(((B @ weights).argmax(axis=1) == y_validation).mean())
+            if scores[-1] == max(scores):
                 best = weights.copy()
         return [((X @ best).argmax(axis=1) == answers).mean() for X, answers in ((A, y),
                                                                                  (C, y_test))]
@@ -128,14 +128,14 @@ def witten_bell(text, x, order):
             return windows @ weights if k else 0 * sequences
         keys, where = np.unique(contexts(text[:-1]), return_inverse=True)
         pairs, counts = np.unique(256 * where + text[max(k, 1):], return_counts=True)
-        asked = contexts(x)                               # (B, T - k + 1), the last T - k + 1
-        place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        known = keys[place] == asked
+        queries = contexts(x)                             # (B, T - k + 1), the last T - k + 1
+        place = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+        known = keys[place] == queries
         table = np.zeros((len(keys), 256), np.float32)
         table.ravel()[pairs] = counts
         rows = table[place] * known[..., None]
         total, kinds = rows.sum(axis=-1, keepdims=True), (rows > 0).sum(axis=-1, keepdims=True)
-        longer = probability[:, -asked.shape[1]:]
+        longer = probability[:, -queries.shape[1]:]
         longer[...] = np.where(total > 0, (rows + kinds * longer) / np.maximum(total + kinds, 1),
                                longer)
     return probability
@@ -192,10 +192,10 @@ def forward_filter(x, alone, after, share):
     scores, belief = np.empty(x.shape), np.tile(alone, (len(x), 1))
     row = np.arange(len(x))
     for t, shown in enumerate(x.T):
-        noise, kept = share * alone[shown], (1 - share) * belief[row, shown]
-        scores[:, t] = np.log(noise / kept)
+        noise, writer = share * alone[shown], (1 - share) * belief[row, shown]
+        scores[:, t] = np.log(noise / writer)
         belief *= noise[:, None]
-        belief[row, shown] += kept
+        belief[row, shown] += writer
         belief = belief / belief.sum(axis=1, keepdims=True) @ after
     return scores
 
@@ -205,8 +205,8 @@ def aligned(task, learned, validation, test):
     is likeliest.  Sums over all places of the motifs; what a family replaced is not known."""
     x, y = test
     (n, size), (B, T) = task.motifs.shape, x.shape
-    kept = (1 - task.distance) * (1 - task.mutation)
-    odds = np.log([1 - kept, 1 - kept + 20 * kept])       # of a wrong and of a right amino acid
+    unchanged = (1 - task.distance) * (1 - task.mutation)
+    odds = np.log([1 - unchanged, 1 + 19 * unchanged])    # of a wrong and of a right amino acid
     match = np.zeros((n, B, T + 1))                       # of a motif that ends before the token
     for k in range(size):
         right = x[:, k:T - size + 1 + k] == task.motifs[:, None, k:k + 1]
@@ -243,17 +243,13 @@ def flattened(task, learned, validation, test):
     return np.nan, np.mean(right)
 
 
-def column_of(labels, of="mnist", title=""):
-    """A task of few labels."""
-    return compare.Column("few", {"of": of, "labels": labels}, {"steps": 300}, title)
-
-
-FEW_MNIST = [column_of(n, title=f"few-mnist-{n}") for n in (10, 100, 1000)]
-FEW_DIGITS = [column_of(n, "digits", f"few-digits-{n}") for n in (100, 1000)]
+FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{name}-{n}")
+       for name, n in (("mnist", 10), ("mnist", 100), ("mnist", 1000), ("digits", 100),
+                       ("digits", 1000))]
 FAMILIES = compare.Column("families", {}, {"steps": 500})
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
-PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW_MNIST, *FEW_DIGITS
+PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW
 METHODS = (
     *((column, SOFTMAX, None) for column in (
         reproduce.XOR, reproduce.MEMORY, reproduce.LISTOPS, *PICTURES)),
@@ -299,21 +295,21 @@ def main():
     parser.add_argument("--steps", type=int, help="in place of the tables' steps")
     parser.add_argument("--out", type=Path, help="a CSV to write")
     args = parser.parse_args()
-    found = tables.Grid({}, {}, {}, [*range(args.seeds)])
+    grid = tables.Grid({}, {}, {}, [*range(args.seeds)])
     for column, name, method in METHODS:
         title = column.title or compare.make_task(column.task, column.options).name
         if args.only and title not in args.only:
             continue
         if args.steps:
             column = compare.Column(column.task, column.options, {"steps": args.steps}, title)
-        histories, sweep, rate = measure(column, method, found.seeds)
-        found.results.setdefault(title, {})[name] = histories
-        found.rates.setdefault(title, {})[name] = rate
+        histories, sweep, rate = measure(column, method, grid.seeds)
+        grid.results.setdefault(title, {})[name] = histories
+        grid.rates.setdefault(title, {})[name] = rate
         if sweep:
-            found.sweeps.setdefault(title, {})[name] = sweep
-        print(f"{title}, {name}: {tables.final(found, title, name)}", flush=True)
+            grid.sweeps.setdefault(title, {})[name] = sweep
+        print(f"{title}, {name}: {tables.final(grid, title, name)}", flush=True)
         if args.out:
-            text = tables.rows(found)
+            text = tables.rows(grid)
             write_beside(args.out, lambda f, text=text: f.write(text), "w")
 
 

@@ -375,9 +375,9 @@ def test_sources(made, source, causal, table):
                 lm.generate([1, 2], 3)
 
 
-@pytest.mark.parametrize("source", ["masked", "brackets"])
+@pytest.mark.parametrize("source", ["masked", "trigrams", "brackets"])
 def test_text_where_it_belongs(source, tmp_path):
-    with pytest.raises(ValueError, match="each of language and masked needs text") as error:
+    with pytest.raises(ValueError, match="each of language, masked, trigrams needs text") as error:
         pretrain.pretrain(source, tmp_path / "w", text=["x"] if source == "brackets" else None)
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 

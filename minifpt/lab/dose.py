@@ -90,22 +90,22 @@ def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, pr
     columns = [Column(name, options, {"steps": STEPS}, title or name)
                for name, options, title in TASKS if (title or name) in (only or titles)]
     losses = pretrain_all(out, text, seeds, progress)
-    found = compare.grid(out, columns, [Arm(model, label=label) for label, model in
+    grid = compare.grid(out, columns, [Arm(model, label=label) for label, model in
                                         models(out, 0).items()], [0],
                          rates=rates or RATES, jobs=jobs, executor=executor, progress=progress)
     others = [(column, label, seed) for column in columns for label in models(out, 0)
               for seed in range(1, seeds)]
-    queue = [job_of(out, column, label, seed, found.rates[column.title][label])
+    queue = [job_of(out, column, label, seed, grid.rates[column.title][label])
              for column, label, seed in others]
     with tqdm(total=len(queue), unit="run", disable=not progress) as bar:
         histories = perform(queue, out, bar, jobs, executor) if queue else []
     for (column, label, _), history in zip(others, histories, strict=True):
-        found.results[column.title][label].append(history)
-    found.seeds = [*range(seeds)]
-    report = f"{SHOWS}\n\n{tables.table(found)}\n\n{differences(found)}\n"
+        grid.results[column.title][label].append(history)
+    grid.seeds = [*range(seeds)]
+    report = f"{SHOWS}\n\n{tables.table(grid)}\n\n{differences(grid)}\n"
     write_beside(out.parent / "dose.md", lambda f: f.write(report), "w")
-    write_beside(out.parent / "dose.csv", lambda f: f.write(tables.rows(found)), "w")
-    picture(found, losses, out.parent / "dose.png")
+    write_beside(out.parent / "dose.csv", lambda f: f.write(tables.rows(grid)), "w")
+    picture(grid, losses, out.parent / "dose.png")
     return report
 
 
@@ -118,12 +118,12 @@ def job_of(out, column, label, seed, rate):
                settings | {"lr": rate, "freeze": "fpt"})
 
 
-def differences(found):
+def differences(grid):
     """A Markdown table: the full dose less its spectrum, and less random weights, in points, at
     the end and in the mean over the whole curve, the area; 95 % intervals by a bootstrap over the
     pretraining seeds."""
     lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
-    for title, arms in found.results.items():
+    for title, arms in grid.results.items():
         for source, control in itertools.product(PRETRAINED_ON, ("spectrum", PAPER)):
             other = f"{source} spectrum" if control == "spectrum" else PAPER
             ours = f"{source} {DOSES[-1]}"
@@ -146,17 +146,17 @@ def bootstrap(values, draws=10_000):
     return f"{text} ({low:+.1f} to {high:+.1f})"
 
 
-def picture(found, losses, path):
+def picture(grid, losses, path):
     """Final accuracy against the pretraining's loss, an axis a task: a line for each source, a
     point for each dose and seed, the spectrum beside the full dose, random weights across."""
-    rows = 1 if len(found.results) < 4 else 2
-    fig, axes = plots.figure(-(-len(found.results) // rows), rows)
-    for ax in axes[len(found.results):]:
+    rows = 1 if len(grid.results) < 4 else 2
+    fig, axes = plots.figure(-(-len(grid.results) // rows), rows)
+    for ax in axes[len(grid.results):]:
         ax.remove()
-    for ax, (title, arms) in zip(axes, found.results.items(), strict=False):
+    for ax, (title, arms) in zip(axes, grid.results.items(), strict=False):
         ends = {label: [100 * h[-1]["test_accuracy"] for h in runs] for label, runs in arms.items()}
         for source, color in zip(PRETRAINED_ON, ("#1f77b4", "#d62728"), strict=True):
-            x = [[np.log(256)] * len(found.seeds), *([losses[source, dose, s] for s in found.seeds]
+            x = [[np.log(256)] * len(grid.seeds), *([losses[source, dose, s] for s in grid.seeds]
                                                      for dose in DOSES)]
             y = [ends["no pretraining"], *(ends[f"{source} {dose}"] for dose in DOSES)]
             ax.plot(np.mean(x, axis=1), np.mean(y, axis=1), color=color, label=source)
@@ -168,5 +168,5 @@ def picture(found, losses, path):
         ax.invert_xaxis()
         ax.set(title=tables.LABELS.get(title, title), ylabel="test accuracy (%)",
                xlabel="loss of the pretraining (nats a byte)")
-    plots.legend(fig, axes[:len(found.results)])
+    plots.legend(fig, axes[:len(grid.results)])
     plots.save(fig, path)

@@ -67,8 +67,9 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     if source not in SOURCES:
         raise ValueError(f"no source '{source}': expected one of {', '.join(SOURCES)}")
     if (source in ON_TEXT) != bool(text):
-        raise ValueError(f"pretrain: each of {' and '.join(ON_TEXT)} needs text, files or "
-                         "folders of *.txt, and no other source takes it")
+        raise ValueError(f"pretrain: {source} {'takes no' if text else 'needs'} text: each of "
+                         f"{', '.join(ON_TEXT)} needs text, files or folders of *.txt, and no "
+                         "other source takes it")
     if data is not None and source not in ON_MNIST:
         raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
