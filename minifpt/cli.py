@@ -550,6 +550,7 @@ def gradcheck_command(args):
     n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
     x = n((2, 5, 8))
     inputs = {"linear": (x, n((8, 6)), n(6)), "embedding": (ids, n((7, 6))),
+              "bias": (x, n(8)),
               "layer_norm": (x, n(8), n(8)), "unembedding": (x, n((7, 8))),
               "positions": (x, n((6, 8))), "gelu": (x,), "gelu_exact": (x,), "relu": (x,),
               "softmax": (x,), "dropout": (x,), "attention": (n((2, 5, 24)),),

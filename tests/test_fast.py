@@ -27,8 +27,8 @@ dtypes = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])
 def pieces_of(size):
     """Within, no piece has more than so many numbers, where it can be helped."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "PIECE", size)
-        patch.setattr(fast, "TILES", size)
+        patch.setattr(fast, "MAX_PIECE", size)
+        patch.setattr(fast, "MAX_TILE_SCORES", size)
         yield
 
 
@@ -103,8 +103,8 @@ def test_layer_norm_errors():
 
 
 @both
-@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.PIECE - 1,), (fast.PIECE + 1,),
-                        (3, fast.PIECE)]), dtypes, st.floats(0.1, 20))
+@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.MAX_PIECE - 1,), (fast.MAX_PIECE + 1,),
+                        (3, fast.MAX_PIECE)]), dtypes, st.floats(0.1, 20))
 def test_gelu(size, shape, kind, factor):
     dtype, tolerance = kind
     x, dy = normal(shape, dtype) * dtype(factor), normal(shape, dtype, 1)
@@ -167,7 +167,7 @@ def test_attention(size, shape, kind, p, causal):
     with pieces_of(size):
         y, cache = fast.attention(qkv, H, p, one, causal)
         dqkv = fast.attention_backward(dy, cache)
-        small = T <= fast.TILE and B * H * T * T <= 4 * fast.TILES
+        small = T <= fast.TILE and B * H * T * T <= 4 * fast.MAX_TILE_SCORES
     want, simple = F.attention(qkv, H, p, other, causal)
     assert isinstance(cache, F.AttentionCache) == small   # then the simple form
     close(y, want, 3 * tolerance)
@@ -456,9 +456,9 @@ def close_gradients(grads, want, tolerance):
 def products_are_cut():
     """However small they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "PRODUCT", 1)
-        patch.setattr(fast, "WIDTH", 64)
-        patch.setattr(fast, "TRANSPOSE", 1)
+        patch.setattr(fast, "PART_WORK", 1)
+        patch.setattr(fast, "PART_WIDTH", 64)
+        patch.setattr(fast, "LARGE_MATRIX", 1)
         yield
 
 
@@ -496,9 +496,9 @@ def test_which_products_are_cut(monkeypatch):
     shapes, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out: (shapes.append(out.shape),
                                                          matmul(a, b, out=out)))
-    monkeypatch.setattr(fast, "WIDTH", 64)
+    monkeypatch.setattr(fast, "PART_WIDTH", 64)
     for half, cuts in ((8064, 2), (8065, 0)):             # 2 x 7 x 128 and 16 x 7 x 128 are 16,128
-        monkeypatch.setattr(fast, "PRODUCT", half)
+        monkeypatch.setattr(fast, "PART_WORK", half)
         shapes.clear()
         fast.product(np.ones((2, 7)), np.ones((7, 128)))
         assert shapes == cuts * [(2, 64)]

@@ -36,6 +36,7 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
         "linear": lambda: (F.linear, F.linear_backward, (normal(*lead, n), normal(n, 3),
                                                          normal(3))),
         "embedding": lambda: (F.embedding, F.embedding_backward, (ids, normal(n, 4))),
+        "bias": lambda: (F.bias, F.bias_backward, (normal(*lead, n), normal(n))),
         "unembedding": lambda: (F.unembedding, F.unembedding_backward,
                                 (normal(*lead, n), normal(4, n))),
         "positions": lambda: (lambda x, w: F.positions(x, w, start), F.positions_backward,
@@ -89,7 +90,7 @@ def residual_of_linear_backward(dy, cache):
     return F.residual_backward(dy, dbranch), dw, db
 
 
-OPS = ["linear", "embedding", "unembedding", "positions", "layer_norm", "gelu", "gelu_exact",
+OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "gelu", "gelu_exact",
        "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
        "attention, not causal, dropout", "lstm", "residual", "last_tokens", "log_sum_exp",
        "cross_entropy"]

@@ -16,17 +16,22 @@ SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
 # function -> [(hint, what stands in its source, what stands there instead)]
 MISTAKES = {
     "linear": [
-        ("the bias is missing", "y += b", "pass"),
-        ("the bias is subtracted", "y += b", "y -= b")],
+        ("the bias is missing", "x @ w + b", "x @ w"),
+        ("the bias is subtracted", "x @ w + b", "x @ w - b")],
     "linear_backward": [
-        (SUM_FOR_MEAN, "db = dy2.sum(axis=0)", "db = dy2.mean(axis=0)"),
-        ("a mean for a sum: x.T @ dy adds up over the rows", ".T @ dy2", ".T @ dy2 / len(dy2)"),
-        ("only one row: b is added to every row", "dy2.sum(axis=0)", "dy2[-1]")],
+        (SUM_FOR_MEAN, "db = rows.sum(axis=0)", "db = rows.mean(axis=0)"),
+        ("a mean for a sum: x.T @ dy adds up over the rows", ".T @ rows", ".T @ rows / len(rows)"),
+        ("only one row: b is added to every row", "rows.sum(axis=0)", "rows[-1]")],
     "embedding_backward": [
         ("an id that stands there more than once gets the gradients of all its places; "
          "dw[ids] += dy keeps one of them, np.add.at(dw, ids, dy) adds them up",
          "dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0)",
          "dw[ids] += dy")],
+    "bias": [
+        ("the bias is subtracted", "x + b", "x - b")],
+    "bias_backward": [
+        (SUM_FOR_MEAN, ".sum(axis=0)", ".mean(axis=0)"),
+        ("only one row: b is added to every row", ".sum(axis=0)", "[-1]")],
     "positions": [
         ("the argument start is not heeded: the first token is at position start", "w[tokens]",
          "w[:x.shape[1]]")],
@@ -61,12 +66,12 @@ MISTAKES = {
         ("the factor 1/2 is missing", "0.5 * x * (1.0 + t)", "x * (1.0 + t)"),
         ("that is the exact form; GPT-2 has the one with tanh", "0.5 * x * (1.0 + t), ",
          "gelu_exact(x)[0], "),
-        ("the cube is missing in u", "GELU_B * c * c * c", "GELU_B * c")],
+        ("the cube is missing in u", "GELU_B * x * x * x", "GELU_B * x")],
     "gelu_backward": [
         ("the factor du/dx is missing: u depends on x too", " * du)", ")"),
         ("the 3 of the cube's derivative is missing in du/dx", "3.0 * GELU_B", "GELU_B"),
         ("a product has two terms: where the tanh stays as it is", "0.5 * (1.0 + t) + ", ""),
-        ("a product has two terms: where the tanh moves", " + 0.5 * c * (1.0 - t * t) * du", ""),
+        ("a product has two terms: where the tanh moves", " + 0.5 * x * (1.0 - t * t) * du", ""),
         ("the derivative of tanh(u) is 1 - t^2", "(1.0 - t * t)", "(1.0 - t)"),
         ("the factor dy is missing", "return dy * (0.5", "return np.ones_like(dy) * (0.5")],
     "gelu_exact": [
@@ -74,11 +79,11 @@ MISTAKES = {
          "gelu(x)[0], "),
         ("the error function takes x / sqrt(2)", "x * ndtr(x)", "x * ndtr(x * math.sqrt(2.0))")],
     "gelu_exact_backward": [
-        ("a product has two terms: P(x), and x times its density", "ndtr(x) + c * np.exp",
+        ("a product has two terms: P(x), and x times its density", "ndtr(x) + x * np.exp",
          "ndtr(x) + np.exp"),
         ("a product has two terms, of which you have the first",
-         " + c * np.exp(-0.5 * c * c) * (1.0 / math.sqrt(2.0 * math.pi))", ""),
-        ("a product has two terms, of which you have the second", "ndtr(x) + c * np", "c * np"),
+         " + x * np.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))", ""),
+        ("a product has two terms, of which you have the second", "ndtr(x) + x * np", "x * np"),
         ("the density has the factor 1 / sqrt(2 pi)", " * (1.0 / math.sqrt(2.0 * math.pi))", "")],
     "relu": [
         ("below 0 it is 0", "np.maximum(x, 0.0)", "np.abs(x)")],
@@ -90,35 +95,35 @@ MISTAKES = {
          "np.maximum(dy, 0.0)")],
     "softmax": [
         ("the exponential overflows: subtract the largest x of each row first",
-         "e = x - x.max(axis=-1, keepdims=True)", "e = x.copy()"),
+         "x - x.max(axis=-1, keepdims=True)", "x"),
         ("the exponential overflows: subtract the largest x of each row, not of all rows",
          "x.max(axis=-1, keepdims=True)", "x.max()"),
         ("each row sums to 1, not the whole array", "e.sum(axis=-1, keepdims=True)", "e.sum()"),
         ("each row sums to 1, along the last axis", "e.sum(axis=-1, keepdims=True)",
          "e.sum(axis=0, keepdims=True)")],
     "softmax_backward": [
-        ("the weighted sum is missing", "dy - np.vecdot(dy, y)[..., None]", "dy.copy()"),
-        ("the sum is weighted: each dy_j counts with its y_j", "np.vecdot(dy, y)[..., None]",
-         "dy.mean(axis=-1, keepdims=True)"),
-        ("the factor y is missing", "dx *= y", "pass"),
+        ("the weighted sum is missing", " - (dy * y).sum(axis=-1, keepdims=True)", ""),
+        ("the sum is weighted: each dy_j counts with its y_j", "(dy * y).sum(",
+         "dy.mean("),
+        ("the factor y is missing", "return y * (", "return ("),
         ("that is the diagonal of the Jacobian alone: each x moves all outputs of its row",
-         "np.vecdot(dy, y)[..., None]", "dy * y"),
-        ("the sum runs over one row", "np.vecdot(dy, y)[..., None]", "(dy * y).sum()")],
+         "(dy * y).sum(axis=-1, keepdims=True)", "dy * y"),
+        ("the sum runs over one row", ".sum(axis=-1, keepdims=True)", ".sum()")],
     "dropout_backward": [
         ("the scale 1/(1-p) is missing", "dy * cache.mask", "dy * (cache.mask > 0)"),
-        ("what was dropped gets nothing", "return dy if", "return dy if True or")],
+        ("a dropped entry gets no gradient", "return dy * cache.mask", "return dy")],
     "attention": [
-        ("the scores are not divided by sqrt(D)", "scores *= 1.0 / math.sqrt(q.shape[-1])", "pass"),
+        ("the scores are not divided by sqrt(D)", " / math.sqrt(q.shape[-1])", ""),
         ("D is the channels of one head", "math.sqrt(q.shape[-1])",
          "math.sqrt(q.shape[-1] * n_head)"),
         ("divided by D, not by its root", "math.sqrt(q.shape[-1])", "q.shape[-1]"),
         ("the causal mask is missing", "if causal:", "if False:"),
         ("the mask is there even where causal is False", "if causal:", "if True:"),
         ("the mask comes before the softmax", "probabilities, _ = softmax(scores)",
-         "probabilities, _ = softmax(dot_products(q, k) / math.sqrt(q.shape[-1]))\n"
+         "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))\n"
          "    if causal:\n        probabilities = np.tril(probabilities, k.shape[2] - q.shape[2])"),
-        ("the heads are not moved back: merge_heads does that", "merge_heads(kept @ v)",
-         "(kept @ v).reshape(*qkv.shape[:2], -1)"),
+        ("the heads are not moved back: merge_heads does that", "merge_heads(dropped @ v)",
+         "(dropped @ v).reshape(*qkv.shape[:2], -1)"),
         ("queries come first, then keys, then values", "q, k, v = split_heads(qkv, n_head)",
          "k, q, v = split_heads(qkv, n_head)"),
         ("queries come first, values last", "q, k, v = split_heads(qkv, n_head)",
@@ -134,19 +139,17 @@ MISTAKES = {
         ("between dA and dS stands the softmax: the way back leads through the softmax",
          "softmax_backward(da, SoftmaxCache(probabilities))", "da.copy()"),
         ("in dS, the softmax had the probabilities before dropout", "SoftmaxCache(probabilities)",
-         "SoftmaxCache(kept)"),
+         "SoftmaxCache(dropped)"),
         ("in dK, a key collects from the queries that looked at it: dS is transposed",
-         "np.matmul(ds.swapaxes(-1, -2), q, out=dk)", "np.matmul(ds, q, out=dk)"),
+         "ds.swapaxes(-1, -2) @ q", "ds @ q"),
         ("in dV, a value collects from the tokens that looked at it: A is transposed",
-         "np.matmul(kept.swapaxes(-1, -2), dy, out=dv)", "np.matmul(kept, dy, out=dv)"),
+         "dropped.swapaxes(-1, -2) @ dy", "dropped @ dy"),
         ("in dV, the values met the probabilities after dropout",
          "probabilities if mask is None else probabilities * mask", "probabilities"),
         ("in dA, dropout's mask is missing", "dropout_backward(dy @ v.swapaxes(-1, -2), "
          "DropoutCache(mask))", "dy @ v.swapaxes(-1, -2)"),
-        ("in dK the factor 1/sqrt(D) is missing", "np.matmul(ds.swapaxes(-1, -2), q, out=dk)",
-         "np.matmul(ds.swapaxes(-1, -2), q * math.sqrt(D), out=dk)"),
-        ("in dQ the factor 1/sqrt(D) is missing", "np.matmul(ds, k, out=dq)",
-         "np.matmul(ds, k * math.sqrt(D), out=dq)"),
+        ("in dK the factor 1/sqrt(D) is missing", "@ q / math.sqrt(D)", "@ q"),
+        ("in dQ the factor 1/sqrt(D) is missing", "ds @ k / math.sqrt(D)", "ds @ k"),
         ("the incoming dy is split into heads as y was merged: its axes are moved",
          "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)", "dy.reshape(B, H, T, D)")],
     "lstm": [
@@ -154,10 +157,10 @@ MISTAKES = {
          "o[:, t] * c[:, t + 1]"),
         ("the cell keeps f times what it was", "f[:, t] * c[:, t] + i", "c[:, t] + i"),
         ("the columns are i, f, g, o", "i, f, g, o = in_four(a)", "i, f, o, g = in_four(a)"),
-        ("the h of the token before is missing in a", "a[:, t] += dot_products(h[:, t], w_hh.T)",
+        ("the h of the token before is missing in a", "a[:, t] += h[:, t] @ w_hh",
          "pass")],
     "lstm_backward": [
-        ("what comes back from the next token through h is missing", "dh, dc = da[:, t] @ back,",
+        ("what comes back from the next token through h is missing", "dh, dc = da[:, t] @ w_hh.T,",
          "dh, dc = 0.0,"),
         ("what comes back from the next token through c is missing", "dc * f[:, t]", "0.0"),
         ("the forget gate met the cell before the token", "da_f[:, t] = dc * c[:, t]",

@@ -29,20 +29,19 @@ BREAKS = [
           "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
           "passed on is right."),
     Break("A missing transpose", "linear",
-          "dx = (dy2 @ w.T).reshape(*dy.shape[:-1], w.shape[0])",
-          "dx = (dy2 @ (w if len(w) == w.shape[1] else w.T)).reshape(*dy.shape[:-1], len(w))",
+          "dx = dy @ w.T", "dx = dy @ (w if len(w) == w.shape[1] else w.T)",
           "A square weight lets it pass: all shapes fit. Any other one would raise an error."),
     Break("No causal mask", "attention",
           "q, k, v, probabilities, mask = cache",
           "q, k, v, _, mask = cache\n"
-          "    probabilities, _ = softmax(dot_products(q, k) / math.sqrt(q.shape[-1]))",
+          "    probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))",
           "To save memory it computes the probabilities anew, and forgets the causal mask. The "
           "loss does not show it."),
     Break("A forgotten residual", "residual",
           "return dy + dbranch", "return dbranch",
           "Only the way through the branch comes back; what went past it is lost."),
     Break("A lost 1/√D", "attention",
-          "ds *= 1.0 / math.sqrt(D)", "# ds *= 1.0 / math.sqrt(D)",
+          " / math.sqrt(D)", "",
           "Queries and keys get a gradient that is √D times too large. Its direction is right."),
 ]
 
