@@ -256,8 +256,16 @@ def gelu_backward(dy, cache):
     return _over(np.multiply, cache.derivative, dy)
 
 
+def gelu_exact_backward(dy, cache):
+    """As :func:`functional.gelu_exact_backward`, without a warning where ``x^2`` overflows: the
+    density is then 0, which is right."""
+    with np.errstate(over="ignore"):
+        return F.gelu_exact_backward(dy, cache)
+
+
 def residual_backward(dy, dbranch):
     """``dx = dy + dbranch``, written over ``dbranch``, which the caller gives away."""
+    F.same_shape(dbranch, dy.shape)
     return _over(np.add, dy, dbranch)
 
 

@@ -86,7 +86,7 @@ class InputLayer(Linear):
             return super().forward(x)
         cache = {}
         y, cache["embedding"] = ops.embedding(x, self.weight.data)
-        y, cache["bias"] = ops.bias(y, self.bias.data)
+        y, cache["bias"] = ops.bias(y, self.bias.data, (True, self.bias.trainable))
         return y, cache
 
     def backward(self, dy, cache):

@@ -35,7 +35,7 @@ import numpy as np
 
 LinearCache = namedtuple("LinearCache", "x w need")                 # x None where dw is not wanted
 EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
-BiasCache = namedtuple("BiasCache", "shape")                        # of x
+BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
 # tokens: the slice of the table that was added; shape: the table's.
 PositionsCache = namedtuple("PositionsCache", "tokens shape need")
@@ -51,7 +51,6 @@ LSTMCache = namedtuple("LSTMCache",
 LastTokensCache = namedtuple("LastTokensCache", "T")
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # the cache, no value
-
 
 
 def same_shape(dy, shape):
@@ -141,19 +140,21 @@ def unembedding_backward(dy, cache):
     return dx, dw
 
 
-def bias(x, b):
+def bias(x, b, need=(True, True)):
     """Add a vector to each token: ``y = x + b``.  x (..., C), b (C,) -> y (..., C).
 
-    A linear layer on one-hot vectors is an embedding and then this.
+    A linear layer on one-hot vectors is an embedding and then this.  ``need`` is for (dx, db).
     """
-    cache = BiasCache(x.shape)
+    cache = BiasCache(x.shape, need)
     return x + b, cache
 
 
 def bias_backward(dy, cache):
     """``dx = dy``, ``db = sum of dy over all rows``."""
-    same_shape(dy, cache.shape)
-    return dy, dy.reshape(-1, dy.shape[-1]).sum(axis=0)
+    shape, need = cache
+    same_shape(dy, shape)
+    db = dy.reshape(-1, shape[-1]).sum(axis=0) if need[1] else None
+    return dy if need[0] else None, db
 
 
 def positions(x, w, start=0, need=(True, True)):
@@ -552,6 +553,7 @@ def cross_entropy(logits, targets):
 
 def cross_entropy_backward(dy, cache):
     """``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
+    same_shape(dy, ())
     index = cache.targets[..., None]
     one = np.ones_like(cache.log_sum_exp.e[..., :1])
     dlogits = log_sum_exp_backward(one, cache.log_sum_exp)          # softmax(logits)
