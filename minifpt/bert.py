@@ -73,7 +73,9 @@ class BERT(Layer):
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
         x, cache["ln"] = self.ln.forward(x)
         x, cache["dropout"] = ops.dropout(x, p, rng)
-        keep = cache["keep"] = need_dx or self.wpe.learns() or self.ln.learns()
+        keep = need_dx or self.wpe.learns() or self.ln.learns()
+        if not keep:
+            cache["wpe"] = cache["ln"] = cache["dropout"] = None
         for block in self.h:
             keep = keep or block.learns()
             x, block_cache = block.forward(x, train, rng)
@@ -81,12 +83,12 @@ class BERT(Layer):
         return x, cache if keep else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing below the trunk learns."""
+        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
             if block_cache is None:
                 return None
             dy = block.backward(dy, block_cache)
-        if not cache["keep"]:
+        if cache["wpe"] is None:
             return None
         dy = self.ln.backward(ops.dropout_backward(dy, cache["dropout"]), cache["ln"])
         return self.wpe.backward(dy, cache["wpe"])

@@ -146,73 +146,39 @@ def cross_entropy(logits, targets):
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """As :func:`functional.layer_norm`, in place where it can be: fewer passes over memory."""
+    """As :func:`functional.layer_norm`, and right for rows of any size, see
+    :func:`rescue_rows`."""
     expect(x.shape[-1:] == w.shape == b.shape, "layer_norm", {"x": x, "w": w, "b": b},
            "x (..., C), w (C,), b (C,)")
-    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    flat = [a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd)]
-
-    def part(rows):
-        xs, ys, xhats, rstds = (a[rows] for a in flat)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = xs.mean(axis=-1, keepdims=True)
-            np.subtract(xs, mean, out=xhats)
-            rstds[...] = 1.0 / np.sqrt(np.vecdot(xhats, xhats)[..., None] / len(w) + eps)
-            xhats *= rstds
-            rescue_rows(xs, mean, xhats, rstds, eps)
-        np.multiply(xhats, w, out=ys)
-        ys += b
-    shared(part, _even(len(flat[0]), len(w), MAX_PIECE))
+    with np.errstate(over="ignore", invalid="ignore"):
+        y, (xhat, rstd, _, _) = F.layer_norm(x, w, b, eps)
+        if rescue_rows(x, xhat, rstd, eps):
+            y = xhat * w + b
     cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
     return y, cache
 
 
-def rescue_rows(x, mean, xhat, rstd, eps):
+def rescue_rows(x, xhat, rstd, eps):
     """Compute again, in place, the rows whose variance overflowed (float32 holds no square of a
     value above 1e19) and those whose mean is so large that its rounding shows beside their spread.
 
     Such a row is first divided by the power of two next to its largest value, which rounds
     nothing, and then centred twice: what the first mean lost to rounding is the second one.
+    Returns whether there were any.
     """
-    ratio = mean * rstd
-    if rstd.size and not (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
-        bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
-        _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
-        size = np.ldexp(x.dtype.type(1.0), exponent - 1)
-        row = x[bad] / size
-        row -= row.mean(axis=-1, keepdims=True)
-        row -= row.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
-        xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
-        rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
-
-
-def layer_norm_backward(dy, cache):
-    """As :func:`functional.layer_norm_backward`, in place."""
-    xhat, rstd, w, need = cache
-    if xhat is not None:
-        F.same_shape(dy, xhat.shape)
-    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
-    flat = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd, dx)]
-    pieces = _even(len(flat[0]), len(w), MAX_PIECE) or [slice(0, 0)]
-    dws, dbs = {}, {}
-
-    def part(rows):
-        dys, xhats, rstds, dxs = (None if a is None else a[rows] for a in flat)
-        if need[0]:
-            g = dys * w
-            np.multiply(xhats, np.vecdot(g, xhats)[..., None] / -len(w), out=dxs)
-            dxs += g
-            dxs -= g.mean(axis=-1, keepdims=True)
-            dxs *= rstds
-        if need[1]:
-            dws[rows.start] = (dys * xhats).sum(axis=0)
-        if need[2]:
-            dbs[rows.start] = dys.sum(axis=0)
-    shared(part, pieces)
-    dw, db = (sum(sums[s.start] for s in pieces) if sums else None for sums in (dws, dbs))
-    return dx, dw, db
+    ratio = x.mean(axis=-1, keepdims=True) * rstd
+    if not rstd.size or (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
+        return False
+    bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
+    _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
+    size = np.ldexp(x.dtype.type(1.0), exponent - 1)
+    row = x[bad] / size
+    row -= row.mean(axis=-1, keepdims=True)
+    row -= row.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
+    xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
+    rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
+    return True
 
 
 def gelu(x):
@@ -253,29 +219,12 @@ def gelu_backward(dy, cache):
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     F.same_shape(dy, cache.derivative.shape)
-    return _over(np.multiply, cache.derivative, dy)
-
-
-def gelu_exact_backward(dy, cache):
-    """As :func:`functional.gelu_exact_backward`, without a warning where ``x^2`` overflows: the
-    density is then 0, which is right."""
-    with np.errstate(over="ignore"):
-        return F.gelu_exact_backward(dy, cache)
-
-
-def residual_backward(dy, dbranch):
-    """``dx = dy + dbranch``, written over ``dbranch``, which the caller gives away."""
-    F.same_shape(dbranch, dy.shape)
-    return _over(np.add, dy, dbranch)
-
-
-def _over(function, a, b):
-    """``b = function(a, b)``, in place."""
-    if not (a.flags.c_contiguous and b.flags.c_contiguous):
-        return function(a, b, out=b)
-    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
-    shared(lambda s: function(flat_a[s], flat_b[s], out=flat_b[s]), _even(b.size, 1, MAX_PIECE))
-    return b
+    if not (dy.flags.c_contiguous and cache.derivative.flags.c_contiguous):
+        return np.multiply(dy, cache.derivative, out=dy)
+    flat_dy, flat_d = dy.reshape(-1), cache.derivative.reshape(-1)
+    shared(lambda s: np.multiply(flat_dy[s], flat_d[s], out=flat_dy[s]),
+           _even(dy.size, 1, MAX_PIECE))
+    return dy
 
 
 # ------------------------------------------------------------------------ attention
@@ -401,8 +350,14 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     expect(x.ndim == 3 and w_ih.shape == (x.shape[2], 4 * D) and w_hh.shape == (D, 4 * D)
            and b.shape == (4 * D,), "lstm", {"x": x, "w_ih": w_ih, "w_hh": w_hh, "b": b},
            "x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,)")
-    with single_threaded_blas, np.errstate(over="ignore"):
-        return F.lstm(x, w_ih, w_hh, b, need)
+    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
+        y, cache = F.lstm(x, w_ih, w_hh, b, need)
+        if math.isnan(y.sum()):                           # two infinities met in a gate
+            wide = F.lstm(*(a.astype(np.float64) for a in (x, w_ih, w_hh, b)), need)
+            y, *arrays = (a if a is None or a is need else a.astype(y.dtype)
+                          for a in (wide[0], *wide[1]))
+            cache = F.LSTMCache(*arrays)._replace(w_ih=w_ih, w_hh=w_hh)
+        return y, cache
 
 
 def lstm_backward(dy, cache):

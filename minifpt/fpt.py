@@ -83,14 +83,15 @@ class InputLayer(Linear):
     def forward(self, x):
         """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
         if not np.issubdtype(x.dtype, np.integer):
-            return super().forward(x)
+            need = False, self.weight.trainable, self.bias.trainable       # nothing is below
+            return ops.linear(x, self.weight.data, self.bias.data, need)
         cache = {}
         y, cache["embedding"] = ops.embedding(x, self.weight.data)
         y, cache["bias"] = ops.bias(y, self.bias.data, (True, self.bias.trainable))
         return y, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, n_out) -> dx (B, T, n_in), or ``None`` for ids."""
+        """dy (B, T, n_out) -> None."""
         if not isinstance(cache, dict):
             return super().backward(dy, cache)
         dy, db = ops.bias_backward(dy, cache["bias"])
@@ -163,7 +164,7 @@ class FPT(Layer):
             y, cache["last"] = ops.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y)
         if not input_learns:
-            cache["input"] = None
+            cache["input"] = cache["dropout"] = None
             if not any(p.trainable for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None

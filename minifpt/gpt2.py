@@ -167,7 +167,9 @@ class GPT2(Pretrained):
         p, cache = checks.dropout("GPT2", c.dropout, train, rng), {"h": []}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
         x, cache["dropout"] = ops.dropout(x, p, rng)
-        keep = cache["keep"] = need_dx or self.wpe.learns()
+        keep = need_dx or self.wpe.learns()
+        if not keep:
+            cache["wpe"] = cache["dropout"] = None
         for i, block in enumerate(self.h):
             keep = keep or block.learns()
             x, block_cache = block.forward(x, train, rng, past and past[i],
@@ -177,14 +179,14 @@ class GPT2(Pretrained):
         return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing below the trunk learns."""
+        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
             if block_cache is None:
                 return None
             dy = block.backward(dy, block_cache)
-        if not cache["keep"]:
+        if cache["wpe"] is None:
             return None
         dy = ops.dropout_backward(dy, cache["dropout"])
         return self.wpe.backward(dy, cache["wpe"])

@@ -154,7 +154,7 @@ class LSTM(Layer):
         return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing below the trunk learns."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("LSTM", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):

@@ -108,8 +108,9 @@ def test_activations_of_huge_numbers(op, op_backward, dtype):
     x = np.array([1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38], dtype)
     dy = np.array([1, -2, 3, 1e-30, 1e30, 5], dtype)
     for sign, want, slope in [(1, x, dy), (-1, 0 * x, 0 * dy)]:
-        y, cache = op(sign * x)
-        dx = op_backward(dy, cache)
+        with np.errstate(over="ignore"):                  # of the exact form's density
+            y, cache = op(sign * x)
+            dx = op_backward(dy, cache)
         assert y.dtype == dx.dtype == dtype
         np.testing.assert_array_equal(y, want)
         np.testing.assert_allclose(dx, slope, atol=1e-100)
@@ -120,11 +121,12 @@ def test_activations_of_huge_numbers(op, op_backward, dtype):
 @given(x=ROWS)
 @example(x=np.linspace(-40, 40, 1001, dtype=np.float32))
 def test_activations_in_float32_as_in_float64(op, op_backward, x):
-    y, cache = op(x)
+    with np.errstate(over="ignore"):
+        y, cache = op(x)
+        dx = op_backward(np.ones_like(x), cache)
     want, exact = op(x.astype(np.float64))
     np.testing.assert_allclose(y, want, rtol=1e-6, atol=2e-6)
-    np.testing.assert_allclose(op_backward(np.ones_like(x), cache),
-                               op_backward(np.ones(x.shape), exact), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dx, op_backward(np.ones(x.shape), exact), rtol=1e-5, atol=1e-5)
 
 
 def test_float32_throughout_in_huge_rows(float32_only, arrays_in):

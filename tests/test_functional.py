@@ -86,8 +86,8 @@ def residual_of_linear_backward(dy, cache):
     return F.residual_backward(dy, dbranch), dw, db
 
 
-OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "gelu", "gelu_exact",
-       "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
+OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "gelu",
+       "gelu_exact", "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
        "attention, not causal, dropout", "lstm", "residual", "last_tokens", "log_sum_exp",
        "cross_entropy"]
 
