@@ -555,7 +555,7 @@ def cross_entropy_backward(dy, cache):
     """``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
     same_shape(dy, ())
     index = cache.targets[..., None]
-    one = np.ones_like(cache.log_sum_exp.e[..., :1])
+    one = np.ones(index.shape, np.float32)                # what it multiplies keeps its dtype
     dlogits = log_sum_exp_backward(one, cache.log_sum_exp)          # softmax(logits)
     np.put_along_axis(dlogits, index, np.take_along_axis(dlogits, index, -1) - 1.0, -1)
     dlogits *= dy / cache.targets.size

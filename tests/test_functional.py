@@ -87,9 +87,9 @@ def residual_of_linear_backward(dy, cache):
 
 
 OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "gelu",
-       "gelu_exact", "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
-       "attention, not causal, dropout", "lstm", "residual", "last_tokens", "log_sum_exp",
-       "cross_entropy"]
+       "gelu_exact", "relu", "softmax", "dropout", "attention", "attention, dropout",
+       "attention, not causal", "attention, not causal, dropout", "lstm", "residual", "last_tokens",
+       "log_sum_exp", "cross_entropy"]
 
 
 def test_every_pair_is_checked():

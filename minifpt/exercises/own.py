@@ -30,7 +30,7 @@ from .operations import NOT_WRITTEN, WRONG, examine
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
            "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
            "gelu": 6, "gelu_exact": 6, "relu": 6, "last_tokens": 6, "embedding": 10,
-           "unembedding": 10, "lstm": 15}
+           "bias": 10, "unembedding": 10, "lstm": 15}
 # The reader's functions in that order -> the lesson.
 FUNCTIONS = {name: lesson for op, lesson in LESSONS.items() for name in (op, f"{op}_backward")
              if name in vars(F) and LESSONS.get(name, lesson) == lesson}
