@@ -142,3 +142,31 @@ def test_attention_survives_huge_scores():
     qkv = (1e15 * np.random.default_rng(0).standard_normal((1, 4, 12))).astype(np.float32)
     y, cache = ops.attention(qkv, 2)
     assert np.isfinite(y).all() and np.isfinite(ops.attention_backward(y, cache)).all()
+
+
+def test_cross_entropy_whose_sum_of_losses_overflows():
+    """Each loss fits into float32, and so does their mean; their sum does not."""
+    logits = np.array([[3e38, 0], [0, 3e38], [0, 3e38]], np.float32)
+    targets = np.array([1, 0, 0])
+    loss, cache = ops.cross_entropy(logits, targets)
+    assert loss == pytest.approx(3e38, rel=1e-6)
+    dlogits = ops.cross_entropy_backward(1.0, cache)
+    np.testing.assert_allclose(dlogits, np.array([[1, -1], [-1, 1], [-1, 1]]) / 3, rtol=1e-6)
+    assert dlogits.dtype == np.float32
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("T", [5, 70])
+def test_attention_with_scores_beyond_a_quarter_of_the_largest_number(T, causal):
+    """Up to 3.4e38 a score is finite in float32, but not always its difference from another."""
+    qkv = np.random.default_rng(0).standard_normal((2, T, 12)).astype(np.float32)
+    qkv[..., :8] *= 1e19
+    scores = np.abs(qkv[..., :4].astype(float) @ qkv[..., 4:8].astype(float).swapaxes(1, 2)) / 2
+    assert scores.max() > 8.5e37
+    y, cache = ops.attention(qkv, 1, causal=causal)
+    want, exact = F.attention(qkv.astype(np.float64), 1, causal=causal)
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+    dy = np.ones_like(y)
+    np.testing.assert_allclose(ops.attention_backward(dy, cache)[..., 8:],
+                               F.attention_backward(dy.astype(float), exact)[..., 8:], rtol=1e-5,
+                               atol=1e-6)

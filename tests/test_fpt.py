@@ -1,5 +1,6 @@
 """The Frozen Pretrained Transformer: gradients of all of it, and what freezing saves."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -515,3 +516,64 @@ def test_what_a_trunk_s_forward_must_give(wrong):
     trunk.forward = lambda x, train=False, rng=None: wrong(*right(x, train, rng))
     with pytest.raises(ValueError, match="^FPT: the trunk's forward must give a pair"):
         minifpt.FPT(trunk, 3, 2).forward(np.ones((1, 2, 3)))
+
+
+def test_a_layer_that_is_used_twice(randomise):
+    """It is counted once, its gradient is the sum of both uses, and clipping counts it once."""
+    model = randomise(minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
+        n_layer=2, n_head=2, n_embd=6, n_positions=9, vocab_size=2, dropout=0.0),
+        dtype=np.float64), 5, 3))
+    apart = copy.deepcopy(model)
+    before = sum(p.data.size for p in model.parameters())
+    model.trunk.h[1] = model.trunk.h[0]
+    block = sum(p.data.size for p in model.trunk.h[0].parameters())
+    assert sum(p.data.size for p in model.parameters()) == before - block
+    assert len({*map(id, model.parameters())}) == len(model.parameters())
+    assert sum(total for total, _ in model.counts().values()) == before - block
+    assert gradcheck_layer(model, batch(), elementwise=8, directions=2)
+
+    apart.trunk.h[1] = copy.deepcopy(apart.trunk.h[0])
+    for each in (model, apart):
+        logits, cache = each.forward(batch())
+        each.backward(np.cos(logits), cache)
+    for (name, p), one, two in zip(model.trunk.h[0].named_parameters(),
+                                   apart.trunk.h[0].parameters(), apart.trunk.h[1].parameters(),
+                                   strict=True):
+        np.testing.assert_allclose(p.grad, one.grad + two.grad, rtol=1e-12, err_msg=name)
+    grads = {id(p): p.grad for p in model.parameters()}.values()
+    norm = np.sqrt(sum(np.sum(grad ** 2) for grad in grads))
+    halves = [grad / 2 for grad in grads]
+    assert minifpt.optim.clip_grad_norm(model.parameters(), norm / 2) == pytest.approx(norm)
+    for p, half in zip(model.parameters(), halves, strict=True):
+        np.testing.assert_allclose(p.grad, half)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.float16])
+def test_gradients_take_the_models_dtype(dtype):
+    trunk = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 7, dropout=0.0))
+    lm = minifpt.LanguageModel(trunk)
+    for model, x in ((minifpt.FPT(trunk, 3, 2), np.ones((2, 3, 3))),
+                     (minifpt.FPT(trunk, 3, 2), np.ones((2, 3), int)), (lm, np.ones((2, 3), int)),
+                     (trunk, np.ones((2, 3, 4)))):
+        y, cache = model.forward(x)
+        model.backward(np.ones(y.shape, dtype), cache)
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        assert grads and {g.dtype for g in grads} == {np.dtype(np.float32)}
+        model.zero_grad()
+
+
+def test_a_trace_has_every_operation_of_a_token_task():
+    model = build()
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(batch(ids=True), True, rng())
+        model.backward(np.cos(logits), cache)
+    names = [s.name for s in t.steps if s.inside is None]
+    assert names[:4] == ["input.embedding", "input.bias", "dropout", "trunk.wpe.positions"]
+    assert names[-4:] == ["trunk.wpe.positions", "dropout", "input.bias", "input.embedding"]
+    for a, b in zip(t.steps, t.steps[1:], strict=False):  # each takes what the one before gave
+        if a.name == "input.embedding" and not a.backward:
+            np.testing.assert_array_equal(a.output, b.inputs["x"])
+    np.testing.assert_array_equal(t.outputs["input"], t.steps[1].output)
+    for key, p in (("w", model.input.weight), ("b", model.input.bias)):
+        step = next(s for s in t.steps if key in s.gradients)
+        np.testing.assert_array_equal(step.gradients[key], p.grad)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from minifpt import examples, fast, tracing
 from minifpt import functional as F
 from minifpt.gradients import gradcheck
 
@@ -93,9 +94,10 @@ OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", 
 
 
 def test_every_pair_is_checked():
-    """An operation added to functional.py must be added here."""
-    pairs = {n.removesuffix("_backward") for n in vars(F) if n.endswith("_backward")}
-    assert pairs == {name.split(",")[0] for name in OPS}
+    """By ``minifpt gradcheck`` too; without examples it is a KeyError."""
+    for op in tracing.OPERATIONS:
+        report = examples.check(op)
+        assert report, str(report)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -104,6 +106,26 @@ def test_backward(name, seed, lead, n):
     op, op_backward, inputs = case(name, np.random.default_rng(seed), lead, n)
     report = gradcheck(op, op_backward, inputs, elementwise=24, directions=4)
     assert report.max_relative_error <= 1e-6, str(report)
+
+
+@pytest.mark.parametrize("module", [F, fast], ids=["functional", "fast"])
+@pytest.mark.parametrize("name", tracing.OPERATIONS)
+def test_a_dy_that_only_broadcasts_is_refused(name, module):
+    """Two do not keep the whole shape of x: they pass on just what they are given."""
+    rng = np.random.default_rng(4)
+    inputs, options = examples.examples(name, rng)[0]
+    y, cache = getattr(module, name)(*inputs, **examples.fresh(options))
+    shapes = {np.shape(y)[:axis] + (1,) + np.shape(y)[axis + 1:] for axis in range(np.ndim(y))}
+    for shape in {*shapes, np.shape(y)[1:], (1,)} - {np.shape(y)}:
+        dy = rng.standard_normal(shape)
+        try:
+            grads = getattr(module, f"{name}_backward")(
+                dy, rng.standard_normal(np.shape(y)) if name == "residual" else cache)
+        except (ValueError, IndexError):
+            continue
+        dx = grads[0] if isinstance(grads, tuple) else grads
+        assert name in ("positions", "last_tokens"), shape
+        assert len(dx) == len(dy) and np.isclose(dx.sum(), dy.sum())
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -260,6 +282,22 @@ def test_positions_value(start):
     dx, dw = F.positions_backward(dy, cache)
     np.testing.assert_array_equal(dx, dy)
     np.testing.assert_allclose(dw, sums, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [0, 6, -1])
+def test_last_tokens_that_are_not_there(n):
+    """With n = 0, ``x[:, -0:]`` would be all of them."""
+    with pytest.raises(ValueError, match=f"^last_tokens: n is {n}, expected 1 to 5$"):
+        F.last_tokens(np.zeros((2, 5, 3)), n)
+
+
+def test_lstm_of_integers_is_that_of_the_same_floats():
+    _, _, (x, *weights) = case("lstm", np.random.default_rng(0))
+    x = np.rint(3 * x)
+    for lstm in (F.lstm, fast.lstm):
+        y, _ = lstm(x.astype(int), *weights)
+        np.testing.assert_array_equal(y, lstm(x, *weights)[0])
+        assert y.any()
 
 
 def test_last_tokens_value():

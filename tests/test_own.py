@@ -420,6 +420,7 @@ def test_what_is_written_runs_and_the_rest_is_the_librarys(file, unchecked, op, 
         model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.0.ln_1.*"))
     rng = np.random.default_rng(0)
     x = (rng.integers(0, 11, (2, 70)) if model is lm else
+         rng.integers(0, 3, (2, 70)) if op == "bias" else
          rng.standard_normal((2, 70, 3)).astype(np.float32))
 
     def gradients():

@@ -107,8 +107,8 @@ MISTAKES = {
          "e.sum(axis=0, keepdims=True)")],
     "softmax_backward": [
         ("the weighted sum is missing", "_ - (dy * y).sum(axis=-1, keepdims=True)", "_"),
-        ("the sum is weighted: each dy_j counts with its y_j", "(dy * y).sum(axis=-1, keepdims=True)",
-         "dy.mean(axis=-1, keepdims=True)"),
+        ("the sum is weighted: each dy_j counts with its y_j",
+         "(dy * y).sum(axis=-1, keepdims=True)", "dy.mean(axis=-1, keepdims=True)"),
         ("the factor y is missing", "y * (dy - _)", "dy - _"),
         ("that is the diagonal of the Jacobian alone: each x moves all outputs of its row",
          "(dy * y).sum(axis=-1, keepdims=True)", "dy * y"),

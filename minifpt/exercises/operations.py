@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from .. import functional as F
+from ..examples import examples, fresh
 from ..gradients import gradcheck
 from ..tracing import swapped
 from . import Case, Result, _hint, _same
@@ -48,35 +49,6 @@ def examine(own, name, seed=None):
     return Result(name, "passed")
 
 
-def questions(op, rng):
-    """[(inputs, options)] of a few calls of an operation; no two axes are equal but where a
-    mistake shows only there.  The option ``rng`` is a seed."""
-    n, seed = rng.standard_normal, int(rng.integers(1 << 30))
-    qkv, ids = n((2, 4, 18)), rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
-    return {
-        "linear": lambda: [((n((2, 3, 5)), n((5, 4)), n(4)), {}),
-                           ((n((3, 4)), n((4, 4)), n(4)), {})],
-        "embedding": lambda: [((ids, n((7, 4))), {})],
-        "unembedding": lambda: [((n((2, 3, 4)), n((5, 4))), {})],
-        "positions": lambda: [((n((2, 3, 4)), n((7, 4))), {"start": 2}),
-                              ((n((2, 3, 4)), n((7, 4))), {})],
-        "layer_norm": lambda: [((3 + n((2, 3, 5)), n(5), n(5)), {"eps": 0.3}),
-                               ((0.01 * n((3, 5)), n(5), n(5)), {})],
-        "gelu": lambda: [((2 * n((3, 4)),), {})], "gelu_exact": lambda: [((2 * n((3, 4)),), {})],
-        "relu": lambda: [((np.copysign(np.abs(n((3, 4))) + 0.1, n((3, 4))),), {})],
-        "softmax": lambda: [((n((2, 3, 4)),), {})],
-        "dropout": lambda: [((n((30, 40)),), {"p": 0.25, "rng": seed}),
-                            ((n((3, 4)),), {"p": 0.0, "rng": seed})],
-        "attention": lambda: [
-            ((qkv,), {"n_head": 2}), ((qkv,), {"n_head": 2, "causal": False}),
-            ((qkv,), {"n_head": 2, "p": 0.25, "rng": seed})],
-        "lstm": lambda: [((n((2, 4, 3)), n((3, 8)), n((2, 8)), n(8)), {})],
-        "residual": lambda: [((n((2, 3, 4)), n((2, 3, 4))), {})],
-        "last_tokens": lambda: [((n((2, 5, 3)),), {"n": 2})],
-        "log_sum_exp": lambda: [((n((2, 3, 4)),), {})],
-        "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}[op]()
-
-
 def far_questions(op, rng):
     """More for the forward pass: large numbers, and tokens that came before."""
     n = rng.standard_normal
@@ -86,11 +58,6 @@ def far_questions(op, rng):
             "attention": [((n((2, 3, 18)),), {"n_head": 2, "past": (n((2, 2, 4, 3)),
                                                                   n((2, 2, 4, 3)))})],
             }.get(op, [])
-
-
-def fresh(options):
-    """Options of a call, with a new generator where they have a seed."""
-    return {k: np.random.default_rng(v) if k == "rng" else v for k, v in options.items()}
 
 
 def halves(own, ops):
@@ -160,7 +127,7 @@ def same_dtype(values, names):
 
 def forward(own, op, rng):
     """Raise :class:`Wrong` for a forward pass that is not the library's."""
-    for inputs, options in [*questions(op, rng), *far_questions(op, rng)]:
+    for inputs, options in [*examples(op, rng), *far_questions(op, rng)]:
         y, _ = pair(own, op, *inputs, **options)
         if op == "dropout":
             dropped_out(own, y, inputs[0], **options)
@@ -182,7 +149,7 @@ def fits(own, op, written, rng):
     reader's operation that is to blame: ``op``, or one that ``op`` calls."""
     parameters = list(inspect.signature(vars(F)[op]).parameters)
     theirs = halves(own, (op, *CALLS.get(op, ())) if written == op else (written,))
-    for inputs, options in questions(op, rng):
+    for inputs, options in examples(op, rng):
         names = [n for n, x in zip(parameters, inputs, strict=False) if x.dtype == np.float64]
         with ExitStack() as undo:
             for name in theirs:
@@ -200,8 +167,8 @@ def fits(own, op, written, rng):
             except Exception as e:
                 why = f"it raised {type(e).__name__}: {' '.join(str(e).split())}"
         if why and written != op:
-            kept = vars(F)[written](*questions(written, rng)[0][0], **fresh(
-                questions(written, rng)[0][1]))[1]
+            kept = vars(F)[written](*examples(written, rng)[0][0], **fresh(
+                examples(written, rng)[0][1]))[1]
             raise Wrong(f"It fits your {written}, but the library's {op} calls both, and {why}. "
                         f"As long as that is the library's, keep to {slots(kept)}.")
         if why:
@@ -283,7 +250,7 @@ def backward(own, op, rng):
             right_ahead, ahead = False, own.functions[op]
         except NotImplementedError:
             pass
-    asked = questions(op, rng)
+    asked = examples(op, rng)
     for inputs, options in asked:
         with ExitStack() as undo:
             for name in halves(own, CALLS.get(op, ())) if ahead is simple else ():

@@ -31,8 +31,10 @@ LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "lay
            "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
            "gelu": 6, "gelu_exact": 6, "relu": 6, "last_tokens": 6, "embedding": 10,
            "bias": 10, "unembedding": 10, "lstm": 15}
-# The reader's functions in that order -> the lesson.
-FUNCTIONS = {name: lesson for op, lesson in LESSONS.items() for name in (op, f"{op}_backward")
+# The reader's functions in that order -> the lesson; those of no lesson belong to the last.
+FUNCTIONS = {name: lesson for op, lesson in
+             (LESSONS | {op: 18 for op in tracing.OPERATIONS if op not in LESSONS}).items()
+             for name in (op, f"{op}_backward")
              if name in vars(F) and LESSONS.get(name, lesson) == lesson}
 INTRODUCTION = '''
 # This file is yours.  Write one body after the other, in the order of the lessons that the stubs

@@ -195,7 +195,7 @@ def broken(it):
 
 @contextmanager
 def running(it):
-    """Within, a trace runs the wrong backward pass of a :class:`Break` in place of the right one."""
+    """Within, a trace runs the wrong backward pass of a :class:`Break`, not the right one."""
     wrong = broken(it).function
     with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], wrong)):
         yield wrong
