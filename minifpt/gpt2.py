@@ -173,7 +173,7 @@ class GPT2(Pretrained):
         for i, block in enumerate(self.h):
             keep = keep or block.learns()
             x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if block is self.h[-1] else None)
+                                           last if i == len(self.h) - 1 else None)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
         return y, cache if keep or self.ln_f.learns() else None

@@ -48,7 +48,7 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way; the 16 bits are the library's.  Write ``past``
+# ``dropout`` may draw its mask from rng in any way.  Write ``past``
 # in ``attention`` too: a model that generates text passes it.
 '''
 
