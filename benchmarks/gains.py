@@ -37,9 +37,6 @@ SIMPLE = {
     "attention in tiles": lambda: patch.object(fast, "TILE", 1 << 30),
     "GELU with its derivative": lambda: patch.dict(
         layers.ACTIVATIONS, gelu_new=(F.gelu, F.gelu_backward)),
-    "layer norm in place": lambda: patch.multiple(
-        fast, layer_norm=F.layer_norm, layer_norm_backward=F.layer_norm_backward),
-    "residual in place": lambda: patch.object(fast, "residual_backward", F.residual_backward),
     "small parameters joined in Adam": lambda: patch.object(optim, "SMALL", 0),
 }
 COLUMNS = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from . import fast
-from . import functional as F
+from . import checks
+from . import fast as ops
 from .checks import brief
 from .files import huggingface, one_line, read_json
 from .gpt2 import config_of
@@ -29,30 +29,24 @@ class PostNormBlock(Block):
     """A block with layer norm after each part, on the residual stream itself:
     ``x = ln_1(x + attn(x))``, ``x = ln_2(x + mlp(x))``."""
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
+    def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {"need_dx": need_dx}
-        a, cache["attn"] = self.attn.forward(x, train, rng, need_dx)
-        x, _ = F.residual(x, a)
-        x, cache["ln_1"] = self.ln_1.forward(x, cache["attn"] is not None)
-        m, cache["mlp"] = self.mlp.forward(x, train, rng, cache["ln_1"] is not None)
-        x, _ = F.residual(x, m)
-        x, cache["ln_2"] = self.ln_2.forward(x, cache["mlp"] is not None)
-        return x, cache if cache["ln_2"] is not None else None
+        cache = {}
+        a, cache["attn"] = self.attn.forward(x, train, rng)
+        x, _ = ops.residual(x, a)
+        x, cache["ln_1"] = self.ln_1.forward(x)
+        m, cache["mlp"] = self.mlp.forward(x, train, rng)
+        x, _ = ops.residual(x, m)
+        x, cache["ln_2"] = self.ln_2.forward(x)
+        return x, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
+        """dy (B, T, C) -> dx (B, T, C)."""
         dy = self.ln_2.backward(dy, cache["ln_2"])
-        if cache["mlp"] is None:
-            return None
         dm = self.mlp.backward(dy, cache["mlp"])
-        if cache["ln_1"] is None:
-            return None
-        dy = self.ln_1.backward(fast.residual_backward(dy, dm), cache["ln_1"])
-        if cache["attn"] is None:
-            return None
+        dy = self.ln_1.backward(ops.residual_backward(dy, dm), cache["ln_1"])
         da = self.attn.backward(dy, cache["attn"])
-        return fast.residual_backward(dy, da) if cache["need_dx"] else None
+        return ops.residual_backward(dy, da)
 
 
 class BERT(Layer):
@@ -71,29 +65,33 @@ class BERT(Layer):
                                 c.causal, c.activation_function) for _ in range(c.n_layer)]
 
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C)."""
-        cache = {"h": []}
-        x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), need_dx=need_dx)
-        x, cache["ln"] = self.ln.forward(x, cache["wpe"] is not None)
-        x, cache["dropout"] = F.dropout(x, self.config.dropout if train else 0.0, rng)
-        if cache["ln"] is None:
-            cache["dropout"] = None                       # nothing runs back this far
-        below = cache["ln"]
+        """x (B, T, C), embeddings before positions are added -> (B, T, C).
+
+        With ``need_dx=False`` nothing below the trunk learns, as for :class:`minifpt.GPT2`.
+        """
+        p, cache = checks.dropout("BERT", self.config.dropout, train, rng), {"h": []}
+        x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
+        x, cache["ln"] = self.ln.forward(x)
+        x, cache["dropout"] = ops.dropout(x, p, rng)
+        keep = need_dx or self.wpe.learns() or self.ln.learns()
+        if not keep:
+            cache["wpe"] = cache["ln"] = cache["dropout"] = None
         for block in self.h:
-            x, below = block.forward(x, train, rng, below is not None)
-            cache["h"].append(below)
-        return x, cache if below is not None else None
+            keep = keep or block.learns()
+            x, block_cache = block.forward(x, train, rng)
+            cache["h"].append(block_cache if keep else None)
+        return x, cache if keep else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
+        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
             if block_cache is None:
                 return None
             dy = block.backward(dy, block_cache)
-        if cache["ln"] is None:
+        if cache["wpe"] is None:
             return None
-        dy = self.ln.backward(F.dropout_backward(dy, cache["dropout"]), cache["ln"])
-        return None if cache["wpe"] is None else self.wpe.backward(dy, cache["wpe"])
+        dy = self.ln.backward(ops.dropout_backward(dy, cache["dropout"]), cache["ln"])
+        return self.wpe.backward(dy, cache["wpe"])
 
     @classmethod
     def from_pretrained(cls, path, dtype=np.float32, dropout=None):

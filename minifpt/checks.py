@@ -50,13 +50,22 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def backward(where, dy, cache, shape):
-    """What a model's backward pass is given: a cache, and ``dy`` (B, ..., *shape)."""
+def backward(where, dy, cache, shape, dtype):
+    """Return ``dy`` (B, ..., *shape) in the model's dtype; raise for a missing cache."""
     if cache is None:
         raise ValueError(f"{where}: {NO_CACHE}")
     if not isinstance(dy, np.ndarray) or dy.shape[-len(shape):] != shape:
         raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of what "
                          f"forward returned, which ends with {shape}")
+    return dy.astype(dtype, copy=False)
+
+
+def dropout(where, p, train, rng):
+    """Return the probability of dropout of this forward pass, 0 unless ``train``."""
+    if train and p and not isinstance(rng, np.random.Generator):
+        raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
+                         "rng=np.random.default_rng(seed)")
+    return p if train else 0.0
 
 
 def brief(x):

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import __version__, machine, tasks
-from . import functional as F
+from . import __version__, examples, machine, tasks, tracing
 from .exercises import closed, own
 from .exercises import grade as grading
 from .files import cache_folder, outputs, read_text, tokenizer, weights
@@ -27,7 +26,7 @@ from .files.huggingface import HUB
 from .fpt import FPT
 from .freeze import FreezeMask
 from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
-from .gradients import gradcheck, gradcheck_layer
+from .gradients import gradcheck_layer
 from .lab import attention as attention_maps
 from .lab import compare as experiments
 from .lab import convert as converting
@@ -610,17 +609,7 @@ def grade(args):
 def gradcheck_command(args):
     rng = np.random.default_rng(args.seed)
     n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
-    x = n((2, 5, 8))
-    inputs = {"linear": (x, n((8, 6)), n(6)), "embedding": (ids, n((7, 6))),
-              "layer_norm": (x, n(8), n(8)), "unembedding": (x, n((7, 8))),
-              "positions": (x, n((6, 8))), "gelu": (x,), "gelu_exact": (x,), "relu": (x,),
-              "softmax": (x,), "dropout": (x,), "attention": (n((2, 5, 24)),),
-              "lstm": (x, n((8, 12)), n((3, 12)), n(12)),
-              "log_sum_exp": (x,), "cross_entropy": (x,)}
-    options = {"dropout": {"p": 0.3}, "attention": {"n_head": 2, "p": 0.3},
-               "cross_entropy": {"targets": ids}}
-    reports = {name: check_operation(name, args.seed, arrays, options.get(name, {}))
-               for name, arrays in inputs.items()}
+    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
 
     def off_zero(model):                                  # scales and biases off 1 and 0
         for p in model.parameters():
@@ -646,17 +635,6 @@ def gradcheck_command(args):
     failed = sum(not report for report in reports.values())
     print(f"{len(reports) - failed} passed, {failed} failed")
     return int(failed > 0)
-
-
-def check_operation(name, seed, inputs, options):
-    """Gradcheck of an operation of ``functional``; a random one draws the same at each pass."""
-    function = vars(F)[name]
-    names = list(inspect.signature(function).parameters)
-
-    def op(*x):
-        rng = {"rng": np.random.default_rng(seed)} if "rng" in names else {}
-        return function(*x, **options, **rng)
-    return gradcheck(op, vars(F)[f"{name}_backward"], inputs, names=names, seed=seed)
 
 
 def pretrain_command(args):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import checks
-from . import functional as F
+from . import fast as ops
 from .freeze import GROUPS
 from .layers import Layer, Linear, Parameter
 
@@ -33,10 +33,10 @@ class Trunk(Protocol):
                 ) -> tuple[np.ndarray, Any]:
         """x (B, T, C) -> (hidden (B, T, C), cache).
 
-        With ``train=True`` dropout is on, drawn from ``rng``.  Two more keywords are passed
-        where the signature names them: ``need_dx=False`` when nothing below the trunk learns,
-        and ``last=n`` when only the last n tokens are read, to return (B, n, C).  The cache may
-        be ``None`` when nothing is to be learned; ``backward`` is then not called.
+        With ``train=True`` dropout is on, drawn from ``rng``.  FPT passes two more keywords if
+        the signature names them: ``need_dx=False`` when nothing below the trunk learns, and
+        ``last=n`` when only the last n tokens are read, to return (B, n, C).  When neither the
+        trunk nor anything below it learns, ``backward`` is not called.
         """
 
     def backward(self, dy: np.ndarray, cache: Any) -> np.ndarray:
@@ -47,14 +47,14 @@ class Trunk(Protocol):
 
 
 def check_trunk(trunk):
-    """Raise a one-line ``ValueError`` for what is no :class:`Trunk`."""
-    for wrong in misfits(trunk):                          # the first will do
+    """Raise a one-line ``ValueError`` for an object that breaks the protocol :class:`Trunk`."""
+    for message in misfits(trunk):                        # the first is enough
         raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
-                         f"{wrong} (see minifpt.fpt.Trunk)")
+                         f"{message} (see minifpt.fpt.Trunk)")
 
 
 def misfits(trunk):
-    """What of a trunk is not as :class:`Trunk` says, one text after the other."""
+    """Yield a message for each way in which ``trunk`` breaks the protocol."""
     lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
              if not hasattr(trunk, name)]
     if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
@@ -66,14 +66,39 @@ def misfits(trunk):
         yield f"config.n_embd is {C!r}, expected a whole number, at least 1"
     if not (isinstance(dtype, (type, np.dtype)) and np.issubdtype(dtype, np.floating)):
         yield f"dtype is {dtype!r}, expected np.float32 or np.float64"
-    for name, given in (("forward", ("x", False, None)), ("backward", ("dy", "cache"))):
+    for name, arguments in (("forward", ("x", False, None)), ("backward", ("dy", "cache"))):
         try:
-            inspect.signature(getattr(trunk, name)).bind_partial(*given)
+            inspect.signature(getattr(trunk, name)).bind_partial(*arguments)
         except TypeError as e:
             yield f"{name}: {e}"
     for pair in trunk.named_parameters():
         if not (isinstance(pair, tuple) and isinstance(pair[-1], Parameter)):
             yield "named_parameters gives something else than pairs (name, Parameter)"
+
+
+class InputLayer(Linear):
+    """The new input layer: ``y = x @ weight + bias`` for numbers, ``y = weight[ids] + bias`` for
+    integer ids, which gives the same as the product with their one-hot vectors."""
+
+    def forward(self, x):
+        """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
+        if not np.issubdtype(x.dtype, np.integer):
+            need = False, self.weight.trainable, self.bias.trainable       # nothing is below
+            return ops.linear(x, self.weight.data, self.bias.data, need)
+        cache = {}
+        y, cache["embedding"] = ops.embedding(x, self.weight.data)
+        y, cache["bias"] = ops.bias(y, self.bias.data, (True, self.bias.trainable))
+        return y, cache
+
+    def backward(self, dy, cache):
+        """dy (B, T, n_out) -> None."""
+        if not isinstance(cache, dict):
+            return super().backward(dy, cache)
+        dy, db = ops.bias_backward(dy, cache["bias"])
+        self.bias.add_grad(db)
+        if self.weight.trainable:
+            self.weight.add_grad(ops.embedding_backward(dy, cache["embedding"]))
+        return None
 
 
 class FPT(Layer):
@@ -96,10 +121,12 @@ class FPT(Layer):
         output_dim = checks.whole("FPT", "output_dim", output_dim)
         output_tokens = checks.whole("FPT", "output_tokens", output_tokens)
         C, dtype = trunk.config.n_embd, trunk.dtype
-        self.input = Linear(input_dim, C, dtype, "input")
+        self.input = InputLayer(input_dim, C, dtype, "input")
         self.trunk = trunk
         self.output = Linear(C, output_dim, dtype, "output")
         self.output_tokens = output_tokens
+        self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
+                              if name in ("need_dx", "last")]
         rng = np.random.default_rng([seed, 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
@@ -119,16 +146,14 @@ class FPT(Layer):
         if x.shape[1] < self.output_tokens:
             raise ValueError(f"FPT: x has {x.shape[1]} tokens, {self.output_tokens} of them are "
                              "to be read")
-        p, cache = getattr(self.trunk.config, "dropout", 0.0) if train else 0.0, {}
         x = x if ids else x.astype(self.trunk.dtype, copy=False)
-        x, cache["input"] = self.input.forward(x, need_dx=False)
-        x, cache["dropout"] = F.dropout(x, p, rng)
-        if cache["input"] is None:
-            cache["dropout"] = None                       # nothing runs back this far
-        takes = inspect.signature(self.trunk.forward).parameters
-        options = {"need_dx": cache["input"] is not None, "last": self.output_tokens}
+        p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
+        cache, input_learns = {}, self.input.learns()
+        x, cache["input"] = self.input.forward(x)
+        x, cache["dropout"] = ops.dropout(x, p, rng)
+        options = {"need_dx": input_learns, "last": self.output_tokens}
         hidden = self.trunk.forward(
-            x, train, rng, **{name: options[name] for name in options if name in takes})
+            x, train, rng, **{name: options[name] for name in self.trunk_options})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
         if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
                 or hidden[0].dtype != x.dtype):
@@ -136,25 +161,30 @@ class FPT(Layer):
                              f"{x.shape} and {x.dtype} as x, and its cache")
         y, cache["trunk"] = hidden
         if y.shape[1] != self.output_tokens:
-            y, cache["last"] = F.last_tokens(y, self.output_tokens)
-        logits, cache["output"] = self.output.forward(y, cache["trunk"] is not None)
-        return logits, cache if cache["output"] is not None else None
+            y, cache["last"] = ops.last_tokens(y, self.output_tokens)
+        logits, cache["output"] = self.output.forward(y)
+        if not input_learns:
+            cache["input"] = cache["dropout"] = None
+            if not any(p.trainable for _, p in self.trunk.named_parameters()):
+                cache["trunk"] = None
+        return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        checks.backward("FPT", dlogits, cache, (self.output_tokens, self.output.bias.data.size))
+        dlogits = checks.backward("FPT", dlogits, cache, (
+            self.output_tokens, self.output.bias.data.size), self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return
         if "last" in cache:
-            dy = F.last_tokens_backward(dy, cache["last"])
+            dy = ops.last_tokens_backward(dy, cache["last"])
         dx = self.trunk.backward(dy, cache["trunk"])
         if cache["input"] is not None:
             C = self.trunk.config.n_embd
             if not isinstance(dx, np.ndarray) or dx.ndim != 3 or dx.shape[2] != C:
                 raise ValueError("FPT: the trunk's backward must give the gradient of its input, "
                                  f"an array (B, T, {C}), got {checks.brief(dx)}")
-            self.input.backward(F.dropout_backward(dx, cache["dropout"]), cache["input"])
+            self.input.backward(ops.dropout_backward(dx, cache["dropout"]), cache["input"])
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Logits without dropout and without a cache."""

@@ -7,18 +7,21 @@ Every operation is a pair::
 
 ``dy`` is the gradient of one scalar loss with respect to ``y`` and has the shape of ``y``;
 ``dx`` is the gradient with respect to ``x`` and has the shape of ``x``.  The cache is a
-``NamedTuple`` of what the backward pass reads.  Nothing is stored anywhere else, so an
-operation can run twice before it runs back.
+``NamedTuple`` of the arrays that the backward pass reads.  Nothing is stored anywhere else, so
+an operation can run twice before it runs back.  The cache holds ``x`` itself, not a copy: an
+``x`` that changes between the two passes gives wrong gradients.
 
 Operations with weights take ``need``, which says which gradients will be wanted, in the
-order in which the backward pass returns them.  One that is not wanted is ``None`` and is
-never computed, and what only it would read is not kept.  Where none is wanted the cache
-itself is ``None``.
+order in which the backward pass returns them.  A gradient that is not wanted is ``None`` and is
+never computed, and the cache does not keep the arrays that only it would read.
 
 Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D = C / H``,
 ``V`` vocabulary, ``...`` any leading axes.  The dtype of the input is the dtype of all that
 follows: all other numbers here are Python floats, because NumPy lets them take the array's
 dtype, where a NumPy scalar would turn float32 into float64.
+
+These are the formulas.  A model runs the forms of ``fast``, which check shapes, stay finite for
+extreme numbers and save time.
 """
 
 import math
@@ -32,8 +35,10 @@ import numpy as np
 
 LinearCache = namedtuple("LinearCache", "x w need")                 # x None where dw is not wanted
 EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
+BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
-PositionsCache = namedtuple("PositionsCache", "tokens shape need")  # a slice, the table's shape
+# tokens: the slice of the table that was added; shape: the table's.
+PositionsCache = namedtuple("PositionsCache", "tokens shape need")
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
 ActivationCache = namedtuple("ActivationCache", "x")
 SoftmaxCache = namedtuple("SoftmaxCache", "y")
@@ -47,6 +52,13 @@ LastTokensCache = namedtuple("LastTokensCache", "T")
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # the cache, no value
 
+
+def same_shape(dy, shape):
+    """Raise ``ValueError`` for a gradient of another shape, which NumPy might broadcast."""
+    if np.shape(dy) != shape:
+        raise ValueError(f"the gradient has shape {np.shape(dy)}, expected {shape}")
+
+
 # ---------------------------------------------------------------------------- linear
 
 
@@ -56,14 +68,9 @@ def linear(x, w, b, need=(True, True, True)):
     x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
     GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
     """
-    if x.shape[-1] != w.shape[0] or b.shape != w.shape[1:]:
-        raise ValueError(f"linear: x has shape {x.shape}, w {w.shape} and b {b.shape}, "
-                         "expected x (..., I), w (I, O), b (O,)")
-    # One product over all rows: matmul on the 3-d array would make one per batch entry.
-    y = x.reshape(-1, w.shape[0]) @ w                     # (N, I) @ (I, O) -> (N, O)
-    y += b
-    y = y.reshape(*x.shape[:-1], w.shape[1])
-    return y, LinearCache(x if need[1] else None, w, need) if any(need) else None
+    y = x @ w + b
+    cache = LinearCache(x if need[1] else None, w, need)
+    return y, cache
 
 
 def linear_backward(dy, cache):
@@ -72,14 +79,14 @@ def linear_backward(dy, cache):
     Each row of x meets every row of w once, so its gradient is a product again.
     """
     x, w, need = cache
-    dy2 = dy.reshape(-1, w.shape[1])                      # (N, O)
+    rows = dy.reshape(-1, w.shape[1])                     # (N, O)
     dx = dw = db = None
     if need[0]:
-        dx = (dy2 @ w.T).reshape(*dy.shape[:-1], w.shape[0])
+        dx = dy @ w.T
     if need[1]:
-        dw = x.reshape(-1, w.shape[0]).T @ dy2            # (I, N) @ (N, O) -> (I, O)
+        dw = x.reshape(-1, w.shape[0]).T @ rows           # (I, N) @ (N, O) -> (I, O)
     if need[2]:
-        db = dy2.sum(axis=0)
+        db = rows.sum(axis=0)
     return dx, dw, db
 
 
@@ -96,12 +103,14 @@ def embedding(ids, w):
     if ids.size and (ids.min() < 0 or ids.max() >= len(w)):
         raise ValueError(f"embedding: ids run from {ids.min()} to {ids.max()}, "
                          f"the table has rows 0 to {len(w) - 1}")
-    return w[ids], EmbeddingCache(ids, w.shape)
+    cache = EmbeddingCache(ids, w.shape)
+    return w[ids], cache
 
 
 def embedding_backward(dy, cache):
     """``dw[v] = sum of dy over the positions where ids is v``.  Returns ``dw`` (V, C)."""
     ids, shape = cache
+    same_shape(dy, (*ids.shape, shape[1]))
     dw = np.zeros(shape, dy.dtype)
     if ids.size:
         # Sorted, equal ids stand side by side and each run is one sum (np.add.at is slow).
@@ -117,20 +126,35 @@ def unembedding(x, w, need=(True, True)):
     x (..., C), w (V, C) -> y (..., V).  Tying the two tables is due to Press and Wolf (2016,
     arXiv 1608.05859).  ``need`` is for (dx, dw).
     """
-    if x.shape[-1] != w.shape[1]:
-        raise ValueError(f"unembedding: x has shape {x.shape}, w {w.shape}, expected x (..., C), "
-                         "w (V, C)")
-    y = (x.reshape(-1, w.shape[1]) @ w.T).reshape(*x.shape[:-1], len(w))
-    return y, UnembeddingCache(x if need[1] else None, w, need) if any(need) else None
+    y = x @ w.T
+    cache = UnembeddingCache(x if need[1] else None, w, need)
+    return y, cache
 
 
 def unembedding_backward(dy, cache):
     """``dx = dy @ w``, ``dw = dy.T @ x``.  The table's other gradient is the embedding's."""
     x, w, need = cache
     V, C = w.shape
-    dx = (dy.reshape(-1, V) @ w).reshape(*dy.shape[:-1], C) if need[0] else None
+    dx = dy @ w if need[0] else None
     dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
     return dx, dw
+
+
+def bias(x, b, need=(True, True)):
+    """Add a vector to each token: ``y = x + b``.  x (..., C), b (C,) -> y (..., C).
+
+    A linear layer on one-hot vectors is an embedding and then this.  ``need`` is for (dx, db).
+    """
+    cache = BiasCache(x.shape, need)
+    return x + b, cache
+
+
+def bias_backward(dy, cache):
+    """``dx = dy``, ``db = sum of dy over all rows``."""
+    shape, need = cache
+    same_shape(dy, shape)
+    db = dy.reshape(-1, shape[-1]).sum(axis=0) if need[1] else None
+    return dy if need[0] else None, db
 
 
 def positions(x, w, start=0, need=(True, True)):
@@ -139,15 +163,14 @@ def positions(x, w, start=0, need=(True, True)):
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
     tokens = slice(start, start + x.shape[1])
-    if start < 0 or tokens.stop > len(w) or x.shape[2:] != w.shape[1:]:
-        raise ValueError(f"positions: x has shape {x.shape}, w {w.shape}, start is {start}: "
-                         "expected x (B, T, C), w (N, C), N at least start + T")
-    return x + w[tokens], PositionsCache(tokens, w.shape, need) if any(need) else None
+    cache = PositionsCache(tokens, w.shape, need)
+    return x + w[tokens], cache
 
 
 def positions_backward(dy, cache):
     """``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
     tokens, shape, need = cache
+    same_shape(dy, (len(dy), tokens.stop - tokens.start, shape[1]))
     dw = None
     if need[1]:
         dw = np.zeros(shape, dy.dtype)
@@ -164,19 +187,13 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``; mean and (biased)
     variance are those of the C channels of each token.
 
-    x (..., C), scale w (C,), bias b (C,) -> y (..., C).  Finite for any finite x.  ``need`` is
-    for (dx, dw, db).
+    x (..., C), scale w (C,), bias b (C,) -> y (..., C).  ``need`` is for (dx, dw, db).
     """
-    check_layer_norm(x, w, b)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = x.mean(axis=-1, keepdims=True)
-        centred = x - mean
-        rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
-        xhat = centred * rstd
-        rescue_rows(x, mean, xhat, rstd, eps)
-    y = xhat * w + b
+    centred = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
+    xhat = centred * rstd
     cache = LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
-    return y, cache if any(need) else None
+    return xhat * w + b, cache
 
 
 def layer_norm_backward(dy, cache):
@@ -187,6 +204,8 @@ def layer_norm_backward(dy, cache):
     both from x, so neither of them passes back.
     """
     xhat, rstd, w, need = cache
+    if xhat is not None:
+        same_shape(dy, xhat.shape)
     dx = dw = db = None
     if need[0]:
         g = dy * w
@@ -198,39 +217,11 @@ def layer_norm_backward(dy, cache):
     return dx, dw, db
 
 
-def check_layer_norm(x, w, b):
-    """Raise a ``ValueError`` for shapes that do not fit."""
-    if x.shape[-1:] != w.shape or b.shape != w.shape:
-        raise ValueError(f"layer_norm: x has shape {x.shape}, w {w.shape} and b {b.shape}, "
-                         "expected x (..., C), w (C,), b (C,)")
-
-
-def rescue_rows(x, mean, xhat, rstd, eps):
-    """Compute again, in place, the rows whose variance overflowed (float32 holds no square of a
-    value above 1e19) and those whose mean is so large that its rounding shows beside their spread.
-
-    Such a row is first divided by the power of two next to its largest value, which rounds
-    nothing, and then centred twice: what the first mean lost to rounding is the second one.
-    """
-    ratio = mean * rstd
-    if rstd.size and not (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
-        bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
-        _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
-        size = np.ldexp(x.dtype.type(1.0), exponent - 1)
-        row = x[bad] / size
-        row -= row.mean(axis=-1, keepdims=True)
-        row -= row.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
-        xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
-        rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
-
-
 # ----------------------------------------------------------------------- activations
 
 
 GELU_A = math.sqrt(2.0 / math.pi)
 GELU_B = 0.044715
-GELU_FLAT = 30.0                                          # beyond it tanh(u) is -1 or 1 exactly
 
 
 def gelu(x):
@@ -239,42 +230,46 @@ def gelu(x):
     ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``
     (Hendrycks, Gimpel 2016, arXiv 1606.08415).  x (...) -> y (...).
     """
-    c = np.clip(x, -GELU_FLAT, GELU_FLAT)                 # so that the cube stays finite
-    t = np.tanh(GELU_A * (c + GELU_B * c * c * c))
-    return 0.5 * x * (1.0 + t), ActivationCache(x)
+    t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
+    cache = ActivationCache(x)
+    return 0.5 * x * (1.0 + t), cache
 
 
 def gelu_backward(dy, cache):
     """``dx = dy * ((1 + t)/2 + x/2 * (1 - t^2) * du/dx)`` with ``t = tanh(u)`` and
     ``du/dx = sqrt(2/pi) * (1 + 3 * 0.044715 x^2)``."""
-    c = np.clip(cache.x, -GELU_FLAT, GELU_FLAT)
-    t = np.tanh(GELU_A * (c + GELU_B * c * c * c))
-    du = GELU_A * (1.0 + 3.0 * GELU_B * c * c)
-    return dy * (0.5 * (1.0 + t) + 0.5 * c * (1.0 - t * t) * du)
+    x = cache.x
+    same_shape(dy, x.shape)
+    t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
+    du = GELU_A * (1.0 + 3.0 * GELU_B * x * x)
+    return dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du)
 
 
 def gelu_exact(x):
     """Gaussian error linear unit as it is defined: ``y = x * P(x)``, ``P(x) = (1 +
     erf(x / sqrt(2))) / 2`` the normal distribution function.  x (...) -> y (...)."""
     from scipy.special import ndtr  # slow to import, and rarely wanted
-    return x * ndtr(x), ActivationCache(x)
+    cache = ActivationCache(x)
+    return x * ndtr(x), cache
 
 
 def gelu_exact_backward(dy, cache):
     """``dx = dy * (P(x) + x p(x))``, ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)`` the density."""
     from scipy.special import ndtr
     x = cache.x
-    c = np.clip(x, -GELU_FLAT, GELU_FLAT)
-    return dy * (ndtr(x) + c * np.exp(-0.5 * c * c) * (1.0 / math.sqrt(2.0 * math.pi)))
+    same_shape(dy, x.shape)
+    return dy * (ndtr(x) + x * np.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi)))
 
 
 def relu(x):
     """Rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
-    return np.maximum(x, 0.0), ActivationCache(x)
+    cache = ActivationCache(x)
+    return np.maximum(x, 0.0), cache
 
 
 def relu_backward(dy, cache):
     """``dx = dy where x > 0``, and 0 elsewhere."""
+    same_shape(dy, cache.x.shape)
     return dy * (cache.x > 0.0)
 
 
@@ -287,53 +282,41 @@ def softmax(x):
     The largest x of each row is subtracted first, which changes nothing in the quotient and
     keeps every exponential at or below 1.  x (..., N) -> y (..., N).
     """
-    with np.errstate(over="ignore"):                      # -inf is right: exp gives 0
-        e = x - x.max(axis=-1, keepdims=True)
-    np.exp(e, out=e)
-    e /= e.sum(axis=-1, keepdims=True)
-    return e, SoftmaxCache(e)
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+    cache = SoftmaxCache(y)
+    return y, cache
 
 
 def softmax_backward(dy, cache):
     """``dx = y * (dy - sum_j dy_j y_j)``: a row's outputs always sum to 1."""
     y = cache.y
-    dx = dy - np.vecdot(dy, y)[..., None]
-    dx *= y
-    return dx
+    same_shape(dy, y.shape)
+    return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
 
 
 # --------------------------------------------------------------------------- dropout
 
 
 def dropout(x, p, rng):
-    """Inverted dropout (Srivastava et al. 2014): ``y = x * mask``, ``mask`` 0 or 1/(1-p).
+    """Inverted dropout (Srivastava et al. 2014): ``y = x * mask``, where an entry of ``mask`` is
+    0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean of y is x.
 
-    x (...) -> y (...).  Each entry is kept or not by 16 random bits, so p is rounded to a
-    multiple of 2^-16; the scale uses the rounded value, so the mean of y is exactly x.  With
-    p = 0 nothing is drawn and y is x.
+    x (...) -> y (...).  With p = 0 nothing is drawn and y is x.
     """
-    drop = dropout_bits(p, rng)
-    if drop == 0:
+    if p == 0.0:
         return x, DropoutCache(None)
-    bits = np.frombuffer(rng.bytes(2 * x.size), np.uint16).reshape(x.shape)
-    mask = np.multiply(bits >= drop, 65536.0 / (65536 - drop), dtype=x.dtype)
-    return x * mask, DropoutCache(mask)
+    mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - p)
+    cache = DropoutCache(mask)
+    return x * mask, cache
 
 
 def dropout_backward(dy, cache):
-    """``dx = dy * mask``: what was dropped gets nothing, what was kept its scale."""
-    return dy if cache.mask is None else dy * cache.mask
-
-
-def dropout_bits(p, rng):
-    """How many of the 65,536 numbers of 16 bits mean that an entry is dropped."""
-    if not 0.0 <= p < 1.0 - 2**-17:
-        raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
-    drop = round(p * 65536)
-    if drop and not hasattr(rng, "bytes"):
-        raise ValueError(f"dropout: p is {p} and rng is {rng!r:.60}: "
-                         "pass rng=np.random.default_rng(seed)")
-    return drop
+    """``dx = dy * mask``: a dropped entry gets no gradient, a kept one gets its scale."""
+    if cache.mask is None:
+        return dy
+    same_shape(dy, cache.mask.shape)
+    return dy * cache.mask
 
 
 # -------------------------------------------------------------- multi-head attention
@@ -353,14 +336,14 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
         k, v = (np.concatenate(pair, axis=2) for pair in zip(past, (k, v), strict=True))
-    scores = dot_products(q, k)                           # (B, H, T, P+T)
-    scores *= 1.0 / math.sqrt(q.shape[-1])
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])        # (B, H, T, P+T)
     if causal:
-        scores += causal_mask(*scores.shape[-2:], scores.dtype)
+        scores = scores + causal_mask(*scores.shape[-2:], scores.dtype)
     probabilities, _ = softmax(scores)
-    kept, (mask,) = dropout(probabilities, p, rng)
-    y = merge_heads(kept @ v)                             # (B, H, T, D) -> (B, T, C)
-    return y, AttentionCache(q, k, v, probabilities, mask)
+    dropped, (mask,) = dropout(probabilities, p, rng)
+    y = merge_heads(dropped @ v)                          # (B, H, T, D) -> (B, T, C)
+    cache = AttentionCache(q, k, v, probabilities, mask)
+    return y, cache
 
 
 def attention_backward(dy, cache):
@@ -377,34 +360,19 @@ def attention_backward(dy, cache):
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)     # (B, H, T, D)
     dqkv = np.empty((B, T, 3 * H * D), dy.dtype)
-    dq, dk, dv = split_heads(dqkv, H)                     # views: each product lands in place
-    kept = probabilities if mask is None else probabilities * mask
-    np.matmul(kept.swapaxes(-1, -2), dy, out=dv)
+    dq, dk, dv = split_heads(dqkv, H)                     # views of dqkv
+    dropped = probabilities if mask is None else probabilities * mask
     da = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))      # (B, H, T, T)
     ds = softmax_backward(da, SoftmaxCache(probabilities))
-    ds *= 1.0 / math.sqrt(D)
-    np.matmul(ds, k, out=dq)
-    np.matmul(ds.swapaxes(-1, -2), q, out=dk)
+    dq[...] = ds @ k / math.sqrt(D)
+    dk[...] = ds.swapaxes(-1, -2) @ q / math.sqrt(D)
+    dv[...] = dropped.swapaxes(-1, -2) @ dy
     return dqkv
-
-
-def dot_products(q, k):
-    """``Q K^T``, (B, H, T, D) and (B, H, S, D) -> (B, H, T, S), finite for any finite float32."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        s = q @ k.swapaxes(-1, -2)
-        if not math.isfinite(np.vdot(s, s)):              # in float64, and as far as q's dtype goes
-            largest = float(np.finfo(q.dtype).max) / 4
-            s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2)
-            s = np.clip(s, -largest, largest).astype(q.dtype)
-    return s
 
 
 def split_heads(qkv, n_head):
     """(B, T, 3C) -> three views (B, H, T, D): queries, keys, values."""
-    B, T, C3 = qkv.shape
-    if C3 % (3 * n_head):
-        raise ValueError(f"attention: qkv has {C3} channels, expected a multiple of "
-                         f"3 x {n_head} heads")
+    B, T, _ = qkv.shape
     return qkv.reshape(B, T, 3, n_head, -1).transpose(2, 0, 3, 1, 4)
 
 
@@ -444,29 +412,22 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     how much of the cell stays, the output gate o how much of it is seen.  h and c start at 0.
 
     x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,), columns in PyTorch's order i, f, g, o
-    -> h (B, T, D).  Finite for any finite float32.  ``need`` is for (dx, dw_ih, dw_hh, db).
+    -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
     """
-    D = len(w_hh)
-    if x.ndim != 3 or w_ih.shape != (x.shape[2], 4 * D) or (
-            w_hh.shape != (D, 4 * D) or b.shape != (4 * D,)):
-        raise ValueError(f"lstm: x has shape {x.shape}, w_ih {w_ih.shape}, w_hh {w_hh.shape} and "
-                         f"b {b.shape}, expected x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,)")
-    B, T, C = x.shape
-    c = np.zeros((B, T + 1, D), x.dtype)                  # [:, t] is the state before token t
+    B, T, _ = x.shape
+    c = np.zeros((B, T + 1, len(w_hh)), w_hh.dtype)       # [:, t] is the state before token t
     h = np.zeros_like(c)
-    with np.errstate(over="ignore"):                      # the sigmoid of inf is 1, of -inf 0
-        # x needs no state: one product for all tokens.  dot_products(x, w.T) is x @ w, finite.
-        a = dot_products(x.reshape(-1, C), w_ih.T).reshape(B, T, 4 * D) + b
-        i, f, g, o = in_four(a)                           # views: a turns into the gates
-        for t in range(T):
-            a[:, t] += dot_products(h[:, t], w_hh.T)
-            i[:, t], f[:, t], o[:, t] = sigmoid(i[:, t]), sigmoid(f[:, t]), sigmoid(o[:, t])
-            g[:, t] = np.tanh(g[:, t])
-            c[:, t + 1] = f[:, t] * c[:, t] + i[:, t] * g[:, t]
-            h[:, t + 1] = o[:, t] * np.tanh(c[:, t + 1])
+    a = x @ w_ih + b                                      # x needs no state: all tokens at once
+    i, f, g, o = in_four(a)                               # views: a turns into the gates
+    for t in range(T):
+        a[:, t] += h[:, t] @ w_hh
+        i[:, t], f[:, t], o[:, t] = sigmoid(i[:, t]), sigmoid(f[:, t]), sigmoid(o[:, t])
+        g[:, t] = np.tanh(g[:, t])
+        c[:, t + 1] = f[:, t] * c[:, t] + i[:, t] * g[:, t]
+        h[:, t + 1] = o[:, t] * np.tanh(c[:, t + 1])
     cache = LSTMCache(x if need[1] else None, w_ih, w_hh, i, f, g, o, c, h if need[2] else None,
                       need)
-    return h[:, 1:], cache if any(need) else None
+    return h[:, 1:], cache
 
 
 def lstm_backward(dy, cache):
@@ -483,10 +444,10 @@ def lstm_backward(dy, cache):
     ``db = sum of da``.
     """
     x, w_ih, w_hh, i, f, g, o, c, h, need = cache
+    same_shape(dy, i.shape)
     B, T, D = dy.shape
     da = np.empty((B, T, 4 * D), dy.dtype)
     da_i, da_f, da_g, da_o = in_four(da)
-    back = np.ascontiguousarray(w_hh.T)                   # a copy: each product is faster
     dh = dc = 0.0                                         # what comes back from the next token
     for t in reversed(range(T)):
         tanh_c = np.tanh(c[:, t + 1])
@@ -496,7 +457,7 @@ def lstm_backward(dy, cache):
         da_f[:, t] = dc * c[:, t] * f[:, t] * (1.0 - f[:, t])
         da_g[:, t] = dc * i[:, t] * (1.0 - g[:, t] * g[:, t])
         da_o[:, t] = dh * tanh_c * o[:, t] * (1.0 - o[:, t])
-        dh, dc = da[:, t] @ back, dc * f[:, t]
+        dh, dc = da[:, t] @ w_hh.T, dc * f[:, t]
     da = da.reshape(-1, 4 * D)                            # all tokens at once again
     dx = (da @ w_ih.T).reshape(B, T, -1) if need[0] else None
     dw_ih = x.reshape(len(da), -1).T @ da if need[1] else None
@@ -530,12 +491,17 @@ def residual_backward(dy, dbranch):
 
     ``dbranch`` is the gradient that came back through the branch.
     """
+    same_shape(dbranch, dy.shape)
     return dy + dbranch
 
 
 def last_tokens(x, n):
-    """The last n tokens, n at least 1: x (B, T, C) -> y (B, n, C)."""
-    return np.ascontiguousarray(x[:, -n:]), LastTokensCache(x.shape[1])
+    """The last n tokens, n from 1 to T: x (B, T, C) -> y (B, n, C)."""
+    T = x.shape[1]
+    if not 1 <= n <= T:                                   # x[:, -0:] would be all tokens
+        raise ValueError(f"last_tokens: n is {n}, expected 1 to {T}")
+    cache = LastTokensCache(T)
+    return np.ascontiguousarray(x[:, -n:]), cache
 
 
 def last_tokens_backward(dy, cache):
@@ -552,17 +518,18 @@ def last_tokens_backward(dy, cache):
 def log_sum_exp(x):
     """``y = log(sum_j exp(x_j))`` along the last axis, x (..., N) -> y (..., 1).
 
-    As ``max(x) + log(sum_j exp(x_j - max(x)))``, finite for any finite x.
+    As ``max(x) + log(sum_j exp(x_j - max(x)))``, in which no exponential is above 1.
     """
     top = x.max(axis=-1, keepdims=True)
-    with np.errstate(over="ignore"):
-        e = np.exp(x - top)
-    return top + np.log(e.sum(axis=-1, keepdims=True)), LogSumExpCache(e)
+    e = np.exp(x - top)
+    cache = LogSumExpCache(e)
+    return top + np.log(e.sum(axis=-1, keepdims=True)), cache
 
 
 def log_sum_exp_backward(dy, cache):
     """``dx = dy * softmax(x)``."""
     e = cache.e
+    same_shape(dy, (*e.shape[:-1], 1))
     return e * (dy / e.sum(axis=-1, keepdims=True))
 
 
@@ -578,15 +545,18 @@ def cross_entropy(logits, targets):
             targets.max() >= logits.shape[-1]):
         raise ValueError("cross_entropy: targets must be integers from 0 to "
                          f"{logits.shape[-1] - 1}, at least one")
-    lse, cache = log_sum_exp(logits)
+    lse, lse_cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
-    return (lse - chosen).mean(), CrossEntropyCache(cache, targets)
+    cache = CrossEntropyCache(lse_cache, targets)
+    return (lse - chosen).mean(), cache
 
 
 def cross_entropy_backward(dy, cache):
     """``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
-    dlogits = log_sum_exp_backward(1.0, cache.log_sum_exp)          # softmax(logits)
+    same_shape(dy, ())
     index = cache.targets[..., None]
+    one = np.ones(index.shape, np.float32)                # what it multiplies keeps its dtype
+    dlogits = log_sum_exp_backward(one, cache.log_sum_exp)          # softmax(logits)
     np.put_along_axis(dlogits, index, np.take_along_axis(dlogits, index, -1) - 1.0, -1)
     dlogits *= dy / cache.targets.size
     return dlogits

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from tqdm import tqdm
 
-from . import checks, fast
-from . import functional as F
+from . import checks
+from . import fast as ops
 from .fast import KeyValues
 from .files import weights
 from .layers import ACTIVATIONS, Block, Embedding, Layer, LayerNorm, Positions
@@ -150,34 +150,37 @@ class GPT2(Pretrained):
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
 
+        With ``need_dx=False`` nothing below the trunk learns; then the caches of the blocks below
+        the lowest one that learns are not kept, and nothing runs back there.
+
         With ``last``, (B, last, C): the last block computes outputs for those tokens only; all
         tokens supply keys and values.  ``past``, a ``fast.KeyValues`` for each block, holds the
         tokens before these and takes these in: for inference, with :meth:`all_frozen`.
         """
-        c = self.config
+        c, start = self.config, past[0].n if past else 0
         if checks.array("GPT2", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
             raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
-        start = past[0].n if past else 0
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
                              "positions: expected fewer tokens, or a trunk with more positions "
                              "(random:6x4x128 has 1024)")
-        cache = {"h": []}
-        x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start, need_dx)
-        x, cache["dropout"] = F.dropout(x, c.dropout if train else 0.0, rng)
-        if cache["wpe"] is None:
-            cache["dropout"] = None                       # nothing runs back this far
-        below = cache["wpe"]                              # None while nothing below learns
+        p, cache = checks.dropout("GPT2", c.dropout, train, rng), {"h": []}
+        x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
+        x, cache["dropout"] = ops.dropout(x, p, rng)
+        keep = need_dx or self.wpe.learns()
+        if not keep:
+            cache["wpe"] = cache["dropout"] = None
         for i, block in enumerate(self.h):
-            x, below = block.forward(x, train, rng, below is not None, past and past[i],
-                                     last if block is self.h[-1] else None)
-            cache["h"].append(below)
-        y, cache["ln_f"] = self.ln_f.forward(x, below is not None)
-        return y, cache if cache["ln_f"] is not None else None
+            keep = keep or block.learns()
+            x, block_cache = block.forward(x, train, rng, past and past[i],
+                                           last if i == len(self.h) - 1 else None)
+            cache["h"].append(block_cache if keep else None)
+        y, cache["ln_f"] = self.ln_f.forward(x)
+        return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
-        checks.backward("GPT2", dy, cache, (self.config.n_embd,))
+        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
+        dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
             if block_cache is None:
@@ -185,7 +188,7 @@ class GPT2(Pretrained):
             dy = block.backward(dy, block_cache)
         if cache["wpe"] is None:
             return None
-        dy = F.dropout_backward(dy, cache["dropout"])
+        dy = ops.dropout_backward(dy, cache["dropout"])
         return self.wpe.backward(dy, cache["wpe"])
 
 
@@ -208,20 +211,21 @@ class LanguageModel(Pretrained):
         """ids (B, T) integers -> logits (B, T, V)."""
         cache = {}
         x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
-        y, cache["trunk"] = self.trunk.forward(x, train, rng, cache["wte"] is not None)
-        need = cache["trunk"] is not None, self.wte.weight.trainable
-        logits, cache["logits"] = fast.unembedding(y, self.wte.weight.data, need)
+        y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
+        need = cache["trunk"] is not None, self.wte.learns()
+        logits, cache["logits"] = ops.unembedding(y, self.wte.weight.data, need)
         return logits, cache if any(need) else None
 
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the table gets a gradient from both of its uses."""
-        checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,))
-        dy, dw = fast.unembedding_backward(dlogits, cache["logits"])
+        dlogits = checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,),
+                                  self.dtype)
+        dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
         self.wte.weight.add_grad(dw)
         if cache["trunk"] is None:
             return
         dx = self.trunk.backward(dy, cache["trunk"])
-        if cache["wte"] is not None:
+        if dx is not None:
             self.wte.backward(dx, cache["wte"])
 
     def logits(self, ids):
@@ -259,7 +263,7 @@ class LanguageModel(Pretrained):
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = fast.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
+                logits, _ = ops.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng)
         return text.reshape(*ids.shape[:-1], -1)
 
@@ -300,8 +304,8 @@ class LanguageModel(Pretrained):
                 y, targets = y[fresh], ids[first + t + 1][fresh]
                 rows = max(1, (1 << 22) // len(table))    # never all logits at once
                 for i in range(0, len(y), rows):
-                    logits, _ = fast.unembedding(y[i:i + rows], table)
-                    loss, _ = F.cross_entropy(logits, targets[i:i + rows])
+                    logits, _ = ops.unembedding(y[i:i + rows], table)
+                    loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last
         return {"tokens": last, "nats_per_token": nats, "bits_per_token": nats / math.log(2),
@@ -364,7 +368,7 @@ def sample(logits, temperature, top_k, rng):
         logits = np.where(logits >= least, logits, -math.inf)
     # The largest is subtracted first, so that whatever overflows does so to -inf.
     with np.errstate(over="ignore"):
-        p, _ = F.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+        p, _ = ops.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     # The sum runs over the whole vocabulary: in float64, or the rare tokens would be lost.
     total = p.cumsum(axis=-1, dtype=np.float64)
     u = rng.random((len(p), 1)) * total[:, -1:]

@@ -1,5 +1,6 @@
 """Numerical against analytical gradients."""
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
                    a random op makes its own generator: ``lambda x: dropout(x, .1, rng(0))``.
     op_backward    ``dx, ... = op_backward(dy, cache)``: one gradient for each floating
                    input, in order; integer inputs have none, ``None`` is not checked.
+                   It may write over ``dy`` only if it returns that array as a gradient.
     inputs         arrays, taken as float64 (integers stay); they come back unchanged.
     elementwise    an input of at most this many entries is checked entry by entry; a larger
                    one along ``directions`` random directions and as many entries.
@@ -67,7 +69,8 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
     directions are checked again with the first input ``FAR`` times as large, where a clip or a
     saturation may begin, to 100 times the tolerance.
 
-    Raises ``ValueError`` when a gradient is missing or has another shape than its input.
+    Raises ``ValueError`` when a gradient is missing or has another shape than its input, and when
+    either pass changes its inputs, its cache or a ``dy`` that it does not return.
     """
     if not (callable(op) and callable(op_backward)):
         raise ValueError(f"gradcheck: {brief(op)} and {brief(op_backward)}, expected a function "
@@ -126,9 +129,17 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
 
 def _gradients(op, op_backward, inputs, checked, r, kwargs):
     """The analytical gradient of each checked input, or ``None``."""
+    before = [x.copy() for x in inputs]
     _, cache = op(*inputs, **kwargs)
-    grads = op_backward(r.copy() if np.ndim(r) else float(r), cache)   # it may write over dy
+    unchanged("forward pass", inputs, before, "its inputs")
+    kept = copy.deepcopy(cache)
+    dy = r.copy() if np.ndim(r) else float(r)
+    grads = op_backward(dy, cache)
     grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+    unchanged("backward pass", inputs, before, "the inputs of the forward pass")
+    unchanged("backward pass", cache, kept, "its cache")
+    if not any(grad is dy for grad in grads):             # else it was written over on purpose
+        unchanged("backward pass", dy, r, "the dy that it is given")
     if len(grads) != len(checked):
         raise ValueError(f"gradcheck: {len(grads)} gradients for {len(checked)} inputs "
                          f"({', '.join(n for n, _ in checked)})")
@@ -138,6 +149,26 @@ def _gradients(op, op_backward, inputs, checked, r, kwargs):
                              f"{name} has {x.shape}")
     # Copies: a backward pass may hand out an array that it writes to again.
     return [None if grad is None else np.array(grad, np.float64) for grad in grads]
+
+
+def unchanged(which, now, before, name):
+    """Raise ``ValueError`` of one line where one of some arrays is not what it was."""
+    if not all(map(_equal, arrays_in(now), arrays_in(before))):
+        raise ValueError(f"gradcheck: the {which} changes {name}, expected it to leave all but its "
+                         "results as they were: work on a copy")
+
+
+def _equal(a, b):
+    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def arrays_in(value):
+    """Yield every array in a cache: in tuples, lists and dictionaries, and by itself."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from arrays_in(item)
 
 
 def _places(x, grad, rng, directions, elementwise, far):

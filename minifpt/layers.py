@@ -1,25 +1,21 @@
-"""Parameters, and the layers of GPT-2: they own the parameters and call ``functional``.
+"""Parameters, and the layers of GPT-2: they own the parameters and call the operations.
 
-A layer's ``forward(x, ...)`` gives ``(y, cache)`` and its ``backward(dy, cache)`` gives
-``dx`` and adds into the ``.grad`` of its trainable parameters.  A layer's cache is a
-dictionary keyed like its attributes; that of a layer with one operation is the operation's.
+A layer's ``forward(x, ...)`` returns ``(y, cache)``.  Its ``backward(dy, cache)`` returns ``dx``
+and adds into the ``.grad`` of its trainable parameters; for a frozen parameter no gradient is
+computed.  A layer's cache is a dictionary keyed like its attributes; that of a layer with one
+operation is the operation's.
 
-With ``need_dx=False`` nothing below the layer learns, so nobody wants ``dx``.  A layer of
-which nothing is wanted (no ``dx``, and all its parameters frozen) returns ``cache = None``,
-and its ``backward`` is never called.  So a frozen parameter costs no gradient, and what lies
-below the lowest trainable parameter costs no memory.
+Layers and blocks run whole, forward and backward.  The model decides for each block whether its
+cache is kept: below the lowest block that learns, nothing runs back (see ``gpt2``).
 """
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FunctionType
 
 import numpy as np
 
-from . import fast
-from . import functional as F
-from .checks import NO_CACHE, brief
+from . import fast as ops
+from .checks import brief
 from .freeze import FreezeMask
 
 
@@ -58,11 +54,6 @@ class Layer:
     """Finds its parameters by attribute, so that their names are the attributes' path:
     ``h.0.attn.c_attn.weight``."""
 
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        if isinstance(vars(cls).get("backward"), FunctionType):
-            cls.backward = with_a_cache(cls.backward)
-
     def children(self):
         """(name, child) in the order of definition, where a child is a ``Parameter`` or
         whatever has ``named_parameters``; lists are numbered."""
@@ -73,17 +64,22 @@ class Layer:
                     yield key, item
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """(name, Parameter) for every parameter below this layer."""
+        """Yield (name, Parameter) for every parameter below this layer, a shared one once."""
+        seen = set()
         for name, child in self.children():
-            if isinstance(child, Parameter):
-                yield name, child
-            else:
-                for inner, p in child.named_parameters():
-                    yield f"{name}.{inner}", p
+            pairs = [("", child)] if isinstance(child, Parameter) else child.named_parameters()
+            for inner, p in pairs:
+                if id(p) not in seen:
+                    seen.add(id(p))
+                    yield f"{name}.{inner}".rstrip("."), p
 
     def parameters(self) -> list[Parameter]:
         """All parameters as a list."""
         return [p for _, p in self.named_parameters()]
+
+    def learns(self) -> bool:
+        """Return whether any parameter below this layer is trainable."""
+        return any(p.trainable for _, p in self.named_parameters())
 
     def zero_grad(self):
         """Forget all gradients."""
@@ -115,44 +111,21 @@ class Layer:
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
 
 
-def with_a_cache(backward):
-    """A layer's ``backward`` that says what was expected where its cache is ``None``."""
-    @functools.wraps(backward)
-    def run(self, *args, **options):
-        try:
-            return backward(self, *args, **options)
-        except (TypeError, AttributeError):
-            if [*args[1:2], options.get("cache", ...)][0] is not None:
-                raise
-            raise ValueError(f"{type(self).__name__}: {NO_CACHE}") from None
-    return run
-
-
 class Linear(Layer):
-    """``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,); integers in place of x
-    stand for one-hot vectors."""
+    """``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 
     def __init__(self, n_in, n_out, dtype=np.float32, group="mlp"):
         self.weight = Parameter(np.zeros((n_in, n_out), dtype), group)
         self.bias = Parameter(np.zeros(n_out, dtype), group)
 
-    def forward(self, x, need_dx=True):
-        """x (..., n_in), or ids (...) in 0 ... n_in-1 -> y (..., n_out)."""
-        need = need_dx, self.weight.trainable, self.bias.trainable
-        if np.issubdtype(x.dtype, np.integer):
-            y, cache = F.embedding(x, self.weight.data)
-            return y + self.bias.data, cache if any(need[1:]) else None
-        return fast.linear(x, self.weight.data, self.bias.data, need)
+    def forward(self, x):
+        """x (..., n_in) -> y (..., n_out)."""
+        need = True, self.weight.trainable, self.bias.trainable
+        return ops.linear(x, self.weight.data, self.bias.data, need)
 
     def backward(self, dy, cache):
-        """dy (..., n_out) -> dx (..., n_in) or None."""
-        if isinstance(cache, F.EmbeddingCache):
-            if self.weight.trainable:
-                self.weight.add_grad(F.embedding_backward(dy, cache))
-            if self.bias.trainable:
-                self.bias.add_grad(dy.reshape(-1, dy.shape[-1]).sum(axis=0))
-            return None
-        dx, dw, db = fast.linear_backward(dy, cache)
+        """dy (..., n_out) -> dx (..., n_in)."""
+        dx, dw, db = ops.linear_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -166,14 +139,14 @@ class LayerNorm(Layer):
         self.bias = Parameter(np.zeros(n, dtype), group)
         self.eps = eps
 
-    def forward(self, x, need_dx=True):
+    def forward(self, x):
         """x (..., C) -> y (..., C)."""
-        need = need_dx, self.weight.trainable, self.bias.trainable
-        return fast.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
+        need = True, self.weight.trainable, self.bias.trainable
+        return ops.layer_norm(x, self.weight.data, self.bias.data, self.eps, need)
 
     def backward(self, dy, cache):
-        """dy (..., C) -> dx (..., C) or None."""
-        dx, dw, db = fast.layer_norm_backward(dy, cache)
+        """dy (..., C) -> dx (..., C)."""
+        dx, dw, db = ops.layer_norm_backward(dy, cache)
         self.weight.add_grad(dw)
         self.bias.add_grad(db)
         return dx
@@ -187,12 +160,12 @@ class Embedding(Layer):
 
     def forward(self, ids):
         """ids (...) integers -> y (..., C)."""
-        y, cache = F.embedding(ids, self.weight.data)
-        return y, cache if self.weight.trainable else None
+        return ops.embedding(ids, self.weight.data)
 
     def backward(self, dy, cache):
         """dy (..., C) -> None: integers have no gradient."""
-        self.weight.add_grad(F.embedding_backward(dy, cache))
+        if self.weight.trainable:
+            self.weight.add_grad(ops.embedding_backward(dy, cache))
 
 
 class Positions(Layer):
@@ -201,23 +174,23 @@ class Positions(Layer):
     def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
         self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
 
-    def forward(self, x, start=0, need_dx=True):
+    def forward(self, x, start=0):
         """x (B, T, C), the first token at position ``start`` -> y (B, T, C)."""
-        return F.positions(x, self.weight.data, start, (need_dx, self.weight.trainable))
+        return ops.positions(x, self.weight.data, start, (True, self.weight.trainable))
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
-        dx, dw = F.positions_backward(dy, cache)
+        """dy (B, T, C) -> dx (B, T, C)."""
+        dx, dw = ops.positions_backward(dy, cache)
         self.weight.add_grad(dw)
         return dx
 
 
-# What ``GPT2Config.activation_function`` may name, after Hugging Face: the operation and its
-# backward.  Add a pair here to use one of your own.
-ACTIVATIONS = {"gelu_new": (fast.gelu, fast.gelu_backward),
-               "gelu_pytorch_tanh": (fast.gelu, fast.gelu_backward),
-               "gelu": (F.gelu_exact, F.gelu_exact_backward),
-               "relu": (F.relu, F.relu_backward)}
+# The activations that ``GPT2Config.activation_function`` may name, by Hugging Face's names: the
+# operation and its backward pass.  Add a pair here to use one of your own.
+ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
+               "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
+               "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
+               "relu": (ops.relu, ops.relu_backward)}
 
 
 class Activation(Layer):
@@ -226,10 +199,9 @@ class Activation(Layer):
     def __init__(self, name):
         self.name = name
 
-    def forward(self, x, need_dx=True):
+    def forward(self, x):
         """x (...) -> y (...)."""
-        y, cache = ACTIVATIONS[self.name][0](x)
-        return y, cache if need_dx else None
+        return ACTIVATIONS[self.name][0](x)
 
     def backward(self, dy, cache):
         """dy (...) -> dx (...)."""
@@ -249,30 +221,27 @@ class Attention(Layer):
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
         self.n_head, self.dropout, self.causal = n_head, dropout, causal
 
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C), or of the ``last`` tokens only.  ``past``, a
-        ``fast.KeyValues``, holds the tokens before these and takes these in; there is no way
-        back through it."""
+    def forward(self, x, train=False, rng=None, past=None, last=None):
+        """x (B, T, C) -> y (B, T, C), or (B, last, C) of the last tokens only.
+
+        ``past``, a ``fast.KeyValues``, holds the tokens before these and takes these in: for
+        inference, there is no way back through it.
+        """
         p, cache = self.dropout if train else 0.0, {}
-        qkv, cache["c_attn"] = self.c_attn.forward(x, need_dx)
-        y, cache["heads"] = fast.attention(qkv, self.n_head, p, rng, self.causal, past)
-        if last is not None:
-            y, cache["last"] = F.last_tokens(y, last)
-        y, cache["c_proj"] = self.c_proj.forward(y, cache["c_attn"] is not None)
-        y, cache["dropout"] = F.dropout(y, p, rng)
-        if cache["c_attn"] is None:
-            cache["heads"] = None                         # nothing runs back this far
-        return y, cache if cache["c_proj"] is not None else None
+        qkv, cache["c_attn"] = self.c_attn.forward(x)
+        y, cache["heads"] = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
+        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
+        y, cache["c_proj"] = self.c_proj.forward(y)
+        y, cache["dropout"] = ops.dropout(y, p, rng)
+        return y, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
-        dy = F.dropout_backward(dy, cache["dropout"])
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
+        dy = ops.dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
-        if cache["c_attn"] is None:
-            return None
-        if "last" in cache:
-            dy = F.last_tokens_backward(dy, cache["last"])
-        dqkv = fast.attention_backward(dy, cache["heads"])
+        if cache["last"]:
+            dy = ops.last_tokens_backward(dy, cache["last"])
+        dqkv = ops.attention_backward(dy, cache["heads"])
         return self.c_attn.backward(dqkv, cache["c_attn"])
 
 
@@ -285,21 +254,19 @@ class MLP(Layer):
         self.c_proj = Linear(4 * n_embd, n_embd, dtype)
         self.dropout = dropout
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
+    def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
         cache = {}
-        x, cache["c_fc"] = self.c_fc.forward(x, need_dx)
-        x, cache["act"] = self.act.forward(x, cache["c_fc"] is not None)
-        y, cache["c_proj"] = self.c_proj.forward(x, cache["c_fc"] is not None)
-        y, cache["dropout"] = F.dropout(y, self.dropout if train else 0.0, rng)
-        return y, cache if cache["c_proj"] is not None else None
+        x, cache["c_fc"] = self.c_fc.forward(x)
+        x, cache["act"] = self.act.forward(x)
+        y, cache["c_proj"] = self.c_proj.forward(x)
+        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
-        dy = F.dropout_backward(dy, cache["dropout"])
+        """dy (B, T, C) -> dx (B, T, C)."""
+        dy = ops.dropout_backward(dy, cache["dropout"])
         dy = self.c_proj.backward(dy, cache["c_proj"])
-        if cache["c_fc"] is None:
-            return None
         dy = self.act.backward(dy, cache["act"])
         return self.c_fc.backward(dy, cache["c_fc"])
 
@@ -315,39 +282,29 @@ class Block(Layer):
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
         self.mlp = MLP(n_embd, dropout, dtype, activation)
 
-    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+    def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`.
 
         With ``last``, y (B, last, C): outputs are computed for those tokens only; all tokens
         supply keys and values.
         """
-        # A part runs back if it, or anything before it, has something to learn.
-        cache = {"need_dx": need_dx}
-        a, cache["ln_1"] = self.ln_1.forward(x, need_dx)
-        a, cache["attn"] = self.attn.forward(a, train, rng, cache["ln_1"] is not None, past, last)
-        if last is not None:
-            x, cache["last"] = F.last_tokens(x, last)
-        x, _ = F.residual(x, a)
-        m, cache["ln_2"] = self.ln_2.forward(x, cache["attn"] is not None)
-        m, cache["mlp"] = self.mlp.forward(m, train, rng, cache["ln_2"] is not None)
-        x, _ = F.residual(x, m)
-        return x, cache if cache["mlp"] is not None else None
+        cache = {}
+        a, cache["ln_1"] = self.ln_1.forward(x)
+        a, cache["attn"] = self.attn.forward(a, train, rng, past, last)
+        x, cache["last"] = ops.last_tokens(x, last) if last else (x, None)
+        x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
+        m, cache["ln_2"] = self.ln_2.forward(x)
+        m, cache["mlp"] = self.mlp.forward(m, train, rng)
+        x, _ = ops.residual(x, m)                         # x = x + mlp(ln_2(x))
+        return x, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, C) or (B, last, C) -> dx (B, T, C) or None."""
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
         dm = self.mlp.backward(dy, cache["mlp"])
-        if cache["ln_2"] is None:
-            return None
         dm = self.ln_2.backward(dm, cache["ln_2"])
-        if cache["attn"] is None:
-            return None
-        dy = fast.residual_backward(dy, dm)
+        dy = ops.residual_backward(dy, dm)
         da = self.attn.backward(dy, cache["attn"])
-        if cache["ln_1"] is None:
-            return None
         da = self.ln_1.backward(da, cache["ln_1"])
-        if not cache["need_dx"]:
-            return None
-        if "last" in cache:
-            dy = F.last_tokens_backward(dy, cache["last"])
-        return fast.residual_backward(dy, da)
+        if cache["last"]:
+            dy = ops.last_tokens_backward(dy, cache["last"])
+        return ops.residual_backward(dy, da)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import fast
-from . import functional as F
+from . import checks
+from . import fast as ops
 from .gpt2 import standard_normal
 from .layers import Layer, LayerNorm, Parameter, Positions
 
@@ -60,15 +60,15 @@ class Recurrence(Layer):
         self.weight_hh = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), group)
         self.bias = Parameter(np.zeros(4 * n_embd, dtype), group)
 
-    def forward(self, x, need_dx=True):
+    def forward(self, x):
         """x (B, T, C) -> h (B, T, C)."""
         weights = self.weight_ih, self.weight_hh, self.bias
-        need = need_dx, *(p.trainable for p in weights)
-        return fast.lstm(x, *(p.data for p in weights), need)
+        need = True, *(p.trainable for p in weights)
+        return ops.lstm(x, *(p.data for p in weights), need)
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
-        dx, dw_ih, dw_hh, db = fast.lstm_backward(dy, cache)
+        """dy (B, T, C) -> dx (B, T, C)."""
+        dx, dw_ih, dw_hh, db = ops.lstm_backward(dy, cache)
         self.weight_ih.add_grad(dw_ih)
         self.weight_hh.add_grad(dw_hh)
         self.bias.add_grad(db)
@@ -84,26 +84,22 @@ class RecurrentBlock(Layer):
         self.lstm = Recurrence(config.n_embd, dtype)
         self.dropout, self.residual = dropout, config.residual
 
-    def forward(self, x, train=False, rng=None, need_dx=True):
+    def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {"need_dx": need_dx}
-        y, cache["ln_1"] = self.ln_1.forward(x, need_dx)
-        y, cache["lstm"] = self.lstm.forward(y, cache["ln_1"] is not None)
-        y, cache["dropout"] = F.dropout(y, self.dropout if train else 0.0, rng)
+        cache = {}
+        y, cache["ln_1"] = self.ln_1.forward(x)
+        y, cache["lstm"] = self.lstm.forward(y)
+        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
         if self.residual:
-            y, _ = F.residual(x, y)
-        return y, cache if cache["lstm"] is not None else None
+            y, _ = ops.residual(x, y)
+        return y, cache
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None."""
-        dx = F.dropout_backward(dy, cache["dropout"])
+        """dy (B, T, C) -> dx (B, T, C)."""
+        dx = ops.dropout_backward(dy, cache["dropout"])
         dx = self.lstm.backward(dx, cache["lstm"])
-        if cache["ln_1"] is None:
-            return None
         dx = self.ln_1.backward(dx, cache["ln_1"])
-        if not cache["need_dx"]:
-            return None
-        return fast.residual_backward(dy, dx) if self.residual else dx
+        return ops.residual_backward(dy, dx) if self.residual else dx
 
 
 class LSTM(Layer):
@@ -135,35 +131,39 @@ class LSTM(Layer):
                 p.data *= 0.02
 
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f."""
+        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
+
+        With ``need_dx=False`` nothing below the trunk learns, as for :class:`minifpt.GPT2`.
+        """
         c = self.config
         if x.ndim != 3 or x.shape[2] != c.n_embd:
             raise ValueError(f"LSTM: x has shape {x.shape}, expected (B, T, {c.n_embd})")
-        cache = {"h": []}
-        x = x.astype(self.dtype, copy=False)
+        if c.positions and x.shape[1] > c.n_positions:
+            raise ValueError(f"LSTM: {x.shape[1]} tokens, the trunk has {c.n_positions} positions")
+        checks.dropout("LSTM", c.dropout, train, rng)
+        cache, keep, x = {"h": []}, need_dx, x.astype(self.dtype, copy=False)
         if c.positions:
-            if x.shape[1] > c.n_positions:
-                raise ValueError(f"LSTM: {x.shape[1]} tokens, the trunk has {c.n_positions} "
-                                 "positions")
-            x, cache["wpe"] = self.wpe.forward(x, need_dx=need_dx)
-            need_dx = cache["wpe"] is not None
+            x, cache["wpe"] = self.wpe.forward(x)
+            keep = keep or self.wpe.learns()
+        cache["keep"] = keep
         for block in self.h:
-            x, below = block.forward(x, train, rng, need_dx)
-            cache["h"].append(below)
-            need_dx = below is not None                   # False while nothing below learns
-        y, cache["ln_f"] = self.ln_f.forward(x, need_dx)
-        return y, cache if cache["ln_f"] is not None else None
+            keep = keep or block.learns()
+            x, block_cache = block.forward(x, train, rng)
+            cache["h"].append(block_cache if keep else None)
+        y, cache["ln_f"] = self.ln_f.forward(x)
+        return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C) or None; stops at the lowest trainable parameter."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
+        dy = checks.backward("LSTM", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
             if block_cache is None:
                 return None
             dy = block.backward(dy, block_cache)
-        if not self.config.positions:
-            return dy
-        return None if cache["wpe"] is None else self.wpe.backward(dy, cache["wpe"])
+        if not cache["keep"]:
+            return None
+        return self.wpe.backward(dy, cache["wpe"]) if self.config.positions else dy
 
 
 def uniform(shape, seed, name):

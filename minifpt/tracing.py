@@ -23,6 +23,7 @@ from . import functional as F
 # Every operation of ``functional``: its name -> (itself, its backward).
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
               if isinstance(function, FunctionType) and f"{name}_backward" in vars(F)}
+NOTHING_LEARNS = "frozen, and nothing below it learns"
 OPEN = threading.Lock()                                   # held while a trace is open
 
 
@@ -117,8 +118,7 @@ class Trace:
             self.outputs.pop(name, None)                  # in the order of the last run
             self.outputs[name] = copy.deepcopy(y)
             self.grads[name] = None
-            self.reasons[name] = ("frozen, and nothing below it learns" if cache is None else
-                                  "backward was not run")
+            self.reasons[name] = NOTHING_LEARNS if cache is None else "backward was not run"
             return result
         return recorded
 
@@ -138,6 +138,9 @@ class Trace:
             finally:
                 self._running.pop()
             self._explain(self.steps[steps])
+            for inner, grad in self.grads.items():        # the way back ended above these
+                if grad is None and inner.startswith(f"{name}." if name else ""):
+                    self.reasons[inner] = NOTHING_LEARNS
             return dx
         return recorded
 

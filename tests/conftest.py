@@ -2,6 +2,7 @@
 # ruff: noqa: E402
 
 import os
+import re
 
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -89,3 +90,10 @@ def quick_curves(request, monkeypatch):
     """Elsewhere a run draws none: Matplotlib takes longer for them than a tiny run does."""
     if "drawn" not in request.fixturenames and request.module.__name__ != "test_plots":
         monkeypatch.setattr(training, "curves", lambda histories, path: path.write_bytes(b"none"))
+
+
+def start_of_block(order, i):
+    """Where in ``order``, layers' names from the bottom to the top, the block of the i-th begins: a
+    block runs back as a whole."""
+    block = re.match(r".*\bh\.\d+\.", f"{order[i]}" if i < len(order) else "")
+    return next(k for k, name in enumerate(order) if name.startswith(block[0])) if block else i

@@ -166,7 +166,8 @@ def imports(name, path, known):
 def test_imports_point_one_way():
     known = modules()
     graph = {name: imports(name, path, known) for name, path in known.items()}
-    assert {"minifpt.fast", "minifpt.functional"} <= graph["minifpt.layers"]
+    assert "minifpt.fast" in graph["minifpt.layers"]
+    assert "minifpt.functional" in graph["minifpt.fast"]
     assert all(target in known for targets in graph.values() for target in targets)
     assert graph["minifpt.functional"] == set()
     assert [name for name in graph if "minifpt.cli" in graph[name]] == ["minifpt.__main__"]

@@ -68,7 +68,7 @@ def within(ulps, got, want, scale):
 def test_softmax(kind, seed, n):
     """4 ulps, and one more for each power of e that a number is below its row's largest."""
     x, rng = rows(kind, seed, n)
-    (y, cache), (want, want_cache) = F.softmax(x), F.softmax(exactly(x))
+    (y, cache), (want, want_cache) = fast.softmax(x), F.softmax(exactly(x))
     below = exactly(x).max(axis=-1, keepdims=True) - x
     within(4 + np.minimum(below, 100).max(), y, want, want)
     for dy in gradients(rng, x.shape):
@@ -94,7 +94,7 @@ def test_softmax_of_all_but_one_masked():
 def test_log_sum_exp(kind, seed, n):
     """4 ulps of the row's largest number and of the result; backward 8 of the gradient's."""
     x, rng = rows(kind, seed, n)
-    (y, cache), (want, want_cache) = F.log_sum_exp(x), F.log_sum_exp(exactly(x))
+    (y, cache), (want, want_cache) = fast.log_sum_exp(x), F.log_sum_exp(exactly(x))
     within(4, y, want, np.maximum(np.abs(want), np.abs(exactly(x)).max(axis=-1, keepdims=True)))
     for dy in gradients(rng, y.shape):
         within(8, F.log_sum_exp_backward(dy, cache),
@@ -107,8 +107,7 @@ def test_cross_entropy(kind, seed, n):
     """4 ulps of the largest logit and of the loss, of one example; backward 8 of 1."""
     x, rng = rows(kind, seed, n)
     x, targets = x[:1], rng.integers(0, n, 1)
-    with np.errstate(over="ignore"):                      # a loss that float32 does not hold
-        loss, cache = F.cross_entropy(x, targets)
+    loss, cache = fast.cross_entropy(x, targets)
     want, want_cache = F.cross_entropy(exactly(x), targets)
     within(4, np.array(loss), np.array(want), max(abs(want), np.abs(exactly(x)).max()))
     within(8, F.cross_entropy_backward(1.0, cache), F.cross_entropy_backward(1.0, want_cache), 1.0)
@@ -121,30 +120,29 @@ def test_cross_entropy_of_one_class():
         assert loss == 0 and not F.cross_entropy_backward(1.0, cache).any()
 
 
-@pytest.mark.parametrize("module, op", [(F, "gelu"), (fast, "gelu"), (F, "gelu_exact"),
-                                        (F, "relu")])
+@pytest.mark.parametrize("op", ["gelu", "gelu_exact", "relu"])
 @rows_of
 @drawn
-def test_activations(module, op, kind, seed, n):
+def test_activations(op, kind, seed, n):
     """4 ulps of x; backward 24 of dy."""
     x, rng = rows(kind, seed, n)
-    (y, cache), (want, want_cache) = getattr(module, op)(x), getattr(F, op)(exactly(x))
+    (y, cache), (want, want_cache) = getattr(fast, op)(x), getattr(F, op)(exactly(x))
     within(4, y, want, np.abs(exactly(x)))
     for dy in gradients(rng, x.shape):
-        got = getattr(module, f"{op}_backward")(dy.copy(), cache)
+        with np.errstate(over="ignore"):                  # of the exact form's density
+            got = getattr(fast, f"{op}_backward")(dy.copy(), cache)
         want = getattr(F, f"{op}_backward")(exactly(dy), want_cache)
         within(24, got, want, np.abs(exactly(dy)))
 
 
-@pytest.mark.parametrize("module", [F, fast])
 @rows_of
 @drawn
-def test_layer_norm(module, kind, seed, n):
+def test_layer_norm(kind, seed, n):
     """32 ulps of 1 in xhat, which is 0 for equal numbers; 32 of the deviation; backward 64 of the
     largest ``dy / deviation``."""
     x, rng = rows(kind, seed, n)
     w, b = rng.uniform(-1, 1, (2, n)).astype(np.float32)
-    y, cache = module.layer_norm(x, w, b)
+    y, cache = fast.layer_norm(x, w, b)
     want, want_cache = F.layer_norm(exactly(x), exactly(w), exactly(b))
     within(32, cache.xhat, want_cache.xhat, np.maximum(1.0, np.abs(want_cache.xhat)))
     within(32, cache.rstd, want_cache.rstd, want_cache.rstd)
@@ -153,7 +151,7 @@ def test_layer_norm(module, kind, seed, n):
         want = F.layer_norm_backward(exactly(dy), want_cache)
         largest = np.abs(exactly(dy)).max(axis=-1, keepdims=True)
         with np.errstate(over="ignore"):                  # a dx that float32 does not hold
-            got = module.layer_norm_backward(dy, cache)
+            got = fast.layer_norm_backward(dy, cache)
         within(64, got[0], want[0], largest * want_cache.rstd)
         within(64, got[1], want[1], 3 * n ** 0.5 * largest.max())
         within(64, got[2], want[2], 3 * largest.max())
@@ -193,14 +191,13 @@ def test_sums_and_lookups(kind, seed, n):
     with np.errstate(over="ignore"):
         within(1, F.residual(x, other)[0], want, np.abs(want))
         within(1, F.residual_backward(x, other), want, np.abs(want))
-        within(1, fast.residual_backward(x, other.copy()), want, np.abs(want))
         y, cache = F.positions(x[None], other)
         within(1, y[0], want, np.abs(want))
         dx, dw = F.positions_backward(np.stack([x, other]), cache)
         within(1, dw, want, np.abs(want))
         y, (mask,) = F.dropout(x, 0.3, rng)
         kept = mask > 0
-        within(2, y, np.where(kept, exactly(x) * 65536 / (65536 - 19661), 0), np.abs(exactly(y)))
+        within(2, y, np.where(kept, exactly(x) / 0.7, 0), np.abs(exactly(y)))
         y, cache = F.embedding(np.array([1, 0, 1, 1]), x)
         np.testing.assert_array_equal(y, x[[1, 0, 1, 1]])
         back = np.stack([x[0], x[1], x[2], -x[0]])
@@ -227,21 +224,20 @@ def test_in_float64(size, seed, n):
         off = np.abs(got - want) / (eps * np.maximum(scale, 2.3e-308))
         assert (off <= ulps).all(), f"{off.max():.1f} ulps"
     long = x.astype(np.longdouble)
-    (y, cache), (want, long_cache) = F.softmax(x), F.softmax(long)
+    (y, cache), (want, long_cache) = fast.softmax(x), F.softmax(long)
     equal(4 + np.minimum(long.max(axis=-1, keepdims=True) - long, 700).max(), y, want, want)
     equal(8, F.softmax_backward(dy, cache), F.softmax_backward(dy, long_cache), largest)
-    (y, cache), (want, long_cache) = F.log_sum_exp(x), F.log_sum_exp(long)
+    (y, cache), (want, long_cache) = fast.log_sum_exp(x), F.log_sum_exp(long)
     equal(4, y, want, np.maximum(np.abs(want), np.abs(long).max(axis=-1, keepdims=True)))
-    for module in (F, fast):
-        (y, cache), (want, long_cache) = module.gelu(x), F.gelu(long)
-        equal(4, y, want, np.abs(long))
-        back = module.gelu_backward(dy.copy(), cache)
-        equal(24, back, F.gelu_backward(dy, long_cache), np.abs(dy))
-        (y, cache), (want, long_cache) = module.layer_norm(x, w, b), F.layer_norm(long, w, b)
-        equal(34, y, want, np.maximum(1.0, np.abs(long_cache.xhat)))
-        equal(32, cache.rstd, long_cache.rstd, long_cache.rstd)
-        back, want = module.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, long_cache)
-        equal(64, back[0], want[0], largest * long_cache.rstd)
+    (y, cache), (want, long_cache) = fast.gelu(x), F.gelu(long)
+    equal(4, y, want, np.abs(long))
+    back = fast.gelu_backward(dy.copy(), cache)
+    equal(24, back, F.gelu_backward(dy, long_cache), np.abs(dy))
+    (y, cache), (want, long_cache) = fast.layer_norm(x, w, b), F.layer_norm(long, w, b)
+    equal(34, y, want, np.maximum(1.0, np.abs(long_cache.xhat)))
+    equal(32, cache.rstd, long_cache.rstd, long_cache.rstd)
+    back, want = fast.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, long_cache)
+    equal(64, back[0], want[0], largest * long_cache.rstd)
 
 
 SMALL = dict(n_layer=2, n_embd=8, n_positions=3)
@@ -289,8 +285,9 @@ def test_attention(form, causal, T, size, seed, D):
     within(ulps, got, want, np.abs(want).max())
 
 
-@attention_of
-@pytest.mark.parametrize("size", [1e-45, 1e-20, 1.0, 1e10, LARGEST])
+@pytest.mark.parametrize("form, size", [
+    *((form, size) for form in ATTENTIONS for size in (1e-45, 1e-20, 1.0, 1e10)),
+    ("fast", LARGEST)])
 @pytest.mark.parametrize("T", [1, 7, 70])
 def test_attention_to_all_but_one_masked(form, size, T):
     """The first token sees itself alone, whatever its score: it gives its value to the bit, and

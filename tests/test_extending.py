@@ -6,7 +6,10 @@ compared from the command line, checked by its gradients, and traced.
 
 import ast
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -469,3 +472,65 @@ def test_errors_of_a_file(model, message, error):
     Path("wide.py").write_text("import nothing_like_it\n")
     for command in ("train", "summary", "plan"):
         assert message in error(command, "bit-xor", "--model", model)
+
+
+NEW_OPERATION = '''
+ScaledCache = namedtuple("ScaledCache", "x s")
+
+
+def scaled(x, s):
+    """``y = x * s``.  x (..., C), s (C,) -> y (..., C)."""
+    cache = ScaledCache(x, s)
+    return x * s, cache
+
+
+def scaled_backward(dy, cache):
+    """``dx = dy * s``, ``ds = sum of dy * x over all rows``."""
+    x, s = cache
+    same_shape(dy, x.shape)
+    return dy * s, (dy * x).reshape(-1, len(s)).sum(axis=0)
+'''
+ITS_USERS = """
+import numpy as np
+import minifpt
+from minifpt import examples, fast, tracing
+from minifpt.exercises import own
+from minifpt.lab import formulas
+assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
+assert fast.scaled is minifpt.functional.scaled
+x, s = np.ones((2, 3)), np.arange(3.0)
+with minifpt.trace(minifpt.layers.Linear(3, 3)) as t:
+    y, cache = fast.scaled(x, s)
+    fast.scaled_backward(y, cache)
+assert [step.op for step in t.steps] == ["scaled", "scaled"]
+assert np.array_equal(t.steps[0].gradients["s"], [0, 2, 4])
+operands = formulas.operands(t.steps[1], {})
+assert formulas.formulas(t.steps[1], operands)["s"].put == "dy[~c] * x[~c]"
+assert "def scaled_backward" in own.skeleton()
+own.new("mine.py")
+own.put("mine.py", minifpt.functional.scaled)
+mine = own.load("mine.py")
+assert own.examine(mine, "scaled", 0).status == "passed"
+assert own.examine(mine, "scaled_backward", 0).status == "not answered yet"
+"""
+
+
+def test_an_operation_takes_three_places_of_the_package(tmp_path):
+    """The fourth is its test against PyTorch.  See CONTRIBUTING.md."""
+    package = Path(minifpt.__file__).parent
+    copy = tmp_path / "minifpt"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, before, more in (
+            ("functional.py", "", NEW_OPERATION),
+            ("examples.py", '        "linear": ', '        "scaled": lambda: '
+                                                  '[((n((2, 3, 4)), n(4)), {})],\n'),
+            ("lab/formulas.py", '    "bias": {', """    "scaled": {
+        "x": Formula("dx = dy * s", "~c", "dy[~c] * s[c]"),
+        "s": Formula("ds = sum of dy * x", "c", "dy[~c] * x[~c]", "~")},\n""")):
+        text = (copy / name).read_text(encoding="utf-8")
+        text = text.replace(before, more + before, 1) if before else text + more
+        (copy / name).write_text(text, encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ITS_USERS], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

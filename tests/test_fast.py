@@ -27,8 +27,8 @@ dtypes = st.sampled_from([(np.float32, 1e-5), (np.float64, 1e-12)])
 def pieces_of(size):
     """Within, no piece has more than so many numbers, where it can be helped."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "PIECE", size)
-        patch.setattr(fast, "TILES", size)
+        patch.setattr(fast, "MAX_PIECE", size)
+        patch.setattr(fast, "MAX_TILE_SCORES", size)
         yield
 
 
@@ -59,9 +59,6 @@ def test_layer_norm(need, shape, kind, size):
     y, cache = fast.layer_norm(x, w, b, 1e-3, need)
     want, simple = F.layer_norm(x, w, b, 1e-3, need)
     close(y, want, tolerance)
-    if not any(need):
-        assert cache is None
-        return
     assert [a is None for a in cache] == [a is None for a in simple]
     for got, one, wanted in zip(fast.layer_norm_backward(dy.copy(), cache),
                                 F.layer_norm_backward(dy, simple), need, strict=True):
@@ -86,12 +83,13 @@ def test_layer_norm_of_huge_rows(size):
     x[1:] *= np.float32(size)                             # and a row as usual beside them
     w, b = normal((2, 16), np.float32, 1)
     dy = normal(x.shape, np.float32, 2)
-    (y, cache), (want, simple) = fast.layer_norm(x, w, b), F.layer_norm(x, w, b)
+    y, cache = fast.layer_norm(x, w, b)
+    want, exact = F.layer_norm(*(a.astype(np.float64) for a in (x, w, b)))
     assert np.isfinite(y).all()
-    close(y, want, 1e-5)
-    for got, one in zip(fast.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, simple),
+    close(y, want.astype(np.float32), 1e-5)
+    for got, one in zip(fast.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, exact),
                         strict=True):
-        close(got, one, 1e-5)
+        close(got, one.astype(np.float32), 1e-5)
 
 
 def test_layer_norm_errors():
@@ -103,8 +101,8 @@ def test_layer_norm_errors():
 
 
 @both
-@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.PIECE - 1,), (fast.PIECE + 1,),
-                        (3, fast.PIECE)]), dtypes, st.floats(0.1, 20))
+@given(st.sampled_from([(1,), (7, 5), (2, 3, 4), (fast.MAX_PIECE - 1,), (fast.MAX_PIECE + 1,),
+                        (3, fast.MAX_PIECE)]), dtypes, st.floats(0.1, 20))
 def test_gelu(size, shape, kind, factor):
     dtype, tolerance = kind
     x, dy = normal(shape, dtype) * dtype(factor), normal(shape, dtype, 1)
@@ -124,11 +122,14 @@ def test_gelu_of_huge_numbers(huge, dtype):
     x[[2, 5]] = huge, -huge
     y, cache = fast.gelu(x)
     derivative = fast.gelu_backward(np.ones_like(x), cache)
-    want, simple = F.gelu(x)
+    with np.errstate(over="ignore", invalid="ignore"):    # the simple form is not protected
+        want, simple = F.gelu(x)
+        slope = F.gelu_backward(np.ones_like(x), simple)
+    rest = [0, 1, 3, 4, 6, 7, 8, 9]
     np.testing.assert_array_equal(y[[2, 5]], np.array([huge, 0], dtype))
     np.testing.assert_array_equal(derivative[[2, 5]], [1, 0])
-    np.testing.assert_allclose(y, want, rtol=1e-5)
-    np.testing.assert_allclose(derivative, F.gelu_backward(np.ones_like(x), simple), rtol=1e-5)
+    np.testing.assert_allclose(y[rest], want[rest], rtol=1e-5)
+    np.testing.assert_allclose(derivative[rest], slope[rest], rtol=1e-5)
 
 
 def test_gelu_backward_is_written_over_dy():
@@ -141,15 +142,6 @@ def test_gelu_backward_of_what_was_traced():
     x, dy = normal((2, 9), np.float32)
     cache = F.gelu(x)[1]
     np.testing.assert_array_equal(fast.gelu_backward(dy, cache), F.gelu_backward(dy, cache))
-
-
-def test_residual_backward():
-    dy, dbranch = normal((3, 4), np.float32), normal((3, 4), np.float32, 1)
-    want, kept = F.residual_backward(dy, dbranch), dy.copy()
-    dx = fast.residual_backward(dy, dbranch)
-    np.testing.assert_array_equal(dx, want)
-    np.testing.assert_array_equal(dy, kept)
-    assert dx is dbranch                                  # written over what the caller gave away
 
 
 # ------------------------------------------------------------------------- attention
@@ -167,7 +159,7 @@ def test_attention(size, shape, kind, p, causal):
     with pieces_of(size):
         y, cache = fast.attention(qkv, H, p, one, causal)
         dqkv = fast.attention_backward(dy, cache)
-        small = T <= fast.TILE and B * H * T * T <= 4 * fast.TILES
+        small = T <= fast.TILE and B * H * T * T <= 4 * fast.MAX_TILE_SCORES
     want, simple = F.attention(qkv, H, p, other, causal)
     assert isinstance(cache, F.AttentionCache) == small   # then the simple form
     close(y, want, 3 * tolerance)
@@ -193,18 +185,12 @@ def test_attention_with_dropout_in_float64(T, causal):
 def test_dropout_keeps_the_share_it_should_and_the_mean():
     qkv = normal((2, 200, 3 * 8), np.float64)
     cache = fast.attention(qkv, 2, 0.3, np.random.default_rng(0))[1]
-    share = sum(m.sum() for m in cache.kept) / sum(m.size for m in cache.kept)
-    assert abs(share - 0.7) < 0.01 and cache.drop == round(0.3 * 65536)
+    share = sum(m.sum() for m in cache.masks) / sum(m.size for m in cache.masks)
+    assert abs(share - 0.7) < 0.01
     want = F.attention(qkv, 2)[0]
     rng = np.random.default_rng(1)
     mean = sum(fast.attention(qkv, 2, 0.3, rng)[0] for _ in range(200)) / 200
     assert np.abs(mean - want).mean() < 0.05
-
-
-@pytest.mark.parametrize("T", [4, 70])
-def test_dropout_without_a_generator_is_an_error(T):
-    with pytest.raises(ValueError, match="rng is None"):
-        fast.attention(normal((1, T, 12), np.float32), 2, 0.1)
 
 
 @pytest.mark.parametrize("t", [0, 62, 63, 64, 65, 128, 199])
@@ -267,23 +253,25 @@ def test_large_scores_stay_finite():
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize("size", [1e18, 1e19, 1e20, 1e38])
 def test_scores_that_overflow(size, p):
-    """They are the simple form's, with dropout too; the rows beside them are as usual."""
+    """They are those of float64, with dropout too; the rows beside them are as usual."""
     qkv = normal((2, 70, 12), np.float32)
     qkv[1, :, :8] *= np.float32(size)                     # queries and keys
     one, other = np.random.default_rng(2), np.random.default_rng(2)
     y, cache = fast.attention(qkv, 2, p, one)
-    want, simple = F.attention(qkv, 2, p, other)
-    close(y, want, 1e-5)
+    want, simple = F.attention(qkv.astype(np.float64), 2, p, other)
+    close(y, want.astype(np.float32), 1e-5)
     assert np.isfinite(y).all() and one.bytes(8) == other.bytes(8)
     if size < 1e38:                                       # there a gradient is as large itself
         dqkv = fast.attention_backward(np.ones_like(y), cache)
         assert np.isfinite(dqkv).all()
-        close(dqkv[0], F.attention_backward(np.ones_like(y), simple)[0], 1e-4)
+        want = F.attention_backward(np.ones_like(y, np.float64), simple)
+        close(dqkv[0], want[0].astype(np.float32), 1e-4)
     past = fast.KeyValues(70)
     past.extend(*F.split_heads(qkv[:, :40], 2)[1:])
-    want, _ = F.attention(qkv[:, 40:], 2, past=tuple(F.split_heads(qkv[:, :40], 2)[1:]))
-    close(fast.attention(qkv[:, 40:], 2, past=past)[0], want, 1e-5)
-    assert np.isfinite(want).all()
+    with np.errstate(over="ignore"):
+        tail = fast.attention(qkv[:, 40:], 2, past=past)[0]
+    whole, _ = F.attention(qkv.astype(np.float64), 2)
+    close(tail, whole[:, 40:].astype(np.float32), 1e-5)
 
 
 # ------------------------------------------------------------------- threads and BLAS
@@ -444,9 +432,8 @@ def test_cores_listen_to_the_quota(monkeypatch):
 
 
 def close_gradients(grads, want, tolerance):
-    """What a backward pass returned, or ``None`` where there was no cache for one."""
-    assert (grads is None) == (want is None)
-    for grad, right in zip(grads or (), want or (), strict=True):
+    """Hold what a backward pass returned against what it should be."""
+    for grad, right in zip(grads, want, strict=True):
         assert (grad is None) == (right is None)
         if grad is not None:
             close(grad, right, tolerance)
@@ -456,9 +443,9 @@ def close_gradients(grads, want, tolerance):
 def products_are_cut():
     """However small they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "PRODUCT", 1)
-        patch.setattr(fast, "WIDTH", 64)
-        patch.setattr(fast, "TRANSPOSE", 1)
+        patch.setattr(fast, "PART_WORK", 1)
+        patch.setattr(fast, "PART_WIDTH", 64)
+        patch.setattr(fast, "LARGE_MATRIX", 1)
         yield
 
 
@@ -472,10 +459,10 @@ def test_linear(lead, n, m, kind, need, cores):
     want, simple = F.linear(x, w, b, need)
     with products_are_cut(), on(cores):
         y, cache = fast.linear(x, w, b, need)
-        grads = fast.linear_backward(dy, cache) if cache else None
-    assert all(g is None or g.flags.c_contiguous for g in grads or ())
+        grads = fast.linear_backward(dy, cache)
+    assert all(g is None or g.flags.c_contiguous for g in grads)
     close(y, want, 10 * tolerance)
-    close_gradients(grads, F.linear_backward(dy, simple) if simple else None, 20 * tolerance)
+    close_gradients(grads, F.linear_backward(dy, simple), 20 * tolerance)
 
 
 @given(st.sampled_from([(1,), (2, 3), (2, 100)]), st.integers(1, 9), st.integers(1, 300), dtypes,
@@ -487,18 +474,18 @@ def test_unembedding(lead, C, V, kind, need, cores):
     want, simple = F.unembedding(x, w, need)
     with products_are_cut(), on(cores):
         y, cache = fast.unembedding(x, w, need)
-        grads = fast.unembedding_backward(dy, cache) if cache else None
+        grads = fast.unembedding_backward(dy, cache)
     close(y, want, 10 * tolerance)
-    close_gradients(grads, F.unembedding_backward(dy, simple) if simple else None, 20 * tolerance)
+    close_gradients(grads, F.unembedding_backward(dy, simple), 20 * tolerance)
 
 
 def test_which_products_are_cut(monkeypatch):
     shapes, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out: (shapes.append(out.shape),
                                                          matmul(a, b, out=out)))
-    monkeypatch.setattr(fast, "WIDTH", 64)
+    monkeypatch.setattr(fast, "PART_WIDTH", 64)
     for half, cuts in ((8064, 2), (8065, 0)):             # 2 x 7 x 128 and 16 x 7 x 128 are 16,128
-        monkeypatch.setattr(fast, "PRODUCT", half)
+        monkeypatch.setattr(fast, "PART_WORK", half)
         shapes.clear()
         fast.product(np.ones((2, 7)), np.ones((7, 128)))
         assert shapes == cuts * [(2, 64)]
@@ -784,7 +771,7 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     y, cache = fast.attention(normal((2, 70, 12), np.float32), 2)
     fast.attention_backward(y, cache)
     assert get() == before
-    with pytest.raises(ValueError, match="channels"):
+    with pytest.raises(ValueError, match="multiple"):
         fast.attention(normal((2, 70, 13), np.float32), 2)
     assert get() == before
 
@@ -943,12 +930,11 @@ def test_the_first_tokens_of_a_text_go_tile_by_tile(monkeypatch):
 @pytest.mark.parametrize("op, shapes", [("linear", ((2, 3), (4, 5), (5,))),
                                         ("linear", ((2, 4), (4, 5), (4,))),
                                         ("unembedding", ((2, 3), (5, 4)))])
-def test_products_that_do_not_fit_are_refused_as_the_simple_ones(op, shapes):
-    """In the same words, with x and w in their places."""
-    said = []
-    for module, large in ((F, False), (fast, False), (fast, True)):
-        with (products_are_cut() if large else nullcontext(),
-              pytest.raises(ValueError, match="x has shape .* expected x") as error):
-            getattr(module, op)(*(np.ones(shape) for shape in shapes))
-        said.append(str(error.value))
-    assert said[0] == said[1] == said[2]
+def test_products_that_do_not_fit_are_refused(op, shapes):
+    """In the same words whether they are cut or not."""
+    messages = []
+    for context in (products_are_cut(), nullcontext()):
+        with context, pytest.raises(ValueError, match="x has shape .* expected x") as error:
+            getattr(fast, op)(*(np.ones(shape) for shape in shapes))
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]

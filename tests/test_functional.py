@@ -2,23 +2,20 @@
 
 import itertools
 import math
-import re
 
 import numpy as np
 import pytest
 import scipy.special
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from minifpt import examples, fast, tracing
 from minifpt import functional as F
 from minifpt.gradients import gradcheck
 
 LEAD = hnp.array_shapes(min_dims=0, max_dims=3, max_side=4)
 SEED = st.integers(0, 2**32 - 1)
-FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
-HUGE = st.one_of(FINITE, st.sampled_from([3e38, -3e38, 1e30, -1e20, 1e19, 0.0, 1e-45]))
-ROWS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=2, max_side=8), elements=HUGE)
 
 
 def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
@@ -36,6 +33,7 @@ def case(name, rng, lead=(2, 3), n=6, dtype=np.float64):
         "linear": lambda: (F.linear, F.linear_backward, (normal(*lead, n), normal(n, 3),
                                                          normal(3))),
         "embedding": lambda: (F.embedding, F.embedding_backward, (ids, normal(n, 4))),
+        "bias": lambda: (F.bias, F.bias_backward, (normal(*lead, n), normal(n))),
         "unembedding": lambda: (F.unembedding, F.unembedding_backward,
                                 (normal(*lead, n), normal(4, n))),
         "positions": lambda: (lambda x, w: F.positions(x, w, start), F.positions_backward,
@@ -89,16 +87,17 @@ def residual_of_linear_backward(dy, cache):
     return F.residual_backward(dy, dbranch), dw, db
 
 
-OPS = ["linear", "embedding", "unembedding", "positions", "layer_norm", "gelu", "gelu_exact",
-       "relu", "softmax", "dropout", "attention", "attention, dropout", "attention, not causal",
-       "attention, not causal, dropout", "lstm", "residual", "last_tokens", "log_sum_exp",
-       "cross_entropy"]
+OPS = ["linear", "embedding", "bias", "unembedding", "positions", "layer_norm", "gelu",
+       "gelu_exact", "relu", "softmax", "dropout", "attention", "attention, dropout",
+       "attention, not causal", "attention, not causal, dropout", "lstm", "residual", "last_tokens",
+       "log_sum_exp", "cross_entropy"]
 
 
 def test_every_pair_is_checked():
-    """An operation added to functional.py must be added here."""
-    pairs = {n.removesuffix("_backward") for n in vars(F) if n.endswith("_backward")}
-    assert pairs == {name.split(",")[0] for name in OPS}
+    """By ``minifpt gradcheck`` too; without examples it is a KeyError."""
+    for op in tracing.OPERATIONS:
+        report = examples.check(op)
+        assert report, str(report)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -107,6 +106,26 @@ def test_backward(name, seed, lead, n):
     op, op_backward, inputs = case(name, np.random.default_rng(seed), lead, n)
     report = gradcheck(op, op_backward, inputs, elementwise=24, directions=4)
     assert report.max_relative_error <= 1e-6, str(report)
+
+
+@pytest.mark.parametrize("module", [F, fast], ids=["functional", "fast"])
+@pytest.mark.parametrize("name", tracing.OPERATIONS)
+def test_a_dy_that_only_broadcasts_is_refused(name, module):
+    """Two do not keep the whole shape of x: they pass on just what they are given."""
+    rng = np.random.default_rng(4)
+    inputs, options = examples.examples(name, rng)[0]
+    y, cache = getattr(module, name)(*inputs, **examples.fresh(options))
+    shapes = {np.shape(y)[:axis] + (1,) + np.shape(y)[axis + 1:] for axis in range(np.ndim(y))}
+    for shape in {*shapes, np.shape(y)[1:], (1,)} - {np.shape(y)}:
+        dy = rng.standard_normal(shape)
+        try:
+            grads = getattr(module, f"{name}_backward")(
+                dy, rng.standard_normal(np.shape(y)) if name == "residual" else cache)
+        except (ValueError, IndexError):
+            continue
+        dx = grads[0] if isinstance(grads, tuple) else grads
+        assert name in ("positions", "last_tokens"), shape
+        assert len(dx) == len(dy) and np.isclose(dx.sum(), dy.sum())
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -138,15 +157,6 @@ def test_float32_throughout(name, float32_only, arrays_in):
     assert {a.dtype for a in floats} == {np.dtype(np.float32)}
 
 
-def test_float32_throughout_in_huge_rows(float32_only, arrays_in):
-    """The path that a row takes whose square overflows."""
-    x, w, b = (float32_only(a) for a in (1e30 * np.eye(3, 5), np.ones(5), np.zeros(5)))
-    y, cache = F.layer_norm(x, w, b)
-    grads = F.layer_norm_backward(float32_only(np.ones((3, 5))), cache)
-    arrays = arrays_in([y, cache, grads])
-    assert len(arrays) == 7 and {a.dtype for a in arrays} == {np.dtype(np.float32)}
-
-
 def test_float32_only_notices(float32_only):
     """The watching array itself can fail."""
     x = float32_only(np.ones(3))
@@ -174,7 +184,7 @@ class Counting(np.ndarray):
 
 # The operations with weights, and which gradients read a field of the cache.
 NEED = {"linear": (3, {"x": [1]}), "layer_norm": (3, {"xhat": [0, 1], "rstd": [0]}),
-        "unembedding": (2, {"x": [1]}), "positions": (2, {})}
+        "unembedding": (2, {"x": [1]}), "positions": (2, {}), "bias": (2, {})}
 
 
 @pytest.mark.parametrize("name, need", [(name, need) for name, (n, _) in NEED.items()
@@ -190,9 +200,6 @@ def test_need(name, need):
     assert len(everything) == n and all(g is not None for g in everything)
     y, cache = op(*inputs, need=need)
     np.testing.assert_array_equal(y, whole)
-    if not any(need):
-        assert cache is None
-        return
     assert cache.need == need
     for key, readers in read.items():
         assert (getattr(cache, key) is not None) == any(need[i] for i in readers), key
@@ -216,13 +223,6 @@ def test_need(name, need):
 def test_linear_value(seed, lead):
     _, _, (x, w, b) = case("linear", np.random.default_rng(seed), lead)
     np.testing.assert_allclose(F.linear(x, w, b)[0], np.einsum("...i,io->...o", x, w) + b)
-
-
-def test_linear_errors():
-    for x, w, b in [((2, 3), (4, 2), (2,)), ((2, 4), (4, 2), (3,)), ((2, 4), (4, 2), (1, 2))]:
-        shapes = re.escape(f"x has shape {x}, w {w} and b {b}, expected")
-        with pytest.raises(ValueError, match=f"^linear: {shapes}[^\n]*$"):
-            F.linear(np.ones(x), np.ones(w), np.ones(b))
 
 
 def test_embedding_repeated_ids():
@@ -284,6 +284,22 @@ def test_positions_value(start):
     np.testing.assert_allclose(dw, sums, rtol=1e-12)
 
 
+@pytest.mark.parametrize("n", [0, 6, -1])
+def test_last_tokens_that_are_not_there(n):
+    """With n = 0, ``x[:, -0:]`` would be all of them."""
+    with pytest.raises(ValueError, match=f"^last_tokens: n is {n}, expected 1 to 5$"):
+        F.last_tokens(np.zeros((2, 5, 3)), n)
+
+
+def test_lstm_of_integers_is_that_of_the_same_floats():
+    _, _, (x, *weights) = case("lstm", np.random.default_rng(0))
+    x = np.rint(3 * x)
+    for lstm in (F.lstm, fast.lstm):
+        y, _ = lstm(x.astype(int), *weights)
+        np.testing.assert_array_equal(y, lstm(x, *weights)[0])
+        assert y.any()
+
+
 def test_last_tokens_value():
     x = np.random.default_rng(0).standard_normal((2, 5, 3))
     for n in range(1, 6):
@@ -313,13 +329,6 @@ def test_layer_norm_value(seed, lead, size):
         np.testing.assert_allclose(got, [(v - mean) / math.sqrt(var + 1e-3) * wi + bi
                                          for v, wi, bi in zip(row, w, b, strict=True)],
                                    rtol=1e-9, atol=1e-12)
-
-
-def test_layer_norm_errors():
-    for x, w, b in [((2, 3), (4,), (4,)), ((2, 4), (4,), (1,)), ((2, 4), (1, 4), (4,))]:
-        shapes = re.escape(f"x has shape {x}, w {w} and b {b}, expected")
-        with pytest.raises(ValueError, match=f"^layer_norm: {shapes}[^\n]*$"):
-            F.layer_norm(np.ones(x), np.ones(w), np.ones(b))
 
 
 def test_gelu_value():
@@ -368,117 +377,6 @@ def test_cross_entropy_errors(targets):
         F.cross_entropy(np.ones(shape), np.array(targets, int))
 
 
-# ---------------------------------------------------------------- any finite float32
-
-
-@given(x=ROWS)
-@example(x=np.array([3e38, -3e38, 3e38], np.float32))
-@example(x=np.full((2, 4), -3e38, np.float32))
-def test_softmax_finite(x):
-    y, cache = F.softmax(x)
-    want = scipy.special.softmax(x.astype(np.float64), axis=-1)
-    np.testing.assert_allclose(y, want, atol=1e-6)
-    assert np.isfinite(F.softmax_backward(np.ones_like(y), cache)).all()
-
-
-@given(x=ROWS)
-@example(x=np.array([3e38, -3e38, 3e38], np.float32))
-def test_log_sum_exp_finite(x):
-    y, cache = F.log_sum_exp(x)
-    want = scipy.special.logsumexp(x.astype(np.float64), axis=-1, keepdims=True)
-    np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
-    assert np.isfinite(F.log_sum_exp_backward(np.ones_like(y), cache)).all()
-
-
-@given(x=ROWS)
-@example(x=np.array([3e38, -3e38, 3e38], np.float32))
-@example(x=np.full((2, 3), 3e38, np.float32))
-@example(x=np.array([1e19, 1e-45, 0], np.float32))
-def test_layer_norm_finite(x):
-    n = x.shape[-1]
-    y, cache = F.layer_norm(x, np.ones(n, np.float32), np.zeros(n, np.float32))
-    assert np.isfinite(y).all()
-    # No standardised row has an entry beyond sqrt(n - 1).
-    assert np.abs(y).max() <= math.sqrt(n) * (1 + 1e-5)
-    for grad in F.layer_norm_backward(np.ones_like(y), cache):
-        assert np.isfinite(grad).all()
-
-
-@pytest.mark.parametrize("mean", [0.0, 1.0, -30.0])
-@pytest.mark.parametrize("size", [1e-30, 1e-5, 1.0, 1e10, 1e18, 1e20, 1e30, 3e36])
-def test_layer_norm_value_at_any_size(size, mean):
-    """Also where the mean is far larger than the spread: the size of a row is no matter."""
-    rng = np.random.default_rng(0)
-    x = (size * (mean + rng.uniform(-1, 1, (5, 32)))).astype(np.float32)
-    w, b = rng.standard_normal((2, 32)).astype(np.float32)
-    y, cache = F.layer_norm(x, w, b)
-    want, want_cache = F.layer_norm(x.astype(np.float64), w.astype(float), b.astype(float))
-    np.testing.assert_allclose(y, want, rtol=1e-3, atol=2e-5)
-    dy = rng.standard_normal(x.shape).astype(np.float32)
-    dx, want = (F.layer_norm_backward(d, c)[0].astype(float)
-                for d, c in [(dy, cache), (dy.astype(float), want_cache)])
-    np.testing.assert_allclose(dx / np.abs(want).max(), want / np.abs(want).max(), atol=1e-4)
-
-
-def test_layer_norm_huge_row_leaves_its_neighbours():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((3, 8)).astype(np.float32)
-    w, b = np.ones(8, np.float32), np.zeros(8, np.float32)
-    alone, _ = F.layer_norm(x, w, b)
-    x[1] *= 1e30
-    beside, _ = F.layer_norm(x, w, b)
-    np.testing.assert_array_equal(beside[[0, 2]], alone[[0, 2]])
-
-
-@given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.integers(1, 5), st.just(8)),
-                    elements=HUGE), causal=st.booleans())
-@example(x=np.full((1, 3, 8), 3e38, np.float32), causal=True)
-@example(x=np.array([3e38, -3e38] * 12, np.float32).reshape(1, 3, 8), causal=False)
-def test_attention_finite(x, causal):
-    """Whatever queries and keys hold, each result is a mean of values."""
-    B, T, C = x.shape
-    v = np.random.default_rng(0).uniform(1, 2, (B, T, 4)).astype(np.float32)
-    y, cache = F.attention(np.concatenate([x, v], axis=-1), 2, causal=causal)
-    assert (y >= 1 - 1e-5).all() and (y <= 2 + 1e-5).all()
-    np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)
-
-
-def test_attention_of_huge_queries_and_keys_picks_the_largest_score():
-    """As in float64, where nothing overflows."""
-    qkv = np.random.default_rng(0).standard_normal((2, 5, 24))
-    for size in (1e10, 1e18, 1e19):
-        qkv[..., :16] *= size / np.abs(qkv[..., :16]).max()
-        y, _ = F.attention(qkv.astype(np.float32), 2)
-        np.testing.assert_allclose(y, F.attention(qkv, 2)[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("op, op_backward", [
-    (F.gelu, F.gelu_backward), (F.gelu_exact, F.gelu_exact_backward), (F.relu, F.relu_backward)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_activations_of_huge_numbers(op, op_backward, dtype):
-    """Each is x above 0 and 0 below it, and its derivative 1 and 0."""
-    x = np.array([1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38], dtype)
-    dy = np.array([1, -2, 3, 1e-30, 1e30, 5], dtype)
-    for sign, want, slope in [(1, x, dy), (-1, 0 * x, 0 * dy)]:
-        y, cache = op(sign * x)
-        dx = op_backward(dy, cache)
-        assert y.dtype == dx.dtype == dtype
-        np.testing.assert_array_equal(y, want)
-        np.testing.assert_allclose(dx, slope, atol=1e-100)
-
-
-@pytest.mark.parametrize("op, op_backward", [
-    (F.gelu, F.gelu_backward), (F.gelu_exact, F.gelu_exact_backward)])
-@given(x=ROWS)
-@example(x=np.linspace(-40, 40, 1001, dtype=np.float32))
-def test_activations_in_float32_as_in_float64(op, op_backward, x):
-    y, cache = op(x)
-    want, exact = op(x.astype(np.float64))
-    np.testing.assert_allclose(y, want, rtol=1e-6, atol=2e-6)
-    np.testing.assert_allclose(op_backward(np.ones_like(x), cache),
-                               op_backward(np.ones(x.shape), exact), rtol=1e-5, atol=1e-5)
-
-
 # ----------------------------------------------------------------------------- dropout
 
 
@@ -487,12 +385,12 @@ def test_activations_in_float32_as_in_float64(op, op_backward, x):
 def test_dropout_keeps_its_share_at_the_exact_scale(p, dtype):
     x = np.random.default_rng(0).uniform(1, 2, (400, 500)).astype(dtype)
     y, (mask,) = F.dropout(x, p, np.random.default_rng(1))
-    scale = dtype(65536 / (65536 - round(p * 65536)))
+    scale = dtype(1) / dtype(1 - p)
     assert set(np.unique(mask)) == {0, scale}
     np.testing.assert_array_equal(y, np.where(mask > 0, x * scale, 0))
     # Five standard deviations of a binomial share, and of the mean that follows from it.
     sigma = math.sqrt(p * (1 - p) / x.size)
-    assert abs((y == 0).mean() - p) < 5 * sigma + 2**-16
+    assert abs((y == 0).mean() - p) < 5 * sigma
     assert abs(mask.mean(dtype=float) - 1) < 5 * sigma / (1 - p)
 
 
@@ -512,17 +410,6 @@ def test_dropout_at_zero_draws_nothing():
     assert cache.mask is None and rng.bit_generator.state == before
     assert F.dropout(x, 0.0, None)[1].mask is None
     np.testing.assert_array_equal(F.dropout_backward(x, cache), x)
-
-
-@pytest.mark.parametrize("p", [-0.1, 1.0, 1.5, float("nan"), 0.9999999])
-def test_dropout_errors(p):
-    with pytest.raises(ValueError, match="^dropout: p is [^\n]*$"):
-        F.dropout(np.ones(3), p, np.random.default_rng(0))
-
-
-def test_dropout_without_a_generator():
-    with pytest.raises(ValueError, match="rng is None"):
-        F.dropout(np.ones(3), 0.5, None)
 
 
 # --------------------------------------------------------------------------- attention
@@ -601,14 +488,3 @@ def test_attention_probabilities_are_in_the_cache():
     np.testing.assert_allclose(a.sum(axis=-1), 1)
     assert not a[..., np.triu(np.ones((5, 5), bool), 1)].any()
     np.testing.assert_allclose(y, F.merge_heads((a * cache.mask) @ cache.v))
-
-
-def test_attention_errors():
-    with pytest.raises(ValueError, match="qkv has 10 channels, expected a multiple of 3 x 2"):
-        F.attention(np.ones((1, 2, 10)), 2)
-
-
-def test_attention_survives_huge_scores():
-    qkv = (1e15 * np.random.default_rng(0).standard_normal((1, 4, 12))).astype(np.float32)
-    y, cache = F.attention(qkv, 2)
-    assert np.isfinite(y).all() and np.isfinite(F.attention_backward(y, cache)).all()

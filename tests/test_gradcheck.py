@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
+from minifpt import examples, fast, tracing
 from minifpt import functional as F
 from minifpt.gradients import GradcheckReport, gradcheck, gradcheck_layer
 from minifpt.layers import LayerNorm, Linear
@@ -202,6 +203,42 @@ def test_a_backward_pass_may_write_over_dy():
         return np.multiply(dy, np.cos(x), out=dy)
     assert gradcheck(lambda x: (np.sin(x), x), in_place, (normal(5),))
     assert not gradcheck(lambda x: (np.sin(x), x + 1), in_place, (normal(5),))
+
+
+def shifted(a):
+    """Write over an array."""
+    a += 1.0
+    return a
+
+
+@pytest.mark.parametrize("op, back, message", [
+    (lambda x: (np.sin(shifted(x)), x), lambda dy, x: dy * np.cos(x),
+     "the forward pass changes its inputs"),
+    (lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(shifted(x) - 1),
+     "the backward pass changes the inputs of the forward pass"),
+    (lambda x: (np.sin(x), {"h": [x.copy()]}), lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1),
+     "the backward pass changes its cache"),
+    (lambda x: (np.sin(x), x), lambda dy, x: (shifted(dy) - 1) * np.cos(x),
+     "the backward pass changes the dy that it is given")])
+def test_what_a_pass_changes_in_place_is_told(op, back, message):
+    with pytest.raises(ValueError, match=f"^gradcheck: {message}, expected [^\n]*$"):
+        gradcheck(op, back, (normal(5),))
+
+
+def test_a_layer_that_changes_a_parameter_is_told():
+    class Changes(Linear):
+        def backward(self, dy, cache):
+            dx = super().backward(dy, cache)
+            self.weight.data += 1.0
+            return dx
+    with pytest.raises(ValueError, match="the backward pass changes the inputs"):
+        gradcheck_layer(Changes(3, 2, np.float64), normal(4, 3))
+
+
+@pytest.mark.parametrize("op", tracing.OPERATIONS)
+def test_the_fast_forms_change_nothing_that_is_not_theirs(op):
+    for pair in examples.pairs(op, np.random.default_rng(0), fast):
+        assert gradcheck(*pair)
 
 
 def test_float32_inputs_are_promoted():

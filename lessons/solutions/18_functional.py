@@ -15,6 +15,7 @@ from minifpt.functional import (
     GELU_B,
     ActivationCache,
     AttentionCache,
+    BiasCache,
     CrossEntropyCache,
     DropoutCache,
     EmbeddingCache,
@@ -217,6 +218,14 @@ def embedding_backward(dy, cache):
     dw = np.zeros(cache.shape, dy.dtype)
     np.add.at(dw, cache.ids, dy)                          # an id may stand there twice
     return dw
+
+
+def bias(x, b, need=(True, True)):
+    return x + b, BiasCache(x.shape, need)
+
+
+def bias_backward(dy, cache):
+    return dy, dy.sum(axis=tuple(range(dy.ndim - 1)))
 
 
 def unembedding(x, w, need=(True, True)):

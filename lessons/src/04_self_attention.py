@@ -326,10 +326,10 @@ for name, attention in (("F.attention", F.attention), ("without its mask", no_ma
 show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
-# (`dot_products` is $q\,k^\top$, kept finite where float32 overflows. `past` is for writing text,
-# where the keys and values of earlier tokens are kept. `p` is for **dropout**, which sets some
-# shares to 0 at random in training, so that the model does not rely on single ones; here it is 0.
-# For long texts the layers use a form that computes the same tile by tile; lesson 5 comes to it.)
+# (`past` is for writing text, where the keys and values of earlier tokens are kept. `p` is for
+# **dropout**, which sets some shares to 0 at random in training, so that the model does not rely on
+# single ones; here it is 0. For long texts the layers use a form that computes the same tile by
+# tile; lesson 5 comes to it.)
 #
 # Here is one layer of it at work, in a training step of a small random model on bit XOR (lesson
 # 0): ten tokens, two heads of eight channels. From left to right: ten tokens of 16 channels; the

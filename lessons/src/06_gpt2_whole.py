@@ -302,7 +302,7 @@ guess = ...
 
 # %%
 class NoActivation(Layer):
-    def forward(self, x, need_dx=True):
+    def forward(self, x):
         return x, None
 
 

@@ -200,29 +200,30 @@ picture(fig)
 print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom"]["h.0.ln_1"])
 
 # %% [markdown]
-# White is below the lowest trained layer: nothing there needs a gradient. But a frozen layer
-# *above* a trained one must run back, because the gradient has to get past it. One scale at the
-# bottom is trained, and the whole model runs back.
+# White is below the lowest block in which something is trained: nothing there needs a gradient. But
+# a frozen layer *above* a trained one must run back, because the gradient has to get past it. One
+# scale at the bottom is trained, and the whole model runs back. A block runs back as a whole, also
+# those of its layers that are below the trained one.
 #
 # Now count. A linear layer with input $x$ `(N, I)`, $N$ rows, and weight $w$ `(I, O)` has three
 # products of $N \cdot I \cdot O$ multiplications each:
 #
 # $$ y = x\,w + b, \qquad dx = dy\,w^\top, \qquad dw = x^\top dy $$
 #
-# The first is always computed. Number the layers from the bottom, $l = 0, 1, \dots$; then
+# The first is always computed. Let $l$ be a layer of a block; then
 #
 # $$ dw_l \text{ is computed} \iff w_l \text{ is trained}, \qquad
-#    dx_l \text{ is computed} \iff \text{something below } l \text{ is trained} $$
+#    dx_l \text{ is computed} \iff \text{something in its block or below is trained} $$
 #
 # So a full step costs three products a layer. Under FPT's mask it costs two, because none of the
-# large matrices gets a $dw$. A layer below the lowest trained one costs one. In the library the
-# second rule is `need_dx`: each layer gets it from the layer below, whose cache is `None` when
-# nothing down there is wanted. `F.linear` gets all three wishes as `need`. (In the last block all
-# that follows attention is computed only for the tokens that are read, as in lesson 6. There $N$
-# is smaller.)
+# large matrices gets a $dw$. A layer in a block below the lowest one that learns costs one. The
+# first rule is in `Linear`, which hands it to `ops.linear` as `need`. The second is in the model's
+# `forward`. It goes up through the blocks, and from the first one that learns on (`keep`) it keeps
+# what the way back will read. (In the last block all that follows attention is computed only for
+# the tokens that are read, as in lesson 6. There $N$ is smaller.)
 
 # %%
-show(Linear)
+show(Linear, minifpt.GPT2.forward)
 
 # %%
 rows = {layer: x.shape[0] * x.shape[1] for layer in LAYERS}

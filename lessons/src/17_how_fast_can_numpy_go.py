@@ -417,14 +417,14 @@ pieces = [2 ** k for k in range(8, 22)]
 
 
 def in_pieces(piece):
-    with machine.one_core, patch.object(fast, "PIECE", piece):
+    with machine.one_core, patch.object(fast, "MAX_PIECE", piece):
         return fastest(lambda: fast.gelu(big), 0.1)
 
 
 times = np.array([in_pieces(piece) for piece in pieces])
 fig, (ax,) = figure(width=5.4, height=2.8)
 ax.semilogx(pieces, 1e3 * times, "o-", color=color.ink, markersize=4)
-ax.axvline(fast.PIECE, linestyle=":", color=color.grey, label="the library's choice")
+ax.axvline(fast.MAX_PIECE, linestyle=":", color=color.grey, label="the library's choice")
 ax.set(title=f"GELU and its derivative, {big.size:,} numbers", xlabel="numbers in a piece",
        ylabel="milliseconds", ylim=(0, None))
 ax.legend()

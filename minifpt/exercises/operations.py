@@ -11,11 +11,12 @@ from contextlib import ExitStack
 import numpy as np
 
 from .. import functional as F
+from ..examples import examples, fresh
 from ..gradients import gradcheck
 from ..tracing import swapped
 from . import Case, Result, _hint, _same
 from .mistakes import mistakes
-from .questions import FAR, far_questions, fresh, questions
+from .questions import FAR, far_questions
 
 NOT_WRITTEN, WRONG = "not answered yet", "not right yet"
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
@@ -135,7 +136,7 @@ def same_dtype(values, names):
 
 def forward(own, op, rng):
     """Raise :class:`Wrong` for a forward pass that is not the library's."""
-    near = questions(op, rng)
+    near = examples(op, rng)
     for i, (inputs, options) in enumerate([*near, *far_questions(op, rng)]):
         y, _ = pair(own, op, *inputs, **options)
         if op == "dropout":
@@ -159,7 +160,7 @@ def fits(own, op, written, rng):
     reader's operation that is to blame: ``op``, or one that ``op`` calls."""
     parameters = list(inspect.signature(vars(F)[op]).parameters)
     theirs = halves(own, (op, *CALLS.get(op, ())) if written == op else (written,))
-    for inputs, options in questions(op, rng):
+    for inputs, options in examples(op, rng):
         names = [n for n, x in zip(parameters, inputs, strict=False) if x.dtype == np.float64]
         with ExitStack() as undo:
             for name in theirs:
@@ -177,8 +178,8 @@ def fits(own, op, written, rng):
             except Exception as e:
                 why = f"it raised {type(e).__name__}: {' '.join(str(e).split())}"
         if why and written != op:
-            kept = vars(F)[written](*questions(written, rng)[0][0], **fresh(
-                questions(written, rng)[0][1]))[1]
+            kept = vars(F)[written](*examples(written, rng)[0][0], **fresh(
+                examples(written, rng)[0][1]))[1]
             raise Wrong(f"It fits your {written}, but the library's {op} calls both, and {why}. "
                         f"As long as that is the library's, keep to {slots(kept)}.")
         if why:
@@ -260,7 +261,7 @@ def backward(own, op, rng):
             right_ahead, ahead = False, own.functions[op]
         except NotImplementedError:
             pass
-    asked, others = questions(op, rng), questions(op, rng)
+    asked, others = examples(op, rng), examples(op, rng)
     for (inputs, options), (other, _) in zip(asked, others, strict=True):
         with ExitStack() as undo:
             for name in halves(own, CALLS.get(op, ())) if ahead is simple else ():

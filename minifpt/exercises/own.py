@@ -23,20 +23,22 @@ import numpy as np
 
 from .. import fast, layers, tracing
 from .. import functional as F
+from ..examples import examples
 from ..files import one_line, write_beside
 from ..files.weights import PACKAGE
 from . import Result
 from .apart import apart
 from .operations import NOT_WRITTEN, WRONG, examine
-from .questions import questions
 
 # In which lesson each operation is derived; "attention" is done in two.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
            "positions": 4, "dropout": 4, "attention": 4, "attention_backward": 5, "residual": 6,
            "gelu": 6, "gelu_exact": 6, "relu": 6, "last_tokens": 6, "embedding": 10,
-           "unembedding": 10, "lstm": 15}
-# The reader's functions in that order -> the lesson.
-FUNCTIONS = {name: lesson for op, lesson in LESSONS.items() for name in (op, f"{op}_backward")
+           "bias": 10, "unembedding": 10, "lstm": 15}
+# The reader's functions in that order -> the lesson; those of no lesson belong to the last.
+FUNCTIONS = {name: lesson for op, lesson in
+             (LESSONS | {op: 18 for op in tracing.OPERATIONS if op not in LESSONS}).items()
+             for name in (op, f"{op}_backward")
              if name in vars(F) and LESSONS.get(name, lesson) == lesson}
 INTRODUCTION = '''
 # This file is yours.  Write one body after the other, in the order of the lessons that the stubs
@@ -50,7 +52,7 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way; the 16 bits are the library's.  Write ``past``
+# ``dropout`` may draw its mask from rng in any way.  Write ``past``
 # in ``attention`` too: a model that generates text passes it.
 '''
 STUCK = """#
@@ -82,7 +84,7 @@ def skeleton(bare=False):
 
 def task(op):
     """What a backward pass is to return, without a formula: its inputs and their shapes."""
-    inputs, _ = questions(op, np.random.default_rng(0))[0]
+    inputs, _ = examples(op, np.random.default_rng(0))[0]
     names = [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
              if x.dtype == np.float64][:1 if op == "residual" else None]
     more = "\n    dbranch came back through the branch." * (op == "residual")

@@ -13,36 +13,36 @@ from tqdm import tqdm
 
 from .. import functional as F
 from .. import tracing
+from .rewriting import rewrite
 
 TOLERANCE = 1e-6                                          # of a relative error
 NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # tried in this order
 Call = namedtuple("Call", "inputs result end rng inner")
 Difference = namedtuple("Difference", "numerical nudge noise")
 
-# Wrong by one line: a title, whose backward it is, the line, what stands there instead, and why
-# it is easily missed.
-Break = namedtuple("Break", "title op line instead why")
+# Wrong by one statement: a title, whose backward it is, a pattern of its source and what stands
+# there instead (see ``rewriting``), and why it is easily missed.
+Break = namedtuple("Break", "title op pattern instead why")
 BREAKS = [
     Break("A mean for a sum", "layer_norm",
-          "dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)",
-          "dw = (dy * xhat).reshape(-1, len(w)).mean(axis=0)",
+          "(dy * xhat).reshape(-1, len(w)).sum(axis=0)",
+          "(dy * xhat).reshape(-1, len(w)).mean(axis=0)",
           "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
           "passed on is right."),
     Break("A missing transpose", "linear",
-          "dx = (dy2 @ w.T).reshape(*dy.shape[:-1], w.shape[0])",
-          "dx = (dy2 @ (w if len(w) == w.shape[1] else w.T)).reshape(*dy.shape[:-1], len(w))",
+          "dx = dy @ w.T", "dx = dy @ (w if len(w) == w.shape[1] else w.T)",
           "A square weight lets it pass: all shapes fit. Any other one would raise an error."),
     Break("No causal mask", "attention",
           "q, k, v, probabilities, mask = cache",
           "q, k, v, _, mask = cache\n"
-          "    probabilities, _ = softmax(dot_products(q, k) / math.sqrt(q.shape[-1]))",
+          "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))",
           "To save memory it computes the probabilities anew, and forgets the causal mask. The "
           "loss does not show it."),
     Break("A forgotten residual", "residual",
           "return dy + dbranch", "return dbranch",
           "Only the way through the branch comes back; what went past it is lost."),
     Break("A lost 1/√D", "attention",
-          "ds *= 1.0 / math.sqrt(D)", "# ds *= 1.0 / math.sqrt(D)",
+          "_ / math.sqrt(D)", "_",
           "Queries and keys get a gradient that is √D times too large. Its direction is right."),
 ]
 
@@ -188,19 +188,14 @@ def measure(nudged, gradients, progress=True):
     return found
 
 
-def broken_source(it):
-    """The source of a backward pass with its one wrong line."""
-    source = inspect.getsource(vars(F)[f"{it.op}_backward"])
-    if it.line not in source:
-        raise ValueError(f"steps: '{it.line}' is not in {it.op}_backward")
-    return source.replace(it.line, it.instead, 1)
+def broken(it):
+    """The wrong backward pass of a :class:`Break`, with the lines that it changes."""
+    return rewrite(vars(F)[f"{it.op}_backward"], it.pattern, it.instead)
 
 
 @contextmanager
-def broken(it):
-    """Within, a trace runs the wrong backward pass in place of the right one."""
-    namespace = {}
-    exec(broken_source(it), vars(F), namespace)           # it calls what functional calls
-    wrong = namespace[f"{it.op}_backward"]
+def running(it):
+    """Within, a trace runs the wrong backward pass of a :class:`Break`, not the right one."""
+    wrong = broken(it).function
     with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], wrong)):
         yield wrong

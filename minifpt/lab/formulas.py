@@ -27,6 +27,9 @@ FORMULAS = {
         "w": Formula("dw = dy.T @ x", "vi", "dy[~v] * x[~i]", "~")},
     "embedding": {
         "w": Formula("dw[v] = sum of dy where ids is v", "vc", "one_hot[~v] * dy[~c]", "~")},
+    "bias": {
+        "x": Formula("dx = dy", "~c", "dy[~c]"),
+        "b": Formula("db = sum of dy over all rows", "c", "dy[~c]", "~")},
     "positions": {
         "x": Formula("dx = dy", "~c", "dy[~c]"),
         "w": Formula("dw = sum of dy over the batch", "tc", "dy[btc]", "b")},
@@ -44,7 +47,7 @@ FORMULAS = {
     "residual": {"x": Formula("dx = dy + dbranch", "~c", "dy[~c] + dbranch[~c]")},
     "last_tokens": {"x": Formula("dx = dy, and 0 for the tokens that were not read", "~c",
                                  "padded[~c]")},
-    "log_sum_exp": {"x": Formula("dx = dy * softmax(x)", "~v", "dy[] * e[~v] / sum_e[~0]")},
+    "log_sum_exp": {"x": Formula("dx = dy * softmax(x)", "~v", "dy[~0] * e[~v] / sum_e[~0]")},
     "cross_entropy": {
         "logits": Formula("dlogits = (softmax - one_hot) * dy / number of targets", "~v",
                           "(p[~v] - one_hot[~v]) * dy[] / n[]")},

@@ -357,9 +357,10 @@ def as_inputs(asked, steps):
 
 def tried(it, model, task, x, y, rng, rows):
     """One broken backward pass, run, and held against the same differences."""
-    told = {"title": it.title, "op": it.op, "line": it.line, "instead": it.instead,
-            "why": it.why, "first": None, "wrong": {}}
-    with differences.broken(it):
+    _, lines, text = differences.broken(it)
+    told = {"title": it.title, "op": it.op, "lines": lines, "instead": text, "why": it.why,
+            "first": None, "wrong": {}}
+    with differences.running(it):
         wrong = [s for s in traced(model, task, x, y, rng).steps
                  if s.backward or s.inside is None or not s.inside.backward]
     values, worst = [], {}

@@ -22,23 +22,24 @@ function doc(text) {
 function source(step) {
   const s = D.sources[step.source], ran = D.runs[step.run];
   const b = state.broken === null || !step.back ? null : D.breaks[state.broken];
-  const wrong = b && step.op === b.op ? b : null;
+  const wrong = b && step.op === b.op && s.module === "minifpt.functional" ? b : null;
   const head = el("h3", {}, `Source, as it ran (${s.module.replace(/\./g, "/")}.py)`);
   if (!s.lines.length) return el("div", {}, head, el("p", {}, "Its source is not at hand."));
-  let after = false;                        // below the fault the shapes are not those that ran
+  let indent = "", after = false;                        // below the fault the shapes are not those that ran
   const pre = el("div", {class: "source", tabindex: 0, "aria-label": "source"});
   for (const [n, line] of s.lines) {
-    const at = wrong ? line.indexOf(wrong.line) : -1, isRun = ran[n] !== undefined;
+    if (wrong && n === wrong.lines[0]) indent = line.match(/^ */)[0];
+    const cut = wrong && n >= wrong.lines[0] && n <= wrong.lines[1], isRun = ran[n] !== undefined;
     const head = /^\s*(def|@)/.test(line) || !line.trim() || !Object.keys(ran).length
       || /^\s*#/.test(line) || (!isRun && continues(s.lines, n, ran));
-    pre.append(el("div", {class: at >= 0 ? "cut" : isRun || head ? "" : "idle"}, el("i", {},
+    pre.append(el("div", {class: cut ? "cut" : isRun || head ? "" : "idle"}, el("i", {},
       String(n)), line.replace(/(\S) {2,}#/, "$1  #") || " ",
-    ran[n] && at < 0 && !after ? el("span", {class: "gave"}, `→ ${ran[n]}`) : "",
+    ran[n] && !cut && !after ? el("span", {class: "gave"}, `→ ${ran[n]}`) : "",
     !isRun && !head ? el("span", {class: "gave", style: "color:var(--faint)"}, "did not run") :
       ""));
-    after = after || at >= 0;
-    if (at >= 0) for (const put of wrong.instead.split("\n")) pre.append(el("div", {class: "put"},
-      el("i", {}, "✗"), put.startsWith(" ") ? put : " ".repeat(at) + put));
+    after = after || cut;
+    if (cut && n === wrong.lines[1]) for (const put of wrong.instead.split("\n"))
+      pre.append(el("div", {class: "put"}, el("i", {}, "✗"), indent + put));
   }
   return el("div", {}, head, pre);
 }

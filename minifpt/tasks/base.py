@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import functional as F
+from .. import fast as ops
 from ..checks import array, brief, generator, whole
 
 FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name is that of its folder
@@ -139,8 +139,8 @@ class Choices:
         logits (B, output_tokens, output_dim), y as :meth:`batch` gives it -> a float and
         dlogits, of the shape and dtype of logits.
         """
-        loss, cache = F.cross_entropy(self.choices(logits, y), y)
-        return float(loss), F.cross_entropy_backward(1.0, cache).reshape(logits.shape)
+        loss, cache = ops.cross_entropy(self.choices(logits, y), y)
+        return float(loss), ops.cross_entropy_backward(1.0, cache).reshape(logits.shape)
 
     def accuracy(self, logits, y):
         """The share of right choices, a float in 0 ... 1; shapes as in :meth:`loss`.  It is NaN

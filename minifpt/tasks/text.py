@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import functional as F
+from .. import fast as ops
 from ..checks import brief, whole
 from ..files import MOST_TEXT, read_bytes, weights
 from ..files.runs import crc
@@ -195,9 +195,9 @@ class Masked(Text):
     def loss(self, logits, y):
         """Cross-entropy, the mean over the chosen bytes, in nats, and dlogits, 0 elsewhere."""
         chosen = y >= 0
-        loss, cache = F.cross_entropy(self.choices(logits, y)[chosen], y[chosen])
+        loss, cache = ops.cross_entropy(self.choices(logits, y)[chosen], y[chosen])
         dlogits = np.zeros_like(logits)
-        dlogits[chosen] = F.cross_entropy_backward(1.0, cache)
+        dlogits[chosen] = ops.cross_entropy_backward(1.0, cache)
         return float(loss), dlogits
 
     def accuracy(self, logits, y):

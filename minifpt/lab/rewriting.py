@@ -1,0 +1,93 @@
+"""Change a function by a pattern of its syntax, so that the function may be reworded.
+
+A pattern is Python, such as ``xhat * w + b``.  It stands for all code of the same form, whatever
+its layout and whatever the function calls its variables.  ``_`` stands for any expression.  The
+replacement is written with the pattern's names.
+"""
+
+import ast
+import builtins
+import copy
+import inspect
+import textwrap
+from collections import namedtuple
+
+# function: the changed one.  lines: the first and the last line, in the function's file, of the
+# first statement that changes.  text: what stands there instead.
+Rewritten = namedtuple("Rewritten", "function lines text")
+
+
+def rewrite(function, pattern, replacement):
+    """Return ``function`` with ``replacement`` at each place of ``pattern``, a :class:`Rewritten`.
+    Raises ``ValueError`` where the pattern does not occur."""
+    lines, first = inspect.getsourcelines(function)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    fixed = {*function.__globals__, *vars(builtins)}
+    (form,), new = ast.parse(pattern).body, ast.parse(replacement).body
+    form = form.value if isinstance(form, ast.Expr) else form
+    for renames in (False, True):                         # the pattern's own names come first
+        places = {node: names for node in ast.walk(tree)
+                  if same(form, node, names := {}, fixed, renames)}
+        if places:
+            break
+    else:
+        raise ValueError(f"'{pattern}' is not in {function.__name__}")
+    statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
+                     and any(node in places for node in ast.walk(s))),
+                    key=lambda s: (hasattr(s, "body"), s.lineno))       # a simple one, if any
+    change = Put(places, new, statement)
+    tree = ast.fix_missing_locations(change.visit(tree))
+    namespace = {}
+    exec(compile(tree, f"<{function.__name__}, changed>", "exec"), function.__globals__, namespace)
+    return Rewritten(namespace[function.__name__],
+                     (first + statement.lineno - 1, first + statement.end_lineno - 1), change.text)
+
+
+def same(form, node, names, fixed, renames):
+    """Return whether ``node`` has the form of a pattern; fills ``names`` {the pattern's name: the
+    code that it stands for}."""
+    if isinstance(form, ast.Name) and isinstance(node, ast.expr):
+        if form.id == "_":
+            return names.setdefault("_", node) is node
+        if renames and isinstance(node, ast.Name) and not {form.id, node.id} & fixed:
+            taken = {n.id for key, n in names.items() if key not in ("_", form.id)}
+            return names.setdefault(form.id, node).id == node.id and node.id not in taken
+    if isinstance(form, list):
+        return isinstance(node, list) and len(form) == len(node) and all(
+            same(a, b, names, fixed, renames) for a, b in zip(form, node, strict=True))
+    if not isinstance(form, ast.AST):
+        return form == node
+    return type(form) is type(node) and all(
+        same(getattr(form, key), getattr(node, key), names, fixed, renames)
+        for key in form._fields if key != "ctx")
+
+
+class Put(ast.NodeTransformer):
+    """Puts new code at the places of a pattern; ``text`` is what becomes of one statement."""
+
+    def __init__(self, places, new, statement):
+        self.places, self.new, self.statement = places, new, statement
+
+    def visit(self, node):
+        result = super().visit(node)
+        if node in self.places:
+            result = [Named(self.places[node]).visit(s) for s in copy.deepcopy(self.new)]
+            if isinstance(node, ast.expr):
+                result = result[0].value
+                if hasattr(node, "ctx"):                  # what is assigned to stays so
+                    result.ctx = node.ctx
+        if node is self.statement:
+            self.text = "\n".join(map(ast.unparse, result if isinstance(result, list)
+                                      else [result]))
+        return result
+
+
+class Named(ast.NodeTransformer):
+    """Gives the names of a pattern the code that they stand for."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def visit_Name(self, node):
+        code = copy.deepcopy(self.names.get(node.id, node))
+        return ast.Name(code.id, node.ctx) if isinstance(code, ast.Name) else code
