@@ -18,6 +18,7 @@ import itertools
 import sys
 from pathlib import Path
 
+from minifpt import tasks
 from minifpt.lab import compare, reproduce, tables
 
 HERE = Path(__file__).resolve().parent
@@ -32,7 +33,7 @@ def table(path):
     found = compare.read_rows(path)
     if path.name == SIMPLE:
         return tables.markdown([["task", "method", "accuracy"], *(
-            [tables.LABELS.get(task, task), name, tables.final(found, task, name)]
+            [tasks.label_of(task), name, tables.final(found, task, name)]
             for task, methods in found.results.items() for name in methods)])
     add_baselines(found, compare.read_rows(HERE / "results" / SIMPLE),
                   with_curves=path.stem == "table4")

@@ -44,7 +44,7 @@ class SoftmaxRegression(layers.Layer):
 
     def forward(self, x, train=False, rng=None):
         """Return scores (B, output_tokens, output_dim) and the cache."""
-        y, cache = self.output.forward(inputs(x, self.task.input_dim), need_dx=False)
+        y, cache = self.output.forward(inputs(x, self.task.input_dim))
         return y.reshape(self.shape), cache
 
     def backward(self, dy, cache):

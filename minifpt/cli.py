@@ -35,7 +35,7 @@ from .lab import plan, pretrain, reproduce, runs_table, still, users, workers
 from .lab import report as reporting
 from .lab import runs as run_folders
 from .lab import steps as stepping
-from .lab.trunks import USERS_OWN, TrunkSpec, build
+from .lab.trunks import USERS_OWN, TrunkSpec
 from .lesson import unpack
 from .recurrent import LSTM, LSTMConfig
 from .training import train as training
@@ -512,7 +512,7 @@ def reproduce_command(args):
 
 def summary(args):
     task = make_task(args, "bit-xor")
-    model = build(task, args.model, args.freeze)
+    model = FPT.for_task(task, args.model, args.freeze)
     most = getattr(model.trunk.config, "n_positions", task.tokens)
     if task.tokens > most:
         raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .freeze import GROUPS
+from .freeze import GROUPS, FreezeMask
 from .layers import Layer, Linear, Parameter
 
 
@@ -131,6 +131,29 @@ class FPT(Layer):
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
+
+    @classmethod
+    def for_task(cls, task: Any, model: str = "minigpt-language", freeze: str = "fpt",
+                 seed: int = 0, dropout: float | None = None) -> "FPT":
+        """Return the FPT that ``minifpt train TASK`` trains.
+
+        task      a :class:`minifpt.tasks.Task`, or the name of one.
+        model     a trunk's name, as ``--model`` takes it; see :class:`minifpt.trunks.TrunkSpec`.
+        freeze    a mask, as :meth:`minifpt.FreezeMask.parse` reads it.
+        seed      draws the new layers, and the weights of a random trunk.
+        dropout   the task's own when ``None``.
+
+        Raises ``ValueError`` or ``FileNotFoundError`` with one line for unknown names.
+        """
+        from . import tasks  # the core imports these when they are asked for
+        from .lab.trunks import TrunkSpec
+        task = tasks.get(task) if isinstance(task, str) else task
+        mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
+        dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
+        fpt = cls(spec.make(seed, dropout), task.input_dim, task.output_dim, task.output_tokens,
+                  seed)
+        fpt.freeze(mask)
+        return fpt
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:

@@ -19,7 +19,7 @@ from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .plots import curves
-from .tasks.base import Task, check_accuracy, check_examples, check_task, draw
+from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
@@ -31,9 +31,10 @@ class Diverged(ValueError):
     keeps_folder = True                                   # of a grid: it is not run again
 
 
-def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float = 1e-3,
-          seed: int = 0, out: str | os.PathLike | None = None, *, resume: bool = False,
-          schedule: str = "constant", warmup: int = 0, weight_decay: float = 0.0,
+def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | None = None,
+          lr: float | None = None, seed: int = 0, out: str | os.PathLike | None = None, *,
+          resume: bool = False, schedule: str | None = None, warmup: int | None = None,
+          weight_decay: float = 0.0,
           clip: float = 1.0, eval_every: int = 100, test_examples: int = 256,
           checkpoint_every: int = 500, config: dict | None = None, progress: bool = True,
           stop: Any = None) -> History:
@@ -42,7 +43,9 @@ def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float =
     model, task       a :class:`minifpt.FPT` or :class:`minifpt.LanguageModel`, or what has
                       their ``forward``, ``backward`` and ``named_parameters``, a
                       :class:`minifpt.layers.Layer`; a :class:`minifpt.tasks.Task`.
-    lr, schedule      learning rate, ``"constant"`` or ``"cosine"`` after ``warmup`` steps.
+    steps, batch_size, lr, schedule, warmup
+                      the task's own where they are ``None``, as for ``minifpt train TASK``; the
+                      schedule is ``"constant"`` or ``"cosine"``, after ``warmup`` steps.
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last
                       row is tested on all of the task's test set where it has one.
@@ -62,6 +65,12 @@ def train(model: Layer, task: Task, steps: int, batch_size: int = 4, lr: float =
     and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
     ``Diverged`` when the loss is no longer finite; the last checkpoint stays.
     """
+    check_task(task, f"train: {brief(task)}")
+    own = defaults_of(task)
+    arguments = {"steps": steps, "batch_size": batch_size, "lr": lr, "schedule": schedule,
+                 "warmup": warmup}
+    steps, batch_size, lr, schedule, warmup = (
+        own[name] if value is None else value for name, value in arguments.items())
     steps, batch_size = whole("train", "steps", steps), whole("train", "batch_size", batch_size)
     eval_every = whole("train", "eval_every", eval_every)
     test_examples = whole("train", "test_examples", test_examples)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import minifpt
 from minifpt import tasks
 from minifpt.lab.compare import Column
 
@@ -61,10 +62,10 @@ def test_softmax_regression_learns_from_the_trunks_examples(monkeypatch):
     simple.trained_softmax(Column("bit-xor", {}, {"steps": 2}), [3])
     ours = [x for split, x in drawn if split == "train"][-2:]
     drawn.clear()
-    from minifpt.lab.trunks import build
     from minifpt.training import train
     task = tasks.get("bit-xor")
-    train(build(task, "random:1x1x8", seed=3, dropout=0.0), task, steps=2, seed=3, progress=False)
+    model = minifpt.FPT.for_task(task, "random:1x1x8", seed=3)
+    train(model, task, steps=2, seed=3, progress=False)
     theirs = [x for split, x in drawn if split == "train"][-2:]
     np.testing.assert_array_equal(ours, theirs)
 

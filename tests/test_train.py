@@ -380,7 +380,7 @@ def stopped(tmp_path):
 
 
 @pytest.mark.parametrize("kw, message", [
-    ({"lr": 2e-3}, "lr = 0.001, not 0.002"), ({"seed": 1}, "seed = 0, not 1"),
+    ({"lr": 2e-3}, "lr = 0.003, not 0.002"), ({"seed": 1}, "seed = 0, not 1"),
     ({"batch_size": 5}, "batch_size"), ({"steps": 20}, "steps = 24, not 20"),
     ({"eval_every": 4}, "eval_every"), ({"clip": 2.0}, "clip"), ({"warmup": 3}, "warmup"),
     ({"weight_decay": 0.1}, "weight_decay"), ({"schedule": "cosine"}, "schedule"),
@@ -417,7 +417,7 @@ def test_a_checkpoint_of_another_run_is_refused(stopped, tmp_path):
     with pytest.raises(Stop):
         go(tmp_path / "other", task=stop_at(BitXOR(n=2), 18), lr=2e-3)
     shutil.copy(tmp_path / "other" / "checkpoint.npz", stopped)
-    refuse(stopped, ValueError, "checkpoint.npz: was written by a run with lr = 0.002, not 0.001",
+    refuse(stopped, ValueError, "checkpoint.npz: was written by a run with lr = 0.002, not 0.003",
            resume=True)
 
 
@@ -760,12 +760,11 @@ def test_all_tasks_train(tmp_path):
         assert history[-1]["step"] == 3
 
 
-def test_the_paper_s_settings_are_the_defaults(tmp_path):
-    """Batches of 4, a constant 0.001; our tests beside it."""
+def test_a_run_takes_the_tasks_own_settings(tmp_path):
     task = BitXOR(n=2)
     training.train(build(task), task, 1, out=tmp_path, progress=False)
     config = json.loads((tmp_path / "config.json").read_text())
-    want = dict(batch_size=4, lr=1e-3, seed=0, schedule="constant", warmup=0, weight_decay=0.0,
+    want = dict(batch_size=4, lr=3e-3, seed=0, schedule="constant", warmup=0, weight_decay=0.0,
                 clip=1.0, eval_every=100, test_examples=256)
     assert {key: config[key] for key in want} == want
 
@@ -810,3 +809,18 @@ def test_four_models_in_four_threads():
     finally:
         if threads:
             put(before)
+
+
+def test_the_function_trains_as_the_command_does(tmp_path, monkeypatch):
+    """``minifpt.train(model, task)`` takes the task's own settings."""
+    task = minifpt.tasks.get("bit-memory", strings=2, bits=4, patch=2)
+    monkeypatch.setattr(minifpt.tasks.BitMemory, "defaults", task.defaults | {"steps": 3})
+    model = minifpt.FPT.for_task(task, "random:1x2x8", seed=1)
+    minifpt.train(model, task, seed=1, out=tmp_path / "function", progress=False)
+    assert cli.main(["train", "bit-memory", "--strings=2", "--bits=4", "--patch=2", "--seed",
+                 "1", "--model", "random:1x2x8", "--out", str(tmp_path / "command")]) == 0
+    one, other = (np.load(tmp_path / name / "checkpoint.npz") for name in ("function", "command"))
+    names = {*one.files} - {"state"}
+    assert names and names == {*other.files} - {"state"}
+    for name in names:
+        np.testing.assert_array_equal(one[name], other[name])

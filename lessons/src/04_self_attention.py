@@ -25,7 +25,6 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.files.tokenizer import Bytes
-from minifpt.lab.trunks import build
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
@@ -339,7 +338,7 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %%
 bits = minifpt.tasks.get("bit-xor")
-small = build(bits, "random:2x2x16@1.5", dropout=0.0)    # 2 blocks, 2 heads, 16 channels
+small = minifpt.FPT.for_task(bits, "random:2x2x16@1.5")   # 2 blocks, 2 heads, 16 channels
 page = minifpt.steps(small, bits, progress=False)
 picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
                     "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))

@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import plots
 from ..files import outputs
+from ..fpt import FPT
 from ..tracing import trace
 from .runs import BUILT, at_start, load, read_settings
-from .trunks import TrunkSpec, build
+from .trunks import TrunkSpec
 
 ROWS = 256                                                # tokens that are traced at a time
 COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]
@@ -116,7 +117,7 @@ def subjects(folders, models=(), examples=64, example=None):
         start = at_start(folder, run.settings, task)
         found.append(Subject(label, maps(start, x, mask), maps(run.model, x, mask)))
     for model in models:
-        fpt = build(task, model, seed=first.settings["seed"], dropout=0.0)
+        fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
         found.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
     return task, x, found
 

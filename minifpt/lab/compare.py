@@ -20,14 +20,13 @@ from .. import plots, tasks
 from ..checks import whole
 from ..files import outputs, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
+from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..training import Diverged, fingerprint, first_look, train
 from .tables import (  # noqa: F401  some are for those who import this module
     CHOICE,
     CSV,
-    FLOORS,
     KIND,
-    LABELS,
     Grid,
     chosen,
     differences,
@@ -42,7 +41,7 @@ from .tables import (  # noqa: F401  some are for those who import this module
     sweep_picture,
     table,
 )
-from .trunks import USERS_OWN, TrunkSpec, build, code_crc, load_object
+from .trunks import USERS_OWN, TrunkSpec, code_crc, load_object
 from .users import users_code
 from .workers import perform
 
@@ -93,7 +92,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     in ``config.json``, as is the model, so that the run can be read back, and ``config``.
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
-    fpt = build(task, model, freeze, seed, dropout)
+    fpt = FPT.for_task(task, model, freeze, seed, dropout)
     source, spec = source or task.name, TrunkSpec.parse(model)
     code = code_crc(source, spec.text)
     config = (config or {}) | ({"code_crc": code} if code else {}) | {
@@ -313,7 +312,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     # Missing data or weights, and a trunk that does not fit, show before the first run.
     read = {}
     for (column, task), arm in itertools.product(zip(columns, made, strict=True), arms):
-        first_look(build(task, arm.model, arm.freeze), task)
+        first_look(FPT.for_task(task, arm.model, arm.freeze), task)
         if executor:
             read[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.

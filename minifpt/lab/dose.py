@@ -130,7 +130,7 @@ def differences(grid):
             curves = [[100 * h["test_accuracy"] for h in arms[name]] for name in (ours, other)]
             ends, areas = ([measure(a) - measure(b) for a, b in zip(*curves, strict=True)]
                            for measure in (lambda curve: curve[-1], np.mean))
-            lines.append([tables.LABELS.get(title, title), f"{ours} - {other}", bootstrap(ends),
+            lines.append([tasks.label_of(title), f"{ours} - {other}", bootstrap(ends),
                           bootstrap(areas), str(len(ends))])
     return tables.markdown(lines)
 
@@ -166,7 +166,7 @@ def picture(grid, losses, path):
         ax.axhline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
                    label="random, as the paper draws it")
         ax.invert_xaxis()
-        ax.set(title=tables.LABELS.get(title, title), ylabel="test accuracy (%)",
+        ax.set(title=tasks.label_of(title), ylabel="test accuracy (%)",
                xlabel="loss of the pretraining (nats a byte)")
     plots.legend(fig, axes[:len(grid.results)])
     plots.save(fig, path)

@@ -104,8 +104,8 @@ class Table:
 
 
 def floor_of(task):
-    """The accuracy that guessing gives, 0 ... 1; 0 where it is not known."""
-    return min(compare.FLOORS.get(task, {"": 0}).values()) / 100
+    """Return the chance accuracy of a task, 0 ... 1; 0 where it is not known."""
+    return tasks.chance_of(task) or 0.0
 
 
 def levels(found, task):

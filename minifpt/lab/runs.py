@@ -8,10 +8,11 @@ import numpy as np
 from ..checks import brief
 from ..files import read_json
 from ..files.runs import History, Run, crc
+from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
 from .compare import Validation, make_task
-from .trunks import build, code_crc
+from .trunks import code_crc
 
 # What every run's config.json holds, and what those of ``train`` and ``compare`` hold beside it.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
@@ -107,7 +108,7 @@ def make_again(folder, settings):
 def at_start(folder, settings, task):
     """A run's model as it was before the first step: same trunk, same seed, same mask."""
     def make():
-        fpt = build(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")))
+        fpt = FPT.for_task(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")))
         if crc(p.data for _, p in fpt.trunk.named_parameters()) != settings["trunk_crc"]:
             raise ValueError(f"{settings['model']} now has other weights")
         return fpt

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import tasks
 from ..files import outputs
-from .compare import KIND, LABELS, check_outputs, first_step, markdown, picture, spread
+from .compare import KIND, check_outputs, first_step, markdown, picture, spread
 from .runs import read_history, read_settings
 from .trunks import TrunkSpec
 
@@ -110,7 +110,7 @@ def table(found, limits):
             there = [s for s in reached if s is not None]
             cell = (spread(there, "{:.0f}") if len(there) == len(runs) else
                     f"not reached{f' by {len(runs) - len(there)} of {len(runs)}' * bool(there)}")
-            lines.append([LABELS.get(task, task), arm, str(len(runs)),
+            lines.append([tasks.label_of(task), arm, str(len(runs)),
                           spread([e["step"] for e in ends], "{:.0f}"),
                           spread([100 * e["test_accuracy"] for e in ends]),
                           spread([e["test_loss"] for e in ends], "{:.3f}"), cell,

@@ -20,14 +20,15 @@ from .. import training
 from ..checks import whole
 from ..files import outputs
 from ..files.runs import Run
+from ..fpt import FPT
 from ..functional import softmax
 from ..gpt2 import GPT2Config
 from ..optim import Adam, clip_grad_norm
-from ..tasks import DEFAULTS
+from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from . import differences, formulas
 from .frames import Store, Telling, fold_of
-from .trunks import TrunkSpec, build
+from .trunks import TrunkSpec
 
 LARGEST = 20_000_000                                      # parameters
 WORK = 2e9                                                # parameters x tokens of the batch
@@ -130,7 +131,7 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
     wrong backward passes would have given.  Raises ``ValueError`` for a model that is too large.
     """
     training.first_look(model, task)
-    options = DEFAULTS | {"schedule": "constant", "warmup": 0} | getattr(task, "defaults", {})
+    options = defaults_of(task)
     options |= {k: v for k, v in (("batch_size", batch_size), ("lr", lr)) if v is not None}
     settings = {key: options[key] for key in ("steps", "batch_size", "lr", "schedule", "warmup")}
     settings["batch_size"] = whole("steps", "batch_size", settings["batch_size"])
@@ -147,8 +148,7 @@ def of_task(task, model, *, freeze="fpt", dropout=None, seed=0, **options):
     and ``dropout`` the task's own where it is not given."""
     spec = TrunkSpec.parse(model)
     check_config(spec.config())
-    fpt = build(task, spec, freeze, seed, getattr(task, "defaults", DEFAULTS).get("dropout")
-                if dropout is None else dropout)
+    fpt = FPT.for_task(task, spec, freeze, seed, dropout)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
 

@@ -6,27 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import plots
+from .. import plots, tasks
 from ..files import csv_text, regular
 from ..files.runs import History
 
 CHOICE = 1000                                             # the first seed that rates are chosen by
-
-# What is right, in per cent, without having learned the task.  Half of bit memory's bits are
-# visible; the majority of the five strings, whichever was asked for, gives 11/16 of the rest.
-FLOORS = {"bit-xor": {"guessing": 50}, "mnist": {"guessing": 10}, "digits": {"guessing": 10},
-          "listops": {"guessing": 10}, "typos": {"guessing": 50}, "few-digits": {"guessing": 10},
-          "cifar10": {"guessing": 10}, "cifar10-gray": {"guessing": 10},
-          "recall": {"guessing": 100 / 32}, "modular": {"guessing": 100 / 31},
-          "addition": {"guessing": 10}, "families": {"guessing": 10},
-          "homology": {"guessing": 100 / 1195},
-          "bit-memory": {"guessing what is masked": 75, "majority of the five strings": 84.375}}
-LABELS = {"bit-xor": "bit XOR", "bit-memory": "bit memory", "mnist": "MNIST", "digits": "digits",
-          "listops": "ListOps", "text": "next byte", "typos": "typos", "few-digits": "few digits",
-          "few-mnist": "few MNIST", "cifar10": "CIFAR-10", "cifar10-gray": "CIFAR-10 LRA",
-          "recall": "recall", "modular": "modular sums", "addition": "addition",
-          "families": "made-up families", "homology": "remote homology"}
-
 
 @dataclass
 class Grid:
@@ -59,7 +43,7 @@ def table(found, cell=None, paper=None):
     paper   {(trunk, task): the paper's number}, which then stands in the cell.
     """
     models = dict.fromkeys(model for task in found.results.values() for model in task)
-    lines = [["trunk", *(LABELS.get(task, task) for task in found.results)]]
+    lines = [["trunk", *(tasks.label_of(task) for task in found.results)]]
     for model in models:
         lines.append([model])
         for name, task in found.results.items():
@@ -93,7 +77,7 @@ def differences(found):
             pairs = [*zip(theirs, ours, strict=False)]
             ends, areas = ([100 * (measure(a["test_accuracy"]) - measure(b["test_accuracy"]))
                             for a, b in pairs] for measure in (lambda curve: curve[-1], np.mean))
-            lines.append([LABELS.get(task, task), f"{name} - {first}", interval(ends),
+            lines.append([tasks.label_of(task), f"{name} - {first}", interval(ends),
                           interval(areas), str(len(pairs))])
     return markdown(lines) if len(lines) > 1 else ""
 
@@ -188,7 +172,7 @@ def sweep_picture(sweeps, path):
             ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
                     label=f"{model}: diverged" if bad else None,
                     transform=ax.get_xaxis_transform())
-        ax.set(title=LABELS.get(task, task), xlabel="learning rate",
+        ax.set(title=tasks.label_of(task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
     plots.legend(fig, axes)
     plots.save(fig, path, KIND)
@@ -207,11 +191,12 @@ def picture(results, path, limits=None):
     for ax, (task, models) in zip(axes, results.items(), strict=False):
         for model, runs in models.items():                # a second sign beside the colour
             plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[model])
-        limit = {"threshold": 100 * limits[task]} if limits else {}
-        for text, share in (FLOORS.get(task, {}) | limit).items():
-            ax.axhline(share, color="0.5", linewidth=0.8, linestyle=":")
-            ax.text(0.01, share, text, fontsize=7, color="0.4", va="top",
-                    transform=ax.get_yaxis_transform())
-        ax.set(title=LABELS.get(task, task), xlabel="step", ylabel="test accuracy (%)")
+        levels = {"chance": tasks.chance_of(task), "threshold": (limits or {}).get(task)}
+        for text, share in levels.items():
+            if share is not None:
+                ax.axhline(100 * share, color="0.5", linewidth=0.8, linestyle=":")
+                ax.text(0.01, 100 * share, text, fontsize=7, color="0.4", va="top",
+                        transform=ax.get_yaxis_transform())
+        ax.set(title=tasks.label_of(task), xlabel="step", ylabel="test accuracy (%)")
     plots.legend(fig, axes[:len(results)])
     plots.save(fig, path, KIND)

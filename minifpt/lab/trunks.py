@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import bert
 from ..files import MOST_CODE, one_line, read_bytes, weights
-from ..fpt import FPT, check_trunk
+from ..fpt import check_trunk
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config, standard_normal
 from ..recurrent import LSTM, LSTMConfig
@@ -315,12 +315,3 @@ class LSTMSpec(TrunkSpec):
                 *(["positions"] if c.positions else []),
                 *([] if self.spread is None else [f"spread {self.spread:g}"])]
         return f"LSTM ({', '.join(what)})"
-
-
-def build(task, model, freeze="fpt", seed=0, dropout=None):
-    """The :class:`minifpt.FPT` for a task: ``model`` is what ``--model`` takes, ``freeze`` what
-    ``--freeze`` does; trunk and new layers are drawn from the seed."""
-    mask, trunk = FreezeMask.parse(freeze), TrunkSpec.parse(model).make(seed, dropout)
-    fpt = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    fpt.freeze(mask)
-    return fpt

@@ -10,7 +10,7 @@ import inspect
 from typing import Any
 
 from .algorithms import Addition, Modular, Recall
-from .base import DEFAULTS, Choices, Task, check_task
+from .base import DEFAULTS, Choices, Task, check_task, defaults_of
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
 from .few import Few
@@ -28,7 +28,8 @@ TASKS = {task.name: task for task in (
 __all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitXOR",
            "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few", "Homology",
            "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack", "Task",
-           "Text", "Trigrams", "Typos", "defaults_of", "get", "make", "names", "task_class"]
+           "Text", "Trigrams", "Typos", "chance_of", "defaults_of", "get", "label_of", "make",
+           "names", "task_class"]
 
 
 def names():
@@ -68,6 +69,13 @@ def make(function, name, options):
     return task
 
 
-def defaults_of(task):
-    """What a run of this task takes unless told otherwise."""
-    return DEFAULTS | getattr(task, "defaults", {})
+def label_of(name):
+    """Return the label in tables and pictures of the task called ``name``."""
+    if name.startswith("few-"):
+        return f"few {label_of(name.removeprefix('few-'))}"
+    return getattr(TASKS.get(name), "label", "") or name
+
+
+def chance_of(name):
+    """Return the chance accuracy of the task called ``name``, 0 ... 1; ``None`` if unknown."""
+    return getattr(TASKS.get(name.removeprefix("few-")), "chance", None)

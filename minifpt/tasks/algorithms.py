@@ -33,6 +33,8 @@ class Recall(Choices):
     """
 
     name = "recall"
+    label = "recall"
+    chance = 1 / 32
     ids, output_tokens = True, 1
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 4000}
@@ -40,6 +42,7 @@ class Recall(Choices):
     def __init__(self, symbols=32, tokens=32, source="uniform"):
         self.symbols = self.input_dim = self.output_dim = self.classes = whole(
             self.name, "symbols", symbols, 2)
+        self.chance = 1 / self.symbols
         if self.symbols > 64:
             raise ValueError(f"{self.name}: symbols is {symbols}, expected at most 64")
         self.tokens = whole(self.name, "tokens", tokens, 3)
@@ -103,12 +106,15 @@ class Modular(Choices):
     """
 
     name = "modular"
+    label = "modular sums"
+    chance = 1 / 31
     ids, tokens, output_tokens = True, 2, 1
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 4000, "batch_size": 128}
 
     def __init__(self, p=31):
         self.p = self.input_dim = self.output_dim = self.classes = whole(self.name, "p", p, 5)
+        self.chance = 1 / self.p
         self.options = {"p": self.p}
         pairs = np.random.default_rng(0x40D).permutation(self.p ** 2)
         n = self.p ** 2 // 20
@@ -136,6 +142,8 @@ class Addition(Choices):
     """
 
     name = "addition"
+    label = "addition"
+    chance = 0.1
     ids, input_dim, output_dim, classes = True, 11, 10, 10
     splits = "train", "validation", "test"                # all alike: every draw is fresh
     defaults = COSINE | {"steps": 4000}

@@ -18,6 +18,8 @@ class Task(Protocol):
     ``output_dim`` (what is read: scores at each of the last tokens).  Some more are used where
     they are there:
 
+    ``label``              its name in tables and pictures
+    ``chance``             chance accuracy, 0 ... 1: that of a model that has learned nothing
     ``options``            the keyword arguments that build the task again
     ``defaults``           what a run takes unless told otherwise
     ``test_set()``         ``(x, y)`` of all that is held out
@@ -95,8 +97,14 @@ def check_accuracy(task, value):
 # What a run takes unless the task says otherwise.  The paper's are batch 4, a constant 1e-3 and
 # dropout 0.1; a trunk six times narrower than GPT-2 learns with larger steps, and dropout hurts
 # it more.
-DEFAULTS = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0}
+DEFAULTS = {"steps": 2000, "batch_size": 4, "lr": 3e-3, "dropout": 0.0, "schedule": "constant",
+            "warmup": 0}
 COSINE = {"batch_size": 16, "lr": 1e-2, "dropout": 0.0, "schedule": "cosine", "warmup": 100}
+
+
+def defaults_of(task):
+    """Return the settings of a run of this task, where no others are given."""
+    return DEFAULTS | getattr(task, "defaults", {})
 
 
 class Choices:
@@ -114,6 +122,7 @@ class Choices:
     output_tokens: int
     classes: int
     options: dict[str, Any]
+    label, chance = "", None
     defaults, ids = DEFAULTS, False
     splits = "train", "test"                              # and "validation", where there is one
 

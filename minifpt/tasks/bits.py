@@ -14,6 +14,8 @@ class BitXOR(Choices):
     """
 
     name = "bit-xor"
+    label = "bit XOR"
+    chance = 0.5
     splits = "train", "validation", "test"                # all alike: every draw is fresh
     input_dim, output_dim, classes = 1, 2, 2
 
@@ -52,6 +54,8 @@ class BitMemory(Choices):
     """
 
     name = "bit-memory"
+    label = "bit memory"
+    chance = 0.75                                         # half of the bits are visible
     splits = "train", "validation", "test"
     classes = 2
     defaults = COSINE | {"steps": 4000}

@@ -24,6 +24,8 @@ class CIFAR10(Stored):
     """
 
     name = "cifar10"
+    label = "CIFAR-10"
+    chance = 0.1
     defaults = COSINE | {"steps": 5000}
     held_out = 10
 
@@ -56,6 +58,8 @@ class CIFAR10Gray(Stored):
     """
 
     name = "cifar10-gray"
+    label = "CIFAR-10 LRA"
+    chance = 0.1
     defaults = COSINE | {"steps": 2000}
     held_out = 10
 

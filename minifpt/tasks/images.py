@@ -89,6 +89,8 @@ class MNIST(Stored):
     """
 
     name = "mnist"
+    label = "MNIST"
+    chance = 0.1
     defaults = COSINE | {"steps": 5000}
     held_out = 12
 
@@ -128,6 +130,8 @@ class Digits(Images):
     """
 
     name = "digits"
+    label = "digits"
+    chance = 0.1
     defaults = COSINE | {"steps": 800, "warmup": 50}
 
     def images(self, rng, size, split):

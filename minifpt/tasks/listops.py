@@ -31,6 +31,8 @@ class ListOps(Choices):
     """
 
     name = "listops"
+    label = "ListOps"
+    chance = 0.1
     input_dim, output_dim, output_tokens, classes, ids = PAD + 1, 10, 1, 10, True
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 4000}

@@ -41,6 +41,8 @@ class Homology(Proteins):
     """
 
     name = "homology"
+    label = "remote homology"
+    chance = 1 / 1195
     output_dim = classes = files.FOLDS
     defaults = COSINE | {"steps": 2000}
 
@@ -106,11 +108,14 @@ class Families(Proteins):
     """
 
     name = "families"
+    label = "made-up families"
+    chance = 0.1
     defaults = COSINE | {"steps": 2000}
     redrawn = "world"                                     # the option that a grid sets to the seed
 
     def __init__(self, folds=10, families=16, length=64, distance=0.2, mutation=0.05, world=0):
         self.folds = self.output_dim = self.classes = whole(self.name, "folds", folds, 2)
+        self.chance = 1 / self.folds
         self.families = whole(self.name, "families", families)
         self.tokens = whole(self.name, "length", length, 12)
         self.world = whole(self.name, "world", world, 0, np.inf)

@@ -28,6 +28,7 @@ class Text(Choices):
     """
 
     name = "text"
+    label = "next byte"
     input_dim, output_dim, classes, ids = 256, 256, 256, True
     defaults = COSINE | {"steps": 2000}
 
@@ -121,6 +122,8 @@ class Typos(Choices):
     """
 
     name = "typos"
+    label = "typos"
+    chance = 0.5
     input_dim, output_dim, classes, ids = 256, 2, 2, True
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 2000}

@@ -24,7 +24,7 @@ from minifpt.lab import runs as run_folders
 from minifpt.lab import runs_table
 from minifpt.lab.compare import run as train
 from minifpt.lab.convert import convert
-from minifpt.lab.trunks import TrunkSpec, build
+from minifpt.lab.trunks import TrunkSpec
 from minifpt.optim import Adam
 from minifpt.tasks.listops import SYMBOLS
 
@@ -291,7 +291,8 @@ def folds(found, right, how):
 
 MODEL = "random:1x2x8"
 TASK, FROZEN = tasks.get("bit-xor", n=2), "attn,mlp,ln,pos"       # few arrays in a checkpoint
-BEGUN, SETTINGS = build(TASK, MODEL, FROZEN, seed=1), {}  # the right settings of its run
+BEGUN = minifpt.FPT.for_task(TASK, MODEL, FROZEN, seed=1)
+SETTINGS = {}                                             # the right settings of its run
 RUN = dict(steps=3, batch_size=2, eval_every=1, test_examples=4, checkpoint_every=1,
            progress=False, schedule="constant", seed=1)
 
