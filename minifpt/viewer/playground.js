@@ -214,7 +214,8 @@ function read_address() {
     if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
     if (k === "look" && number >= 0 && number < 12) values.look = number;
     if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0).map(([kind, s]) => [kind, Number(s)]);
+      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
+      .map(([kind, s]) => [kind, Number(s)]);
   }
   if (!values.race.length) values.race = DEFAULTS.race;
   return values;
