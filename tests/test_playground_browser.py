@@ -52,7 +52,7 @@ def page(file, browser):
     page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(
         (file.as_uri(), "blob:")) else None)
     page.goto(file.as_uri())
-    wait(page, "playground.state().agreement !== null")
+    wait(page, "playground.state().agreement !== null && latest !== null")
     page.evaluate(HELPERS)
     yield page
     assert complaints == []
