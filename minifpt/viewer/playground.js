@@ -292,7 +292,8 @@ function draw() {
   if (!models.length) return;
   const task = TASKS[S.task], {model, fault} = models[shown];
   const batch = E.batch_of(task, [example]);
-  const look = hover !== null ? hover : S.look;
+  const token = hover !== null ? hover : S.look;
+  const look = token !== null && token < task.tokens ? token : null;
   const [logits, cache] = engine(fault).forward(model, batch.x);
   show_bits();
   if (!layout) {                           // measured once: to ask the browser takes milliseconds
@@ -379,7 +380,7 @@ function show_looking(task, cache, look) {
     token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
   });
   let text = "Point at a token, or click it, to see where it looks.";
-  if (look !== null && look < T) {
+  if (look !== null) {
     const names = needs.map(t => task.names[t]);
     text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
       `needs ${names[0]} … ${names[names.length - 1]}` : `needs ${names.join(" and ")}`) +
