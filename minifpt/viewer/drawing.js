@@ -4,6 +4,14 @@ const DARK = window.matchMedia("(prefers-color-scheme: dark)");
 const STYLE = getComputedStyle(document.documentElement), colors = {};
 const paint = name => colors[name] || (colors[name] = STYLE.getPropertyValue(name).trim());
 DARK.addEventListener("change", () => { for (const name in colors) delete colors[name]; });
+let printing = false;                      // on paper the page is light
+for (const [event, on] of [["beforeprint", true], ["afterprint", false]]) {
+  addEventListener(event, () => {
+    printing = on;
+    table = null;
+    draw();
+  });
+}
 const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
 
@@ -24,7 +32,7 @@ function draw_on(canvas, width, height) {
 // 511 colours from blue below 0 to orange above, red, green and blue one after the other.
 let table = null;
 function color_table() {
-  const dark = DARK.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
+  const dark = DARK.matches && !printing, zero = dark ? [34, 43, 49] : [250, 250, 248];
   const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
   return Array.from({length: 511}, (_, i) => {
     const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
@@ -83,7 +91,8 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
       attention_lines(g, cache[row.cache], {y, h, middle, look, heads, tokens, soft});
     } else if (row.output) {
       const values = cache.outputs[row.output], read_here = values.shape[1];
-      const lefts = Array.from({length: read_here}, (_, i) => middle(tokens - read_here + i) - w / 2);
+      const lefts = Array.from({length: read_here},
+        (_, i) => middle(tokens - read_here + i) - w / 2);
       strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
     }
   }

@@ -109,8 +109,8 @@ const TOLERANCE = 1e-4;
 function check_parts(lane, parts) {
   const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
   const {kind, scale, fault} = models[lane];
-  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters, parts},
-    "checked").then(m => m.rows);
+  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters,
+    parts}, "checked").then(m => m.rows);
 }
 async function verify() {
   const fault = S.fault;
@@ -207,14 +207,16 @@ function guess(id) {
 
 const TRIES = [
   ["What does attention do here?", "Train, then point at b4 and flip a4. The answer at b4 needs " +
-    "a4, and only attention carries numbers from token to token. Block 1 comes to look at a4 when " +
-    "it is 1 and elsewhere when it is 0, although attention's own numbers are frozen: what it is " +
-    "given has changed.", {task: "bit-xor", look: 8}],
-  ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way back: " +
-    "from the answers up it carries how each number should change. Freeze all but the output " +
-    "layer: nothing runs back, and almost nothing is learned.", {frozen: PARTS.filter(p => p !== "output")}],
+    "a4, and only attention carries numbers from token to token. Block 1 comes to look at a4 " +
+    "when it is 1 and elsewhere when it is 0, although attention's own numbers are frozen: what " +
+    "it is given has changed.", {task: "bit-xor", look: 8}],
+  ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way " +
+    "back: from the answers up it carries how each number should change. Freeze all but the " +
+    "output layer: nothing runs back, and almost nothing is learned.",
+    {frozen: PARTS.filter(p => p !== "output")}],
   ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
-    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.", {rate: 0.3}],
+    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.",
+    {rate: 0.3}],
   ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
     "and spread, and against random numbers that are too small.", {tab: "race"}],
   ["A wrong backward pass that learns", "The position vectors get the gradient of one example " +
@@ -267,7 +269,8 @@ window.playground = {
     const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
       random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`}[kind];
     return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
-      total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [], agreement};
+      total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [],
+      agreement};
   },
   // Run n steps; the promise gives the state after them.
   train: n => run(n).then(() => window.playground.state()),

@@ -214,7 +214,8 @@ function read_address() {
     if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
     if (k === "look" && number >= 0 && number < 12) values.look = number;
     if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0).map(([kind, s]) => [kind, Number(s)]);
+      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
+      .map(([kind, s]) => [kind, Number(s)]);
   }
   if (!values.race.length) values.race = DEFAULTS.race;
   return values;
@@ -291,7 +292,8 @@ function draw() {
   if (!models.length) return;
   const task = TASKS[S.task], {model, fault} = models[shown];
   const batch = E.batch_of(task, [example]);
-  const look = hover !== null ? hover : S.look;
+  const token = hover !== null ? hover : S.look;
+  const look = token !== null && token < task.tokens ? token : null;
   const [logits, cache] = engine(fault).forward(model, batch.x);
   show_bits();
   if (!layout) {                           // measured once: to ask the browser takes milliseconds
@@ -378,7 +380,7 @@ function show_looking(task, cache, look) {
     token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
   });
   let text = "Point at a token, or click it, to see where it looks.";
-  if (look !== null && look < T) {
+  if (look !== null) {
     const names = needs.map(t => task.names[t]);
     text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
       `needs ${names[0]} … ${names[names.length - 1]}` : `needs ${names.join(" and ")}`) +

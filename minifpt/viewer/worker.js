@@ -30,7 +30,7 @@ function reset(message) {
     R.freeze(model, settings.frozen);
     const first = R.evaluate(model, R.draw_batch(task, R.generator(settings.seed, "first"), 64));
     return {...lane, model, engine: ENGINES[lane.fault || "right"], recent: [], ...first,
-      moved: new Set(trained(model)), norms: null, angles: null,
+      moved: new Set(trained(model)), angles: null,
       curve: [[0, first.loss, first.accuracy]]};
   });
   count();
@@ -79,12 +79,12 @@ function train() {
 function one_step(lane, batch, measure) {
   if (measure && lane.fault) {             // the right gradient at the same weights
     R.learn(lane.model, batch);
-    const right = gradients(lane.model);
+    const right = Object.fromEntries(Object.entries(lane.model.parameters).map(
+      ([n, p]) => [n, p.grad]));           // the next pass makes new arrays
     lane.engine.learn(lane.model, batch);
-    lane.angles = angles(right, gradients(lane.model));
+    lane.angles = angles(lane.model, right);
   }
   const {loss, accuracy} = lane.engine.train_step(lane.model, batch, settings.rate);
-  if (measure) lane.norms = norms(lane.model);
   lane.recent.push([loss, accuracy]);
   if (lane.recent.length > WINDOW) lane.recent.shift();
   lane.loss = lane.recent.reduce((sum, r) => sum + r[0], 0) / lane.recent.length;
@@ -110,31 +110,32 @@ function report() {
   const running = step < target;
   postMessage({kind: "state", number: answered, step, running, multiply_adds,
     speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
-    lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, norms: lane.norms,
-      angles: lane.angles, curve: lane.curve,
+    lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy,
+      norms: norms(lane.model), angles: lane.angles, curve: lane.curve,
       parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
 }
 
 const trained = model => Object.keys(model.parameters).filter(n => model.parameters[n].trainable);
 
-function gradients(model) {                // the trained numbers of each part, one after the other
-  const parts = {};
-  for (const p of Object.values(model.parameters))
-    if (p.grad) (parts[p.part] = parts[p.part] || []).push(...p.grad);
-  return parts;
+// {part: the sum of f over its parameters that have a gradient}.
+function by_part(model, f) {
+  const sums = {};
+  for (const [n, p] of Object.entries(model.parameters))
+    if (p.grad) sums[p.part] = (sums[p.part] || 0) + f(p.grad, n);
+  return sums;
 }
 function norms(model) {
-  return Object.fromEntries(Object.entries(gradients(model)).map(
-    ([part, g]) => [part, Math.sqrt(R.dot(g, g))]));
+  const squares = by_part(model, g => R.dot(g, g));
+  return Object.fromEntries(Object.entries(squares).map(([part, s]) => [part, Math.sqrt(s)]));
 }
-function angles(right, wrong) {            // in degrees; null where the wrong gradient is all 0
-  const result = {};
-  for (const part of Object.keys(right)) {
-    const [a, b] = [right[part], wrong[part]], size = Math.sqrt(R.dot(a, a) * R.dot(b, b));
-    result[part] = size > 0 ? 180 / Math.PI * Math.acos(
-      Math.max(-1, Math.min(1, R.dot(a, b) / size))) : null;
-  }
-  return result;
+// Between a model's gradient and the right one, in degrees; null where the model's is all 0.
+function angles(model, right) {
+  const product = by_part(model, (g, n) => R.dot(g, right[n])), own = norms(model);
+  const squares = by_part(model, (g, n) => R.dot(right[n], right[n]));
+  return Object.fromEntries(Object.keys(product).map(part => {
+    const size = own[part] * Math.sqrt(squares[part]), cosine = product[part] / size;
+    return [part, size > 0 ? 180 / Math.PI * Math.acos(Math.max(-1, Math.min(1, cosine))) : null];
+  }));
 }
 
 // Gradients of one lane against finite differences in float64, on four examples: the largest one in
