@@ -99,7 +99,8 @@ class Modular(Choices):
     """What are two numbers together, modulo ``p``?  One of twenty pairs is kept for validation
     and one for the test, so an answer that was right has not been learned by heart.
 
-    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.
+    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.  With a small ``p`` the pairs
+    are learned by heart and nothing else.
     """
 
     name = "modular"
@@ -107,7 +108,7 @@ class Modular(Choices):
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 4000, "batch_size": 128}
 
-    def __init__(self, p=31):
+    def __init__(self, p=113):
         self.p = self.input_dim = self.output_dim = self.classes = whole(self.name, "p", p, 5)
         self.options = {"p": self.p}
         pairs = np.random.default_rng(0x40D).permutation(self.p ** 2)
