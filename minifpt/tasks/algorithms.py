@@ -25,8 +25,8 @@ class Recall(Choices):
 
     symbols  the size of the alphabet.
     tokens   of a passage, with the query.
-    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 32
-             symbols are five fair bits each; ``zipf``, as likely as the bytes of the novel text
+    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 8
+             symbols are three fair bits each; ``zipf``, as likely as the bytes of the novel text
              that ships, each independent of the others; ``markov``, each drawn from what follows
              the one before it in that text; ``text``, passages of the text itself.  The text's
              commonest bytes are symbols of their own, its other bytes the last symbol.
@@ -35,9 +35,9 @@ class Recall(Choices):
     name = "recall"
     ids, output_tokens = True, 1
     splits = "train", "validation", "test"
-    defaults = COSINE | {"steps": 4000}
+    defaults = COSINE | {"steps": 4000, "lr": 3e-2}
 
-    def __init__(self, symbols=32, tokens=32, source="uniform"):
+    def __init__(self, symbols=8, tokens=16, source="uniform"):
         self.symbols = self.input_dim = self.output_dim = self.classes = whole(
             self.name, "symbols", symbols, 2)
         if self.symbols > 64:
