@@ -105,7 +105,8 @@ def picture(path, folder=HERE / "results"):
 PICTURE = "xor", "memory", "few", "typos"
 TRUNKS = {"language": "language", "images": "images", "statistics": "statistics",
           "statistics:minigpt-language": "statistics",
-          "random (spread 0.55)": "random (spread 0.55)", "random": "random"}
+          "random (paper)": "random (paper)", "random (spread 0.55)": "random (spread 0.55)",
+          "random": "random"}
 
 
 def main():

@@ -125,8 +125,10 @@ def test_a_map(tmp_path):
 
 def test_at_the_paper_s_scale(monkeypatch):
     table = reproduce.table_of("table2", "paper")
-    assert [arm.model for arm in table.arms] == ["gpt2", "statistics:gpt2", "random:gpt2"]
-    assert table.arms[2].called() == "random (spread 0.55)"
+    assert [arm.model for arm in table.arms] == [
+        "gpt2", "statistics:gpt2", "random:gpt2@paper", "random:gpt2"]
+    assert table.arms[2].called() == "random (paper)"
+    assert table.paper["random (paper)", "bit-memory"] == 75.8
     assert [c.settings["batch_size"] for c in table.columns] == [4, 4, 4]
     assert dict(table.columns[1].options) == {"bits": 1000, "patch": 50}
     table = reproduce.table_of("table1", "paper")

@@ -12,6 +12,7 @@ from ..files.runs import History
 
 CHOICE = 1000                                             # the first seed that rates are chosen by
 
+
 @dataclass
 class Grid:
     """What :func:`grid` found.

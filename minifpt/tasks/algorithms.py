@@ -25,8 +25,8 @@ class Recall(Choices):
 
     symbols  the size of the alphabet.
     tokens   of a passage, with the query.
-    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 32
-             symbols are five fair bits each; ``zipf``, as likely as the bytes of the novel text
+    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 8
+             symbols are three fair bits each; ``zipf``, as likely as the bytes of the novel text
              that ships, each independent of the others; ``markov``, each drawn from what follows
              the one before it in that text; ``text``, passages of the text itself.  The text's
              commonest bytes are symbols of their own, its other bytes the last symbol.
@@ -34,12 +34,12 @@ class Recall(Choices):
 
     name = "recall"
     label = "recall"
-    chance = 1 / 32
+    chance = 1 / 8
     ids, output_tokens = True, 1
     splits = "train", "validation", "test"
-    defaults = COSINE | {"steps": 4000}
+    defaults = COSINE | {"steps": 4000, "lr": 3e-2}
 
-    def __init__(self, symbols=32, tokens=32, source="uniform"):
+    def __init__(self, symbols=8, tokens=16, source="uniform"):
         self.symbols = self.input_dim = self.output_dim = self.classes = whole(
             self.name, "symbols", symbols, 2)
         self.chance = 1 / self.symbols
@@ -102,17 +102,18 @@ class Modular(Choices):
     """What are two numbers together, modulo ``p``?  One of twenty pairs is kept for validation
     and one for the test, so an answer that was right has not been learned by heart.
 
-    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.
+    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.  With a small ``p`` the pairs
+    are learned by heart and nothing else.
     """
 
     name = "modular"
     label = "modular sums"
-    chance = 1 / 31
+    chance = 1 / 113
     ids, tokens, output_tokens = True, 2, 1
     splits = "train", "validation", "test"
     defaults = COSINE | {"steps": 4000, "batch_size": 128}
 
-    def __init__(self, p=31):
+    def __init__(self, p=113):
         self.p = self.input_dim = self.output_dim = self.classes = whole(self.name, "p", p, 5)
         self.chance = 1 / self.p
         self.options = {"p": self.p}
