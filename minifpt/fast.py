@@ -166,7 +166,7 @@ def rescue_rows(x, xhat, rstd, eps):
     nothing, and then centred twice: what the first mean lost to rounding is the second one.
     Returns whether there were any.
     """
-    ratio = x.mean(axis=-1, keepdims=True) * rstd
+    ratio = x[..., :1] * rstd - xhat[..., :1]             # mean * rstd, by any one channel
     if not rstd.size or (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
         return False
     bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]

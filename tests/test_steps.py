@@ -2,6 +2,7 @@
 
 import base64
 import copy
+import inspect
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 import minifpt
 from minifpt import cli, tracing, training
-from minifpt.lab import differences, formulas
+from minifpt.lab import differences, formulas, rewriting
 from minifpt.lab import steps as stepping
 from minifpt.lab.frames import describe, watch
 from minifpt.optim import Adam
@@ -314,6 +315,45 @@ def test_after_a_break_all_is_as_before(made):
         with differences.running(it) as wrong:
             assert tracing.OPERATIONS[it.op][1] is wrong
     assert tracing.OPERATIONS == before
+
+
+def normalised(values, scale,
+               shift):
+    """Layer norm by other names and in another layout."""
+    spread = values - values.mean(axis=-1, keepdims=True)
+    spread = spread / np.sqrt((spread
+                               * spread).mean(axis=-1, keepdims=True))
+    return (spread * scale
+            + shift)
+
+
+def test_a_break_survives_rewording():
+    x, w, b = np.random.default_rng(0).standard_normal((3, 4))
+    right = normalised(x, w, b)
+    for pattern, instead, want in (("xhat * w + b", "xhat * w", right - b),
+                                   ("xhat * w + b", "b + xhat", (right - b) / w + b),
+                                   ("_ + b", "_ - b", right - 2 * b)):
+        it = rewriting.rewrite(normalised, pattern, instead)
+        np.testing.assert_allclose(it.function(x, w, b), want)
+        source, first = inspect.getsourcelines(normalised)
+        lines = source[it.lines[0] - first:it.lines[1] - first + 1]
+        assert [line.strip() for line in lines] == ["return (spread * scale", "+ shift)"]
+        assert it.text.startswith("return ")
+    for pattern in ("xhat * w + xhat", "np.exp(_)", "x + x"):
+        with pytest.raises(ValueError, match="is not in normalised"):
+            rewriting.rewrite(normalised, pattern, "0")
+
+
+def test_a_break_shows_the_lines_that_it_changes(made):
+    """By the numbers that the page shows beside its source."""
+    _, steps = made
+    for it, b in zip(differences.BREAKS, steps.data["breaks"], strict=True):
+        step = next(s for s in steps.data["steps"] if s["back"] and s["op"] == it.op)
+        shown = dict(steps.data["sources"][step["source"]]["lines"])
+        assert set(b["lines"]) <= shown.keys() and b["instead"]
+    lost, mask = steps.data["breaks"][4], steps.data["breaks"][2]
+    assert lost["instead"] == "dq[...] = ds @ k"
+    assert mask["instead"].splitlines()[0] == "q, k, v, _, mask = cache"
 
 
 def test_what_is_not_masked_hides_a_forgotten_mask(task):

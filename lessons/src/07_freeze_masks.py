@@ -210,17 +210,18 @@ print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom
 #
 # $$ y = x\,w + b, \qquad dx = dy\,w^\top, \qquad dw = x^\top dy $$
 #
-# The first is always computed. Let $l$ be a layer of a block; then
+# The first is always computed. Number the layers from the bottom, $l = 0, 1, \dots$; then
 #
-# $$ dw_l \text{ is computed} \iff w_l \text{ is trained}, \qquad
-#    dx_l \text{ is computed} \iff \text{something in its block or below is trained} $$
+# $$ dw_l \text{ is wanted} \iff w_l \text{ is trained}, \qquad
+#    dx_l \text{ is wanted} \iff \text{something below } l \text{ is trained} $$
 #
 # So a full step costs three products a layer. Under FPT's mask it costs two, because none of the
-# large matrices gets a $dw$. A layer in a block below the lowest one that learns costs one. The
+# large matrices gets a $dw$. A layer below the lowest trained one costs one. In the library the
 # first rule is in `Linear`, which hands it to `ops.linear` as `need`. The second is in the model's
-# `forward`. It goes up through the blocks, and from the first one that learns on (`keep`) it keeps
-# what the way back will read. (In the last block all that follows attention is computed only for
-# the tokens that are read, as in lesson 6. There $N$ is smaller.)
+# `forward`, which asks for whole blocks: it goes up through them, and from the first block that
+# learns on (`keep`) it keeps what the way back will read. So the lowest block that learns may
+# compute a $dx$ that nobody reads. (In the last block all that follows attention is computed only
+# for the tokens that are read, as in lesson 6. There $N$ is smaller.)
 
 # %%
 show(Linear, minifpt.GPT2.forward)
@@ -481,7 +482,7 @@ ax.text(0, 1 / 3 + 0.02, "the forward pass: one product of three", fontsize=8)
 ax.set_xticks(frozen_blocks,
               ["0 (full)", *range(1, len(texts) - 1), "6 and ln_f\n(output only)"])
 ax.set(xlabel="blocks frozen, from the bottom", ylabel="share of the full step",
-       ylim=(0, 1.15), title="The way back ends at the lowest trained layer")
+       ylim=(0, 1.15), title="The way back ends at the lowest block that learns")
 ax.legend(fontsize=8)
 picture(fig)
 print("layers that run back, from the left:", *ran)
@@ -595,14 +596,15 @@ print("not trainable, distance after the last step:", not_trainable[-1])
 #
 # So, the question at the top. FPT trains a few per cent, and its step still computes two of three
 # products. It saves a good part of the cache and nearly all that the optimizer keeps. It does not
-# save the way back: that ends at the lowest trained layer, and FPT trains the lowest there is.
+# save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/07_freeze_masks.py`.
 #
 # **1.** Some layers in a row, the lowest first. Given which are trained, say for each whether its
-# backward pass runs, and whether it computes a $dx$. (The input of the lowest layer is data.)
+# backward pass must run, and whether a $dx$ is wanted from it. (The input of the lowest layer is
+# data.)
 
 # %%
 def way_back(trained):
@@ -617,7 +619,7 @@ check("way_back", way_back)
 
 # %% [markdown]
 # **2.** All these layers are linear and of the same size. How many products does a whole step
-# compute, forward and back?
+# need, forward and back?
 
 # %%
 def products_of_a_step(trained):

@@ -341,8 +341,8 @@ picture(fig)
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
 # yours. Nothing else of the model knows of it: `Block` calls what stands under the name. It says
-# `fast.residual_backward`, because `fast` has quicker forms of the same operations (lesson 17).
-# `own.using` puts your function under that name too, in `fast` and in `functional`.
+# `ops.residual_backward`. `ops` is the module `fast`, which has quicker forms of some operations
+# (lesson 17) and passes on the others from `functional`. `own.using` puts your functions into both.
 
 # %%
 show(swapped, Block.backward)

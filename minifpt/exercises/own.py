@@ -52,8 +52,8 @@ INTRODUCTION = '''
 # Keep in each slot of a cache what its name says.  Once both halves of a pair are written, the
 # cache is your own affair; until then the library's half reads yours, or yours the library's.
 #
-# ``dropout`` may draw its mask from rng in any way.  Write ``past``
-# in ``attention`` too: a model that generates text passes it.
+# ``dropout`` may draw its mask from rng in any way.  Write ``past`` in ``attention`` too: a model
+# that generates text passes it.
 '''
 STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
@@ -250,11 +250,11 @@ def _running(own, simple, mine, pair):
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given, need = bound.arguments, bound.arguments.get("need", (True,))
+        given = bound.arguments
         if isinstance(given.get("past"), fast.KeyValues):
             given["past"] = tracing.before(**given)
         if "need" in given and any(pair) and not all(pair):
-            given["need"] = (True,) * len(need)
+            given["need"] = (True,) * len(given["need"])
         if mine:
             own.calls[name] += 1
         try:
@@ -262,7 +262,7 @@ def _running(own, simple, mine, pair):
             if name.endswith("_backward"):
                 return result
             y, cache = result
-            return y, cache if any(need) else None        # None: nothing runs back this far
+            return y, cache
         except Raised:
             raise
         except Exception as e:
