@@ -61,7 +61,8 @@ class Recall(Choices):
                              strict=True))
         after = np.zeros((self.symbols, self.symbols))
         np.add.at(after, (text[:-1], text[1:]), 1)
-        self.chance = np.bincount(text, minlength=self.symbols) / len(text)
+        self.frequencies = np.bincount(text, minlength=self.symbols) / len(text)
+        self.chance = float(self.frequencies.max())
         self.after = np.cumsum(after / after.sum(axis=1, keepdims=True), axis=1)
 
     def passages(self, rng, size, split):
@@ -70,12 +71,12 @@ class Recall(Choices):
         if self.source == "uniform":
             return rng.integers(0, self.symbols, shape)
         if self.source == "zipf":
-            return rng.choice(self.symbols, shape, p=self.chance)
+            return rng.choice(self.symbols, shape, p=self.frequencies)
         if self.source == "text":
             start = rng.integers(0, len(self.text[split]) - shape[1], size)
             return self.text[split][start[:, None] + np.arange(shape[1])]
         x = np.empty(shape, np.int64)
-        x[:, 0] = rng.choice(self.symbols, size, p=self.chance)
+        x[:, 0] = rng.choice(self.symbols, size, p=self.frequencies)
         for t, u in enumerate(rng.random((shape[1] - 1, size, 1))):
             x[:, t + 1] = np.minimum((u > self.after[x[:, t]]).sum(axis=1), self.symbols - 1)
         return x
