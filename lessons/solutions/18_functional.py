@@ -78,7 +78,8 @@ def cross_entropy(logits, targets):
 
 
 def cross_entropy_backward(dy, cache):
-    probabilities = log_sum_exp_backward(1.0, cache.log_sum_exp)
+    one = np.ones((*cache.targets.shape, 1), np.float32)
+    probabilities = log_sum_exp_backward(one, cache.log_sum_exp)
     classes = np.arange(probabilities.shape[-1])
     one_hot = (cache.targets[..., None] == classes).astype(probabilities.dtype)
     return (probabilities - one_hot) * (dy / cache.targets.size)
