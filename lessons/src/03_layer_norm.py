@@ -483,7 +483,7 @@ if RUN:
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
     model.freeze(minifpt.FreezeMask.fpt())
     before = {name: p.data.copy() for name, p in model.named_parameters()}
-    minifpt.train(model, task, steps=500, batch_size=16)
+    minifpt.train(model, task, steps=500, batch_size=16, lr=1e-3)
     after = {name: p.data for name, p in model.named_parameters()}
     print(most_moved_scale(before, after))
 

@@ -317,8 +317,8 @@ broken = with_trunk(KeepsNothing.from_pretrained("minigpt-language", dropout=0.0
 logits, cache = broken.forward(x, train=True)
 broken.backward(task.loss(logits, y)[1], cache)
 gradients = {name: p.grad is not None for name, p in broken.named_parameters() if p.trainable}
-history = minifpt.train(broken, task, steps=40, batch_size=8, lr=1e-2, eval_every=10,
-                        test_examples=8, progress=False)
+history = minifpt.train(broken, task, steps=40, batch_size=8, lr=1e-2, schedule="constant",
+                        warmup=0, eval_every=10, test_examples=8, progress=False)
 reveal(guess, sum(gradients.values()), "of 4")
 print("gets a gradient:", gradients)
 print("loss, every ten steps:", history["train_loss"].round(3))
@@ -518,7 +518,7 @@ def moved():
 
 
 model.freeze(minifpt.FreezeMask.fpt())
-minifpt.train(model, task, steps=20, batch_size=4, test_examples=64, progress=False)
+minifpt.train(model, task, steps=20, test_examples=64, progress=False)
 same = {name: bool((p.data == before[name]).all())
         for name, p in model.named_parameters()}
 frozen = [same[name] for name, p in model.named_parameters() if not p.trainable]

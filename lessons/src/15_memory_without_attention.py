@@ -466,7 +466,7 @@ def accuracy(task, kind, lr, seed):
     model = minifpt.FPT(trunk_of(kind, seed), task.input_dim, task.output_dim,
                         task.output_tokens, seed=seed)
     history = minifpt.train(model, task, steps=300, batch_size=32, lr=lr, seed=seed,
-                            eval_every=300, progress=False)
+                            schedule="constant", warmup=0, eval_every=300, progress=False)
     return 100 * history["test_accuracy"][-1]
 
 
