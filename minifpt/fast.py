@@ -238,8 +238,8 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     backward pass computes them again (Dao et al. 2022, arXiv 2205.14135), and dropout's
     masks, one byte an entry.  For few and short texts the simple form is as fast and runs.
 
-    ``past`` is a :class:`KeyValues`, which takes in the new tokens; it is for inference, the
-    cache is then ``None``.
+    ``past`` is a :class:`minifpt.layers.KeyValues`, which takes in the new tokens; it is for
+    inference, the cache is then ``None``.
     """
     B, T, C3 = qkv.shape
     expect(C3 % (3 * n_head) == 0, "attention", {"qkv": qkv},
@@ -365,28 +365,6 @@ def lstm_backward(dy, cache):
     with single_threaded_blas:
         # Each token multiplies by w_hh.T, which is faster when that lies row by row.
         return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
-
-
-class KeyValues:
-    """The keys and values of the tokens so far, for one block; room for ``room`` tokens."""
-
-    def __init__(self, room):
-        self.k = self.v = None                            # (B, H, room, D) from the first call on
-        self.room, self.n = room, 0
-
-    def extend(self, k, v):
-        """Take in k and v (B, H, T, D) of the next tokens."""
-        B, H, T, D = k.shape
-        if self.k is None:
-            self.k = np.empty((B, H, self.room, D), k.dtype)
-            self.v = np.empty_like(self.k)
-        new = slice(self.n, self.n + T)
-        self.k[:, :, new], self.v[:, :, new] = k, v
-        self.n += T
-
-    def so_far(self):
-        """``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` before the first."""
-        return None if self.k is None else (self.k[:, :, :self.n], self.v[:, :, :self.n])
 
 
 def _attention_after(qkv, n_head, causal, past):

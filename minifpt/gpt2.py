@@ -2,7 +2,6 @@
 
 import math
 import os
-import zlib
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -11,9 +10,17 @@ from tqdm import tqdm
 
 from . import checks
 from . import fast as ops
-from .fast import KeyValues
 from .files import weights
-from .layers import ACTIVATIONS, Block, Embedding, Layer, LayerNorm, Positions
+from .layers import (
+    ACTIVATIONS,
+    Block,
+    Embedding,
+    KeyValues,
+    Layer,
+    LayerNorm,
+    Positions,
+    standard_normal,
+)
 from .machine import shared
 
 
@@ -154,7 +161,7 @@ class GPT2(Pretrained):
         the lowest one that learns are not kept, and nothing runs back there.
 
         With ``last``, (B, last, C): the last block computes outputs for those tokens only; all
-        tokens supply keys and values.  ``past``, a ``fast.KeyValues`` for each block, holds the
+        tokens supply keys and values.  ``past``, a ``layers.KeyValues`` for each block, holds the
         tokens before these and takes these in: for inference, with :meth:`all_frozen`.
         """
         c, start = self.config, past[0].n if past else 0
@@ -339,12 +346,6 @@ def _draw(name, p, seed, config):
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std
-
-
-def standard_normal(shape, seed, name):
-    """Normal numbers, float32, from a generator of their own for each seed and name."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    return rng.standard_normal(shape, np.float32)
 
 
 def token_ids(ids, config):

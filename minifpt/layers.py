@@ -9,6 +9,7 @@ Layers and blocks run whole, forward and backward.  The model decides for each b
 cache is kept: below the lowest block that learns, nothing runs back (see ``gpt2``).
 """
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,12 @@ class Parameter:
         grad = "none" if self.grad is None else f"{np.linalg.norm(self.grad):.3g}"
         return (f"{self.data.shape} {self.data.dtype}, {self.group}, "
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
+
+
+def standard_normal(shape, seed, name):
+    """Normal numbers, float32, from a generator of their own for each seed and name."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return rng.standard_normal(shape, np.float32)
 
 
 class Layer:
@@ -208,6 +215,28 @@ class Activation(Layer):
         return ACTIVATIONS[self.name][1](dy, cache)
 
 
+class KeyValues:
+    """The keys and values of the tokens so far, for one block; room for ``room`` tokens."""
+
+    def __init__(self, room):
+        self.k = self.v = None                            # (B, H, room, D) from the first call on
+        self.room, self.n = room, 0
+
+    def extend(self, k, v):
+        """Take in k and v (B, H, T, D) of the next tokens."""
+        B, H, T, D = k.shape
+        if self.k is None:
+            self.k = np.empty((B, H, self.room, D), k.dtype)
+            self.v = np.empty_like(self.k)
+        new = slice(self.n, self.n + T)
+        self.k[:, :, new], self.v[:, :, new] = k, v
+        self.n += T
+
+    def so_far(self):
+        """``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` before the first."""
+        return None if self.k is None else (self.k[:, :, :self.n], self.v[:, :, :self.n])
+
+
 class Attention(Layer):
     """Multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
 
@@ -224,7 +253,7 @@ class Attention(Layer):
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C), or (B, last, C) of the last tokens only.
 
-        ``past``, a ``fast.KeyValues``, holds the tokens before these and takes these in: for
+        ``past``, a ``KeyValues``, holds the tokens before these and takes these in: for
         inference, there is no way back through it.
         """
         p, cache = self.dropout if train else 0.0, {}

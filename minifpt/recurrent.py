@@ -8,8 +8,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .gpt2 import standard_normal
-from .layers import Layer, LayerNorm, Parameter, Positions
+from .layers import Layer, LayerNorm, Parameter, Positions, standard_normal
 
 
 @dataclass

@@ -153,7 +153,7 @@ class Trace:
             if threading.get_ident() != self._thread:
                 return ours(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
-            if isinstance(bound.arguments.get("past"), fast.KeyValues):
+            if isinstance(bound.arguments.get("past"), layers.KeyValues):
                 bound.arguments["past"] = before(**bound.arguments)
             *_, last = bound.arguments.values()           # a backward pass's cache
             # A forward pass before the trace left the cache of a fast form.

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import fast, machine
+from minifpt import fast, layers, machine
 from minifpt import functional as F
 
 TOKENS = [1, 63, 64, 65, 130, 200]
@@ -236,7 +236,7 @@ def test_scores_of_any_size(size, T):
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_to_a_past(T, causal):
     """The last tokens get what they get where all are given at once."""
-    qkv, past = normal((2, 9, 24), np.float64), fast.KeyValues(11)
+    qkv, past = normal((2, 9, 24), np.float64), layers.KeyValues(11)
     fast.attention(qkv[:, :-T], 2, causal=causal, past=past)
     y, cache = fast.attention(qkv[:, -T:], 2, causal=causal, past=past)
     close(y, F.attention(qkv, 2, causal=causal)[0][:, -T:], 1e-12)
@@ -266,7 +266,7 @@ def test_scores_that_overflow(size, p):
         assert np.isfinite(dqkv).all()
         want = F.attention_backward(np.ones_like(y, np.float64), simple)
         close(dqkv[0], want[0].astype(np.float32), 1e-4)
-    past = fast.KeyValues(70)
+    past = layers.KeyValues(70)
     past.extend(*F.split_heads(qkv[:, :40], 2)[1:])
     with np.errstate(over="ignore"):
         tail = fast.attention(qkv[:, 40:], 2, past=past)[0]
@@ -919,7 +919,7 @@ def test_pieces_are_as_large_as_the_cache_takes():
 
 def test_the_first_tokens_of_a_text_go_tile_by_tile(monkeypatch):
     """They have nothing before them, and their scores need not all be there at once."""
-    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), fast.KeyValues(4 * fast.TILE)
+    qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
     y, cache = fast.attention(qkv, 2, past=past)
     assert cache is None
     np.testing.assert_array_equal(y, fast.attention(qkv, 2)[0])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import fast
+from minifpt import fast, layers
 from minifpt import functional as F
 from minifpt.gpt2 import sample
 
@@ -41,7 +41,7 @@ def test_in_parts_as_at_once(randomise, dtype, cuts):
     x = rng().standard_normal((3, 12, 8)).astype(dtype)
     with trunk.all_frozen():
         want, _ = trunk.forward(x)
-        past = [fast.KeyValues(12) for _ in trunk.h]
+        past = [layers.KeyValues(12) for _ in trunk.h]
         parts = [trunk.forward(part, need_dx=False, past=past)[0]
                  for part in np.split(x, np.cumsum(cuts)[:-1], axis=1)]
     got = np.concatenate(parts, axis=1)
@@ -57,7 +57,7 @@ def test_attention_after_a_past_equals_the_simple_form(P, T, causal):
     now, (_, k, v) = qkv[:, P:], F.split_heads(qkv, 4)
     k, v = k[:, :, :P], v[:, :, :P]
     want, cache = F.attention(now, 4, causal=causal, past=(k, v))
-    past = fast.KeyValues(P + T + 3)                      # with room to spare
+    past = layers.KeyValues(P + T + 3)                      # with room to spare
     assert past.so_far() is None
     if P:
         past.extend(k, v)
@@ -70,7 +70,7 @@ def test_attention_after_a_past_equals_the_simple_form(P, T, causal):
 
 def test_too_many_tokens(model):
     trunk = model.trunk
-    past = [fast.KeyValues(12) for _ in trunk.h]
+    past = [layers.KeyValues(12) for _ in trunk.h]
     with trunk.all_frozen():
         trunk.forward(np.zeros((1, 12, 8)), need_dx=False, past=past)
         with pytest.raises(ValueError, match="13 tokens, the trunk has 12 positions"):

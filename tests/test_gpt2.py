@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import minifpt
 from minifpt import functional as F
-from minifpt.gpt2 import SHAPES, standard_normal
+from minifpt.gpt2 import SHAPES
 from minifpt.gradients import gradcheck_layer
-from minifpt.layers import ACTIVATIONS
+from minifpt.layers import ACTIVATIONS, standard_normal
 
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "attn", "mlp", "ln", "pos", "attn,mlp,ln", "ln,pos", "attn,mlp,h.0.ln_1.*",

@@ -251,7 +251,7 @@ def _running(own, simple, mine, pair):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        if isinstance(given.get("past"), fast.KeyValues):
+        if isinstance(given.get("past"), layers.KeyValues):
             given["past"] = tracing.before(**given)
         if "need" in given and any(pair) and not all(pair):
             given["need"] = (True,) * len(given["need"])

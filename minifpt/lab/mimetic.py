@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..gpt2 import standard_normal
+from ..layers import standard_normal
 
 QUERY_KEY = 0.7, 0.7                                      # alpha, beta
 VALUE_PROJECTION = 0.4, -0.4

@@ -16,7 +16,8 @@ from .. import bert
 from ..files import MOST_CODE, one_line, read_bytes, weights
 from ..fpt import check_trunk
 from ..freeze import FreezeMask
-from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config, standard_normal
+from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
+from ..layers import standard_normal
 from ..recurrent import LSTM, LSTMConfig
 from .mimetic import mimetic
 from .users import message, shown, users_code
