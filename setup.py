@@ -13,7 +13,7 @@ class BuildPy(build_py):
         super().run()
 
     def find_package_modules(self, package, package_dir):
-        if package == "minifpt.notebooks":
+        if package == "minifpt.lessons":
             return []
         return super().find_package_modules(package, package_dir)
 
@@ -25,15 +25,15 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.exercises", "minifpt.files", "minifpt.lab", "minifpt.notebooks",
-              "minifpt.pretrained", "minifpt.tasks", "minifpt.viewer"],
+    packages=["minifpt", "minifpt.exercises", "minifpt.experiments", "minifpt.files",
+              "minifpt.lessons", "minifpt.pretrained", "minifpt.reports", "minifpt.tasks",
+              "minifpt.trunks", "minifpt.viewer"],
     # Weights and lessons are beside the package in a clone and inside it when installed.
-    package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
+    package_dir={"minifpt.pretrained": "weights", "minifpt.lessons": "lessons"},
     package_data={"minifpt": ["py.typed"],
-                  "minifpt.lab": ["*.html", "*.css", "*.js"],
                   "minifpt.viewer": ["*.html", "*.css", "*.js"],
                   "minifpt.pretrained": ["*.npz", "*.txt"],
-                  "minifpt.notebooks": ["*.ipynb", "solutions/*.py"]},
+                  "minifpt.lessons": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},
     install_requires=["numpy>=2.0", "scipy>=1.13", "matplotlib>=3.9", "tqdm>=4.60"],
     extras_require={

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from minifpt import machine, plots
-from minifpt.lab import plan
+from minifpt import machine
+from minifpt.experiments import plan
+from minifpt.reports import plots
 
 from .plan import Numbers, random_trunk, true_step
 

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 MODELS = ["minigpt-language", "minigpt-bits", "minigpt-images", "statistics:minigpt-language",
           "random"]

@@ -19,11 +19,11 @@ import numpy as np
 
 import minifpt
 from minifpt import machine, tasks
+from minifpt.experiments import plan
 from minifpt.gpt2 import SHAPES
-from minifpt.lab import plan
-from minifpt.lab.trunks import TrunkSpec
 from minifpt.optim import Adam
 from minifpt.training import step as training_step
+from minifpt.trunks.names import TrunkSpec
 
 ROWS = ("6x128:4x10,12x256:16x64,24x256:4x64,8x512:4x120,gpt2:4x10,gpt2:4x64,gpt2:16x64,"
         "4x768:1x512,gpt2-medium:4x64,gpt2-large:4x10")

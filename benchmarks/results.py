@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from minifpt import tasks
-from minifpt.lab import compare, reproduce, tables
+from minifpt.experiments import reproduce, tables
 
 HERE = Path(__file__).resolve().parent
 SIMPLE = "simple.csv"
@@ -30,15 +30,15 @@ BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward
 def table(path):
     """The Markdown table of one file: that of ``minifpt reproduce`` by its name, a line for each
     task and method of ``simple.csv``, else as ``minifpt compare`` writes it."""
-    found = compare.read_rows(path)
+    found = tables.read_rows(path)
     if path.name == SIMPLE:
         return tables.markdown([["task", "method", "accuracy"], *(
             [tasks.label_of(task), name, tables.final(found, task, name)]
             for task, methods in found.results.items() for name in methods)])
-    add_baselines(found, compare.read_rows(HERE / "results" / SIMPLE),
+    add_baselines(found, tables.read_rows(HERE / "results" / SIMPLE),
                   with_curves=path.stem == "table4")
     made = reproduce.TABLES
-    return made[path.stem].text(found) if path.stem in made else compare.table(found)
+    return made[path.stem].text(found) if path.stem in made else tables.table(found)
 
 
 def add_baselines(found, simple, with_curves=False):
@@ -61,7 +61,7 @@ def marked_tables(text, folder=HERE / "results"):
         made[f"<!-- {path.name} -->"] = table(path)
         mark = f"<!-- {path.name} differences -->"
         if mark in text:
-            made[mark] = compare.differences(compare.read_rows(path))
+            made[mark] = tables.differences(tables.read_rows(path))
     return made
 
 
@@ -96,10 +96,10 @@ def picture(path, folder=HERE / "results"):
     """Test accuracy against steps on four tasks, each trunk at its own learning rate."""
     found = {}
     for name in PICTURE:
-        (task, trunks), = compare.read_rows(folder / f"{name}.csv").results.items()
+        (task, trunks), = tables.read_rows(folder / f"{name}.csv").results.items()
         trunks = {TRUNKS.get(trunk, trunk): runs for trunk, runs in trunks.items()}
         found[task] = {trunk: trunks[trunk] for trunk in TRUNKS.values() if trunk in trunks}
-    compare.picture(found, path)
+    tables.picture(found, path)
 
 
 PICTURE = "xor", "memory", "few", "typos"
@@ -117,9 +117,9 @@ def main():
     args = parser.parse_args()
     if args.picture:
         picture(HERE / "curves.png")
-        ladder = compare.read_rows(HERE / "results" / "statistics.csv")
-        compare.picture(ladder.results, HERE / "statistics.png")
-        large = compare.read_rows(HERE / "results" / "memory-paper.csv")
+        ladder = tables.read_rows(HERE / "results" / "statistics.csv")
+        tables.picture(ladder.results, HERE / "statistics.png")
+        large = tables.read_rows(HERE / "results" / "memory-paper.csv")
         reproduce.heat_map(large.results, HERE / "memory-map.png")
         return 0
     results = HERE.parent / "RESULTS.md"

@@ -17,9 +17,9 @@ from scipy.optimize import minimize
 
 from minifpt import functional as F
 from minifpt import layers, tasks
+from minifpt.experiments import compare, reproduce, tables
 from minifpt.files import write_beside
 from minifpt.files.runs import COLUMNS, History
-from minifpt.lab import compare, reproduce, tables
 from minifpt.tasks.listops import OPERATORS, PAD
 from minifpt.training import train
 
@@ -62,7 +62,7 @@ def trained_softmax(column, seeds):
     def made(seed):
         return compare.make_task(column.task, compare.options_of_seed(
             column.task, column.options, seed))
-    choosers = range(compare.CHOICE, compare.CHOICE + 2)
+    choosers = range(tables.CHOICE, tables.CHOICE + 2)
     sweep = {rate: [run(compare.Validation(made(seed)), seed, rate) for seed in choosers]
              for rate in RATES}
     rate = max(sweep, key=lambda rate: compare.score(sweep[rate]))

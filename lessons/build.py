@@ -94,8 +94,8 @@ def shown_sources(notebook):
 
 
 def current_source(name):
-    """What ``minifpt.lesson.show`` shows of ``module:object.attribute`` in the library as it is
-    now, {MIME type: text}; ``None`` where there is no such object any more."""
+    """Return what ``lesson.show`` shows of ``module:object.attribute`` in the library as it is now,
+    {MIME type: text}; ``None`` where there is no such object any more."""
     module, path = name.split(":")
     try:
         obj = importlib.import_module(module)

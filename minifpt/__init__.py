@@ -10,9 +10,9 @@ try:
     from .freeze import FreezeMask
     from .gpt2 import GPT2, GPT2Config, LanguageModel
     from .gradients import gradcheck, gradcheck_layer
-    from .recurrent import LSTM, LSTMConfig
     from .tracing import trace
     from .training import Diverged, train
+    from .trunks.lstm import LSTM, LSTMConfig
 except KeyboardInterrupt:                                 # Ctrl-C while the command starts
     if os.path.basename(sys.argv[0]) not in ("minifpt", "-m"):
         raise
@@ -26,7 +26,7 @@ def __getattr__(name):
     """``minifpt.steps`` is read when it is first asked for: it needs half of the package."""
     if name != "steps":
         raise AttributeError(f"module 'minifpt' has no attribute '{name}'")
-    from .lab.steps import steps
+    from .viewer.steps import steps
     globals()["steps"] = steps
     return steps
 

@@ -21,25 +21,26 @@ import numpy as np
 from . import __version__, examples, machine, tasks, tracing
 from .exercises import closed, own
 from .exercises import grade as grading
-from .files import cache_folder, outputs, read_text, tokenizer, weights
+from .exercises.lesson import unpack
+from .experiments import compare as experiments
+from .experiments import dose as doses
+from .experiments import plan, pretrain, reproduce, runs_table, workers
+from .experiments import runs as run_folders
+from .files import cache_folder, outputs, read_text, tokenizer, users, weights
 from .files.huggingface import HUB
 from .fpt import FPT
 from .freeze import FreezeMask
 from .gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from .gradients import gradcheck_layer
-from .lab import attention as attention_maps
-from .lab import compare as experiments
-from .lab import convert as converting
-from .lab import dose as doses
-from .lab import plan, pretrain, reproduce, runs_table, still, users, workers
-from .lab import report as reporting
-from .lab import runs as run_folders
-from .lab import steps as stepping
-from .lab.trunks import USERS_OWN, TrunkSpec
-from .lesson import unpack
-from .recurrent import LSTM, LSTMConfig
+from .reports import attention as attention_maps
+from .reports import report as reporting
 from .training import train as training
+from .trunks import convert as converting
+from .trunks.lstm import LSTM, LSTMConfig
+from .trunks.names import USERS_OWN, TrunkSpec
 from .viewer import playground as playing
+from .viewer import steps as stepping
+from .viewer import still
 
 MODEL = "minigpt-language"
 NAMES = tasks.names()

@@ -146,7 +146,7 @@ class FPT(Layer):
         Raises ``ValueError`` or ``FileNotFoundError`` with one line for unknown names.
         """
         from . import tasks  # the core imports these when they are asked for
-        from .lab.trunks import TrunkSpec
+        from .trunks.names import TrunkSpec
         task = tasks.get(task) if isinstance(task, str) else task
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout

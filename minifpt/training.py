@@ -18,7 +18,7 @@ from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folde
 from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
-from .plots import curves
+from .reports.plots import curves
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, trace
 

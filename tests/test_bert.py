@@ -7,11 +7,11 @@ import pytest
 from test_convert import safetensors
 
 import minifpt
-from minifpt.bert import BERT, BERTS
+from minifpt.experiments import compare
 from minifpt.freeze import FreezeMask
 from minifpt.gradients import gradcheck_layer
-from minifpt.lab import compare
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.bert import BERT, BERTS
+from minifpt.trunks.names import TrunkSpec
 
 CONFIG = {"model_type": "bert", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8,
           "intermediate_size": 32, "max_position_embeddings": 12, "vocab_size": 7,

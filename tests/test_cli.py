@@ -15,8 +15,9 @@ from test_train import checkpoint, same_checkpoint
 
 import minifpt
 from minifpt import cli, functional, layers, tasks
+from minifpt.experiments import compare, plan, pretrain
 from minifpt.gradients import GradcheckReport
-from minifpt.lab import compare, plan, pretrain, trunks
+from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 256}
 COMMANDS = ["train", "compare", "attention", "report", "summary", "plan", "steps",

@@ -10,10 +10,11 @@ from test_plots import png_size
 
 import minifpt
 from minifpt import tasks, training
+from minifpt.experiments import compare, runs_table, tables
 from minifpt.files.runs import COLUMNS
 from minifpt.freeze import FreezeMask
-from minifpt.lab import compare, runs_table, trunks
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks import names as trunks
+from minifpt.trunks.names import TrunkSpec
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 11}
 SMALL = {"steps": 4, "batch_size": 2}
@@ -384,7 +385,7 @@ def test_two_files_of_one_name_are_two_trunks(tmp_path, runs):
     assert len(runs) == 2 and list(results["bit-xor"]) == paths
     a, b = (results["bit-xor"][path][0] for path in paths)
     assert a[-1]["train_loss"] != b[-1]["train_loss"]
-    assert compare.table(found(results)).count("1 seed |") == 2
+    assert tables.table(found(results)).count("1 seed |") == 2
 
 
 def test_other_weights_of_the_same_name_are_refused(model, tmp_path):
@@ -494,14 +495,14 @@ def test_mnist_in_a_grid(tiny, tmp_path):
 
 
 def found(results, sweeps=None, rates=None, seeds=(0,)):
-    return compare.Grid(results, sweeps or {}, rates or {}, list(seeds))
+    return tables.Grid(results, sweeps or {}, rates or {}, list(seeds))
 
 
 def test_table():
     results = {"bit-xor": {"language": [history(0.5, 1.0), history(0.98)],
                            "random": [history(0.5)]},
                "mnist": {"language": [history(0.9341)]}}
-    assert compare.table(found(results)).splitlines() == [
+    assert tables.table(found(results)).splitlines() == [
         "| trunk | bit XOR | MNIST |", "|---|---|---|",
         "| language | 99.0 (98.0 to 100.0), 2 seeds | 93.4, 1 seed |",
         "| random | 50.0, 1 seed |  |"]
@@ -511,7 +512,7 @@ def test_picture(tmp_path):
     runs = [history(0.5, 0.7, 0.9), history(0.5, 0.6, 0.8)]
     results = {"bit-xor": {"language": runs, "random (gpt2)": runs[:1]},
                "something": {"x": runs}}
-    compare.picture(results, tmp_path / "p.png")
+    tables.picture(results, tmp_path / "p.png")
     width, height = png_size(tmp_path / "p.png")
     assert width == 2 * 5.2 * 120 and height == 3.6 * 120
 
@@ -554,7 +555,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
     best = made.rates[task][label]
     assert set(rates) == {1e-9, 2e-2, 1e3} and all(len(hs) == 2 for hs in rates.values())
     assert ends[best] == max(ends.values())
-    assert [s for s in seen if s[0]] == [(True, compare.CHOICE + i, r)
+    assert [s for s in seen if s[0]] == [(True, tables.CHOICE + i, r)
                                          for r in rates for i in (0, 1)]
     assert [s for s in seen if not s[0]] == [(False, i, best) for i in (0, 1)]
     assert len(made.results[task][label]) == 2
@@ -569,18 +570,18 @@ def test_a_rate_at_the_edge_of_the_sweep_is_said_to_be(best, edge, tmp_path):
     made = found({"bit-xor": {"random": [history(0.9)]}}, {"bit-xor": {"random": tried}},
                  {"bit-xor": {"random": best}})
     assert max(tried, key=lambda rate: compare.score(tried[rate])) == best
-    assert (f"lr {best:g} (edge)" in compare.table(made)) == edge
-    assert f"lr {best:g}" in compare.table(made)
-    compare.sweep_picture(made.sweeps, tmp_path / "s.png")
+    assert (f"lr {best:g} (edge)" in tables.table(made)) == edge
+    assert f"lr {best:g}" in tables.table(made)
+    tables.sweep_picture(made.sweeps, tmp_path / "s.png")
     assert png_size(tmp_path / "s.png")[0] == 5.2 * 120
-    lines = compare.rows(made).splitlines()
+    lines = tables.rows(made).splitlines()
     assert lines[1] == f"bit-xor,random,{best:g},0,0,1,0.250000,0.900000,0.100000,1:0.9000"
     last = 0.9 if best == 1e-3 else 0.6
     assert lines[2].endswith(f",1,2,0.250000,{last:.6f},0.100000,1:0.5000 2:{last:.4f}")
-    (tmp_path / "runs.csv").write_text(compare.rows(made))
-    again = compare.read_rows(tmp_path / "runs.csv")      # the same table from the file
-    assert compare.rows(again) == compare.rows(made) and compare.table(again) == compare.table(made)
-    assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(compare.CHOICE), "1"]
+    (tmp_path / "runs.csv").write_text(tables.rows(made))
+    again = tables.read_rows(tmp_path / "runs.csv")      # the same table from the file
+    assert tables.rows(again) == tables.rows(made) and tables.table(again) == tables.table(made)
+    assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(tables.CHOICE), "1"]
 
 
 def test_equal_ends_are_told_apart_by_the_whole_run():
@@ -639,13 +640,13 @@ def test_differences_are_paired_and_carry_an_interval():
     interval say."""
     runs = {"language": [history(0.2, x) for x in (0.5, 0.7, 0.9, 0.6)],
             "random": [history(0.2, x) for x in (0.48, 0.68, 0.88, 0.60)]}
-    line = compare.differences(found({"bit-xor": runs}, {}, {})).splitlines()[2]
+    line = tables.differences(found({"bit-xor": runs}, {}, {})).splitlines()[2]
     # mean -1.5, deviation 1, t(0.975, 3) = 3.182: half of the interval is 1.59
     assert line == ("| bit XOR | random - language | -1.5 (-3.1 to +0.1) | -0.7 (-1.5 to +0.0) "
                     "| 4 |"), line
     one = {label: of[:1] for label, of in runs.items()}
-    assert "| -2.0 | -1.0 | 1 |" in compare.differences(found({"bit-xor": one}, {}, {}))
-    assert compare.differences(found({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
+    assert "| -2.0 | -1.0 | 1 |" in tables.differences(found({"bit-xor": one}, {}, {}))
+    assert tables.differences(found({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
 
 
 def test_each_seed_of_a_grid_draws_its_own_labels(tmp_path, tiny):

@@ -16,7 +16,7 @@ import minifpt
 from minifpt import cli
 from minifpt import functional as F
 from minifpt.files import huggingface, weights
-from minifpt.lab.convert import convert
+from minifpt.trunks.convert import convert
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]

@@ -75,12 +75,12 @@ COMMANDS = {
 def go(tmp_path, monkeypatch, capsys):
     """``go(name, folder)``: run that command to write in the folder, or to go on there; its exit
     status and the lines of its error."""
-    monkeypatch.setattr("minifpt.lab.pretrain.SHAPE", SHAPE)
+    monkeypatch.setattr("minifpt.experiments.pretrain.SHAPE", SHAPE)
     def picture(figure, path, kind=""):
         field = b"Software\0" + outputs.software(kind).encode()
         field = len(field).to_bytes(4) + b"tEXt" + field
         write_beside(path, lambda f: f.write(b"\x89PNG" + field + PNG_END))
-    monkeypatch.setattr("minifpt.plots.save", picture)
+    monkeypatch.setattr("minifpt.reports.plots.save", picture)
     monkeypatch.setattr("minifpt.training.curves", picture)
 
     def run(name, folder):

@@ -14,10 +14,10 @@ from unittest.mock import patch
 import pytest
 
 from minifpt import cli, layers
+from minifpt.experiments import compare, runs_table
 from minifpt.files.weights import shipped
 from minifpt.freeze import FreezeMask
-from minifpt.lab import compare, runs_table
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md")])

@@ -5,8 +5,9 @@ import pytest
 from test_plots import png_size
 
 from minifpt import cli
-from minifpt.lab import compare, dose, pretrain, trunks
+from minifpt.experiments import compare, dose, pretrain, tables
 from minifpt.training import train
+from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 32, "vocab_size": 256}
 
@@ -33,7 +34,7 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     assert cli.main(line) == 0
     first = capsys.readouterr().out
     assert "| bit memory | language 2 - language spectrum |" in first and "dose.png" in first
-    found = compare.read_rows(out / "dose.csv")
+    found = tables.read_rows(out / "dose.csv")
     assert [*found.results] == ["bit-memory", "recall-9"] and found.seeds == [0, 1]
     for arms in found.results.values():
         assert [*arms] == ["random@paper", "no pretraining", "language 1", "language 2",

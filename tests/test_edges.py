@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import fast
 from minifpt import functional as F
-from minifpt.recurrent import LSTM, LSTMConfig
+from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 ULP = 2.0 ** -23
 LARGEST, NORMAL = 3.4028235e38, 1.1754944e-38

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import cli, fast, machine, optim
 from minifpt import functional as F
+from minifpt.experiments import runs_table
+from minifpt.experiments.compare import Arm
 from minifpt.files import runs
-from minifpt.lab import runs_table
-from minifpt.lab.compare import Arm
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE = ["--models", "random:1x2x8", "--steps", "4", "--batch-size", "2", "--seeds", "2", "--out"]

@@ -22,10 +22,10 @@ from scipy.special import expit
 import minifpt
 from minifpt import cli
 from minifpt import functional as F
+from minifpt.experiments import plan
 from minifpt.files.runs import History
-from minifpt.lab import plan
-from minifpt.lab.trunks import TrunkSpec, load_object
 from minifpt.layers import ACTIVATIONS, Layer, Parameter
+from minifpt.trunks.names import TrunkSpec, load_object
 
 FOLDER = Path(__file__).parent / "extend"
 TRUNKS = ["silu.py:make_trunk", "bidirectional.py:make_trunk", "rnn.py:RNN", "decay.py:Decay"]
@@ -495,7 +495,7 @@ import numpy as np
 import minifpt
 from minifpt import examples, fast, tracing
 from minifpt.exercises import own
-from minifpt.lab import formulas
+from minifpt.viewer import formulas
 assert "scaled" in tracing.OPERATIONS and examples.check("scaled")
 assert fast.scaled is minifpt.functional.scaled
 x, s = np.ones((2, 3)), np.arange(3.0)
@@ -524,7 +524,7 @@ def test_an_operation_takes_three_places_of_the_package(tmp_path):
             ("functional.py", "", NEW_OPERATION),
             ("examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
-            ("lab/formulas.py", '    "bias": {', """    "scaled": {
+            ("viewer/formulas.py", '    "bias": {', """    "scaled": {
         "x": Formula("dx = dy * s", "~c", "dy[~c] * s[c]"),
         "s": Formula("ds = sum of dy * x", "c", "dy[~c] * x[~c]", "~")},\n""")):
         text = (copy / name).read_text(encoding="utf-8")

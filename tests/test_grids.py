@@ -21,9 +21,9 @@ from test_train import checkpoint, rows, same_checkpoint
 
 from minifpt import Diverged, History, machine, tasks, training
 from minifpt.cli import main
+from minifpt.experiments import compare, tables, workers
 from minifpt.files import data
 from minifpt.files.runs import DIVERGED
-from minifpt.lab import compare, workers
 
 MODEL = "random:1x2x8"
 SMALL = {"steps": 4, "batch_size": 2}
@@ -63,14 +63,14 @@ def test_a_rate_that_diverges_is_the_worst(tmp_path, steps):
     found = grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)
     (task, label, tried), = [(t, m, r) for t, ms in found.sweeps.items() for m, r in ms.items()]
     assert found.rates[task][label] == 1e-3 and len(found.results[task][label]) == 2
-    assert compare.diverged(tried[HUGE]) and not compare.diverged(tried[1e-3])
+    assert tables.diverged(tried[HUGE]) and not tables.diverged(tried[1e-3])
     assert [h[-1]["step"] for h in tried[HUGE]] == [2, 2]
     folder = next((tmp_path / "g/choice/bit-xor").glob("*/1e+38/1001"))
     assert (folder / DIVERGED).read_text().startswith("step 2: the loss is not finite, first in ")
-    assert "lr 0.001 (edge), 1e+38 diverged |" in compare.table(found)
-    (tmp_path / "runs.csv").write_text(compare.rows(found))
-    assert compare.table(compare.read_rows(tmp_path / "runs.csv")) == compare.table(found)
-    compare.sweep_picture(found.sweeps, tmp_path / "s.png")
+    assert "lr 0.001 (edge), 1e+38 diverged |" in tables.table(found)
+    (tmp_path / "runs.csv").write_text(tables.rows(found))
+    assert tables.table(tables.read_rows(tmp_path / "runs.csv")) == tables.table(found)
+    tables.sweep_picture(found.sweeps, tmp_path / "s.png")
     assert png_size(tmp_path / "s.png")
     steps.clear()                                         # again: not run again, and the same
     assert str(grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)) == str(found) and not steps
@@ -500,7 +500,7 @@ def test_a_dask_worker_that_is_killed(dask, tmp_path):
     assert command.returncode == 0, err
     assert "6 seeds |" in text and "| 6/6 " in err
     same_grids(out, tmp_path / "serial")
-    assert (out / "runs.csv").read_text() == compare.rows(serial)
+    assert (out / "runs.csv").read_text() == tables.rows(serial)
     for name, folder in folders(out).items():             # each row once
         steps_ = [line.split(",")[0] for line in (folder / "metrics.csv").read_text().split()[1:]]
         assert steps_ == ["100", "200", "300", "400", "500", "600"], name

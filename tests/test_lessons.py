@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minifpt import lesson
+from minifpt.exercises import lesson
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
 

@@ -207,7 +207,7 @@ def test_few_refuses(options, message):
     ["listops", "--length", 12, "--depth", 1], ["typos", "--share", 0.3, "--tokens", 16],
     ["few", "--of", "digits", "--labels", 20, "--model", "minigpt-images"]])
 def test_from_the_command_line(args, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("minifpt.lab.plan.SECONDS", 0.0)
+    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
     out = tmp_path / "run"
     assert cli.main(["train", *args, "--steps", 2, "--out", out]) == 0
     settings = json.loads((out / "config.json").read_text())

@@ -18,7 +18,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.files import huggingface
 from minifpt.gpt2 import SHAPES, by_gpt2_name
-from minifpt.lab.convert import convert
+from minifpt.trunks.convert import convert
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -177,7 +177,7 @@ def test_the_hub_itself(folder, there):
         make(**SMALL).save_pretrained(repo / "snapshots" / ("5e3a" * 10))
         (repo / "refs").mkdir()
         (repo / "refs" / "main").write_text("5e3a" * 10)
-    code = ("from minifpt import GPT2\nfrom minifpt.lab.convert import convert\n"
+    code = ("from minifpt import GPT2\nfrom minifpt.trunks.convert import convert\n"
             "try:\n    print(convert('gpt2', progress=False))\n"
             "    print(GPT2.from_pretrained('gpt2').config.n_embd)\n"
             "except FileNotFoundError as e: print('refused:', e)")

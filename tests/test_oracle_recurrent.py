@@ -6,7 +6,7 @@ import pytest
 import minifpt
 from minifpt import functional as F
 from minifpt.optim import Adam, clip_grad_norm
-from minifpt.recurrent import LSTM, LSTMConfig
+from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.oracle

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import cli, plots
+from minifpt import cli
 from minifpt.exercises import grade
+from minifpt.experiments import compare, pretrain, reproduce, runs_table, tables
+from minifpt.experiments.runs import load, load_run
 from minifpt.files import outputs, write_beside
-from minifpt.lab import compare, pretrain, report, reproduce, runs_table, steps
-from minifpt.lab.runs import load, load_run
+from minifpt.reports import plots, report
+from minifpt.viewer import steps
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"
 OWN = """
@@ -127,8 +129,8 @@ def test_an_output_of_ours_is_replaced(here):
         runs_table.compare_runs("c", ["r0", "r1"])
         outputs.write_text("page.html", "report", "<p>text")
         outputs.write_text("page.html", "report", "<p>another text")
-    assert outputs.is_output("c/table.md", compare.KIND)
-    assert outputs.is_output("c/curves.png", compare.KIND)
+    assert outputs.is_output("c/table.md", tables.KIND)
+    assert outputs.is_output("c/curves.png", tables.KIND)
     assert not outputs.is_output("c/curves.png", "still")
 
 
@@ -201,7 +203,7 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
     for module, name in ((report, "load"), (steps, "of_run"), (runs_table, "picture"),
                          (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
-    monkeypatch.setattr("minifpt.lab.attention.load", None)
+    monkeypatch.setattr("minifpt.reports.attention.load", None)
     refused(f"{line} {place.format(ending)}")
 
 

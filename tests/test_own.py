@@ -17,7 +17,7 @@ from minifpt import cli, fast, layers, tracing
 from minifpt import functional as F
 from minifpt.exercises import apart, operations, own
 from minifpt.exercises.mistakes import MISTAKES, mistakes
-from minifpt.lab.differences import BREAKS
+from minifpt.viewer.differences import BREAKS
 
 SOURCE = inspect.getsource(F)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import minifpt
-from minifpt.lab.steps import PAGE
+from minifpt.viewer.steps import PAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("setuptools", reason="setuptools builds packages")
@@ -54,10 +54,10 @@ def test_what_is_installed(tmp_path):
     lib = tmp_path / "lib" / "minifpt"
     for file in ("py.typed", "pretrained/minigpt-language.npz", "pretrained/minigpt-tiny.npz",
                  "pretrained/held-out.txt", "viewer/engine.js", "viewer/playground.html",
-                 "notebooks/solutions/03_layer_norm.py", "notebooks/03_layer_norm.ipynb",
-                 *(f"lab/{name}" for name in PAGE)):
+                 "lessons/solutions/03_layer_norm.py", "lessons/03_layer_norm.ipynb",
+                 *(f"viewer/{name}" for name in PAGE)):
         assert (lib / file).is_file(), file
-    assert not (lib / "notebooks" / "build.py").exists()
+    assert not (lib / "lessons" / "build.py").exists()
     modules = {p.relative_to(ROOT / "minifpt") for p in (ROOT / "minifpt").rglob("*.py")}
     assert modules <= {p.relative_to(lib) for p in lib.rglob("*.py")}
 

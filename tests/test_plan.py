@@ -12,11 +12,11 @@ import pytest
 
 import minifpt
 from minifpt import tasks
+from minifpt.experiments import plan
 from minifpt.files import weights
 from minifpt.freeze import FreezeMask
 from minifpt.gpt2 import SHAPES
-from minifpt.lab import plan
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 MASKS = ["fpt", "full", "output_only", "ln", "attn,mlp,h.0.*", "input,pos,ln,attn,mlp",
          "pos,input,h.1.*", "output,attn,mlp,input,pos,ln_f.*,h.1.*,h.2.*,h.3.*"]

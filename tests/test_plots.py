@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import files, plots
+from minifpt import files
 from minifpt.files.runs import COLUMNS
+from minifpt.reports import plots
 
 
 def history(n=4, tests=True, shift=0.0):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifpt import GPT2, GPT2Config, tasks
+from minifpt.experiments import pretrain
 from minifpt.files import weights
-from minifpt.lab import pretrain
-from minifpt.lab.trunks import TrunkSpec, with_spectrum
+from minifpt.trunks.names import TrunkSpec, with_spectrum
 
 
 def rng(seed=0):

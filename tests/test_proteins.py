@@ -11,8 +11,8 @@ from test_data import nowhere  # noqa: F401 (a fixture)
 from test_simple import simple
 
 from minifpt import cli, tasks
+from minifpt.experiments import plan
 from minifpt.files import data
-from minifpt.lab import plan
 from minifpt.tasks.proteins import COMMON, LETTERS, PAD, padded, replaced
 
 SPLITS = "train", "valid", "test_fold_holdout", "test_superfamily_holdout", "test_family_holdout"

@@ -17,10 +17,10 @@ from scipy.special import expit
 import minifpt
 from minifpt import cli, fast, training
 from minifpt import functional as F
+from minifpt.experiments import compare, plan
 from minifpt.gradients import gradcheck, gradcheck_layer
-from minifpt.lab import compare, plan
-from minifpt.lab.trunks import LSTMSpec, TrunkSpec
-from minifpt.recurrent import LSTM, LSTMConfig, RecurrentBlock
+from minifpt.trunks.lstm import LSTM, LSTMConfig, RecurrentBlock
+from minifpt.trunks.names import LSTMSpec, TrunkSpec
 
 BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)

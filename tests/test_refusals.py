@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import cli, layers, tasks
 from minifpt import functional as F
+from minifpt.experiments import compare, plan, pretrain, runs_table, workers
+from minifpt.experiments import runs as run_folders
 from minifpt.files import data, huggingface, runs, weights
 from minifpt.freeze import FreezeMask
-from minifpt.lab import compare, convert, plan, pretrain, runs_table, trunks, workers
-from minifpt.lab import runs as run_folders
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks import convert
+from minifpt.trunks import names as trunks
+from minifpt.trunks.names import TrunkSpec
 
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=16)
 QUICK = dict(steps=2, batch_size=2, eval_every=2, test_examples=2, progress=False)

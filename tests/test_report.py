@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import cli, fast, layers, plots, tasks, training
+from minifpt import cli, fast, layers, tasks, training
 from minifpt import functional as F
+from minifpt.experiments import compare, runs_table, tables, timing
+from minifpt.experiments.runs import at_start, load, load_run, read_history, read_settings
 from minifpt.files.runs import COLUMNS, crc
-from minifpt.lab import attention, compare, report, runs_table, timing
-from minifpt.lab.runs import at_start, load, load_run, read_history, read_settings
+from minifpt.reports import attention, plots, report
 from minifpt.tasks.images import patches
 
 WALK = Path(__file__).parent / "extend" / "walk.py"
@@ -599,7 +600,7 @@ def test_compare_runs(made, tmp_path, capsys, monkeypatch):
              for line in without_mark(out / "table.md").splitlines()[2:]]
     ends = [100 * read_history(n)[-1]["test_accuracy"] for n in ("xor", "xor-1")]
     assert cells[0][:5] == ["bit XOR", "random (2x2x16), freeze attn,mlp", "2", "20",
-                            compare.spread(ends)]
+                            tables.spread(ends)]
     assert [c[1] for c in cells[1:]] == ["random (2x2x16), freeze full", "random (2x2x16)"]
 
 
@@ -609,13 +610,13 @@ def history(*accuracies):
 
 
 def test_spread():
-    assert compare.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
-    assert compare.spread([100, 100], "{:.0f}") == "100"
+    assert tables.spread([90.0, 96.0]) == "93.0 (90.0 to 96.0)"
+    assert tables.spread([100, 100], "{:.0f}") == "100"
 
 
 def test_steps_to_a_threshold():
     h = history(0.5, 0.9, 0.8, 1.0)
-    assert [compare.first_step(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
+    assert [tables.first_step(h, t) for t in (0.5, 0.9, 0.95, 1.01)] == [100, 200, 400, None]
     found = {"t": {"a": [("", {}, history(0.5, 0.8)), ("", {}, history(0.5, 1.0))],
                    "b": [("", {}, history(1.0, 0.7))]}}
     assert runs_table.thresholds(found) == {"t": pytest.approx(0.99 * 0.9)}

@@ -9,9 +9,11 @@ from test_compare import TINY, history
 from test_plots import png_size
 
 from minifpt import cli, tasks
-from minifpt.lab import compare, reproduce, trunks
-from minifpt.lab.compare import Arm, Column, Grid
-from minifpt.lab.reproduce import TABLES, Table
+from minifpt.experiments import compare, reproduce, tables
+from minifpt.experiments.compare import Arm, Column
+from minifpt.experiments.reproduce import TABLES, Table
+from minifpt.experiments.tables import Grid
+from minifpt.trunks import names as trunks
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
 
 def test_a_table_is_written_and_read_again(tiny, tmp_path):
     text = reproduce.reproduce("small", tmp_path, seeds=2, progress=False)
-    found = compare.read_rows(tmp_path / "small.csv")
+    found = tables.read_rows(tmp_path / "small.csv")
     assert tiny.text(found) == text and text in (tmp_path / "small.md").read_text()
     lines = text.splitlines()
     assert lines[0] == "| trunk | bit XOR | few bits |" and len(lines) == 4
@@ -138,7 +140,7 @@ def test_at_the_paper_s_scale(monkeypatch):
 
 
 def test_the_cost_is_told(tiny, monkeypatch):
-    monkeypatch.setattr("minifpt.lab.plan.SECONDS", 0.0)
+    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
     lines = reproduce.cost(tiny, seeds=3).splitlines()
     assert len(lines) == 5 and lines[0].startswith("bit-xor, random: 7 runs of 4 steps")
     assert lines[1].startswith("bit-xor, all: 9 runs of 4 steps")
@@ -152,7 +154,7 @@ def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce", "small", "--seeds", 1, "--lrs", 1e-2, "--out", out]) == 0
     told = capsys.readouterr().out
     assert "| all |" in told and told.endswith("small.md small.csv small.png\n")
-    monkeypatch.setattr("minifpt.lab.plan.SECONDS", 0.0)
+    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
     assert cli.main(["reproduce", "small", "--plan", "--out", tmp_path / "none"]) == 0
     assert not (tmp_path / "none").exists()
 

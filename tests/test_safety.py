@@ -16,9 +16,10 @@ import pytest
 
 import minifpt
 from minifpt import cli, fast, tasks
+from minifpt.experiments import compare, pretrain
 from minifpt.files import cache_folder, data, runs, weights
-from minifpt.lab import compare, convert, pretrain
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks import convert
+from minifpt.trunks.names import TrunkSpec
 
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=256)
 QUICK = dict(steps=2, batch_size=2, lr=1e-2, eval_every=2, test_examples=4)

@@ -9,7 +9,7 @@ import pytest
 
 import minifpt
 from minifpt import tasks
-from minifpt.lab.compare import Column
+from minifpt.experiments.compare import Column
 
 PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "simple.py"
 SPEC = importlib.util.spec_from_file_location("simple", PATH)

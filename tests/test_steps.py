@@ -13,10 +13,10 @@ import pytest
 
 import minifpt
 from minifpt import cli, tracing, training
-from minifpt.lab import differences, formulas, rewriting
-from minifpt.lab import steps as stepping
-from minifpt.lab.frames import describe, watch
 from minifpt.optim import Adam
+from minifpt.viewer import differences, formulas, rewriting
+from minifpt.viewer import steps as stepping
+from minifpt.viewer.frames import describe, watch
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTEND = ROOT / "tests" / "extend"
@@ -456,7 +456,7 @@ def test_an_lstm_has_its_costs_and_differences(task):
 
 
 def stepping_trunk(text):
-    from minifpt.lab.trunks import TrunkSpec
+    from minifpt.trunks.names import TrunkSpec
     return TrunkSpec.parse(text).make()
 
 
@@ -591,7 +591,7 @@ def test_the_command_for_a_run_goes_on_where_it_stands(folder, capsys):
     assert cli.main([*train[:-1], "longer", "--steps", "6"]) == 0
     with np.load(folder / "longer" / "checkpoint.npz") as file:
         row = next(r for r in data["adam"]["rows"] if r["name"] == "output.weight")
-        kept = minifpt.lab.steps.Steps(data).array(row["after"])
+        kept = minifpt.viewer.steps.Steps(data).array(row["after"])
         assert np.allclose(kept, file["output.weight"][:kept.shape[0]], rtol=1e-4, atol=1e-6)
 
 
@@ -625,5 +625,5 @@ def test_bit_xor_on_the_shipped_trunk_is_small(folder):
 
 def test_the_page_is_package_data():
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert '"minifpt.lab": ["*.html", "*.css", "*.js"]' in setup
+    assert '"minifpt.viewer": ["*.html", "*.css", "*.js"]' in setup
     assert all((ROOT / "minifpt" / "lab" / name).is_file() for name in stepping.PAGE)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt.lab.steps import Steps
+from minifpt.viewer.steps import Steps
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")

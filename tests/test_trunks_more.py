@@ -12,11 +12,11 @@ from test_data import write_mnist
 import minifpt
 from minifpt import tasks
 from minifpt.cli import main
+from minifpt.experiments import pretrain
 from minifpt.files import weights
-from minifpt.lab import pretrain
-from minifpt.lab.trunks import TrunkSpec
 from minifpt.layers import standard_normal
 from minifpt.tasks.formal import CAPITAL, SMALL, STOP
+from minifpt.trunks.names import TrunkSpec
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 49, "vocab_size": 256}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from minifpt import cli, tasks
+from minifpt.experiments import compare, workers
 from minifpt.files import read_bytes, runs, write_beside
-from minifpt.lab import compare, workers
-from minifpt.lab.trunks import TrunkSpec
+from minifpt.trunks.names import TrunkSpec
 
 TASK = """
 import sys
@@ -268,7 +268,7 @@ def test_the_sign_of_a_killed_grid_is_removed_and_that_of_another_stays(tmp_path
         assert not (tmp_path / ".running-dead").exists()
         holder = subprocess.Popen(
             [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\n"
-             "from minifpt.lab import workers\n"
+             "from minifpt.experiments import workers\n"
              "with workers.running(Path(sys.argv[1])) as sign:\n    print(sign, flush=True)\n"
              "    sys.stdin.read()", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True)

@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
-from minifpt.lab.trunks import TrunkSpec
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.training import step
+from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## What it can do

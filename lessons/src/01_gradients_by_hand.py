@@ -21,7 +21,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 
 rng = np.random.default_rng(1)
 

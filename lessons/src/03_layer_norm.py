@@ -20,7 +20,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 
 # %% [markdown]
 # ## Twelve blocks in a row

@@ -24,9 +24,9 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
 # %% [markdown]
 # ## Looking, without weights

@@ -24,8 +24,8 @@ import minifpt
 from minifpt import fast
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
 # %% [markdown]
 # ## Who moves whom?

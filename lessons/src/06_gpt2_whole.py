@@ -27,12 +27,12 @@ from scipy.special import ndtr  # noqa: F401, for exercise 3
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.files import weights
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import SHAPES
-from minifpt.lab.convert import convert
 from minifpt.layers import Activation, Block, Layer
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.trunks.convert import convert
 
 # %% [markdown]
 # ## Ten lines

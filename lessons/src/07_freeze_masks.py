@@ -21,8 +21,8 @@ import numpy as np
 
 import minifpt
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
 from minifpt.layers import Linear
-from minifpt.lesson import color, figure, picture, reveal, show
 
 # %% [markdown]
 # ## A mask

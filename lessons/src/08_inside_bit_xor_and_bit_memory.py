@@ -24,8 +24,8 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.lab.trunks import TrunkSpec
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## XOR: does it look five tokens back?

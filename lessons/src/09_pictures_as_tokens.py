@@ -22,11 +22,11 @@ import numpy as np
 
 import minifpt
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.files import cache_folder, data
-from minifpt.lab.trunks import TrunkSpec
 from minifpt.layers import Layer
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.tasks.images import FONTS, distort, glyphs, patches
+from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## A letter of a picture

@@ -24,8 +24,8 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.layers import Parameter
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
 # %% [markdown]
 # ## A word is a row

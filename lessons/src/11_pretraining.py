@@ -29,10 +29,10 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import sample
 from minifpt.layers import KeyValues
-from minifpt.lesson import color, figure, picture, reveal, show
 
 # %% [markdown]
 # ## Before the first step

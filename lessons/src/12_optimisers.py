@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.lab.trunks import TrunkSpec
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.optim import Adam, clip_grad_norm, cosine
 from minifpt.training import evaluate
+from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## A valley

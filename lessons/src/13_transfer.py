@@ -24,7 +24,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
 from minifpt.tasks.images import patches
 from minifpt.training import evaluate
 

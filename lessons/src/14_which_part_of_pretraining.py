@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.lab import compare
-from minifpt.lab.trunks import TrunkSpec
-from minifpt.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.experiments import compare
+from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## The ladder

@@ -22,9 +22,9 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.layers import Parameter
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
-from minifpt.recurrent import LSTM, LSTMConfig
+from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 # %% [markdown]
 # ## One state

@@ -23,8 +23,8 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
+from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
 from minifpt.layers import Layer
-from minifpt.lesson import color, figure, matrix, picture, reveal, show
 
 # %% [markdown]
 # ## The mask taken off

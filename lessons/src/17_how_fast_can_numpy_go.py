@@ -33,8 +33,8 @@ import minifpt
 from minifpt import fast, machine
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.lab import timing
-from minifpt.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.experiments import timing
 
 # %% [markdown]
 # ## Count before you time

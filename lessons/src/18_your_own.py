@@ -26,6 +26,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check, own
+from minifpt.exercises.lesson import color, figure, picture, reveal, show
 from minifpt.functional import (
     DropoutCache,
     LinearCache,
@@ -34,7 +35,6 @@ from minifpt.functional import (
     merge_heads,
 )
 from minifpt.layers import Block
-from minifpt.lesson import color, figure, picture, reveal, show
 from minifpt.tracing import swapped
 
 # %% [markdown]

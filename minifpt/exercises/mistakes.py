@@ -8,8 +8,8 @@ not remembered, and the library's variables may be renamed.
 from functools import cache
 
 from .. import functional as F
-from ..lab.differences import BREAKS
-from ..lab.rewriting import rewrite
+from ..viewer.differences import BREAKS
+from ..viewer.rewriting import rewrite
 
 LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
 VARIANCE = "1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)"

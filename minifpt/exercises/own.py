@@ -128,7 +128,7 @@ def put(path, *functions):
 
 def solution():
     """The path of a possible answer to the skeleton, one of the lessons' solutions."""
-    for folder in (PACKAGE / "notebooks", PACKAGE.parent / "lessons"):
+    for folder in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
         path = folder / "solutions" / "18_functional.py"
         if path.exists():
             return path

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from .. import __version__, tasks
+from ..experiments.pretrain import SOURCES
 from ..files import weights, write_beside
 from ..fpt import FPT
 from ..gpt2 import GPT2
-from ..lab.pretrain import SOURCES
-from ..lab.trunks import TrunkSpec
+from ..trunks.names import TrunkSpec
 
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has

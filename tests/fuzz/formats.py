@@ -18,15 +18,15 @@ import numpy as np
 import minifpt
 from minifpt import tasks, training
 from minifpt.exercises import operations, own
+from minifpt.experiments import runs as run_folders
+from minifpt.experiments import runs_table
+from minifpt.experiments.compare import run as train
 from minifpt.files import data, tokenizer
 from minifpt.files.runs import COLUMNS, History, Run, open_folder
-from minifpt.lab import runs as run_folders
-from minifpt.lab import runs_table
-from minifpt.lab.compare import run as train
-from minifpt.lab.convert import convert
-from minifpt.lab.trunks import TrunkSpec
 from minifpt.optim import Adam
 from minifpt.tasks.listops import SYMBOLS
+from minifpt.trunks.convert import convert
+from minifpt.trunks.names import TrunkSpec
 
 from . import damage
 

@@ -42,7 +42,7 @@ PATIENCE = 60.0                                           # seconds
 RUN = """
 import sys
 from minifpt import cli
-from minifpt.lab import pretrain
+from minifpt.experiments import pretrain
 pretrain.SHAPE = dict(n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=256)
 if __name__ == "__main__":
     sys.exit(cli.main(sys.argv[1:]))

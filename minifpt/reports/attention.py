@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import plots
+from ..experiments.runs import BUILT, at_start, load, read_settings
 from ..files import outputs
 from ..fpt import FPT
 from ..tracing import trace
-from .runs import BUILT, at_start, load, read_settings
-from .trunks import TrunkSpec
+from ..trunks.names import TrunkSpec
+from . import plots
 
 ROWS = 256                                                # tokens that are traced at a time
 COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]

@@ -42,7 +42,7 @@ def plan(task, spec, mask, batch_size, dropout=0.0):
     """The :class:`Plan` of training an FPT on a task, float32, with random weights.
 
     task         a :class:`minifpt.tasks.Task`.
-    spec         a :class:`minifpt.lab.trunks.TrunkSpec`.
+    spec         a :class:`minifpt.trunks.names.TrunkSpec`.
     mask         a :class:`minifpt.FreezeMask`.
     batch_size   examples in a batch.
 

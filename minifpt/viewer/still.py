@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import plots
 from ..files import outputs
+from ..reports import plots
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"

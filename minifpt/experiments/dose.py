@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .. import plots, tasks
+from .. import tasks
 from ..checks import whole
 from ..files import write_beside
 from ..files.runs import History
+from ..reports import plots
 from . import compare, tables
 from .compare import Arm, Column, Job
 from .pretrain import pretrain

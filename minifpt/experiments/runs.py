@@ -11,8 +11,8 @@ from ..files.runs import History, Run, crc
 from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint
+from ..trunks.names import code_crc
 from .compare import Validation, make_task
-from .trunks import code_crc
 
 # What every run's config.json holds, and what those of ``train`` and ``compare`` hold beside it.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,

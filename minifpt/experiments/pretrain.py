@@ -10,7 +10,7 @@ from ..files.runs import COLUMNS
 from ..fpt import FPT
 from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from ..training import train
-from .trunks import shape_of
+from ..trunks.names import shape_of
 
 SHAPE = SHAPES["minigpt"]                                 # where no other is given
 PROCEDURES = {task.name: task for task in (tasks.Set, tasks.Reverse, tasks.Sort, tasks.Stack,

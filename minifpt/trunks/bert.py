@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from . import checks
-from . import fast as ops
-from .checks import brief
-from .files import huggingface, one_line, read_json
-from .gpt2 import config_of
-from .layers import Block, Layer, LayerNorm, Positions
+from .. import checks
+from .. import fast as ops
+from ..checks import brief
+from ..files import huggingface, one_line, read_json
+from ..gpt2 import config_of
+from ..layers import Block, Layer, LayerNorm, Positions
 
 # Hugging Face's names for BERT, by ours.  A linear layer of theirs holds the transposed weight.
 POSITIONS = "embeddings.position_embeddings"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import bert
 from ..files import MOST_CODE, one_line, read_bytes, weights
+from ..files.users import message, shown, users_code
 from ..fpt import check_trunk
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
 from ..layers import standard_normal
-from ..recurrent import LSTM, LSTMConfig
+from . import bert
+from .lstm import LSTM, LSTMConfig
 from .mimetic import mimetic
-from .users import message, shown, users_code
 
 USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
@@ -115,7 +115,7 @@ class TrunkSpec:
                          too that write into the residual stream, which ``random`` and
                          ``random@SPREAD`` divide by sqrt(2 blocks)
     ``mimetic``          as random, but with attention that looks pretrained, see
-                         :func:`minifpt.lab.mimetic.mimetic`; ``mimetic:SHAPE`` and ``@SPREAD``,
+                         :func:`minifpt.trunks.mimetic.mimetic`; ``mimetic:SHAPE`` and ``@SPREAD``,
                          which is that of the rest, as for random
     ``statistics:NAME``  random too, but each array with the mean and the standard deviation
                          of the pretrained one
@@ -289,7 +289,7 @@ def with_spectrum(matrix, seed, name):
 
 
 class LSTMSpec(TrunkSpec):
-    """A random :class:`minifpt.recurrent.LSTM`: ``lstm:LAYERSxCHANNELS`` (``lstm:3x128``), with
+    """A random :class:`minifpt.trunks.lstm.LSTM`: ``lstm:LAYERSxCHANNELS`` (``lstm:3x128``), with
     ``,residual``, ``,positions`` or both in this order, and with ``@SPREAD`` as for ``random``,
     of which PyTorch's own is 0.577."""
 
@@ -298,7 +298,7 @@ class LSTMSpec(TrunkSpec):
         return LSTM(self.config(dropout), seed, dtype)
 
     def config(self, dropout=None):
-        """The trunk's :class:`minifpt.recurrent.LSTMConfig`, without making it."""
+        """The trunk's :class:`minifpt.trunks.lstm.LSTMConfig`, without making it."""
         layers, channels, residual, positions, _ = LSTM_NAME.fullmatch(self.text).groups()
         options = {} if dropout is None else {"dropout": dropout}
         if layers:

@@ -26,9 +26,9 @@ from ..gpt2 import GPT2Config
 from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
+from ..trunks.names import TrunkSpec
 from . import differences, formulas
 from .frames import Store, Telling, fold_of
-from .trunks import TrunkSpec
 
 LARGEST = 20_000_000                                      # parameters
 WORK = 2e9                                                # parameters x tokens of the batch

@@ -16,33 +16,28 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .. import plots, tasks
+from .. import tasks
 from ..checks import whole
 from ..files import outputs, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
+from ..files.users import users_code
 from ..fpt import FPT
 from ..freeze import FreezeMask
+from ..reports import plots
 from ..training import Diverged, fingerprint, first_look, train
-from .tables import (  # noqa: F401  some are for those who import this module
+from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
+from .tables import (
     CHOICE,
     CSV,
     KIND,
     Grid,
-    chosen,
     differences,
     diverged,
-    final,
-    first_step,
-    markdown,
     picture,
-    read_rows,
     rows,
-    spread,
     sweep_picture,
     table,
 )
-from .trunks import USERS_OWN, TrunkSpec, code_crc, load_object
-from .users import users_code
 from .workers import perform
 
 CHOICES = 2                                               # validation seeds, unless told otherwise

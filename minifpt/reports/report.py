@@ -13,12 +13,12 @@ import numpy as np
 from tqdm import tqdm
 
 from .. import functional as F
-from .. import plots
+from ..experiments import timing
+from ..experiments.runs import at_start, load, read_history
 from ..files import outputs
 from ..freeze import GROUPS
 from ..training import TEST_BATCH
-from . import attention, timing
-from .runs import at_start, load, read_history
+from . import attention, plots
 
 SHOWN = 24                                                # wrong examples
 KIND = "report"                                           # of the page

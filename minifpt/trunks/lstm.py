@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import checks
-from . import fast as ops
-from .layers import Layer, LayerNorm, Parameter, Positions, standard_normal
+from .. import checks
+from .. import fast as ops
+from ..layers import Layer, LayerNorm, Parameter, Positions, standard_normal
 
 
 @dataclass

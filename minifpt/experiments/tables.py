@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import plots, tasks
+from .. import tasks
 from ..files import csv_text, regular
 from ..files.runs import History
+from ..reports import plots
 
 CHOICE = 1000                                             # the first seed that rates are chosen by
 

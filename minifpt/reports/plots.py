@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .files import outputs, write_beside
+from ..files import outputs, write_beside
 
 # One colour for each source of frozen weights, the same in every picture.
 COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",

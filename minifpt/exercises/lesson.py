@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .files import write_beside
-from .files.weights import PACKAGE
-from .plots import COLORS, FROZEN, TRAINED
+from ..files import write_beside
+from ..files.weights import PACKAGE
+from ..reports.plots import COLORS, FROZEN, TRAINED
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
@@ -167,7 +167,7 @@ def unpack(folder):
     A file that is there already is left alone: it may hold the reader's work.  Returns the
     paths of the files that were written.
     """
-    sources = [path for path in (PACKAGE / "notebooks", PACKAGE.parent / "lessons")
+    sources = [path for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons")
                if any(path.glob("*.ipynb"))]
     if not sources:
         raise FileNotFoundError("the lessons were not installed with this package")

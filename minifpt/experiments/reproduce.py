@@ -1,7 +1,8 @@
 """The paper's tables, each by its name: ``minifpt reproduce NAME``.
 
-A table is a grid of tasks and arms (see :mod:`minifpt.lab.compare`), in which each arm takes its
-own learning rate.  All tables of one folder share their runs, so that the second costs less.
+A table is a grid of tasks and arms (see :mod:`minifpt.experiments.compare`), in which each arm
+takes its own learning rate.  All tables of one folder share their runs, so that the second costs
+less.
 """
 
 import itertools
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import plots, tasks
+from .. import tasks
 from ..checks import whole
 from ..files import outputs
 from ..freeze import FreezeMask
-from . import compare
+from ..reports import plots
+from ..trunks.names import TrunkSpec
+from . import compare, tables
 from .compare import Arm, Column
 from .plan import duration, plan
-from .trunks import TrunkSpec
 
 RATES = 1e-3, 3e-3, 1e-2, 3e-2
 LEVELS = 0.5, 0.75, 0.9                                   # of the way to the best arm's accuracy
@@ -74,8 +76,8 @@ class Table:
     arms: tuple
     paper: dict = field(default_factory=dict)             # {(arm's label, task): text}
     rates: tuple = RATES
-    cell: Callable = compare.final
-    picture: Callable = compare.picture
+    cell: Callable = tables.final
+    picture: Callable = tables.picture
     needs: dict = field(default_factory=dict)             # {a file: the command that makes it}
 
     def check(self):
@@ -86,7 +88,7 @@ class Table:
 
     def text(self, found):
         """The table as Markdown."""
-        return compare.table(found, self.cell, self.paper)
+        return tables.table(found, self.cell, self.paper)
 
     def at_paper_scale(self):
         """The same on GPT-2, with the paper's sizes and settings: without what has no counterpart
@@ -127,12 +129,12 @@ def steps_to(found, task, model):
     runs, least = found.results[task][model], levels(found, task)
     medians = []
     for level in least:
-        first = [compare.first_step(h, level) for h in runs]
+        first = [tables.first_step(h, level) for h in runs]
         median = np.median([np.inf if step is None else step for step in first])
         medians.append(f"{median:g}" if median < np.inf else "never")
-    area = compare.spread([100 * h["test_accuracy"].mean() for h in runs])
+    area = tables.spread([100 * h["test_accuracy"].mean() for h in runs])
     return (f"{' / '.join(medians)} to {' / '.join(f'{100 * x:.1f}' for x in least)} %; area {area}"
-            f"{compare.chosen(found, task, model)}")
+            f"{tables.chosen(found, task, model)}")
 
 
 def gap(found, task, model):
@@ -140,7 +142,7 @@ def gap(found, task, model):
     then both."""
     train, test = (100 * np.mean([h[-1][name] for h in found.results[task][model]])
                    for name in ("train_accuracy", "test_accuracy"))
-    return f"{train - test:.1f}: {train:.1f} and {compare.final(found, task, model)}"
+    return f"{train - test:.1f}: {train:.1f} and {tables.final(found, task, model)}"
 
 
 def heat_map(results, path):
@@ -169,7 +171,7 @@ def heat_map(results, path):
         ax.set(title=f"{depth} block{'s' * (depth > 1)}", ylabel="channels of a head",
                xlabel="spread of the weights x sqrt(channels)", xticks=range(len(spreads)),
                xticklabels=spreads, yticks=range(len(widths)), yticklabels=widths)
-    plots.save(fig, path, compare.KIND)
+    plots.save(fig, path, tables.KIND)
 
 
 # ---------------------------------------------------------------------------------------- tables
@@ -305,7 +307,7 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
             there; what that takes is said before, and the files are called ``NAME-paper``.
     only    the names of the tasks to be run, all of the table's by default.
     seeds   how many; ``rates``, learning rates to choose from in place of the table's; ``jobs``
-            and what else there is as for :func:`minifpt.lab.compare.grid`.
+            and what else there is as for :func:`minifpt.experiments.compare.grid`.
     """
     made = table_of(name, scale, only, rates)
     made.check()
@@ -316,11 +318,11 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
                          ready=(lambda: say(cost(made, seeds))) if scale == "paper" else None,
                          **options)
     text = made.text(found)
-    outputs.write_text(out / f"{name}.md", compare.KIND, f"{made.shows}\n\n{text}\n\n")
-    outputs.write_csv(out / f"{name}.csv", compare.CSV, compare.rows(found))
+    outputs.write_text(out / f"{name}.md", tables.KIND, f"{made.shows}\n\n{text}\n\n")
+    outputs.write_csv(out / f"{name}.csv", tables.CSV, tables.rows(found))
     made.picture(found.results, out / f"{name}.png")
     if found.sweeps:
-        compare.sweep_picture(found.sweeps, out / f"{name}-rates.png")
+        tables.sweep_picture(found.sweeps, out / f"{name}-rates.png")
     return text
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import tasks
 from ..files import outputs
-from .compare import KIND, check_outputs, first_step, markdown, picture, spread
+from ..trunks.names import TrunkSpec
+from .compare import check_outputs
 from .runs import read_history, read_settings
-from .trunks import TrunkSpec
+from .tables import KIND, first_step, markdown, picture, spread
 
 # Settings that say nothing of how a run was set up beyond its trunk and its seed.
 APART = {"task", "options", "source", "model", "seed", "trunk_crc", "test_examples"}

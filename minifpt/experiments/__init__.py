@@ -1,0 +1,1 @@
+"""Grids of runs, where they run, the paper's tables, plans and pretraining."""

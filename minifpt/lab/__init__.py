@@ -1,1 +1,0 @@
-"""Experiments: trunks by name, runs and tables, plans, pretraining, conversion."""

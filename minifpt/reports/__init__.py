@@ -1,0 +1,1 @@
+"""Run reports, attention maps, plots."""
