@@ -567,5 +567,5 @@ def test_compare(tmp_path):
     names = ["lstm:1x8", "lstm:1x8,residual"]
     text = compare.compare(tmp_path, ["bit-xor"], names, [0], options={
         "steps": 2, "test_examples": 4, "eval_every": 2}, task_options={"n": 2}, progress=False)
-    assert [line.split(" |")[0] for line in text.splitlines()[2:]] == [
+    assert [line.split(" |")[0] for line in text.split("\n\n")[0].splitlines()[2:]] == [
         "| LSTM (1x8)", "| LSTM (1x8, residual)"]

@@ -681,7 +681,7 @@ def test_a_task_without_options_or_classes(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["lr", "clip", "weight_decay"])
-@pytest.mark.parametrize("wrong", ["x", None, [1e-3], 1j, -1.0, np.nan, np.array([1.0, 2.0]),
+@pytest.mark.parametrize("wrong", ["x", (), [1e-3], 1j, -1.0, np.nan, np.array([1.0, 2.0]),
                                    10 ** 400])
 def test_what_is_no_number(name, wrong):
     refused(f"train: {name} is .*, expected a positive", minifpt.train, fpt(), xor(),
