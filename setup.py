@@ -25,8 +25,8 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.exercises", "minifpt.files", "minifpt.lab", "minifpt.notebooks",
-              "minifpt.pretrained", "minifpt.tasks", "minifpt.viewer"],
+    packages=["minifpt", "minifpt.cli", "minifpt.exercises", "minifpt.files", "minifpt.lab",
+              "minifpt.notebooks", "minifpt.pretrained", "minifpt.tasks", "minifpt.viewer"],
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.notebooks": "lessons"},
     package_data={"minifpt": ["py.typed"],

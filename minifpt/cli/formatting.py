@@ -65,7 +65,7 @@ def say(text):
     """Print a text whose lines are broken between words where the terminal ends.  A Markdown table
     in it is printed as a plain one, with aligned columns."""
     table = []
-    for line in [*text.split("\n"), None]:
+    for line in [*str(text).split("\n"), None]:
         if line is not None and line.startswith("|"):
             table.append([cell.strip() for cell in line.strip("|").split("|")])
             continue

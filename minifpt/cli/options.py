@@ -5,6 +5,10 @@ import inspect
 from pathlib import Path
 from typing import NamedTuple
 
+from .. import tasks
+from ..lab import compare as experiments
+from ..lab.trunks import USERS_OWN
+
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
 A MODEL is one of
@@ -100,8 +104,11 @@ def run_options(*names, default="the task's", **defaults):
             for name in names]
 
 
-TASKS = option("tasks", nargs="*", metavar="TASK")
-TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN")
+NAMES = ", ".join(tasks.names())
+TASKS = option("tasks", nargs="*", metavar="TASK",
+               help=f"{NAMES}, or FILE.py:CLASS, a task of your own")
+TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
+    f"{NAMES}, or FILE.py:CLASS, a task of your own; or the folders of finished runs"))
 # What the options of tasks do.
 TASK_OPTIONS = {
     "n": "bits in a string", "digits": "digits of a number", "strings": "strings to remember",
@@ -131,29 +138,23 @@ def add_options(sub, options, argv):
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
             continue
-        if one in (TASKS, TASKS_OR_RUNS):
-            add_task_options(sub, argv, one)
-            continue
         action = sub.add_argument(*one.flags, **one.settings)
         if one.alias:
             sub.add_argument(one.alias, **one.settings | {"dest": action.dest,
                                                           "help": argparse.SUPPRESS})
+    if options and options[0] in (TASKS, TASKS_OR_RUNS):
+        add_task_options(sub, argv)
 
 
-def add_task_options(sub, argv, tasks):
-    """Add the tasks and the options of all of them.  An option with the name of one of the command
+def add_task_options(sub, argv):
+    """Add the options of all tasks.  An option with the name of one of the command
     itself is written --task-NAME."""
-    from ..lab.compare import task_class
-    from ..tasks import names
-    runs = "; or the folders of finished runs" * (tasks is TASKS_OR_RUNS)
-    sub.add_argument(*tasks.flags, **tasks.settings, help=(
-        f"{', '.join(names())}, or FILE.py:CLASS, a task of your own{runs}"))
     sub.add_argument("--task", action="append", default=[], metavar="TASK",
                      help="the same as TASK")
-    asked = named_tasks(argv, names())
+    asked = named_tasks(argv)
     owners = {}
-    for name in dict.fromkeys([*names(), *asked]):
-        for parameter in inspect.signature(task_class(name)).parameters.values():
+    for name in dict.fromkeys([*tasks.names(), *asked]):
+        for parameter in inspect.signature(experiments.task_class(name)).parameters.values():
             owners.setdefault(parameter.name, {})[name] = parameter.default
     command = sub.prog.split()[-1]
     group = sub.add_argument_group(
@@ -185,10 +186,9 @@ def task_option_help(name, defaults, asked):
     return (text + only).replace("%", "%%")
 
 
-def named_tasks(argv, names):
+def named_tasks(argv):
     """Return the tasks that a command line names: ours, and ``FILE.py:CLASS``."""
-    from ..lab.trunks import USERS_OWN
-    tasks, flag = [], ""
+    named, flag = [], ""
     for text in argv:
         if text == "--traceback":
             continue
@@ -196,19 +196,18 @@ def named_tasks(argv, names):
         if text.startswith("--") and name == text:
             flag = text
         elif flag not in ("--model", "--models", "--out") and (
-                name in names or USERS_OWN.fullmatch(name)):
-            tasks.append(name)
+                name in tasks.TASKS or USERS_OWN.fullmatch(name)):
+            named.append(name)
         elif flag in ("--model", "--out"):                # that was its value, one only
             flag = ""
-    return list(dict.fromkeys(tasks))
+    return list(dict.fromkeys(named))
 
 
 def task_names(args, default=None):
     """Return the tasks that were named, at least one."""
-    from ..tasks import names
     named = [*args.tasks, *args.task] or ([default] if default else [])
     if not named:
-        raise ValueError(f"no TASK given: expected one of {', '.join(names())}, or FILE.py:CLASS")
+        raise ValueError(f"no TASK given: expected one of {NAMES}, or FILE.py:CLASS")
     return named
 
 
@@ -220,11 +219,10 @@ def task_options_of(args):
 
 def make_task(args, default=None):
     """Return the one task that the arguments ask for; an option of another task is an error."""
-    from ..lab.compare import make_task as make
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")
-    return make(named[0], task_options_of(args))
+    return experiments.make_task(named[0], task_options_of(args))
 
 
 def given(args, *names):
