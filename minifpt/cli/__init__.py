@@ -111,7 +111,7 @@ def parser(argv=()):
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name == asked:
-            from .options import add_options              # it reads the tasks
+            from .options import add_options  # it reads the tasks
             run = getattr(importlib.import_module(f"{__name__}.{module}"), name)
             sub.set_defaults(run=run, parser=sub)
             sub.add_argument("--traceback", **traceback_option)

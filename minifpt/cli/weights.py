@@ -23,7 +23,7 @@ LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
 def info(args):
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     print_rows({
-        "minifpt": f"{__version__} in {Path(__file__).resolve().parent}",
+        "minifpt": f"{__version__} in {Path(__file__).resolve().parents[1]}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
         "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import plots, tasks
 from ..checks import whole
 from ..files import outputs, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..freeze import FreezeMask
+from ..progress import progress_bar
 from ..training import Diverged, fingerprint, first_look, train
 from .tables import (  # noqa: F401  some are for those who import this module
     CHOICE,
@@ -346,8 +346,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         return found
 
     tries = sum(len(arm.tries(rates)) for arm in arms)
-    with tqdm(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
-              disable=not progress, dynamic_ncols=True) as bar:
+    with progress_bar(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
+              progress=progress) as bar:
         sweeps = perform_all(chosen_by, lambda task, label, arm: arm.tries(rates),
                              choice=True) if rates else {}
         best = {(task, label): [best_rate(task, label, tried)]
