@@ -25,9 +25,9 @@ setup(
                 "'Pretrained Transformers as Universal Computation Engines'",
     license="MIT",
     python_requires=">=3.11",
-    packages=["minifpt", "minifpt.exercises", "minifpt.experiments", "minifpt.files",
-              "minifpt.lessons", "minifpt.pretrained", "minifpt.reports", "minifpt.tasks",
-              "minifpt.trunks", "minifpt.viewer"],
+    packages=["minifpt", "minifpt.cli", "minifpt.exercises", "minifpt.experiments",
+              "minifpt.files", "minifpt.lessons", "minifpt.pretrained", "minifpt.reports",
+              "minifpt.tasks", "minifpt.trunks", "minifpt.viewer"],
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.lessons": "lessons"},
     package_data={"minifpt": ["py.typed"],

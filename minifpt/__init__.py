@@ -1,9 +1,9 @@
 """minifpt: a GPT-2 in plain NumPy, every gradient written by hand, frozen and retrained."""
 
-import os
-import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-try:
+if TYPE_CHECKING:                                         # see __getattr__
     from . import files, functional, optim, tasks
     from .files.runs import History
     from .fpt import FPT
@@ -13,22 +13,33 @@ try:
     from .tracing import trace
     from .training import Diverged, train
     from .trunks.lstm import LSTM, LSTMConfig
-except KeyboardInterrupt:                                 # Ctrl-C while the command starts
-    if os.path.basename(sys.argv[0]) not in ("minifpt", "-m"):
-        raise
-    print("minifpt: interrupted", file=sys.stderr)
-    raise SystemExit(130) from None
+    from .viewer.steps import steps
 
 __version__ = "0.1.0"
 
 
+# The modules of the names below that are not modules themselves.
+MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "training",
+           "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
+           "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "gradcheck": "gradients",
+           "gradcheck_layer": "gradients", "steps": "viewer.steps", "trace": "tracing",
+           "train": "training"}
+
+
 def __getattr__(name):
-    """``minifpt.steps`` is read when it is first asked for: it needs half of the package."""
-    if name != "steps":
-        raise AttributeError(f"module 'minifpt' has no attribute '{name}'")
-    from .viewer.steps import steps
-    globals()["steps"] = steps
-    return steps
+    """Import what is asked for, when it is: ``minifpt --help`` needs none of it, and a Ctrl-C
+    while the command starts reaches its entry point."""
+    if name in MODULES:
+        value = getattr(import_module(f".{MODULES[name]}", __name__), name)
+    else:
+        try:
+            value = import_module(f".{name}", __name__)
+        except ModuleNotFoundError as e:
+            if e.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'") from None
+    globals()[name] = value
+    return value
 
 
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from tqdm import tqdm
 
 from . import checks
 from . import fast as ops
@@ -22,6 +21,7 @@ from .layers import (
     standard_normal,
 )
 from .machine import shared
+from .progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -303,8 +303,8 @@ class LanguageModel(Pretrained):
         groups = [*(full[i:i + batch] for i in range(0, len(full), batch)), starts[-1:]]
         total, table = 0.0, self.wte.weight.data
         with self.all_frozen():
-            for group in tqdm(groups, desc="perplexity", unit="batch", delay=2,
-                              disable=not progress):
+            for group in progress_bar(groups, desc="perplexity", unit="batch", delay=2,
+                              progress=progress):
                 first, t = np.array(group)[:, None], np.arange(min(N, last - group[0]))
                 fresh = (first == 0) | (t >= N - stride)  # (B, T), not scored by the one before
                 y, _ = self.trunk.forward(self.wte.forward(ids[first + t])[0], need_dx=False)

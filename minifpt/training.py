@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from .checks import brief, number, whole
 from .files import read_text
@@ -18,11 +17,14 @@ from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folde
 from .layers import Layer
 from .machine import kept_memory, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
+from .progress import progress_bar
 from .reports.plots import curves
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
+# The bar of a run, short enough for 80 columns.  The accuracy is that of the last test.
+BAR = "{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"
 
 
 class Diverged(ValueError):
@@ -151,8 +153,8 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
     """Train, test and save until the run's last step."""
     steps, seed, eval_every = (run.settings[key] for key in ("steps", "seed", "eval_every"))
     start = time.perf_counter() - run.seconds
-    bar = tqdm(total=steps, initial=run.step, desc=task.name, unit="step",
-               disable=not progress, dynamic_ncols=True, mininterval=0.3, leave=None)
+    bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
+                       mininterval=0.3, leave=None, bar_format=BAR)
     with bar, kept_memory, single_threaded_blas, _interrupts() as interrupted:
         while run.step < steps:
             run.optimizer.lr = learning_rate(run.settings, run.step)
@@ -180,7 +182,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
                 run.history.append(row)
                 run.keep_norms()
                 bar.set_postfix_str(f"loss {row['train_loss']:.4f}, "
-                                    f"test accuracy {100 * row['test_accuracy']:.1f} %")
+                                    f"accuracy {100 * row['test_accuracy']:.1f} %")
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             if out is not None and (stop or run.step % checkpoint_every == 0
@@ -230,7 +232,7 @@ def evaluate(model, task, x, y, progress=False):
     total = np.zeros(2)
     starts = range(0, len(x), TEST_BATCH)
     with model.all_frozen():
-        for i in tqdm(starts, desc="test", leave=False, delay=2, disable=not progress):
+        for i in progress_bar(starts, desc="test", leave=False, delay=2, progress=progress):
             xi, yi = x[i:i + TEST_BATCH], y[i:i + TEST_BATCH]
             logits, _ = model.forward(xi)
             loss, accuracy = task.loss(logits, yi)[0], task.accuracy(logits, yi)

@@ -7,6 +7,7 @@ import re
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+os.environ.pop("COLUMNS", None)                           # lines are wrapped for a terminal only
 
 import numpy as np
 import pytest

@@ -1,5 +1,6 @@
 """The lessons in a real JupyterLab, in a real browser: open the first, run all, look."""
 
+import importlib.util
 import json
 import os
 import re
@@ -81,6 +82,6 @@ def test_first_lesson_runs_in_jupyterlab(lab):
 
 def test_without_jupyterlab_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):
     from minifpt import cli
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["lessons", str(tmp_path / "x")]) == 2
     assert "pip install jupyterlab" in capsys.readouterr().err

@@ -404,7 +404,7 @@ def stopped(command, out):
     _, err = command.communicate(timeout=150)
     bar, _, message = err.rstrip("\n").rpartition("\n")
     assert command.returncode == 130 and "Traceback" not in err, err
-    assert message == f"minifpt: stopped, go on from {out} by the same command"
+    assert message.startswith(f"minifpt: stopped, go on from {out} by the same command: minifpt ")
     assert 2 <= len(folders(out)) == begun(out)
     assert any(checkpoint(f)[1]["step"] < LONG for f in folders(out).values())
 

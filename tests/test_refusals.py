@@ -105,7 +105,7 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     (COMPARE + "--seeds 1001", "1001 seeds, expected 1 to"),
     (COMPARE + "--jobs 0", "jobs must be"),
     (COMPARE + "--lrs 1 2 --choices 1001", "1001 seeds to choose by"),
-    (COMPARE + "--lrs 1 2 --lr 3", "expected --lr or --lrs, not both"),
+    (COMPARE + "--lrs 1 2 --lr 3", "expected --lr or --rates, not both"),
     ("pretrain bits --data nowhere", "data is for images and vision"),
     ("reproduce table3 --plan --seeds -2", "seeds must be"),
     ("summary bit-xor --model random:", "no weights 'random:'"),

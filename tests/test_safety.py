@@ -413,9 +413,10 @@ def test_closed_streams(stream, tmp_path):
 @pytest.mark.parametrize("module", ["tqdm", "argparse"])
 def test_ctrl_c_while_it_starts(module, tmp_path):
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
-    run = command("info", env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    run = command("train", env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
     assert run.returncode == 130 and run.stderr.decode() == "minifpt: interrupted\n"
-    host = [sys.executable, "-c", "import minifpt.cli"]   # in a program of another's it is raised
+    # In a program of someone else's it is raised.
+    host = [sys.executable, "-c", "import minifpt.cli, minifpt.training"]
     run = subprocess.run(host, capture_output=True, timeout=60, env=os.environ | {
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
     assert b"KeyboardInterrupt" in run.stderr

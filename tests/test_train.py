@@ -707,7 +707,7 @@ def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
     assert done.returncode == 130, done.stderr
     step = checkpoint(out)[1]["step"]
     bar, _, message = done.stderr.rstrip("\n").rpartition("\n")
-    assert message == f"minifpt: stopped at step {step}, go on from {out}"
+    assert message.startswith(f"minifpt: stopped at step {step}, go on from {out}: minifpt train ")
     assert 7 < step < STEPS and "Traceback" not in bar
     assert cli.main(command(weight_file, out, 50, "--resume")) == 0
     same_checkpoint(out, undisturbed)

@@ -21,10 +21,9 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
-from tqdm import tqdm
-
 from .. import exercises
 from ..files import csv_text, one_line, outputs
+from ..progress import progress_bar
 from . import own
 from .apart import apart
 from .closed import close
@@ -61,7 +60,7 @@ def grade(folder, out, seconds=60, seed=0, progress=True):
                          "STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py")
     check_outputs(out)
     rows = []
-    for student, path in tqdm(found, desc="submissions", unit="file", disable=not progress):
+    for student, path in progress_bar(found, desc="submissions", unit="file", progress=progress):
         rows += [{"student": student} | row for row in graded(path, folder, seconds, seed)]
     rows.sort(key=lambda row: row["student"])             # those of a student as they were found
     text = csv_text([{k: plain(v) for k, v in row.items()} for row in rows], COLUMNS)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import tasks
 from ..checks import whole
@@ -23,6 +22,7 @@ from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..files.users import users_code
 from ..fpt import FPT
 from ..freeze import FreezeMask
+from ..progress import progress_bar
 from ..reports import plots
 from ..training import Diverged, fingerprint, first_look, train
 from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
@@ -340,8 +340,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         return found
 
     tries = sum(len(arm.tries(rates)) for arm in arms)
-    with tqdm(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
-              disable=not progress, dynamic_ncols=True) as bar:
+    with progress_bar(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
+              progress=progress) as bar:
         sweeps = perform_all(chosen_by, lambda task, label, arm: arm.tries(rates),
                              choice=True) if rates else {}
         best = {(task, label): [best_rate(task, label, tried)]

@@ -13,12 +13,12 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import tasks
 from ..checks import whole
 from ..files import write_beside
 from ..files.runs import History
+from ..progress import progress_bar
 from ..reports import plots
 from . import compare, tables
 from .compare import Arm, Column, Job
@@ -98,7 +98,7 @@ def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, pr
               for seed in range(1, seeds)]
     queue = [job_of(out, column, label, seed, grid.rates[column.title][label])
              for column, label, seed in others]
-    with tqdm(total=len(queue), unit="run", disable=not progress) as bar:
+    with progress_bar(total=len(queue), unit="run", progress=progress) as bar:
         histories = perform(queue, out, bar, jobs, executor) if queue else []
     for (column, label, _), history in zip(others, histories, strict=True):
         grid.results[column.title][label].append(history)

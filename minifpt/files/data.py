@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import sys
 import tarfile
 import zlib
 from contextlib import contextmanager
@@ -89,7 +90,7 @@ def download(name, file, sha256, folder, looked):
                                 "as MINIFPT_DATA or --data") from None
     try:                          # pooch renames a file into place when its hash is right
         return Path(pooch.retrieve(URLS[name] + file, "sha256:" + sha256, fname=file,
-                                   path=folder, progressbar=True))
+                                   path=folder, progressbar=sys.stderr.isatty()))
     except (OSError, ValueError) as e:
         raise FileNotFoundError(f"{looked}, the download from {URLS[name]} failed ({one_line(e)}): "
                                 "give their folder as MINIFPT_DATA or --data") from None

@@ -10,13 +10,13 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import functional as F
 from ..experiments import timing
 from ..experiments.runs import at_start, load, read_history
 from ..files import outputs
 from ..freeze import GROUPS
+from ..progress import progress_bar
 from ..training import TEST_BATCH
 from . import attention, plots
 
@@ -42,7 +42,8 @@ class Tested:
 def test(model, task, x, y, progress=True):
     """The :class:`Tested` of a model on examples."""
     total, logits = np.zeros(2), []
-    for i in tqdm(range(0, len(x), TEST_BATCH), desc="test", leave=False, disable=not progress):
+    for i in progress_bar(range(0, len(x), TEST_BATCH), desc="test", leave=False,
+                          progress=progress):
         xi, yi = x[i:i + TEST_BATCH], y[i:i + TEST_BATCH]
         logits.append(model.predict(xi))
         total += np.multiply((task.loss(logits[-1], yi)[0], task.accuracy(logits[-1], yi)), len(xi))

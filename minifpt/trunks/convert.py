@@ -4,11 +4,10 @@ import os
 import re
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.weights import file_name, matched, weight_dtype, write
 from ..gpt2 import SHAPES, GPT2Config, LanguageModel, by_gpt2_name, check_size, config_of
+from ..progress import progress_bar
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -62,7 +61,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     config = config_of(settings, path)
     check_size(path, config, tensors)
     pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
-    bar = tqdm(pieces, desc=name, unit="tensor", delay=1, disable=not progress)
+    bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)
     folder = huggingface.tensor_file(path).parent
     tokenizer = {file: (folder / file).read_bytes() for file in ("merges.txt", "vocab.json")
                  if (folder / file).is_file()}

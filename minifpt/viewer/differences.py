@@ -9,10 +9,10 @@ from collections import namedtuple
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import functional as F
 from .. import tracing
+from ..progress import progress_bar
 from .rewriting import rewrite
 
 TOLERANCE = 1e-6                                          # of a relative error
@@ -178,8 +178,8 @@ def measure(nudged, gradients, progress=True):
                 {index: the expected value})]
     """
     found = []
-    with tqdm(total=sum(len(asked) for *_, asked in gradients), desc="finite differences",
-              unit="number", disable=not progress, delay=1, leave=False) as bar:
+    with progress_bar(total=sum(len(asked) for *_, asked in gradients), desc="finite differences",
+              unit="number", progress=progress, delay=1, leave=False) as bar:
         for n, name, shape, scale, asked in gradients:
             places = nudged.places_of(n, name, shape)
             for index, expected in asked.items():

@@ -14,7 +14,6 @@ import re
 from importlib.resources import files
 
 import numpy as np
-from tqdm import tqdm
 
 from .. import training
 from ..checks import whole
@@ -24,6 +23,7 @@ from ..fpt import FPT
 from ..functional import softmax
 from ..gpt2 import GPT2Config
 from ..optim import Adam, clip_grad_norm
+from ..progress import progress_bar
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks.names import TrunkSpec
@@ -408,7 +408,7 @@ def film(run, task, every, frames, x, y, before, data, progress):
     restore(run.model, before)
     kept, losses = [picture(run, task, x, y, 0)], [data["loss"]]
     restore(run.model, after)
-    for n in tqdm(range(1, every * frames + 1), desc="film", unit="step", disable=not progress,
+    for n in progress_bar(range(1, every * frames + 1), desc="film", unit="step", progress=progress,
                   delay=1, leave=False):
         if n > 1:
             run.optimizer.lr = training.learning_rate(run.settings, min(

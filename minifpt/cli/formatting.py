@@ -1,0 +1,103 @@
+"""What the command line prints: help, rows and tables that fit the terminal."""
+
+import argparse
+import shutil
+import textwrap
+from itertools import zip_longest
+
+
+def wrap(text, width):
+    """Return the lines of a text, broken between words only."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Breaks lines between words; keeps a text whose lines are indented, such as a command."""
+
+    def _split_lines(self, text, width):
+        return wrap(" ".join(text.split()), width)
+
+    def _fill_text(self, text, width, indent):
+        if "\n    " in text:
+            return textwrap.indent(text, indent)
+        return "\n".join(indent + line for line in wrap(" ".join(text.split()), width))
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse puts the usage before it.  ``groups`` of
+    commands, {heading: {command: (module, text)}}, are listed under their headings."""
+
+    def __init__(self, *args, groups=None, **options):
+        super().__init__(*args, formatter_class=HelpFormatter, **options)
+        self.groups = groups
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+    def format_help(self):
+        if not self.groups:
+            return super().format_help()
+        lines = ["usage: minifpt COMMAND ...", ""]
+        for heading, commands in self.groups.items():
+            lines.append(f"{heading}:")
+            for name, (_, text) in commands.items():
+                lines += labelled(f"  {name}", text, 14)
+            lines.append("")
+        return "\n".join([*lines, "minifpt COMMAND --help shows what a command takes.",
+                          "minifpt --version shows the version; --traceback, before or after a",
+                          "command, prints the traceback of an error, too.", ""])
+
+
+def columns():
+    """Return the width of the terminal; without one, a width that breaks no line."""
+    return shutil.get_terminal_size((10_000, 24)).columns
+
+
+def labelled(label, text, indent):
+    """Return the lines of a label with a text beside it."""
+    lines = wrap(text, max(columns() - 1 - indent, 20)) or [""]
+    beside = len(label) < indent
+    first = f"{label:{indent}}{lines[0]}" if beside else label
+    return [first.rstrip(), *(" " * indent + line for line in lines[beside:])]
+
+
+def say(text):
+    """Print a text whose lines are broken between words where the terminal ends.  A Markdown table
+    in it is printed as a plain one, with aligned columns."""
+    table = []
+    for line in [*str(text).split("\n"), None]:
+        if line is not None and line.startswith("|"):
+            table.append([cell.strip() for cell in line.strip("|").split("|")])
+            continue
+        if table:
+            print(aligned([table[0], *table[2:]]))        # the second line is Markdown's own
+            table = []
+        if line is not None:
+            print("\n".join(wrap(line, columns() - 1)) if len(line) >= columns() else line)
+
+
+def print_rows(rows):
+    """Print {name: value}, a line each."""
+    for name, value in rows.items():
+        print("\n".join(labelled(name, str(value), 19)))
+
+
+def aligned(rows):
+    """Return rows of cells as text in aligned columns; where they are wider than the terminal,
+    the widest columns have lines broken between words."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    least = [max(len(word) for cell in cells for word in cell.split() or [""])
+             for cells in zip(*rows, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) >= columns():
+        spare = [width - low for width, low in zip(widths, least, strict=True)]
+        if not max(spare):
+            break
+        widths[max(range(len(widths)), key=lambda i: (spare[i] > 0) * widths[i])] -= 1
+    lines = []
+    for i, row in enumerate(rows):
+        cells = [wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        lines += ["  ".join(map(str.ljust, parts, widths)).rstrip()
+                  for parts in zip_longest(*cells, fillvalue="")]
+        if i == 0:
+            lines.append("  ".join("-" * width for width in widths))
+    return "\n".join(lines)

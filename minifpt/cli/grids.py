@@ -1,0 +1,117 @@
+"""``compare`` and ``reproduce``: grids of runs, and runs that exist."""
+
+from pathlib import Path
+
+from ..experiments import compare as experiments
+from ..experiments import dose as doses
+from ..experiments import reproduce as reproducing
+from ..experiments import runs_table, workers
+from .formatting import print_rows, say
+from .options import (
+    MODEL_NAME,
+    TASKS_OR_RUNS,
+    TRUNKS,
+    WHERE,
+    given,
+    option,
+    path,
+    run_options,
+    seed,
+    takes,
+    task_names,
+    task_options_of,
+    whole,
+)
+
+SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
+
+
+def compare_runs(args):
+    """``compare`` over run folders; an option that only training takes is an error."""
+    for name, value in vars(args).items():
+        if (name not in ("tasks", "task", "out", "threshold", "traceback")
+                and value != args.parser.get_default(name)):
+            flag = name.partition(":")[2] or name
+            raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: of runs that "
+                             "exist only --threshold and --out can be chosen")
+    out = args.out or Path("runs/compared")
+    say(runs_table.compare_runs(out, task_names(args), args.threshold))
+    print(f"{out}: table.md runs.csv curves.png")
+
+
+@takes(
+    TASKS_OR_RUNS,
+    option("--models", nargs="+", default=[MODEL_NAME, "random"], metavar="MODEL",
+           help=f"trunks to compare, see below (default: {MODEL_NAME} random)"),
+    option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
+    option("--first-seed", type=seed, default=0, metavar="SEED", help="the lowest (default: 0)"),
+    option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
+        "learning rates of which each trunk takes the best on validation draws (default: none)")),
+    option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
+        "validation seeds used to choose the learning rate "
+        f"(default: {experiments.CHOICES})")),
+    WHERE,
+    *run_options(*SETTINGS),
+    option("--out", type=path, help=(
+        "folder to write (default: runs/compare, or runs/compared for finished runs)")),
+    option("--threshold", type=float, metavar="PERCENT", help=(
+        "for finished runs, report the steps until this test accuracy (default: "
+        f"{100 * runs_table.SHARE:g} %% of the best arm's)")),
+    epilog=TRUNKS)
+def compare(args):
+    if runs_table.are_runs(task_names(args)):
+        return compare_runs(args)
+    if args.threshold is not None:
+        raise ValueError("compare: --threshold is for runs that exist")
+    out = args.out = args.out or Path("runs/compare")
+    if args.rates and args.lr is not None:
+        raise ValueError("compare: expected --lr or --rates, not both")
+    with workers.cluster(args.dask) as executor:
+        say(experiments.compare(
+            out, task_names(args), args.models,
+            range(args.first_seed, args.first_seed + args.seeds), rates=args.rates,
+            choices=args.choices, jobs=args.jobs, executor=executor,
+            task_options=task_options_of(args),
+            options=given(args, *SETTINGS)))
+    print(f"{out}: table.md runs.csv curves.png{' sweep.png' * bool(args.rates)}")
+
+
+@takes(
+    option("name", nargs="?", metavar="NAME",
+           help=f"{', '.join(reproducing.TABLES)}, dose; without it, what each shows"),
+    option("--scale", choices=["mini", "paper"], default="mini",
+           help="mini: what ships; paper: GPT-2 and the paper's settings (default: mini)"),
+    option("--tasks", nargs="+", metavar="TASK", dest="only",
+           help="only these tasks (default: the table's)"),
+    option("--seeds", type=whole, help="number of seeds (default: 5; for dose 3)"),
+    option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
+           help="learning rates to choose from (default: the table's)"),
+    option("--text", nargs="+", metavar="FILE|FOLDER",
+           help="novels that dose pretrains on: files or folders of *.txt"),
+    WHERE,
+    option("--plan", action="store_true", help="only say how long it would take"),
+    option("--out", type=path, default=Path("runs/reproduce"),
+           help="folder whose tables share their runs (default: runs/reproduce)"))
+def reproduce(args):
+    if args.name is None:
+        print_rows({name: table.shows for name, table in reproducing.TABLES.items()}
+                   | {"dose": doses.SHOWS})
+    elif args.name == "dose":
+        if args.plan or args.scale != "mini":
+            raise ValueError("reproduce: dose has neither --plan nor --scale")
+        with workers.cluster(args.dask) as executor:
+            say(doses.dose(args.out, args.text, only=args.only, rates=args.rates, jobs=args.jobs,
+                             executor=executor, **given(args, "seeds")))
+        print(f"{args.out}: dose.md dose.csv dose.png")
+    elif args.text:
+        raise ValueError("reproduce: --text is for dose")
+    elif args.plan:
+        say(reproducing.cost(reproducing.table_of(args.name, args.scale, args.only, args.rates),
+                             5 if args.seeds is None else args.seeds))
+    else:
+        with workers.cluster(args.dask) as executor:
+            say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
+                                      rates=args.rates, jobs=args.jobs, executor=executor,
+                                      **given(args, "seeds")))
+        stem = reproducing.stem(args.name, args.scale)
+        print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")

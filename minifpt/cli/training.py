@@ -1,0 +1,117 @@
+"""``train`` and ``plan``: one run."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from .. import machine, tasks
+from ..exercises import own
+from ..experiments import compare as experiments
+from ..experiments import plan as planning
+from ..freeze import FreezeMask
+from ..training import train as training
+from ..trunks.names import TrunkSpec
+from .formatting import print_rows, say
+from .options import (
+    FREEZE,
+    MODEL,
+    SEED,
+    TASKS,
+    TRUNKS,
+    given,
+    make_task,
+    option,
+    path,
+    run_options,
+    takes,
+    task_names,
+    whole,
+)
+
+SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout", "clip", "warmup", "eval_every")
+
+
+def new_folder(task):
+    """``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
+    folder, n = Path("runs") / task, 2
+    while folder.exists():
+        folder, n = Path("runs") / f"{task}-{n}", n + 1
+    return folder
+
+
+def newest_folder(task):
+    """The folder of the task's newest run below ``runs/``."""
+    runs = [p.parent for p in Path("runs").glob(f"{task}*/config.json")
+            if p.parent.name == task or p.parent.name.removeprefix(f"{task}-").isdigit()]
+    if not runs:
+        raise FileNotFoundError(f"there is no run of {task} in {Path('runs').resolve()}: "
+                                "say which with --out")
+    return max(runs, key=lambda p: (p / "config.json").stat().st_mtime)
+
+
+@takes(
+    TASKS, MODEL, FREEZE,
+    *run_options(*SETTINGS, clip="1", warmup="0", eval_every="100"),
+    SEED,
+    option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
+    option("--resume", action="store_true",
+           help="go on from the checkpoint in --out, or in the task's newest run"),
+    option("--checkpoint-every", type=whole, default=500, metavar="STEPS",
+           help="steps between checkpoints (default: 500)"),
+    option("--functional", type=path, metavar="FILE",
+           help="run the functions of this file, begun by 'minifpt new', instead of ours"),
+    option("--anyway", action="store_true",
+           help="train even if a function of that file is wrong"),
+    epilog=TRUNKS)
+def train(args):
+    task = make_task(args)
+    out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
+    options = tasks.defaults_of(task) | given(args, *SETTINGS)
+    if args.anyway and not args.functional:
+        raise ValueError("train: --anyway is for --functional FILE")
+    with own.using(args.functional, args.anyway) if args.functional else nullcontext() as mine:
+        for r in mine.wrong if mine else ():
+            print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
+        model, history = experiments.run(
+            task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
+            source=task_names(args)[0], checkpoint_every=args.checkpoint_every,
+            config=mine and mine.settings, **options)
+    last = history[-1]
+    total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
+    held_out = task.test_set() if hasattr(task, "test_set") else None
+    n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
+    say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "
+          f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
+          f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
+    if mine:
+        print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
+              "without what they call inside the file")
+        if uncalled := [name for name in mine.functions if name not in mine.calls]:
+            print(f"{mine.path}: this model never called {', '.join(uncalled)}")
+
+
+@takes(TASKS, MODEL, FREEZE, *run_options("steps", "batch_size", "dropout"), epilog=TRUNKS)
+def plan(args):
+    task = make_task(args)
+    options = tasks.defaults_of(task) | given(args, "steps", "batch_size", "dropout")
+    steps, batch = options["steps"], options["batch_size"]
+    if steps < 1:
+        raise ValueError(f"plan: steps is {steps}, expected at least 1")
+    spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
+    prediction = planning.plan(task, spec, mask, batch, options["dropout"])
+    config = prediction.model.trunk.config
+    shape = f"{config.n_layer} blocks, " if prediction.measured else ""
+    every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
+    tests = -(-steps // every) * examples
+    depth = f"{prediction.measured} of {config.n_layer} blocks"
+    print_rows({
+        "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
+               f"{batch} x {task.tokens} tokens, frozen: {mask}",
+        "a step": planning.duration(prediction.step),
+        f"{steps:,} steps": planning.duration(steps * prediction.step),
+        f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
+                              f"{every} steps",
+        "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
+                  f"{prediction.weights / 1e6:,.0f} MB of it weights",
+        "measured on": (depth if prediction.measured else "the whole trunk")
+                       + f", {machine.cores()} threads"})

@@ -1,0 +1,167 @@
+"""Commands that look inside a model or a run."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from .. import examples, tracing
+from ..experiments import runs as run_folders
+from ..files import outputs
+from ..fpt import FPT
+from ..freeze import FreezeMask
+from ..gpt2 import GPT2, GPT2Config, LanguageModel
+from ..gradients import gradcheck_layer
+from ..reports import attention as attention_maps
+from ..reports import report as reporting
+from ..trunks.lstm import LSTM, LSTMConfig
+from ..trunks.names import build
+from ..viewer import playground as playing
+from ..viewer import steps as stepping
+from ..viewer import still
+from .formatting import say
+from .options import (
+    FREEZE,
+    MODEL,
+    MODEL_NAME,
+    SEED,
+    TASKS,
+    TASKS_OR_RUNS,
+    TRUNKS,
+    given,
+    make_task,
+    option,
+    path,
+    run_options,
+    takes,
+    task_options_of,
+    whole,
+)
+
+
+@takes(
+    option("--model", default=playing.MODEL, metavar="MODEL",
+           help=f"the pretrained trunk, a GPT-2 by name or path (default: {playing.MODEL})"),
+    option("--task", choices=playing.TASKS, default=playing.TASKS[0],
+           help=f"task that the page opens with (default: {playing.TASKS[0]})"),
+    option("--out", type=path, default=Path("playground.html"), metavar="FILE",
+           help="page to write (default: playground.html)"))
+def playground(args):
+    size = playing.save(args.out, args.model, args.task)
+    print(f"{args.out}: {size / 1e3:,.0f} kB; open it in a browser")
+
+
+@takes(TASKS, MODEL, FREEZE, epilog=TRUNKS)
+def summary(args):
+    task = make_task(args, "bit-xor")
+    model = build(task, args.model, args.freeze)
+    most = getattr(model.trunk.config, "n_positions", task.tokens)
+    if task.tokens > most:
+        raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")
+    say(f"{args.model} on {task.name}: in {task.tokens} x {task.input_dim}, "
+          f"out {task.output_tokens} x {task.output_dim} (tokens x numbers)\n"
+          f"{model.summary(task.tokens)}")
+
+
+@takes(
+    TASKS_OR_RUNS, MODEL, FREEZE, *run_options("batch_size", "lr", "dropout"), SEED,
+    option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
+    option("--still", type=path, metavar="FILE",
+           help="draw its frames as a picture, .png or .svg; the page too with --html"),
+    option("--every", type=int, default=0, metavar="N",
+           help="train on, and keep a picture every N steps (default: 0, none)"),
+    option("--frames", type=int, default=24, metavar="N", help="pictures to keep (default: 24)"),
+    epilog=TRUNKS)
+def steps(args):
+    if args.still:
+        stills = still.paths(args.still, has_film=args.every > 0)
+        if args.html in stills:
+            raise ValueError(f"--html {args.html}: --still draws a picture there")
+    film = {"every": args.every, "frames": args.frames}
+    folder = next((Path(name) for name in args.tasks if Path(name).is_dir()
+                   or (Path(name).name != name and ".py:" not in name)), None)
+    if folder is not None:
+        own = [*given(args, "batch_size", "lr", "dropout"), *task_options_of(args), *args.task,
+               *args.tasks[1:], *[args.seed] * bool(args.seed)]
+        if own or (args.model, args.freeze) != (MODEL_NAME, "fpt"):
+            raise ValueError(f"{folder} is a run: it has its own task, model and settings")
+        task, run = run_folders.load(folder)
+        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **film)
+    else:
+        task = make_task(args)
+        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, seed=args.seed,
+                       **film, **given(args, "batch_size", "lr", "dropout"))
+    name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # a user's own may be no file's name
+    out = args.html or (None if args.still else Path(f"{name}-step.html"))
+    if out:
+        outputs.check(out, stepping.KIND)
+    made = make()
+    if args.still:
+        for path in made.still(args.still):
+            print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+    if out:
+        size = made.save(out)
+        before, after = made.data["losses"]
+        print(f"{out}: {size / 1e6:.2f} MB, {len(made.data['steps'])} operations, the loss of the "
+              f"batch {before:.4f} before and {after:.4f} after; open it in a browser")
+
+
+@takes(
+    option("run_folder", type=path, metavar="RUN", help="the folder of a run"),
+    option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"))
+def report(args):
+    print(reporting.report(args.run_folder, args.html))
+
+
+@takes(
+    option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
+    option("--model", action="append", metavar="MODEL", help=(
+        "an untrained trunk as a reference, may be given again; none: no reference (default: "
+        "random weights of the shape, for one run of pretrained weights)")),
+    option("--examples", type=whole, default=64, metavar="N",
+           help="test examples that the maps are the mean of (default: 64)"),
+    option("--example", type=whole, metavar="I",
+           help="only this example, counted from 0 (default: all)"),
+    option("--map", metavar="LAYER.HEAD",
+           help="map to show large, counted from 0 (default: the one with most where needed)"),
+    option("--out", type=path, help=(
+        "a .png; a .csv is written beside it (default: attention.png in the first run's folder)")),
+    epilog=TRUNKS)
+def attention(args):
+    out = args.out or args.runs[0] / "attention.png"
+    models = args.model if args.model != ["none"] else []
+    print(attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map))
+    print(f"{out} {out.with_suffix('.csv')}")
+
+
+@takes(SEED)
+def gradcheck(args):
+    rng = np.random.default_rng(args.seed)
+    n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
+    reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
+
+    def off_zero(model):                                  # scales and biases off 1 and 0
+        for p in model.parameters():
+            p.data += 0.3 * n(p.data.shape)
+        return model
+    for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
+        config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
+        trunk = off_zero(GPT2(config, args.seed, np.float64))
+        reports[f"GPT2, {activation}{', causal' * causal}"] = gradcheck_layer(trunk, n((2, 5, 8)))
+    config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
+    lm = off_zero(LanguageModel(config, args.seed, np.float64))
+    reports["LanguageModel"] = gradcheck_layer(lm, ids)
+    trunk = off_zero(LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64))
+    reports["LSTM"] = gradcheck_layer(trunk, n((2, 5, 4)))
+    for preset in ("full", "fpt", "output_only"):
+        model = FPT(off_zero(GPT2(config, args.seed, np.float64)), 3, 4, 2, seed=args.seed)
+        model.freeze(FreezeMask.parse(preset))
+        reports[f"FPT, {preset}"] = gradcheck_layer(model, n((2, 5, 3)))
+    print(f"{'':24}{'largest relative error':>24}  worst at")
+    for name, report in reports.items():
+        print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"
+              f"{'' if report else '  FAILED'}")
+    failed = sum(not report for report in reports.values())
+    print(f"{len(reports) - failed} passed, {failed} failed")
+    return int(failed > 0)
