@@ -16,7 +16,6 @@ from ..gradients import gradcheck_layer
 from ..reports import attention as attention_maps
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
-from ..trunks.names import build
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from ..viewer import still
@@ -55,7 +54,7 @@ def playground(args):
 @takes(TASKS, MODEL, FREEZE, epilog=TRUNKS)
 def summary(args):
     task = make_task(args, "bit-xor")
-    model = build(task, args.model, args.freeze)
+    model = FPT.for_task(task, args.model, args.freeze)
     most = getattr(model.trunk.config, "n_positions", task.tokens)
     if task.tokens > most:
         raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")

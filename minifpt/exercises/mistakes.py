@@ -1,8 +1,8 @@
 """Mistakes that people make in each function of ``functional``, each with a hint.
 
 A mistake is a pattern of the library's own source and what stands there instead, see
-``viewer.rewriting``.  So there is no second copy of the mathematics, what a mistake gives is computed,
-not remembered, and the library's variables may be renamed.
+``viewer.rewriting``.  So there is no second copy of the mathematics, what a mistake gives is
+computed, not remembered, and the library's variables may be renamed.
 """
 
 from functools import cache
