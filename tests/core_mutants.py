@@ -62,7 +62,7 @@ TESTS = {
     "fast": ["fast", "extremes edges recurrent"],
     "machine": ["fast", "elsewhere"],
     "tracing": ["trace", "refusals"],
-    "recurrent": ["recurrent", "refusals"],
+    "trunks/lstm": ["recurrent", "refusals"], "trunks/base": ["fpt", "refusals"],
 }
 LIMIT = 5.0                                               # seconds, and 20 times the usual
 
@@ -151,7 +151,7 @@ class Mutated(importlib.machinery.SourceFileLoader):
 
     def __init__(self, module, tree):
         self.path = str(ROOT / "minifpt" / f"{module}.py")
-        super().__init__(f"minifpt.{module}", self.path)
+        super().__init__(f"minifpt.{module.replace('/', '.')}", self.path)
         self.tree = tree
 
     def get_code(self, name):
@@ -371,9 +371,11 @@ EQUIVALENT = [
     ("optim", r"^_square: 1e-30 (-> .*e-3|<)|^_square: if .* -> if True", "float64 is right, too"),
     ("optim", r"^_square: float\(.*astype.*\) -> np", "its root is a float anyway"),
     ("optim", r"^cosine: steps? - warmup -> warmup - ", "the cosine is even"),
-    ("fpt", r"^(misfits|counts): (-1 -> 1|1 -> -1)", "the second of two is the last"),
-    ("fpt", r"^misfits: \(\(?(int|type|'forward'), .* -> |^forward: \(x\.shape, .* -> ", "order"),
-    ("fpt", r"^misfits: (\('dy', 'cache'\)|False) -> ", "only how many there are is looked at"),
+    ("fpt", r"^counts: (-1 -> 1|1 -> -1)", "the second of two is the last"),
+    ("trunks/base", r"^misfits: \(\(?(int|type|'forward'), .* -> |^forward: \(x\.shape, .* -> ",
+     "order"),
+    ("trunks/base", r"^misfits: (\('dy', 'cache'\)|False) -> ",
+     "only how many there are is looked at"),
     ("fpt", r"^forward: False -> ", "the stub of the protocol never runs"),
     ("fpt", r"^orthogonal: gain \* np\.sign.* -> gain / ", "a sign is 1 or -1"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),

@@ -626,4 +626,4 @@ def test_bit_xor_on_the_shipped_trunk_is_small(folder):
 def test_the_page_is_package_data():
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     assert '"minifpt.viewer": ["*.html", "*.css", "*.js"]' in setup
-    assert all((ROOT / "minifpt" / "lab" / name).is_file() for name in stepping.PAGE)
+    assert all((ROOT / "minifpt" / "viewer" / name).is_file() for name in stepping.PAGE)

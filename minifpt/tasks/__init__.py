@@ -71,8 +71,9 @@ def make(function, name, options):
 
 def label_of(name):
     """Return the label in tables and pictures of the task called ``name``."""
-    if name.startswith("few-"):
-        return f"few {label_of(name.removeprefix('few-'))}"
+    few, rest = name.startswith("few-"), name.removeprefix("few-")
+    if few and rest in TASKS:
+        return f"few {label_of(rest)}"
     return getattr(TASKS.get(name), "label", "") or name
 
 
