@@ -33,7 +33,7 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     line = ["reproduce", "dose", "--text", novels, "--seeds", 2, "--out", out]
     assert cli.main(line) == 0
     first = capsys.readouterr().out
-    assert "| bit memory | language 2 - language spectrum |" in first and "dose.png" in first
+    assert "\nbit memory  language 2 - language spectrum  " in first and "dose.png" in first
     found = tables.read_rows(out / "dose.csv")
     assert [*found.results] == ["bit-memory", "recall-9"] and found.seeds == [0, 1]
     for arms in found.results.values():

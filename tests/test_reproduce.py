@@ -153,7 +153,7 @@ def test_the_command(tiny, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     assert cli.main(["reproduce", "small", "--seeds", 1, "--lrs", 1e-2, "--out", out]) == 0
     told = capsys.readouterr().out
-    assert "| all |" in told and told.endswith("small.md small.csv small.png\n")
+    assert "\nall     " in told and told.endswith("small.md small.csv small.png\n")
     monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
     assert cli.main(["reproduce", "small", "--plan", "--out", tmp_path / "none"]) == 0
     assert not (tmp_path / "none").exists()

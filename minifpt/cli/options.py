@@ -12,18 +12,18 @@ from ..trunks.names import USERS_OWN
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
 A MODEL is one of
-    minigpt-language            shipped weights ('minifpt info' lists them)
-    FILE or FOLDER              weights of your own
-    random, random:SHAPE        random weights, of minigpt's shape or that of gpt2,
-                                gpt2-medium, gpt2-large, gpt2-xl
-    random:1x2x256@1.41         blocks x heads x channels, with a standard
-                                deviation of 1.41 / sqrt(channels); GPT-2's is 0.55
-    mimetic                     random, with attention that looks pretrained
-    statistics:NAME             random, with each array's mean and spread
-    spectrum:NAME               random, with each matrix's singular values
-    lstm:3x128                  a random LSTM; ,residual and ,positions add these
-    A+MASK=B                    A with the parameters of B that a mask names
-    FILE.py:FUNCTION            a trunk of your own
+    minigpt-language      shipped weights ('minifpt info' lists them)
+    FILE or FOLDER        weights of your own
+    random, random:SHAPE  random weights, of minigpt's shape or that of gpt2,
+                          gpt2-medium, gpt2-large or gpt2-xl
+    random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
+                          of 1.41 / sqrt(channels); GPT-2's is 0.55
+    mimetic               random, with attention that looks pretrained
+    statistics:NAME       random, with each array's mean and spread
+    spectrum:NAME         random, with each matrix's singular values
+    lstm:3x128            a random LSTM; ,residual and ,positions add these
+    A+MASK=B              A with the parameters of B that a mask names
+    FILE.py:FUNCTION      a trunk of your own
 """
 
 

@@ -103,7 +103,8 @@ def plan(args):
     shape = f"{config.n_layer} blocks, " if prediction.measured else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
-    depth = f"{prediction.measured} of {config.n_layer} blocks"
+    measured = (f"{prediction.measured} of {config.n_layer} blocks" if prediction.measured
+                else "the whole trunk")
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}",
@@ -113,5 +114,4 @@ def plan(args):
                               f"{every} steps",
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
-        "measured on": (depth if prediction.measured else "the whole trunk")
-                       + f", {machine.cores()} threads"})
+        "measured on": f"{measured}, {machine.cores()} threads"})
