@@ -64,7 +64,7 @@ def test_a_table_is_written_and_read_again(tiny, tmp_path):
     found = tables.read_rows(tmp_path / "small.csv")
     assert tiny.text(found) == text and text in (tmp_path / "small.md").read_text()
     lines = text.splitlines()
-    assert lines[0] == "| trunk | bit XOR | few bits |" and len(lines) == 4
+    assert lines[0] == "| trunk | bit XOR | few-bits |" and len(lines) == 4
     assert "; paper 99.5 |" in lines[3] and "paper" not in lines[2]
     assert "2 seeds, lr 0.01" in text or "2 seeds, lr 0.001" in text
     given = tmp_path / "given"                            # such rates replace an arm's own, too

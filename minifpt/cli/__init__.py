@@ -9,8 +9,7 @@ import sys
 import traceback
 import warnings
 
-from .. import __version__
-from ..files import users
+from .. import __version__, users
 from .formatting import Parser
 
 # {heading of --help: {command: (its module, what it does)}}

@@ -19,13 +19,13 @@ from .. import tasks
 from ..checks import whole
 from ..files import outputs, write_beside
 from ..files.runs import COLUMNS, DIVERGED, History, crc
-from ..files.users import users_code
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
 from ..reports import plots
 from ..training import Diverged, fingerprint, first_look, train
 from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
+from ..users import users_code
 from .tables import (
     CHOICE,
     CSV,

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from ..files import MOST_CODE, one_line, read_bytes, weights
-from ..files.users import message, shown, users_code
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
 from ..layers import standard_normal
+from ..users import message, shown, users_code
 from . import bert
 from .base import check_trunk
 from .lstm import LSTM, LSTMConfig
