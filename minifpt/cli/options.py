@@ -18,6 +18,7 @@ A MODEL is one of
                           gpt2-medium, gpt2-large or gpt2-xl
     random:1x2x256@1.41   blocks x heads x channels, with a standard deviation
                           of 1.41 / sqrt(channels); GPT-2's is 0.55
+    random@paper          as the paper's: 0.02 at 768 channels, nothing divided
     mimetic               random, with attention that looks pretrained
     statistics:NAME       random, with each array's mean and spread
     spectrum:NAME         random, with each matrix's singular values

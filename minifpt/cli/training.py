@@ -51,7 +51,7 @@ def newest_folder(task):
 
 @takes(
     TASKS, MODEL, FREEZE,
-    *run_options(*SETTINGS, clip="1", warmup="0", eval_every="100"),
+    *run_options(*SETTINGS, clip="1", eval_every="100"),
     SEED,
     option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
     option("--resume", action="store_true",
