@@ -207,7 +207,7 @@ def locked(folder):
         yield
     except BaseException as e:                            # a KeyboardInterrupt may be gone on from
         if (made and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
-                and os.listdir(folder) == ["config.json"]):
+                and folder.is_dir() and os.listdir(folder) == ["config.json"]):
             (folder / "config.json").unlink()
         raise
     finally:
