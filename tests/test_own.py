@@ -623,3 +623,14 @@ def test_a_loop_ends_with_its_parent(tmp_path):
         until(lambda: not session(int(pid.read_text())))  # it began one of its own
     finally:
         parent.kill()
+
+
+def test_a_forward_of_another_shape_is_what_is_mended_first(file):
+    """The library's backward pass, which refuses a gradient of that shape, is not to blame."""
+    path = file(log_sum_exp="""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.log(e.sum(axis=1, keepdims=True)) + x, LogSumExpCache(e)""",
+                log_sum_exp_backward="""
+    return dy * cache.e""")
+    (result,) = [r for r in own.results(path) if r.name == "log_sum_exp_backward"]
+    assert result.status == own.WRONG and "log_sum_exp" in result.hint

@@ -318,7 +318,9 @@ def one_backward(own, op, ahead, right_ahead, inputs, options, rng, other=None):
                        seed=int(rng.integers(1 << 30)))
     if not report:
         with swapped(vars(F), "dropout", own.functions.get("dropout", F.dropout)):
-            _, cache = pass_ahead(vars(F)[op])(*inputs)
+            y, cache = pass_ahead(vars(F)[op])(*inputs)
+            if np.shape(y) != np.shape(dy):
+                raise Wrong(f"Your {op} returns the shape {np.shape(dy)}, expected {np.shape(y)}.")
             right = gradients(vars(F)[name], dy, cache)
             wrong = [(hint, gradients(f, dy, cache)) for hint, f in mistakes(name)]
         said = [f"d{n}{part_of_qkv(grad, good) if n == 'qkv' else ''} is wrong. " + (

@@ -361,7 +361,7 @@ def numbers(found, right, how):
     if not all(re.fullmatch(r" ?-?[\d.]+ ?(\(.*\))?|.*not reached.*", cell) for cell in cells):
         return f"a table with {text.splitlines()[-1]!r}"
     good = all({*row} == {*COLUMNS} and type(row["step"]) is int for row in history)
-    return None if good and len(lines.splitlines()) == 2 else f"{lines!r}"
+    return None if good and len(lines) == 1 else f"{lines!r}"
 
 
 def settings_used(folder):
