@@ -219,7 +219,7 @@ def gelu_backward(dy, cache):
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     F.same_shape(dy, cache.derivative.shape)
-    if not (dy.flags.c_contiguous and cache.derivative.flags.c_contiguous):
+    if not dy.flags.c_contiguous:
         return np.multiply(dy, cache.derivative, out=dy)
     flat_dy, flat_d = dy.reshape(-1), cache.derivative.reshape(-1)
     shared(lambda s: np.multiply(flat_dy[s], flat_d[s], out=flat_dy[s]),
@@ -356,7 +356,7 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
             wide = F.lstm(*(a.astype(np.float64) for a in (x, w_ih, w_hh, b)), need)
             y, *arrays = (a if a is None or a is need else a.astype(y.dtype)
                           for a in (wide[0], *wide[1]))
-            cache = F.LSTMCache(*arrays)._replace(w_ih=w_ih, w_hh=w_hh)
+            cache = F.LSTMCache(*arrays)
         return y, cache
 
 

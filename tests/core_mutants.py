@@ -376,7 +376,7 @@ EQUIVALENT = [
      "order"),
     ("trunks/base", r"^misfits: (\('dy', 'cache'\)|False) -> ",
      "only how many there are is looked at"),
-    ("fpt", r"^forward: False -> ", "the stub of the protocol never runs"),
+    ("trunks/base", r"^forward: False -> ", "the stub of the protocol never runs"),
     ("fpt", r"^orthogonal: gain \* np\.sign.* -> gain / ", "a sign is 1 or -1"),
     ("freeze", r"^parse: 0 -> -1", "of one item the first is the last"),
     ("freeze", r"^__post_init__: \(True, False\) -> \(False, True\)", "either order"),
@@ -398,7 +398,7 @@ def main():
     for module in args.modules or TESTS:
         source = (ROOT / "minifpt" / f"{module}.py").read_text(encoding="utf-8")
         tree, key = ast.parse(source), hashlib.sha256(source.encode()).hexdigest()[:16]
-        results = args.results / f"{module}.jsonl"
+        results = args.results / f"{module.replace('/', '-')}.jsonl"
         results.touch()
         known = {row["what"] for row in map(json.loads, results.read_text().splitlines())
                  if row["key"] == key and row["by"]}

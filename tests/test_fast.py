@@ -938,3 +938,9 @@ def test_products_that_do_not_fit_are_refused(op, shapes):
             getattr(fast, op)(*(np.ones(shape) for shape in shapes))
         messages.append(str(error.value))
     assert messages[0] == messages[1]
+
+
+def test_a_gradient_of_gelu_in_another_memory_order_is_right():
+    x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
+    want = F.gelu_backward(dy, F.gelu(x)[1])
+    close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)

@@ -34,7 +34,7 @@ def accuracy(history):
 def test_the_sweep_of_lesson_12_is_the_measured_one():
     found, given = read_rows(ROOT / "benchmarks" / "results" / "memory.csv"), constants("12")
     sweeps, results = found.sweeps["bit-memory"], found.results["bit-memory"]
-    assert set(given["MEMORY_SWEEP"]) == set(given["MEMORY_TESTS"]) == set(results)
+    assert set(given["MEMORY_SWEEP"]) == set(given["MEMORY_TESTS"]) <= set(results)
     for trunk, values in given["MEMORY_SWEEP"].items():
         want = [np.mean([accuracy(h) for h in sweeps[trunk][lr]]) for lr in given["MEMORY_RATES"]]
         np.testing.assert_allclose(values, want, atol=0.006)
