@@ -9,6 +9,7 @@ COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
           "brackets": "#7a6a2f", "copy": "#b5a642", "masked": "#49b6c9", "vision": "#c58be0",
           "statistics": "#e08a1e", "mimetic": "#111111", "random": "#c0392b", "LSTM": "#455a64"}
 SPREAD = "#e39a8e"                                        # random weights at another spread
+PAPER = "#6d1a36"                                         # random weights as the paper draws them
 # For lines that have none of their own.
 OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
@@ -18,6 +19,8 @@ def color_of(label):
     """The colour of a trunk by its label, ``None`` where it has none of its own."""
     if ")," in label:                                     # as "random (spread 0.55), all trained"
         return None
+    if label.startswith("random (") and label.endswith("paper)"):
+        return PAPER
     return SPREAD if label.startswith("random (spread") else COLORS.get(label.partition(" ")[0])
 
 
