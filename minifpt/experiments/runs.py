@@ -44,6 +44,7 @@ def load(folder):
     trained = [p for p in model.parameters() if p.trainable]
     run = Run(model, Adam(trained), np.random.default_rng(), settings)
     run.load(folder / "checkpoint.npz")
+    check_data(folder, settings, task)                    # of settings that fit the checkpoint
     return task, run
 
 
@@ -85,8 +86,8 @@ def read_history(folder):
 
 
 def make_again(folder, settings):
-    """The task of a run.  Raises ``ValueError`` where its data are no longer the same, or the code
-    of a user's own file is not."""
+    """Return the task of a run.  Raises ``ValueError`` where the code of a user's own file has
+    changed."""
     options = dict(settings["options"])
     validation = options.pop("validation", False)         # a run by which a rate was chosen
     name = str(settings.get("source") or settings["task"])
@@ -99,10 +100,16 @@ def make_again(folder, settings):
         raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
                          "changed since the run: report, steps and attention need it as it was")
     task = Validation(task) if validation else task
-    if _made(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
-        raise ValueError(f"{folder}: the data of {name} have changed since the run, or cannot be "
-                         "drawn again: report, steps and attention need them as they were")
     return task
+
+
+def check_data(folder, settings, task):
+    """Raise ``ValueError`` where a task's data are not those of the run."""
+    if _made(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
+        name = settings.get("source") or settings["task"]
+        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
+                         "or cannot be drawn again: report, steps and attention need them as they "
+                         "were")
 
 
 def at_start(folder, settings, task):
