@@ -146,39 +146,74 @@ def cross_entropy(logits, targets):
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """As :func:`functional.layer_norm`, and right for rows of any size, see
-    :func:`rescue_rows`."""
+    """As :func:`functional.layer_norm`, in place and in pieces that the cores share: fewer passes
+    over memory.  Rows of any size are right, see :func:`rescue_rows`."""
     expect(x.shape[-1:] == w.shape == b.shape, "layer_norm", {"x": x, "w": w, "b": b},
            "x (..., C), w (C,), b (C,)")
-    with np.errstate(over="ignore", invalid="ignore"):
-        y, (xhat, rstd, _, _) = F.layer_norm(x, w, b, eps)
-        if rescue_rows(x, xhat, rstd, eps):
-            y = xhat * w + b
+    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
+    flat = [a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd)]
+
+    def part(rows):
+        xs, ys, xhats, rstds = (a[rows] for a in flat)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = xs.mean(axis=-1, keepdims=True)
+            np.subtract(xs, mean, out=xhats)
+            rstds[...] = 1.0 / np.sqrt(np.vecdot(xhats, xhats)[..., None] / len(w) + eps)
+            xhats *= rstds
+            rescue_rows(xs, mean, xhats, rstds, eps)
+        np.multiply(xhats, w, out=ys)
+        ys += b
+    shared(part, _even(len(flat[0]), len(w), MAX_PIECE))
     cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
     return y, cache
 
 
-def rescue_rows(x, xhat, rstd, eps):
+def rescue_rows(x, mean, xhat, rstd, eps):
     """Compute again, in place, the rows whose variance overflowed (float32 holds no square of a
     value above 1e19) and those whose mean is so large that its rounding shows beside their spread.
 
     Such a row is first divided by the power of two next to its largest value, which rounds
     nothing, and then centred twice: what the first mean lost to rounding is the second one.
-    Returns whether there were any.
     """
-    ratio = x[..., :1] * rstd - xhat[..., :1]             # mean * rstd, by any one channel
-    if not rstd.size or (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
-        return False
-    bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
-    _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
-    size = np.ldexp(x.dtype.type(1.0), exponent - 1)
-    row = x[bad] / size
-    row -= row.mean(axis=-1, keepdims=True)
-    row -= row.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
-    xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
-    rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
-    return True
+    ratio = mean * rstd
+    if rstd.size and not (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
+        bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
+        _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
+        size = np.ldexp(x.dtype.type(1.0), exponent - 1)
+        row = x[bad] / size
+        row -= row.mean(axis=-1, keepdims=True)
+        row -= row.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
+        xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
+        rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
+
+
+def layer_norm_backward(dy, cache):
+    """As :func:`functional.layer_norm_backward`, in place."""
+    xhat, rstd, w, need = cache
+    if xhat is not None:
+        F.same_shape(dy, xhat.shape)
+    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
+    flat = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd, dx)]
+    pieces = _even(len(flat[0]), len(w), MAX_PIECE) or [slice(0, 0)]
+    dws, dbs = {}, {}
+
+    def part(rows):
+        dys, xhats, rstds, dxs = (None if a is None else a[rows] for a in flat)
+        if need[0]:
+            g = dys * w
+            np.multiply(xhats, np.vecdot(g, xhats)[..., None] / -len(w), out=dxs)
+            dxs += g
+            dxs -= g.mean(axis=-1, keepdims=True)
+            dxs *= rstds
+        if need[1]:
+            dws[rows.start] = (dys * xhats).sum(axis=0)
+        if need[2]:
+            dbs[rows.start] = dys.sum(axis=0)
+    shared(part, pieces)
+    dw, db = (sum(sums[s.start] for s in pieces) if sums else None for sums in (dws, dbs))
+    return dx, dw, db
 
 
 def gelu(x):
