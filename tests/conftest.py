@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -98,3 +99,16 @@ def start_of_block(order, i):
     block runs back as a whole."""
     block = re.match(r".*\bh\.\d+\.", f"{order[i]}" if i < len(order) else "")
     return next(k for k, name in enumerate(order) if name.startswith(block[0])) if block else i
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium, by playwright."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if chromium is None:
+        pytest.skip("no Chromium or Chrome is installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,7 +1,6 @@
 """The live page in a real browser: its engine against NumPy, and everything that can be clicked."""
 
 import json
-import shutil
 import time
 
 import numpy as np
@@ -13,7 +12,6 @@ from minifpt.optim import Adam, clip_grad_norm
 from minifpt.viewer import playground
 
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 HELPERS = """
 window.make = ({values, shape}, type = Float64Array) => {
   const a = type.from(values);
@@ -22,17 +20,6 @@ window.make = ({values, shape}, type = Float64Array) => {
 };
 window.plain = a => a && (a.shape ? {values: Array.from(a), shape: a.shape} : a);
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium or Chrome is installed")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

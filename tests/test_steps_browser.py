@@ -1,7 +1,6 @@
 """The page of ``minifpt steps`` in a real browser: stepped through with the keys alone."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import minifpt
 from minifpt.viewer.steps import Steps
 
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 FIRST = ["trunk.ln_f.layer_norm", "trunk.h.1.attn.c_proj.linear", "trunk.h.1.attn.attention",
          "trunk.h.1.residual", "trunk.h.1.attn.attention"]
 
@@ -22,17 +20,6 @@ def steps():
     model = minifpt.FPT(minifpt.GPT2(config, seed=0), 1, 2, 4, seed=0)
     model.freeze(minifpt.FreezeMask.fpt())
     return minifpt.steps(model, task, every=5, frames=4, progress=False)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium or Chrome is installed")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
