@@ -1,7 +1,15 @@
+import os
+import re
 import shutil
+from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).resolve().parent
+# Where the repository is, as https://HOST/OWNER/NAME.  The release workflow says so; elsewhere
+# nobody does, and the package's page has no links to it.
+HOME = os.environ.get("MINIFPT_HOME", "")
 
 
 class BuildPy(build_py):
@@ -18,12 +26,47 @@ class BuildPy(build_py):
         return super().find_package_modules(package, package_dir)
 
 
+def read(name):
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def long_description():
+    """The README for the package's page, where a link has to name its host; without a host only
+    the links to other sites stay links."""
+    def absolute(match):
+        mark, text, target = match.groups()
+        if re.match(r"https?://", target):
+            return match[0]
+        kind = "raw" if mark else "blob"
+        return f"{mark}[{text}]({HOME}/{kind}/HEAD/{target})" if HOME else "" if mark else text
+    return re.sub(r"(!?)\[([^]]*)\]\(([^)]*)\)", absolute, read("README.md"))
+
+
 setup(
     name="minifpt",
-    version="0.1.0",
+    version=re.search(r'^__version__ = "(.*)"', read("minifpt/__init__.py"), re.M)[1],
     description="A GPT-2 in plain NumPy, every gradient by hand, that reproduces "
                 "'Pretrained Transformers as Universal Computation Engines'",
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    author="the minifpt authors",                         # as in CITATION.cff
     license="MIT",
+    license_files=["LICENSE"],
+    keywords="transformer GPT-2 NumPy backpropagation gradients frozen pretrained teaching",
+    project_urls={"Paper": "https://arxiv.org/abs/2103.05247"} | ({
+        "Source": HOME, "Changes": f"{HOME}/blob/HEAD/CHANGELOG.md",
+        "Issues": f"{HOME}/issues"} if HOME else {}),
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Education",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)),
+        "Topic :: Education",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed"],
     python_requires=">=3.11",
     packages=["minifpt", "minifpt.cli", "minifpt.exercises", "minifpt.experiments",
               "minifpt.files", "minifpt.lessons", "minifpt.pretrained", "minifpt.reports",
@@ -39,8 +82,10 @@ setup(
     extras_require={
         "dask": ["distributed"],
         "data": ["pooch"],
+        "docs": ["sphinx", "myst-nb", "furo"],
         "gpt2": ["huggingface_hub", "tokenizers"],
         "lessons": ["jupyterlab", "ipykernel"],
+        "lite": ["jupyterlite-core", "jupyterlite-pyodide-kernel", "jupyter_server", "build"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "tokenizers", "setuptools>=70.1"],
         "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build", "mypy"],
     },

@@ -1,1 +1,1 @@
-"""What the figures in RESULTS.md were measured with: ``python -m benchmarks.step``, ..."""
+"""Measure the figures in docs/performance.md: ``python -m benchmarks.step`` and so on."""

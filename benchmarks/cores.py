@@ -1,11 +1,11 @@
-"""A training step on one core, with BLAS's own threads, and cut into pieces that the cores share.
+"""Time a training step on one core, with BLAS's threads, and in pieces that the cores share.
 
     python -m benchmarks.cores [--rounds 5] [--busy 0,1] [--only "GPT-2 base, 4 x 64"]
 
-Attention and feed-forward are frozen.  The three take turns in one process, round by round: once
-as the machine is, once beside a process that keeps one core busy.  *BLAS's threads* shares each
-matrix product by OpenBLAS's own threads and nothing else, as minifpt did before it cut the work
-itself.  The number in brackets is the time of *shared* over the better of the other two.
+Attention and feed-forward are frozen.  The three forms take turns in one process, first without
+other work, then beside a process that keeps one core busy.  *BLAS's threads* lets OpenBLAS share
+each matrix product and shares nothing else.  The number in brackets is the time of *shared* over
+the better of the other two.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ROWS = {
 
 
 def uncut(a, b, bias=None):
-    """A product in one piece."""
+    """Return a product computed in one piece."""
     y = a @ b
     if bias is not None:
         y += bias
@@ -44,7 +44,7 @@ def uncut(a, b, bias=None):
 
 @contextmanager
 def blas_threads():
-    """Within, OpenBLAS shares the products, and nothing else is shared."""
+    """Let OpenBLAS share the products, and share nothing else, within the block."""
     with ExitStack() as undo:
         undo.enter_context(patch.object(fast, "product", uncut))
         undo.enter_context(patch.object(machine, "cores", lambda: 1))
@@ -56,7 +56,7 @@ FORMS = {"one core": lambda: machine.one_core, "BLAS's threads": blas_threads,
 
 
 def within(form, step):
-    """A function that does the step in that form."""
+    """Return a function that does the step in that form."""
     def run():
         with form():
             step()
@@ -66,7 +66,7 @@ def within(form, step):
 def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     top.add_argument("--rounds", type=int, default=5)
-    top.add_argument("--busy", default="0,1", help="how many busy processes beside it")
+    top.add_argument("--busy", default="0,1", help="numbers of busy processes")
     top.add_argument("--only", choices=list(ROWS))
     args = top.parse_args()
     print(f"{machine.cores()} cores, OpenBLAS {machine.blas_kernels()}, medians of {args.rounds} "

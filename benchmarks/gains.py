@@ -1,10 +1,10 @@
-"""What each fast form saves: a training step without it, in turn with the step as it is.
+"""Measure what each fast form saves: a training step without it, in turn with a normal step.
 
     python -m benchmarks.gains [--seconds 3] [--only "small trunk, 4 x 10"]
 
-All steps freeze what the paper freezes: the shipped trunk on bit XOR (4 x 10) and in MNIST's
-shape (16 x 49), and GPT-2 base on 64 and on 120 tokens.  A number says how many times as long
-the step takes, in the median, without that one thing.
+All steps use the paper's freeze mask: the shipped trunk on bit XOR (4 x 10) and in MNIST's shape
+(16 x 49), and GPT-2 base on 64 and on 120 tokens.  Each number is the median time of a step without
+one fast form over the median time of a normal step.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class AllTokens(minifpt.GPT2):
         return super().forward(x, train, rng, need_dx)
 
 
-# In place of a fast form: the simple one, or the constant that switches it off.
+# Each replaces a fast form by the simple one, or switches it off by a constant.
 SIMPLE = {
     "more than one core": lambda: patch.object(machine, "cores", lambda: 1),
     "attention in tiles": lambda: patch.object(fast, "TILE", 1 << 30),
@@ -39,7 +39,7 @@ SIMPLE = {
         layers.ACTIVATIONS, gelu_new=(F.gelu, F.gelu_backward)),
     "layer norm in pieces": lambda: patch.multiple(
         fast, layer_norm=F.layer_norm, layer_norm_backward=F.layer_norm_backward),
-    "small parameters joined in Adam": lambda: patch.object(optim, "SMALL", 0),
+    "small parameters joined in Adam": lambda: patch.object(optim, "MAX_JOINED", 0),
 }
 COLUMNS = {
     "small trunk, 4 x 10": ("minigpt", tasks.get("bit-xor"), 4),
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 def measure(name, task, batch, seconds):
-    """{what a step does without: how many times as long it takes}."""
+    """Return {name of a fast form: time without it / time of a normal step}."""
     config = minifpt.GPT2Config(**SHAPES[name], dropout=0.0)
     step = our_fpt(minifpt.GPT2(config), task, batch, "fpt")
     forms = {"": (step, nullcontext)}
@@ -61,10 +61,10 @@ def measure(name, task, batch, seconds):
         our_fpt(minifpt.GPT2(config), task, batch, "full"), nullcontext)
     times = {without: [] for without in forms}
     while sum(times[""]) < seconds or len(times[""]) < 3:
-        for without in random.sample(list(forms), len(forms)):      # who comes after a slow one
-            form, setting = forms[without]                # finds a colder cache
+        for without in random.sample(list(forms), len(forms)):    # a slow step empties the cache
+            form, setting = forms[without]
             with setting():
-                form()                                    # its own weights into the cache
+                form()                                    # bring its weights into the cache
                 start = time.perf_counter()
                 form()
                 times[without].append(time.perf_counter() - start)
@@ -74,7 +74,7 @@ def measure(name, task, batch, seconds):
 
 def main():
     top = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    top.add_argument("--seconds", type=float, default=3.0, help="of the step as it is")
+    top.add_argument("--seconds", type=float, default=3.0, help="of normal steps, default 3")
     top.add_argument("--only", choices=list(COLUMNS))
     args = top.parse_args()
     names = [args.only] if args.only else list(COLUMNS)

@@ -1,11 +1,11 @@
-"""How the time of a training step grows with depth, width, batch and tokens.
+"""Measure how the time of a training step grows with depth, width, batch and tokens.
 
     python -m benchmarks.growth [--rounds 3] [--out benchmarks/growth.png]
 
-One size at a time is changed, from four blocks of 256 channels on 4 x 64 tokens, with what the
-paper freezes frozen.  Beside it stands what ``minifpt plan`` predicts.  The shapes take turns;
-the figures are medians over the rounds.  The exponent is the slope of log time over log size, of
-the four largest.
+One size at a time differs from four blocks of 256 channels on 4 x 64 tokens, under the paper's
+freeze mask.  The table also has the prediction of ``minifpt plan``.  The shapes take turns; the
+figures are medians over the rounds.  The exponent is the slope of log time over log size at the
+four largest sizes.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 
 import minifpt
 from minifpt import machine
-from minifpt.experiments import plan
+from minifpt.experiments import plan, tables
 from minifpt.reports import plots
 
 from .plan import Numbers, random_trunk, true_step
@@ -28,13 +28,13 @@ SWEEPS = {"depth": ([1, 2, 4, 8, 16, 32], "blocks"),
 
 
 def parts(size, value):
-    """(TrunkSpec, task, batch) of the base with one size changed."""
+    """Return (TrunkSpec, task, batch) of the base with one size changed."""
     at = BASE | {size: value}
     return random_trunk(f"{at['depth']}x{at['width']}"), Numbers(at["tokens"]), at["batch"]
 
 
 def exponent(x, y):
-    """Slope and intercept of log y over log x, of the last four."""
+    """Return slope and intercept of log y over log x for the last four points."""
     return np.polyfit(np.log(x[-4:]), np.log(y[-4:]), 1)
 
 
@@ -53,28 +53,27 @@ def main():
         for shape in shapes:
             spec, task, batch = parts(*shape)
             measured[shape].append(true_step(spec, task, batch, seconds=0.5))
-            made = plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch)
-            planned[shape].append(made.step)
-    fig, axes = plots.figure(len(sweeps), width=3.6)
+            planned[shape].append(plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch).step)
+    fig, axes = tables.grid_of_axes(len(sweeps))
     fig.suptitle(f"Time of a training step, from {BASE['depth']} blocks x {BASE['width']} "
                  f"channels, {BASE['batch']} x {BASE['tokens']} tokens, on {machine.cores()} "
                  f"core{'s' * (machine.cores() > 1)}")
     print("| size | value | measured | planned | error |\n|---|---|---|---|---|")
     for ax, (size, (values, unit)) in zip(axes, sweeps.items(), strict=True):
         x = np.array(values, float)
-        y, guess = (1e3 * np.array([np.median(of[size, v]) for v in values])
-                    for of in (measured, planned))
+        y, guess = (1e3 * np.array([np.median(seconds[size, v]) for v in values])
+                    for seconds in (measured, planned))
         slope, intercept = exponent(x, y)
         ax.loglog(x, np.exp(intercept) * x ** slope, color="0.6", linewidth=1,
                   label=f"exponent {slope:.2f} (the last four)")
         ax.loglog(x, guess, "o", markerfacecolor="none", markersize=9,
                   color=plots.COLORS["statistics"], label="minifpt plan")
         ax.loglog(x, y, "o", markersize=4, color=plots.COLORS["language"], label="measured")
-        ax.set_xticks(values, list(map(str, values)), fontsize=8)
+        ax.set_xticks(values, list(map(str, values)))
         ax.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}")
         ax.minorticks_off()
         ax.set(title=size.capitalize(), xlabel=unit, ylabel="a step (ms)")
-        ax.legend(frameon=False, loc="upper left", fontsize=8)
+        ax.legend(frameon=False, loc="upper left")
         for row in zip(values, y, guess, strict=True):
             print(f"| {size} | {row[0]} | {row[1]:.1f} ms | {row[2]:.1f} ms | "
                   f"{100 * (row[2] / row[1] - 1):+.0f} % |")

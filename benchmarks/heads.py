@@ -1,12 +1,12 @@
-"""How much a trunk's frozen attention can pass on: scale and rank of its matrices.
+"""Measure the scale and the rank of a trunk's attention matrices.
 
     python -m benchmarks.heads [MODEL ...]
 
-For each trunk: the spread of ``c_attn`` and ``c_proj``, and the number of directions in which a
-head passes on what it looks at.  That number is the participation ratio of the squared singular
-values of the product of the head's value and output weights, (C, C):
-``(sum s^2)^2 / sum s^4``.  It is the rank where all of them are alike, and 1 where one outweighs
-the others.  Mean and range over all heads.
+For each trunk it prints the standard deviations of ``c_attn`` and ``c_proj``, and the number of
+directions in which a head passes on its values, with the range over all heads.  That number is the
+participation ratio of the squared singular values of the head's value weights times its output
+weights, (C, C): ``(sum s^2)^2 / sum s^4``.  It is the rank where all singular values are equal, and
+1 where one of them outweighs the others.
 """
 
 import sys
@@ -20,7 +20,7 @@ MODELS = ["minigpt-language", "minigpt-bits", "minigpt-images", "statistics:mini
 
 
 def directions(attn, head):
-    """The participation ratio of one head."""
+    """Return the participation ratio of one head."""
     C = len(attn.c_proj.weight.data)
     D = C // attn.n_head
     values = attn.c_attn.weight.data[:, 2 * C + head * D:2 * C + (head + 1) * D]   # (C, D)
@@ -37,9 +37,9 @@ def main():
         blocks = [block.attn for block in spec.make().h]
         spread = [np.mean([getattr(b, name).weight.data.std() for b in blocks])
                   for name in ("c_attn", "c_proj")]
-        found = [directions(b, head) for b in blocks for head in range(b.n_head)]
-        print(f"| {spec.label} | {spread[0]:.3f} | {spread[1]:.3f} | {np.mean(found):.1f} "
-              f"({min(found):.1f} to {max(found):.1f}) |")
+        ratios = [directions(b, head) for b in blocks for head in range(b.n_head)]
+        print(f"| {spec.label} | {spread[0]:.3f} | {spread[1]:.3f} | {np.mean(ratios):.1f} "
+              f"({min(ratios):.1f} to {max(ratios):.1f}) |")
 
 
 if __name__ == "__main__":

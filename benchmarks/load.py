@@ -1,11 +1,10 @@
-"""Time to import the package, and to load GPT-2 base compared with reading its file's bytes.
+"""Time the import of the package, and loading GPT-2 base against reading its file's bytes.
 
     python -m benchmarks.load [--model gpt2] [--rounds 5]
 
-The import is timed in new processes, after NumPy's own.  The file is read both while the system
-still holds it in memory and, where we may empty the system's cache (as root on Linux), from the
-disk.  Reading means all bytes in pieces of 1 MB; loading means ``LanguageModel.from_pretrained``,
-which checks every byte against the file's CRC-32.
+The import is timed in new processes, after NumPy's import.  The file is read from the system's
+cache and, as root on Linux, from the disk.  Reading means all bytes in pieces of 1 MB.  Loading
+means ``LanguageModel.from_pretrained``, which checks every byte against the file's CRC-32.
 """
 
 import argparse
@@ -27,7 +26,7 @@ IMPORT = ("import time, numpy; start = time.perf_counter(); import minifpt; "
 
 
 def seconds(work, cold, rounds):
-    """The median of some rounds; with ``cold`` each after emptying the system's cache."""
+    """Return the median time of some rounds; ``cold`` empties the system's cache before each."""
     times = []
     for _ in range(rounds):
         if cold:
@@ -67,7 +66,7 @@ def main():
                 try:
                     a = seconds(lambda path=path: read(path), cold, args.rounds)
                 except OSError:
-                    continue                              # we may not empty it
+                    continue                              # only root may empty the cache
                 b = seconds(lambda path=path: minifpt.LanguageModel.from_pretrained(path), cold,
                             args.rounds)
                 print(f"| {dtype.__name__} | {'empty' if cold else 'full'} | {size:.0f} MB | "

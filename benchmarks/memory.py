@@ -1,11 +1,10 @@
-"""Peak memory of a process that loads GPT-2 base and does one FPT step: ours and PyTorch's.
+"""Measure the peak memory of loading GPT-2 base and doing one FPT step, ours and PyTorch's.
 
     python -m benchmarks.memory [--model gpt2] [--rows 4x10,4x64] [--dropout 0]
 
-Both load the same folder of random weights, written by Transformers, each in its own process;
-the figure is that process's largest resident set as the system counts it.  A new process starts
-as a copy of this one, and Linux counts that copy too, so this process must stay small: it imports
-neither library.
+Both load the same folder of random weights, written by Transformers, each in its own process.  The
+figure is that process's largest resident set.  Linux starts a new process as a copy of this one and
+counts that copy, too, so this process imports neither library.
 """
 
 import argparse
@@ -23,7 +22,7 @@ transformers.GPT2Model(transformers.GPT2Config(**SHAPES[sys.argv[1]])).save_pret
 
 
 def child(library, folder, row, dropout):
-    """Load, do one step, print the peak in kilobytes."""
+    """Load the trunk, do one step, print the peak in kilobytes."""
     batch, tokens = map(int, row.split("x"))
     if library == "minifpt":
         import numpy as np
@@ -56,10 +55,10 @@ def child(library, folder, row, dropout):
 
 
 def peak(*args):
-    """The peak of a child process in MiB."""
-    done = subprocess.run([sys.executable, "-m", "benchmarks.memory", "--child", *args],
-                          capture_output=True, text=True, check=True)
-    return int(done.stdout.split()[-1]) / 1024
+    """Return the peak of a child process in MiB."""
+    process = subprocess.run([sys.executable, "-m", "benchmarks.memory", "--child", *args],
+                             capture_output=True, text=True, check=True)
+    return int(process.stdout.split()[-1]) / 1024
 
 
 def main():

@@ -1,11 +1,11 @@
-"""What ``minifpt plan`` predicts, and what whole steps then take: time and memory.
+"""Compare the time and memory that ``minifpt plan`` predicts with those of whole steps.
 
     python -m benchmarks.plan [--rows gpt2:4x10,12x256:16x64] [--rounds 2]
 
-A row is a shape, by name or as layers x channels, and batch x tokens.  Prediction and truth
-take turns, each in a process of its own; the figures are medians over the rounds.  The truth
-is the median step of ``minifpt.train`` on random inputs, and the process's largest resident
-set once it has tested on 64 examples.
+A row is a shape, by name or as layers x channels, and batch x tokens.  Prediction and measurement
+take turns, each in its own process; the figures are medians over the rounds.  The measurement is
+the median training step on random inputs, and the process's largest resident set after a test on 64
+examples.
 """
 
 import argparse
@@ -30,8 +30,9 @@ ROWS = ("6x128:4x10,12x256:16x64,24x256:4x64,8x512:4x120,gpt2:4x10,gpt2:4x64,gpt
 
 
 class Numbers(tasks.Choices):
-    """Random numbers in, ten classes out at the last token: 49 x 16 is MNIST's shape, 64 x 48
-    CIFAR-10's."""
+    """A task of random numbers with ten classes at the last token.
+
+    49 x 16 is MNIST's shape, 64 x 48 CIFAR-10's."""
 
     name, output_dim, output_tokens, classes, options = "random numbers", 10, 1, 10, {}
 
@@ -44,7 +45,7 @@ class Numbers(tasks.Choices):
 
 
 def random_trunk(shape):
-    """The ``TrunkSpec`` of a shape: a name, or layers x channels with 64 channels a head."""
+    """Return the ``TrunkSpec`` of a shape: a name, or layers x channels, 64 channels per head."""
     if shape not in SHAPES:
         layers, width = map(int, shape.split("x"))
         SHAPES[shape] = dict(n_layer=layers, n_head=max(1, width // 64), n_embd=width)
@@ -52,14 +53,14 @@ def random_trunk(shape):
 
 
 def parts(row):
-    """(TrunkSpec, task, batch) of a row."""
+    """Return (TrunkSpec, task, batch) of a row."""
     name, size = row.split(":")
     batch, tokens = map(int, size.split("x"))
     return random_trunk(name), Numbers(tokens), batch
 
 
 def true_step(spec, task, batch, seconds=3.0):
-    """The median seconds of a whole training step, of three at least, after a first one."""
+    """Return the median seconds of at least three whole training steps after a first one."""
     model = minifpt.FPT(spec.make(dropout=0.0), task.input_dim, task.output_dim)
     model.freeze(minifpt.FreezeMask.fpt())
     rng, times = np.random.default_rng(0), []
@@ -74,22 +75,24 @@ def true_step(spec, task, batch, seconds=3.0):
     return statistics.median(times[1:])
 
 
-def child(what, row):
+def child(kind, row):
+    """Print the seconds of a step, the peak memory, and the time that this took."""
     spec, task, batch = parts(row)
     start = time.perf_counter()
-    if what == "truth":
+    if kind == "measured":
         step = true_step(spec, task, batch)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     else:
-        made = plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch)
-        step, peak = made.step, made.peak
+        prediction = plan.plan(task, spec, minifpt.FreezeMask.fpt(), batch)
+        step, peak = prediction.step, prediction.peak
     print(step, peak, time.perf_counter() - start)
 
 
-def ask(what, row):
-    done = subprocess.run([sys.executable, "-m", "benchmarks.plan", "--child", what, row],
-                          capture_output=True, text=True, check=True)
-    return list(map(float, done.stdout.split()))
+def run_child(kind, row):
+    """Return what a child process prints, as numbers."""
+    process = subprocess.run([sys.executable, "-m", "benchmarks.plan", "--child", kind, row],
+                             capture_output=True, text=True, check=True)
+    return list(map(float, process.stdout.split()))
 
 
 def main():
@@ -103,7 +106,7 @@ def main():
           "| measured | error | planning took |\n|---|---|---|---|---|---|---|---|")
     errors = []
     for row in args.rows.split(","):
-        both = [(ask("plan", row), ask("truth", row)) for _ in range(args.rounds)]
+        both = [(run_child("plan", row), run_child("measured", row)) for _ in range(args.rounds)]
         (a, m, took), (b, n, _) = np.median(both, axis=0)
         errors.append((a / b - 1, m / n - 1))
         print(f"| {row.replace(':', ', ')} | {1e3 * a:.1f} ms | {1e3 * b:.1f} ms | "

@@ -1,12 +1,13 @@
-"""What methods without a transformer reach on the tasks of the tables.
+"""Measure the accuracy of methods without a transformer on the tasks of the tables.
 
     python -m benchmarks.simple [--seeds 5] [--only TASK ...] [--steps N] [--out FILE]
 
-Each method learns from as many drawn examples as a trunk in ``minifpt reproduce``, steps times
-batch.  Softmax regression learns from the same examples in the same order, with the same optimiser
-and schedule, and chooses its learning rate as a trunk does.  The letter tables count the whole
-training text.  Where labels are few, each seed draws its own.  ``benchmarks/results/simple.csv`` is
-this command's CSV: ``benchmarks.results`` puts rows of it into the tables of RESULTS.md.
+Each method learns from as many examples as a trunk in ``minifpt reproduce``, steps times batch.
+Softmax regression learns from the same examples in the same order, with the same optimiser and
+schedule, and chooses its learning rate like a trunk.  The letter tables count the whole training
+text.  Where labels are few, each seed draws its own.  This command writes
+``benchmarks/results/simple.csv``, from which ``benchmarks.results`` takes rows for the tables of
+docs/results.
 """
 
 import argparse
@@ -34,7 +35,7 @@ def inputs(x, symbols):
 
 
 class SoftmaxRegression(layers.Layer):
-    """Scores of all choices, linear in the whole example, from weights of 0."""
+    """A linear layer from the whole example to the scores of all choices, with weights of 0."""
 
     def __init__(self, task):
         self.task = task
@@ -53,7 +54,7 @@ class SoftmaxRegression(layers.Layer):
 
 
 def trained_softmax(column, seeds):
-    """Softmax regression as the trunks are trained; ``(histories, sweep, learning rate)``."""
+    """Train softmax regression like a trunk; return ``(histories, sweep, learning rate)``."""
     def run(task, seed, rate):
         settings = tasks.defaults_of(task) | column.settings | {"lr": rate}
         settings.pop("dropout")
@@ -70,8 +71,8 @@ def trained_softmax(column, seeds):
 
 
 def logistic(features=None, penalties=PENALTIES):
-    """Logistic regression on ``features(task, x)``, by default all numbers of an example, trained
-    to the end with the best of the penalties on the weights' squares."""
+    """Return a method: logistic regression on ``features(task, x)``, by default on the whole
+    example, trained to convergence with the best of the penalties on the squared weights."""
     def method(task, learned, validation, test):
         def design(x):
             x = features(task, x) if features else inputs(x, task.input_dim)
@@ -98,7 +99,7 @@ def logistic(features=None, penalties=PENALTIES):
 
 
 def pairs(task, x):
-    """How often each pair of neighbours occurs, (B, symbols^2)."""
+    """Return how often each pair of neighbours occurs, (B, symbols^2)."""
     n = task.input_dim
     return np.stack([np.bincount(row[:-1] * n + row[1:], minlength=n * n) for row in x])
 
@@ -142,7 +143,7 @@ def witten_bell(text, x, order):
 
 
 def contexts_of(order):
-    """The likeliest next byte after contexts of up to ``order`` bytes."""
+    """Return a method: the likeliest next byte after contexts of up to ``order`` bytes."""
     def method(task, learned, validation, test):
         def accuracy(x, y):
             return (witten_bell(task.bytes["train"], x, order).argmax(axis=-1) == y).mean()
@@ -151,14 +152,14 @@ def contexts_of(order):
 
 
 def letter_pairs(text):
-    """The probability of each byte, (256,), and of each byte after each other one, (256, 256):
-    Witten and Bell's estimates from the text."""
+    """Return Witten and Bell's estimates of the probability of each byte, (256,), and of each byte
+    after each other one, (256, 256)."""
     alone = witten_bell(text, np.zeros((1, 1), np.int64), 0)[0, 0]
     return alone, witten_bell(text, np.arange(256)[:, None], 1)[:, 0]
 
 
 def replaced(score):
-    """A byte is a typo where ``score`` exceeds the threshold that is best on validation draws."""
+    """Return a method: a byte is a typo where ``score`` exceeds the best validation threshold."""
     def method(task, learned, validation, test):
         alone, after = letter_pairs(task.text.bytes["train"])
 
@@ -173,17 +174,17 @@ def replaced(score):
 
 
 def surprise(x, alone, after, share):
-    """-log P(byte | the byte before it)."""
+    """Return -log P(byte | the byte before it)."""
     return -np.log(np.c_[alone[x[:, 0]], after[x[:, :-1], x[:, 1:]]])
 
 
 def ratio(x, alone, after, share):
-    """-log P(byte | the byte before it) / P(byte)."""
+    """Return -log P(byte | the byte before it) / P(byte)."""
     return surprise(x, alone, after, share) + np.log(alone[x])
 
 
 def forward_filter(x, alone, after, share):
-    """log P(replaced | all bytes so far) / P(kept | all bytes so far).
+    """Return log P(replaced | all bytes so far) / P(not replaced | all bytes so far).
 
     The writer's bytes follow the table of pairs; each is shown with probability 1 - share, else a
     byte drawn from the text.  ``belief`` is the probability of each writer's byte, given what was
@@ -201,8 +202,10 @@ def forward_filter(x, alone, after, share):
 
 
 def aligned(task, learned, validation, test):
-    """No learning: the fold under whose profile, its motifs in its order with any spacers, a chain
-    is likeliest.  Sums over all places of the motifs; what a family replaced is not known."""
+    """Choose the fold under whose profile a chain is likeliest, without learning.
+
+    A profile has the fold's motifs in their order with any spacers.  The likelihood sums over all
+    places of the motifs; the substitutions of a family are unknown."""
     x, y = test
     (n, size), (B, T) = task.motifs.shape, x.shape
     unchanged = (1 - task.distance) * (1 - task.mutation)
@@ -225,7 +228,7 @@ def aligned(task, learned, validation, test):
 
 
 def commonest(task, learned, validation, test):
-    """The commonest answer to the outermost operator."""
+    """Give the commonest answer to the outermost operator."""
     def outermost(x):
         return x[np.arange(len(x)), (x != PAD).argmax(axis=1)]
     y, first = learned[1], outermost(learned[0])
@@ -235,7 +238,7 @@ def commonest(task, learned, validation, test):
 
 
 def flattened(task, learned, validation, test):
-    """No learning: the outermost operator, applied to all digits."""
+    """Apply the outermost operator to all digits, without learning."""
     rules, right = [*OPERATORS.values()], []
     for row, answer in zip(*test, strict=True):
         symbols = row[row != PAD]
@@ -252,7 +255,7 @@ FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
 PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW
 METHODS = (
     *((column, SOFTMAX, None) for column in (
-        reproduce.XOR, reproduce.MEMORY, reproduce.LISTOPS, *PICTURES)),
+        reproduce.XOR, reproduce.MEMORY, reproduce.RECALL, reproduce.LISTOPS, *PICTURES)),
     *((column, LOGISTIC, logistic()) for column in PICTURES),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
@@ -268,7 +271,7 @@ METHODS = (
 
 
 def measure(column, method, seeds):
-    """``(histories, sweep, learning rate)`` of a method on a task, one history a seed."""
+    """Return ``(histories, sweep, learning rate)`` of a method, with a history for each seed."""
     if method is None:
         return trained_softmax(column, seeds)
     histories = []
@@ -292,7 +295,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="+", metavar="TASK", help="default: all")
-    parser.add_argument("--steps", type=int, help="in place of the tables' steps")
+    parser.add_argument("--steps", type=int, help="default: the tables' steps")
     parser.add_argument("--out", type=Path, help="a CSV to write")
     args = parser.parse_args()
     grid = tables.Grid({}, {}, {}, [*range(args.seeds)])

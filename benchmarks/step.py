@@ -1,14 +1,14 @@
-"""One FPT step, forward and backward: ours, its matrix products alone, and PyTorch's.
+"""Time one FPT step, forward and backward: ours, its matrix products alone, and PyTorch's.
 
     python -m benchmarks.step [--model gpt2] [--rows 4x10,4x64] [--dropout 0] [--rounds 7]
 
-GPT-2 base by default, with random weights; attention and feed-forward are frozen, layer norms,
-positions, input and output are trained.  The three take turns in one process, round by round, so
-that a slow moment of the machine hits all of them.  The figures are medians over the rounds, the
+The trunk is GPT-2 base by default, with random weights.  Attention and feed-forward are frozen;
+layer norms, positions, input and output are trained.  The three take turns in one process, so that
+a slow moment of the machine affects all of them.  The figures are medians over the rounds, the
 ratios medians of each round's ratio.  PyTorch is Transformers' GPT2Model with SDPA attention
-between two linear layers.  The C library keeps freed memory for all three, as it does for ours in
-training.  Where the environment pins OpenBLAS to kernels of an older processor
-(OPENBLAS_CORETYPE), the table is printed once more without that.
+between two linear layers.  The C library keeps freed memory for all three, as in our training.
+Where OPENBLAS_CORETYPE selects an older processor's kernels, the table is printed once more without
+it.
 """
 
 import argparse
@@ -31,7 +31,7 @@ INPUT_DIM, OUTPUT_DIM = 48, 10
 
 
 def ours(config, batch, tokens, mask="fpt"):
-    """A function that does one step."""
+    """Return a function that does one step of ours."""
     trunk = minifpt.GPT2(config, seed=0)
     model = minifpt.FPT(trunk, INPUT_DIM, OUTPUT_DIM)
     model.freeze(minifpt.FreezeMask.parse(mask))
@@ -49,7 +49,7 @@ def ours(config, batch, tokens, mask="fpt"):
 
 
 def pytorch(config, batch, tokens, mask="fpt"):
-    """The same with PyTorch and Transformers."""
+    """Return a function that does the same step with PyTorch and Transformers."""
     import torch
     import transformers
     trunk = transformers.GPT2Model(transformers.GPT2Config(
@@ -78,8 +78,10 @@ def pytorch(config, batch, tokens, mask="fpt"):
 
 
 def products(config, batch, tokens):
-    """Only the matrix products that a step needs: every frozen weight once forward and once
-    for dx, and attention's two products forward and four backward."""
+    """Return a function that does only the matrix products of a step.
+
+    Each frozen weight has one product forward and one for dx; attention has two products forward
+    and four backward."""
     C, H, N = config.n_embd, config.n_head, batch * tokens
     rng = np.random.default_rng(0)
 
@@ -107,10 +109,10 @@ def products(config, batch, tokens):
 
 
 def alternate(steps, rounds, seconds=0.6):
-    """Seconds a step of each function, [round][function]; within a round in random order.
+    """Return the seconds of a step of each function, [round][function].
 
-    Each runs for 0.15 s before it is timed: after a product of the one before, OpenBLAS's threads
-    wait for more work, busy, for 2^28 ticks of the clock.
+    Within a round the order is random.  Each function runs for 0.15 s before it is timed, because
+    OpenBLAS's threads keep a core busy for 2^28 ticks after the last product.
     """
     repeat, table = [], []
     with kept_memory:                                # as in training
@@ -134,12 +136,12 @@ def alternate(steps, rounds, seconds=0.6):
 
 
 def ratio(table, a, b):
-    """The median over rounds of column a divided by column b."""
+    """Return the median over rounds of column a divided by column b."""
     return statistics.median(row[a] / row[b] for row in table)
 
 
 def machine():
-    """One line on the processor and the versions."""
+    """Return one line with the processor and the versions."""
     import torch
     import transformers
     try:

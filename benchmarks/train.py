@@ -1,10 +1,10 @@
-"""Whole training steps (forward, backward, clipping, Adam), in turn with PyTorch's.
+"""Time whole training steps (forward, backward, clipping, Adam), in turn with PyTorch's.
 
     python -m benchmarks.train [--rounds 7] [--only small|full] [--compile]
 
-First the shipped trunk, with the batches of its tasks (random numbers stand in for MNIST) and
-what the paper freezes frozen; then GPT-2 base with nothing frozen, as a language model (AdamW)
-and as an FPT (Adam).  With ``--compile`` PyTorch's trunk goes through ``torch.compile``.
+First the shipped trunk under the paper's freeze mask, with the batches of its tasks (random numbers
+in MNIST's shape); then GPT-2 base with nothing frozen, as a language model (AdamW) and as an FPT
+(Adam).  With ``--compile`` PyTorch's trunk is compiled by ``torch.compile``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from .step import alternate, machine, ratio
 
 
 def our_fpt(trunk, task, batch, mask):
-    """A function that does one training step of an FPT."""
+    """Return a function that does one training step of an FPT."""
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     model.freeze(minifpt.FreezeMask.parse(mask))
     return our_step(model, task, Adam([p for p in model.parameters() if p.trainable]), batch)
@@ -70,7 +70,7 @@ def torch_fpt(config, task, batch, mask, compiled=False):
 
 
 class NextToken(tasks.Choices):
-    """Random tokens of GPT-2's vocabulary: only the time that they take is of interest."""
+    """A task of random tokens from GPT-2's vocabulary, to measure time only."""
 
     name, input_dim, output_dim, classes = "next-token", 50257, 50257, 50257
     tokens = output_tokens = 64

@@ -6,6 +6,8 @@
     python lessons/build.py --check     say which notebooks are out of date; runs nothing
     python lessons/build.py --sources   bring the library's source that the notebooks show up to
                                         date; runs nothing, needs neither Jupyter nor Jupytext
+    python lessons/build.py --text      bring the notebooks' text up to date where no code has
+                                        changed; runs nothing
     python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
                                         into its source; build it afterwards
 
@@ -30,6 +32,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 120                                             # a lesson may take no longer
+BAR = re.compile(r"\d+%\||\d+/\d+ \||\dit \[")
+MAX_HTML = 100_000                                        # characters of an output
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -169,15 +173,29 @@ def run(notebook, folder, seconds=5 * SECONDS):
                             record_timing=False).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = joined(tidy(o) for o in cell.outputs if not is_progress(o))
+            cell.outputs = joined(o for o in map(tidy, cell.outputs)
+                                  if not is_progress(o) and not is_page(o))
 
 
 def is_progress(output):
-    """Whether an output is nothing but a progress bar, which is of no use afterwards."""
-    if output.get("name") != "stderr":
-        return False
-    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", output["text"])  # a bar below a bar moves up
-    return not re.sub(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\dit \[[^\r\n]*", "", text).strip()
+    """Whether nothing is left of an output without its progress bars."""
+    return output["output_type"] == "stream" and not output["text"].strip()
+
+
+def without_bars(text):
+    """What is left of a text on the screen without its progress bars, which are of no use
+    afterwards.  A bar rewrites its line, and one below another moves up."""
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+    if not BAR.search(text):
+        return text
+    lines = [line.rpartition("\r")[2] for line in text.split("\n")]
+    return "\n".join(line for line in lines if not BAR.search(line))
+
+
+def is_page(output):
+    """Whether an output is a step page, which is too large for a notebook that is committed: it
+    appears when a reader runs the cell."""
+    return len(output.get("data", {}).get("text/html", "")) > MAX_HTML
 
 
 def joined(outputs):
@@ -193,9 +211,9 @@ def joined(outputs):
 
 
 def tidy(output):
-    """Without the addresses of objects, which differ from run to run."""
+    """Without progress bars, and without the addresses of objects, which differ from run to run."""
     if output["output_type"] == "stream":
-        output["text"] = re.sub(r" at 0x[0-9a-f]+", "", output["text"])
+        output["text"] = re.sub(r" at 0x[0-9a-f]+", "", without_bars(output["text"]))
     return output
 
 
@@ -211,6 +229,28 @@ def build(source):
     path = notebook_of(source)
     write(path, nbformat.writes(notebook) + "\n")
     return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
+
+
+def retext(source):
+    """Take a source's text into its notebook and keep the outputs, where the code is the same;
+    what was done, in words, or ``None`` where nothing has changed."""
+    import nbformat
+    path, fresh = notebook_of(source), read(source)
+    before = nbformat.read(path, as_version=4)
+    code, code_before = ([cell for cell in notebook.cells if cell.cell_type == "code"]
+                         for notebook in (fresh, before))
+    if [cell.source for cell in code] != [cell.source for cell in code_before]:
+        return (f"{source.name}: its code has changed: run 'python lessons/build.py "
+                f"{source.stem[:2]}'")
+    for cell, cell_before in zip(code, code_before, strict=True):
+        cell.outputs, cell.execution_count = cell_before.outputs, cell_before.execution_count
+    fresh.metadata = before.metadata | {"minifpt": {
+        "source": digest(source.read_text(encoding="utf-8")), "cells": cells_digest(fresh)}}
+    text = nbformat.writes(fresh) + "\n"
+    if text == path.read_text(encoding="utf-8"):
+        return None
+    write(path, text)
+    return f"{path.name}: text brought up to date"
 
 
 def write(path, text):
@@ -240,6 +280,7 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--sources", action="store_true")
+    parser.add_argument("--text", action="store_true")
     parser.add_argument("--pull", action="store_true")
     args = parser.parse_args()
     # Here and in the kernel that runs a notebook, the library beside this folder.
@@ -259,6 +300,10 @@ def main():
         lines = [line for s in chosen for line in refresh_sources(s)]
         print("\n".join(lines) or "every notebook shows the library's sources as they are")
         return 0
+    if args.text:
+        lines = [line for s in chosen if (line := retext(s))]
+        print("\n".join(lines) or "every notebook has the text of its source")
+        return 1 if any("has changed" in line for line in lines) else 0
     if args.pull and not args.lessons:
         parser.error("--pull wants the numbers of the lessons to take back")
     for source in chosen:

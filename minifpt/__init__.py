@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:                                         # see __getattr__
+if TYPE_CHECKING:                                         # at run time: __getattr__ below
     from . import files, functional, optim, tasks
     from .files.runs import History
     from .fpt import FPT
@@ -16,9 +16,7 @@ if TYPE_CHECKING:                                         # see __getattr__
     from .viewer.steps import steps
 
 __version__ = "0.1.0"
-
-
-# The modules of the names below that are not modules themselves.
+# {name: its module}, for public names that are not modules.
 MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "training",
            "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
            "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "gradcheck": "gradients",
@@ -27,8 +25,8 @@ MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "tra
 
 
 def __getattr__(name):
-    """Import what is asked for, when it is: ``minifpt --help`` needs none of it, and a Ctrl-C
-    while the command starts reaches its entry point."""
+    """Import a public name at its first use: ``minifpt --help`` needs none of them, and Ctrl-C
+    during a command's start reaches its entry point."""
     if name in MODULES:
         value = getattr(import_module(f".{MODULES[name]}", __name__), name)
     else:

@@ -4,10 +4,10 @@ import sys
 
 
 def main():
-    """Run the command line; its exit status."""
+    """Run the command line and return its exit status."""
     try:
         from .cli import main as run
-    except KeyboardInterrupt:                             # while it is imported
+    except KeyboardInterrupt:                             # Ctrl-C during the import
         print("minifpt: interrupted", file=sys.stderr)
         return 130
     return run()

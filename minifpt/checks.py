@@ -1,17 +1,14 @@
-"""Checks of what comes in from outside: each raises a ``ValueError`` of one line, which says
-what was expected.  ``where`` begins the line: who asks."""
+"""Check the user's arguments.  Each function raises a ``ValueError`` of one line, which begins
+with ``where``, the name of the function or class that got the argument."""
 
 import math
 import operator
 
 import numpy as np
 
-NO_CACHE = ("the cache is None: everything was frozen in the forward pass, there is nothing to "
-            "learn; expected the cache that forward returned")
-
 
 def whole(where, name, value, least=1, most=2**31 - 1):
-    """``value`` as an int, at least ``least``; no size beyond 31 bits fits into a machine."""
+    """Return ``value`` as an int, at least ``least``; by default at most 31 bits, as a size."""
     try:
         if least <= operator.index(value) <= most and not isinstance(value, bool):
             return operator.index(value)
@@ -23,7 +20,7 @@ def whole(where, name, value, least=1, most=2**31 - 1):
 
 
 def number(where, name, value, zero=False):
-    """``value`` as a float, more than 0 and finite; ``zero`` allows 0."""
+    """Return ``value`` as a float, finite and more than 0; ``zero`` allows 0."""
     try:
         if 0 < value < math.inf or (zero and value == 0):
             return float(value)
@@ -34,14 +31,14 @@ def number(where, name, value, zero=False):
 
 
 def generator(where, rng):
-    """``rng``, a ``np.random.Generator``."""
+    """Return ``rng``, a ``np.random.Generator``."""
     if not isinstance(rng, np.random.Generator):
         raise ValueError(f"{where}: rng is {brief(rng)}, expected np.random.default_rng(seed)")
     return rng
 
 
 def array(where, name, x, kinds="biuf"):
-    """``x``, an array of numbers that is not empty; ``kinds`` are NumPy's letters for its dtype."""
+    """Return ``x``, an array of numbers, not empty; ``kinds`` are NumPy's letters for its dtype."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is {_kind(x)}, expected an array of "
                          f"{'integers' if kinds == 'iu' else 'numbers'}")
@@ -51,17 +48,18 @@ def array(where, name, x, kinds="biuf"):
 
 
 def backward(where, dy, cache, shape, dtype):
-    """Return ``dy`` (B, ..., *shape) in the model's dtype; raise for a missing cache."""
+    """Return ``dy`` (B, ..., *shape) in the model's dtype; check that there is a cache."""
     if cache is None:
-        raise ValueError(f"{where}: {NO_CACHE}")
+        raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass; "
+                         "expected a cache with something to learn")
     if not isinstance(dy, np.ndarray) or dy.shape[-len(shape):] != shape:
-        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of what "
-                         f"forward returned, which ends with {shape}")
+        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of forward's "
+                         f"output, which ends with {shape}")
     return dy.astype(dtype, copy=False)
 
 
 def dropout(where, p, train, rng):
-    """Return the probability of dropout of this forward pass, 0 unless ``train``."""
+    """Return the dropout probability of a forward pass, 0 unless ``train``."""
     if train and p and not isinstance(rng, np.random.Generator):
         raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
                          "rng=np.random.default_rng(seed)")
@@ -69,7 +67,7 @@ def dropout(where, p, train, rng):
 
 
 def brief(x):
-    """An object in at most 60 characters of one line."""
+    """Return an object as text: one line of at most 60 characters."""
     return f"{' '.join(repr(x).split()):.60}"
 
 

@@ -9,8 +9,10 @@ from .gradients import gradcheck
 
 
 def examples(op, rng):
-    """[(inputs, options)] of a few calls of an operation, by its name.  No two axes are equal but
-    where a mistake shows only there.  The option ``rng`` is a seed."""
+    """Return [(inputs, options)], a few example calls of an operation.
+
+    Axes have different lengths, except where only equal ones reveal a mistake.  The option ``rng``
+    is a seed."""
     n, seed = rng.standard_normal, int(rng.integers(1 << 30))
     qkv, ids = n((2, 4, 18)), rng.permutation([[0, 5, 3], [3, 1, 3]], axis=1)
     return {
@@ -23,8 +25,15 @@ def examples(op, rng):
                               ((n((2, 3, 4)), n((7, 4))), {})],
         "layer_norm": lambda: [((3 + n((2, 3, 5)), n(5), n(5)), {"eps": 0.3}),
                                ((0.01 * n((3, 5)), n(5), n(5)), {})],
+        "rms_norm": lambda: [((n((2, 3, 5)), n(5)), {"eps": 0.3}),
+                             ((0.01 * n((3, 5)), n(5)), {})],
         "gelu": lambda: [((2 * n((3, 4)),), {})], "gelu_exact": lambda: [((2 * n((3, 4)),), {})],
         "relu": lambda: [((np.copysign(np.abs(n((3, 4))) + 0.1, n((3, 4))),), {})],
+        "silu": lambda: [((2 * n((3, 4)),), {})],
+        "swiglu": lambda: [((2 * n((2, 3, 4)), n((2, 3, 4))), {})],
+        "rope": lambda: [((n((2, 3, 12)),), {"n_head": 2}),
+                         ((n((2, 3, 12)),), {"n_head": 3, "base": 50.0, "start": 4})],
+        "grouped_heads": lambda: [((n((2, 3, 24)), n((2, 3, 12)), n((2, 3, 12))), {"n_head": 4})],
         "softmax": lambda: [((n((2, 3, 4)),), {})],
         "dropout": lambda: [((n((30, 40)),), {"p": 0.25, "rng": seed}),
                             ((n((3, 4)),), {"p": 0.0, "rng": seed})],
@@ -39,25 +48,26 @@ def examples(op, rng):
 
 
 def fresh(options):
-    """Options of a call, with a new generator where they have a seed."""
+    """Return the options of a call, with a new generator instead of the seed ``rng``."""
     return {k: np.random.default_rng(v) if k == "rng" else v for k, v in options.items()}
 
 
 def pairs(op, rng, module=F):
-    """Yield (forward pass, backward pass, inputs) for each example of an operation of a module, as
+    """Yield (forward pass, backward pass, inputs) for each example of a module's operation.
+
     :func:`minifpt.gradcheck` takes them.  The branch of a residual is ``factor * x``."""
-    ahead, back = getattr(module, op), getattr(module, f"{op}_backward")
+    forward, backward = getattr(module, op), getattr(module, f"{op}_backward")
     for inputs, options in examples(op, rng):
         if op == "residual":
             factor, inputs = inputs[1], inputs[:1]
-            yield (lambda x, f=factor: ahead(x, f.astype(x.dtype) * x),
-                   lambda dy, cache, f=factor: back(dy, f.astype(dy.dtype) * dy), inputs)
+            yield (lambda x, f=factor: forward(x, f.astype(x.dtype) * x),
+                   lambda dy, cache, f=factor: backward(dy, f.astype(dy.dtype) * dy), inputs)
         else:
-            yield lambda *x, o=options: ahead(*x, **fresh(o)), back, inputs
+            yield lambda *x, o=options: forward(*x, **fresh(o)), backward, inputs
 
 
 def check(op, seed=0):
-    """The worst :class:`minifpt.gradients.GradcheckReport` of an operation's examples."""
+    """Return the worst :class:`minifpt.gradients.GradcheckReport` of an operation's examples."""
     names = list(inspect.signature(vars(F)[op]).parameters)
     return max((gradcheck(*pair, names=names, seed=seed)
                 for pair in pairs(op, np.random.default_rng(seed))),

@@ -1,18 +1,17 @@
 """The operations that layers run: those of ``functional``, checked, protected and faster.
 
-Layers import this module as ``ops``.  An operation that is not defined here is ``functional``'s
-own.  The forms here equal those of ``functional`` up to rounding; in addition they
+Layers import this module as ``ops``.  An operation that is not defined here comes from
+``functional``.  The functions here equal those of ``functional`` up to rounding; in addition they
 
-- refuse arrays whose shapes do not fit,
+- raise ``ValueError`` for arrays whose shapes do not fit,
 - stay finite for any finite float32 input (softmax, log-sum-exp, attention, layer norm),
 - cut the work into pieces that fit into a core's cache, and share the pieces between cores.
 
-BLAS runs each piece of a matrix product on one core.  Its own threads busy-wait for the next
-product, on cores that the work between two products could use, and they cut a product into
-equal parts, so that one core which is busy with something else holds up all.  Here a free core
-takes the next piece.
+BLAS's own threads are not used, for two reasons.  While they wait for the next product they
+occupy cores that the work between two products could use.  And they cut a product into equal
+parts, so that one busy core delays all.  Here a free core takes the next piece.
 
-While a model is traced the forms of ``functional`` run instead, see ``tracing``.
+While a model is traced, the functions of ``functional`` run instead; see ``tracing``.
 """
 
 import math
@@ -23,28 +22,28 @@ import numpy as np
 from . import functional as F
 from .machine import shared, single_threaded_blas
 
-TILE = 64                    # queries of one attention tile
-MAX_TILE_SCORES = 65536      # scores of one tile, over all heads and examples of a piece
-MAX_PIECE = 131072           # numbers in a piece of an elementwise operation
-MAX_PARTS = 8                # pieces of a matrix product
-PART_WORK = 16_000_000       # multiplications of a piece of a product, at least
-PART_WIDTH = 192             # columns or rows of a piece of a product, at least
-FEW_ROWS = 48                # with so few rows BLAS is slow to read a transposed matrix
-LARGE_MATRIX = 400_000       # of at least so many numbers
+TILE = 64                           # queries in a tile of attention
+MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
+MAX_PIECE = 131_072                 # numbers in a piece of an elementwise operation
+MAX_PARTS = 4                       # parts of a matrix product; each part copies the other factor
+MIN_MULTIPLICATIONS = 16_000_000    # smaller parts of a product cost more than they gain
+MIN_WIDTH = 192                     # so do parts with fewer rows or columns
+MAX_ROWS_TO_SWAP = 48               # up to here a @ b may run as (b.T @ a.T).T, see product
+MIN_SIZE_TO_SWAP = 400_000          # numbers in b from which this is faster
 
 GeluCache = namedtuple("GeluCache", "derivative")
-# top, total: of each query's scores the largest, and the sum of exp(score - top), (B, H, T, 1);
-# masks: for each tile whether dropout keeps an entry, or None; p: the probability of dropout.
+# top: the largest score of each query (B, H, T, 1); total: the sum of its exp(score - top);
+# masks: for each tile, which entries dropout keeps, or None; p: the probability of dropout.
 TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top total masks p")
 
 
 def __getattr__(name):
-    """An operation without a form of its own here is that of ``functional``."""
+    """Return an operation of ``functional`` that has no faster form here."""
     return getattr(F, name)
 
 
 def expect(fits, where, arrays, expected):
-    """Raise a one-line ``ValueError`` with the shapes of ``arrays``, a dict, unless ``fits``."""
+    """Raise ``ValueError`` with the shapes of ``arrays``, a dict, unless ``fits``."""
     if not fits:
         shapes = ", ".join(f"{name} has shape {np.shape(a)}" for name, a in arrays.items())
         raise ValueError(f"{where}: {shapes}, expected {expected}")
@@ -54,18 +53,18 @@ def expect(fits, where, arrays, expected):
 
 
 def product(a, b, bias=None):
-    """``a @ b + bias`` for matrices, a large one cut along the longer side of the result.
+    """Return ``a @ b + bias`` for matrices; cut a large product along its result's longer side.
 
-    The cuts depend on the sizes alone: BLAS may round a narrow product differently, and the bits
-    shall not depend on the number of cores.
+    The cuts depend on the sizes alone, because BLAS may round a narrow product differently and
+    the bits must not depend on the number of cores.
     """
-    few = len(a) <= FEW_ROWS < b.shape[1] and b.size >= LARGE_MATRIX
+    few = len(a) <= MAX_ROWS_TO_SWAP < b.shape[1] and b.size >= MIN_SIZE_TO_SWAP
     if few and b.flags.f_contiguous and bias is None:
-        # BLAS copies a transposed b at a third of its speed, which shows beside so few rows.
+        # BLAS copies a transposed b at a third of the speed, which shows with so few rows.
         return np.ascontiguousarray(product(b.T, a.T).T)
     long = max(len(a), b.shape[1])
-    work = len(a) * b.size + 16 * max(a.size, b.size)     # to read the larger one is work too
-    parts = min(MAX_PARTS, work // PART_WORK, long // PART_WIDTH)
+    work = len(a) * b.size + 16 * max(a.size, b.size)     # reading the larger array is work, too
+    parts = min(MAX_PARTS, work // MIN_MULTIPLICATIONS, long // MIN_WIDTH)
     if parts < 2:
         with single_threaded_blas:
             y = a @ b
@@ -124,8 +123,8 @@ def unembedding_backward(dy, cache):
 
 
 def softmax(x):
-    """As :func:`functional.softmax`, without a warning where ``x - max(x)`` overflows: the
-    exponential of -inf is 0, which is right."""
+    """As :func:`functional.softmax`, without a warning if ``x - max(x)`` overflows: the
+    exponential of -inf is 0, as it should be."""
     with np.errstate(over="ignore"):
         return F.softmax(x)
 
@@ -137,7 +136,7 @@ def log_sum_exp(x):
 
 
 def cross_entropy(logits, targets):
-    """As :func:`functional.cross_entropy`, the loss in float64 where float32 overflows."""
+    """As :func:`functional.cross_entropy`, with a loss in float64 if float32 overflows."""
     with np.errstate(over="ignore"):
         loss, cache = F.cross_entropy(logits, targets)
         if not math.isfinite(loss):
@@ -146,8 +145,8 @@ def cross_entropy(logits, targets):
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """As :func:`functional.layer_norm`, in place and in pieces that the cores share: fewer passes
-    over memory.  Rows of any size are right, see :func:`rescue_rows`."""
+    """As :func:`functional.layer_norm`, in place and in pieces that the cores share, for fewer
+    passes over memory; right for rows of any size, see :func:`rescue_rows`."""
     expect(x.shape[-1:] == w.shape == b.shape, "layer_norm", {"x": x, "w": w, "b": b},
            "x (..., C), w (C,), b (C,)")
     y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
@@ -170,11 +169,11 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 
 
 def rescue_rows(x, mean, xhat, rstd, eps):
-    """Compute again, in place, the rows whose variance overflowed (float32 holds no square of a
-    value above 1e19) and those whose mean is so large that its rounding shows beside their spread.
+    """Compute some rows again, in place: those whose variance overflowed (in float32 the square of
+    1e20 is infinite), and those whose mean is so large that its rounding error matters.
 
-    Such a row is first divided by the power of two next to its largest value, which rounds
-    nothing, and then centred twice: what the first mean lost to rounding is the second one.
+    Such a row is first divided by a power of two near its largest value, which is exact.  Then it
+    is centred twice: the second mean is the rounding error of the first.
     """
     ratio = mean * rstd
     if rstd.size and not (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
@@ -217,11 +216,8 @@ def layer_norm_backward(dy, cache):
 
 
 def gelu(x):
-    """As :func:`functional.gelu`; the cache is the derivative, computed in the same pass.
-
-    Forward and backward share their most expensive part, the tanh; the derivative is as
-    large as the x that it replaces.
-    """
+    """As :func:`functional.gelu`; the cache is the derivative, so that the tanh, the most expensive
+    part, is computed once."""
     y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
 
@@ -232,7 +228,7 @@ def gelu(x):
             t = u * (F.GELU_A * F.GELU_B)
             t += F.GELU_A
             t *= xs
-            np.tanh(t, out=t)                             # tanh(v), as the textbook form
+            np.tanh(t, out=t)                             # tanh(v), as in functional
             t *= 0.5
             t += 0.5                                      # t = (1 + tanh) / 2
             np.multiply(xs, t, out=ys)
@@ -243,14 +239,14 @@ def gelu(x):
             ds *= u
             ds += t
             if math.isnan(ds.max()):                      # a square overflowed
-                c = np.clip(xs, -30.0, 30.0)              # beyond, tanh is -1 or 1 exactly
+                c = np.clip(xs, -30.0, 30.0)              # beyond, tanh is exactly -1 or 1
                 ds[...] = F.gelu_backward(np.ones_like(c), F.ActivationCache(c))
     shared(part, _even(x.size, 1, MAX_PIECE))
     return y, GeluCache(d)
 
 
 def gelu_backward(dy, cache):
-    """``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
+    """Compute ``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     F.same_shape(dy, cache.derivative.shape)
@@ -266,15 +262,16 @@ def gelu_backward(dy, cache):
 
 
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
-    """As :func:`functional.attention`, tile by tile: some queries, and only the keys that
-    they may see, so that close to half of a causal model's scores are never computed.
+    """As :func:`functional.attention`, in tiles.
 
-    No probability is kept: the cache holds each query's largest score and sum, from which the
-    backward pass computes them again (Dao et al. 2022, arXiv 2205.14135), and dropout's
-    masks, one byte an entry.  For few and short texts the simple form is as fast and runs.
+    A tile is some queries with only the keys that they may read, so that nearly half of a causal
+    model's scores are never computed.  The cache holds no probabilities but each query's largest
+    score and sum, from which the backward pass computes them again (Dao et al. 2022, arXiv
+    2205.14135), and dropout's masks, one byte for each entry.  Few and short texts take
+    ``functional``'s form, which is as fast for them.
 
-    ``past`` is a :class:`minifpt.layers.KeyValues`, which takes in the new tokens; it is for
-    inference, the cache is then ``None``.
+    ``past`` is a :class:`minifpt.layers.KeyValues`, to which the new tokens are appended; it is
+    for inference, and the cache is then ``None``.
     """
     B, T, C3 = qkv.shape
     expect(C3 % (3 * n_head) == 0, "attention", {"qkv": qkv},
@@ -287,14 +284,14 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
         run = F.attention if is_small else _tiled_attention
         y, cache = run(qkv, n_head, p, rng, causal)
         if not math.isfinite(cache.probabilities.sum() if is_small else cache.total.sum()):
-            if p:                                         # the same dropout once more
+            if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state
             y, cache = _wide_attention(qkv, n_head, p, rng, causal)
         return y, cache
 
 
 def _wide_attention(qkv, n_head, p, rng, causal):
-    """The simple form in float64, where the scores of float32 queries and keys do not overflow."""
+    """Run ``functional``'s form in float64, in which scores of float32 numbers cannot overflow."""
     y, cache = F.attention(qkv.astype(np.float64), n_head, p, rng, causal)
     arrays = (None if a is None else a.astype(qkv.dtype) for a in cache)
     return y.astype(qkv.dtype), F.AttentionCache(*arrays)
@@ -308,34 +305,34 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
     heads = y.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     tiles, scale = _tiles(T, causal), 1.0 / math.sqrt(D)
     masks = None
-    if p:         # all T x T entries are drawn, as by the simple form, though half are not computed
+    if p:                                                 # draws as many numbers as functional
         keep = rng.random((B, H, T, T), np.float32) >= p
-        masks = [keep[:, :, i:j, :seen].copy() for i, j, seen in tiles]
+        masks = [keep[:, :, i:j, :n_keys].copy() for i, j, n_keys in tiles]
         del keep
     ones = np.ones((T, 1), qkv.dtype)
 
     def part(piece):
-        qs, kt = q[piece] * scale, _transposed(k[piece])  # cheaper than to scale the scores
-        for n, (i, j, seen) in enumerate(tiles):
-            s = _scores(qs, kt, i, j, seen, causal)
+        qs, kt = q[piece] * scale, _transposed(k[piece])  # there are fewer queries than scores
+        for n, (i, j, n_keys) in enumerate(tiles):
+            s = _scores(qs, kt, i, j, n_keys, causal)
             s -= s.max(axis=-1, keepdims=True, out=tops[*piece, i:j])
             np.exp(s, out=s)
-            total = s @ ones[:seen]                       # a product sums faster than .sum()
+            total = s @ ones[:n_keys]                     # a product sums faster than .sum()
             totals[*piece, i:j] = total
             if p:
                 s *= masks[n][piece]
                 total *= 1.0 - p
-            np.divide(s @ v[*piece, :seen], total, out=heads[*piece, i:j])
+            np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
     shared(part, _pieces(B, H, T))
     cache = TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p)
     return y, cache
 
 
 def attention_backward(dy, cache):
-    """As :func:`functional.attention_backward`, over the same tiles.  Returns ``dqkv``."""
+    """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
     with single_threaded_blas:
-        simple = isinstance(cache, F.AttentionCache)
-        return (F.attention_backward if simple else _tiled_attention_backward)(dy, cache)
+        is_tiled = isinstance(cache, TiledAttentionCache)
+        return (_tiled_attention_backward if is_tiled else F.attention_backward)(dy, cache)
 
 
 def _tiled_attention_backward(dy, cache):
@@ -349,13 +346,13 @@ def _tiled_attention_backward(dy, cache):
 
     def part(piece):
         qs, kt, vt = q[piece] * scale, _transposed(k[piece]), _transposed(v[piece])
-        for n, (i, j, seen) in reversed(list(enumerate(tiles))):
-            a = _scores(qs, kt, i, j, seen, causal)       # A but for the factor 1 / total, which
-            a -= tops[*piece, i:j]                        # is put on smaller arrays
+        for n, (i, j, n_keys) in reversed(list(enumerate(tiles))):
+            a = _scores(qs, kt, i, j, n_keys, causal)     # A * total: smaller arrays are divided
+            a -= tops[*piece, i:j]
             np.exp(a, out=a)
             inverse = 1.0 / totals[*piece, i:j]
             dyt = dy[*piece, i:j] * (inverse / (1.0 - p))
-            da = dyt @ vt[..., :seen]                     # dA / total
+            da = dyt @ vt[..., :n_keys]                   # dA / total
             if p:
                 da *= masks[n][piece]
             da -= np.vecdot(da, a)[..., None] * inverse
@@ -363,24 +360,21 @@ def _tiled_attention_backward(dy, cache):
             if p:
                 a *= masks[n][piece]
             dvt = a.swapaxes(-1, -2) @ dyt
-            np.multiply(da @ k[*piece, :seen], scale, out=dq[*piece, i:j])
+            np.multiply(da @ k[*piece, :n_keys], scale, out=dq[*piece, i:j])
             dkt = da.swapaxes(-1, -2) @ qs[..., i:j, :]
-            if j == T:                                    # the last tile sees every key
+            if j == T:                                    # the last tile reads every key
                 dkp, dvp = dkt, dvt
             else:
-                dkp[..., :seen, :] += dkt
-                dvp[..., :seen, :] += dvt
+                dkp[..., :n_keys, :] += dkt
+                dvp[..., :n_keys, :] += dvt
         dk[piece], dv[piece] = dkp, dvp
     shared(part, _pieces(B, H, T))
     return dqkv
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
-    """As :func:`functional.lstm`, on one core.
-
-    A token's product is small and the next one waits for it.  On a busy machine BLAS's threads
-    spend many times as long waiting for each other at each of them.
-    """
+    """As :func:`functional.lstm`, on one core: each token's product is small and the next token
+    needs it, so that BLAS's threads would spend most of the time waiting for each other."""
     D = len(w_hh)
     expect(x.ndim == 3 and w_ih.shape == (x.shape[2], 4 * D) and w_hh.shape == (D, 4 * D)
            and b.shape == (4 * D,), "lstm", {"x": x, "w_ih": w_ih, "w_hh": w_hh, "b": b},
@@ -398,13 +392,13 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
 def lstm_backward(dy, cache):
     """As :func:`functional.lstm_backward`, on one core."""
     with single_threaded_blas:
-        # Each token multiplies by w_hh.T, which is faster when that lies row by row.
+        # Each token multiplies by w_hh.T, which is faster if its rows lie in order.
         return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
 
 
 def _attention_after(qkv, n_head, causal, past):
-    """To join arrays at each token, as the simple form does, would copy all the past each
-    time."""
+    """Run attention with a ``KeyValues``, without the copy of all earlier tokens that
+    ``functional``'s form makes for each new one."""
     T, first = qkv.shape[1], past.n == 0
     q, k, v = F.split_heads(qkv, n_head)
     past.extend(k, v)
@@ -414,40 +408,40 @@ def _attention_after(qkv, n_head, causal, past):
     s = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])   # (B, H, T, n)
     if not math.isfinite(s.sum()):
         s = q.astype(np.float64) @ k.swapaxes(-1, -2).astype(np.float64) / math.sqrt(q.shape[-1])
-    if causal and T > 1:                                  # one query may see every key
+    if causal and T > 1:                                  # the last query may read every key
         s += F.causal_mask(T, past.n, s.dtype)
     return F.merge_heads(F.softmax(s)[0].astype(v.dtype, copy=False) @ v)
 
 
 def _pieces(B, H, T):
-    """(batch slice, head slice) pieces: the scores of one tile of them fit in the cache."""
+    """Return pieces (batch slice, head slice) for which the scores of a tile fit into a cache."""
     tile = min(T, TILE) * T
-    if H * tile > MAX_TILE_SCORES:                        # some heads of one example
+    if H * tile > MAX_TILE_SCORES:                        # a few heads of one example
         heads = _even(H, tile, MAX_TILE_SCORES)
         return [(slice(b, b + 1), h) for b in range(B) for h in heads]
     return [(entries, slice(0, H)) for entries in _even(B, H * tile, MAX_TILE_SCORES)]
 
 
 def _even(n, size, most):
-    """Slices of n items of ``size`` numbers, as many items in each, ``most`` numbers or less."""
+    """Return equal slices of n items of ``size`` numbers, each with at most ``most`` numbers."""
     each = max(1, -(-n // max(1, -(-n * size // most))))
     return [slice(i, min(i + each, n)) for i in range(0, n, each)]
 
 
 def _tiles(T, causal):
-    """(first query, last + 1, number of keys that they see) for each tile."""
+    """Return (first query, last query + 1, number of keys that they read) for each tile."""
     tiles = [(i, min(i + TILE, T)) for i in range(0, T, TILE)]
     return [(i, j, j if causal else T) for i, j in tiles]
 
 
 def _transposed(k):
-    """A contiguous copy (b, h, D, T): small products with it run at twice the speed."""
+    """Return a contiguous copy (b, h, D, T), which doubles the speed of small products."""
     return np.ascontiguousarray(k.swapaxes(-1, -2))
 
 
-def _scores(qs, kt, i, j, seen, causal):
-    """Masked scores of the queries i ... j-1 with the keys 0 ... seen-1."""
-    s = qs[..., i:j, :] @ kt[..., :seen]
-    if causal:                                            # only a tile's own keys need a mask
+def _scores(qs, kt, i, j, n_keys, causal):
+    """Return the masked scores of the queries i ... j-1 with the first ``n_keys`` keys."""
+    s = qs[..., i:j, :] @ kt[..., :n_keys]
+    if causal:                                            # only the keys i ... j-1 need a mask
         s[..., i:] += F.causal_mask(j - i, j - i, s.dtype)
     return s

@@ -1,9 +1,10 @@
-"""The Frozen Pretrained Transformer: input layer -> trunk -> output layer.
+"""The Frozen Pretrained Transformer (FPT): input layer -> trunk -> output layer.
 
-After *Pretrained Transformers as Universal Computation Engines* (arXiv 2103.05247).
+It is the model of *Pretrained Transformers as Universal Computation Engines* (arXiv 2103.05247).
 """
 
 import inspect
+import io
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
+from .files import export, weights
 from .freeze import GROUPS, FreezeMask
 from .layers import Layer, Linear
 from .trunks.base import Trunk, check_trunk
@@ -18,12 +20,12 @@ from .trunks.base import Trunk, check_trunk
 
 class InputLayer(Linear):
     """The new input layer: ``y = x @ weight + bias`` for numbers, ``y = weight[ids] + bias`` for
-    integer ids, which gives the same as the product with their one-hot vectors."""
+    integer ids, which equals the affine map of their one-hot vectors."""
 
     def forward(self, x):
         """x (B, T, n_in), or ids (B, T) in 0 ... n_in-1 -> y (B, T, n_out)."""
         if not np.issubdtype(x.dtype, np.integer):
-            need = False, self.weight.trainable, self.bias.trainable       # nothing is below
+            need = False, self.weight.trainable, self.bias.trainable       # nobody reads dx
             return ops.linear(x, self.weight.data, self.bias.data, need)
         cache = {}
         y, cache["embedding"] = ops.embedding(x, self.weight.data)
@@ -47,11 +49,12 @@ class FPT(Layer):
     trunk           a :class:`Trunk`, such as :class:`minifpt.GPT2`.
     input_dim       numbers in a token, or for integer ids the number of symbols.
     output_dim      scores at each token that is read.
-    output_tokens   how many of the last tokens are read.
+    output_tokens   number of tokens, from the end, that the output layer reads.
+    seed            seed of both layers' random weights.
 
-    The input layer starts orthogonal with gain 1.41 and zero bias, the output layer
-    uniform within ``1 / sqrt(C)``, as in the paper's code.  Everything is trainable until
-    :meth:`freeze` is called.
+    As in the paper's code, the input weight starts orthogonal with gain 1.41 and the input bias
+    at 0; the output layer starts uniform between ``-1 / sqrt(C)`` and ``1 / sqrt(C)``.
+    Everything is trainable until :meth:`freeze` is called.
     """
 
     def __init__(self, trunk: Trunk, input_dim: int, output_dim: int, output_tokens: int = 1,
@@ -74,18 +77,19 @@ class FPT(Layer):
 
     @classmethod
     def for_task(cls, task: Any, model: str = "minigpt-language", freeze: str = "fpt",
-                 seed: int = 0, dropout: float | None = None) -> "FPT":
+                 seed: int = 0, dropout: float | None = None, adapt: str | None = None) -> "FPT":
         """Return the FPT that ``minifpt train TASK`` trains.
 
-        task      a :class:`minifpt.tasks.Task`, or the name of one.
-        model     a trunk's name, as ``--model`` takes it; see :class:`minifpt.trunks.TrunkSpec`.
-        freeze    a mask, as :meth:`minifpt.FreezeMask.parse` reads it.
-        seed      draws the new layers, and the weights of a random trunk.
-        dropout   the task's own when ``None``.
+        task      a :class:`minifpt.tasks.Task`, or a task's name.
+        model     a trunk's name, as for ``--model``; see :class:`minifpt.trunks.TrunkSpec`.
+        freeze    a mask as text; see :meth:`minifpt.FreezeMask.parse`.
+        seed      seed of the new layers, and of a random trunk's weights.
+        dropout   probability; ``None`` takes the task's default.
+        adapt     an adapter, such as ``lora:rank=4``; see :mod:`minifpt.adapters`.
 
-        Raises ``ValueError`` or ``FileNotFoundError`` with one line for unknown names.
+        Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
-        from . import tasks  # the core imports these when they are asked for
+        from . import adapters, tasks  # these import the core
         from .trunks import TrunkSpec
         task = tasks.get(task) if isinstance(task, str) else task
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
@@ -93,7 +97,7 @@ class FPT(Layer):
         fpt = cls(spec.make(seed, dropout), task.input_dim, task.output_dim, task.output_tokens,
                   seed)
         fpt.freeze(mask)
-        return fpt
+        return fpt if adapt is None else adapters.adapt(fpt, adapt, seed)
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:
@@ -107,8 +111,8 @@ class FPT(Layer):
             raise ValueError(f"FPT: x has shape {x.shape}, expected "
                              + ("(B, T)" if ids else f"(B, T, {input_dim})"))
         if x.shape[1] < self.output_tokens:
-            raise ValueError(f"FPT: x has {x.shape[1]} tokens, {self.output_tokens} of them are "
-                             "to be read")
+            raise ValueError(f"FPT: x has {x.shape[1]} tokens, expected at least "
+                             f"{self.output_tokens}, which the output layer reads")
         x = x if ids else x.astype(self.trunk.dtype, copy=False)
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
         cache, input_learns = {}, self.input.learns()
@@ -120,8 +124,8 @@ class FPT(Layer):
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
         if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
                 or hidden[0].dtype != x.dtype):
-            raise ValueError("FPT: the trunk's forward must give a pair: hidden, of shape "
-                             f"{x.shape} and {x.dtype} as x, and its cache")
+            raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
+                             f"{x.shape} and dtype {x.dtype}, and its cache")
         y, cache["trunk"] = hidden
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = ops.last_tokens(y, self.output_tokens)
@@ -145,30 +149,55 @@ class FPT(Layer):
         if cache["input"] is not None:
             C = self.trunk.config.n_embd
             if not isinstance(dx, np.ndarray) or dx.ndim != 3 or dx.shape[2] != C:
-                raise ValueError("FPT: the trunk's backward must give the gradient of its input, "
+                raise ValueError("FPT: the trunk's backward must return its input's gradient, "
                                  f"an array (B, T, {C}), got {checks.brief(dx)}")
             self.input.backward(ops.dropout_backward(dx, cache["dropout"]), cache["input"])
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Logits without dropout and without a cache."""
+        """Return the logits, without dropout and without keeping a cache."""
         with self.all_frozen():
             return self.forward(x)[0]
 
+    def save(self, folder, dtype=None, **provenance):
+        """Write the model to a new folder: the trunk as Transformers saves it, and the input and
+        output layers in ``layers.safetensors``, with our names.
+
+        ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
+        float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
+        """
+        if any(p.group == "adapter" for p in self.parameters()):
+            raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                             "low-rank ones with adapters.merge(model)")
+        if not hasattr(self.trunk, "save_folder"):
+            raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
+                             "expected a GPT2 or a Llama")
+        dtype = np.dtype(np.float32 if dtype is None else dtype)
+        layers = io.BytesIO()
+        export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
+                                          if p.group in ("input", "output")],
+                                 weights.weight_dtype(dtype), f"{folder}: layers.safetensors")
+        self.trunk.save_folder(folder, dtype, provenance,
+                               {"layers.safetensors": layers.getvalue()})
+
     def counts(self, tokens=None):
-        """``{group: (parameters, trained)}``.  With ``tokens``, only as many positions count
-        as an input of that length uses: no gradient ever reaches the others."""
+        """Return ``{group: (parameters, trained)}``.
+
+        With ``tokens``, only the positions of an input of that length count: no gradient ever
+        reaches the others.
+        """
         count = {}
         for _, p in self.named_parameters():
-            group, size = p.group, p.data.size
+            group, size, learns = p.group, p.data.size, p.trained_size()
             if group == "pos" and tokens is not None:
                 size = min(tokens, len(p.data)) * p.data.shape[1]
+                learns = min(learns, size)
             total, trained = count.get(group, (0, 0))
-            count[group] = total + size, trained + size * p.trainable
+            count[group] = total + size, trained + learns
         return {group: count[group] for group in GROUPS if group in count}
 
     def summary(self, tokens: int | None = None) -> str:
-        """A table as text: each group, its parameters, how many of them are trained, and
-        the share; ``tokens`` as for :meth:`counts`."""
+        """Return a table as text: for each group its parameters and how many are trained, then
+        the trained share; ``tokens`` as for :meth:`counts`."""
         rows = self.counts(tokens)
         total, trained = (sum(n) for n in zip(*rows.values(), strict=True))
         lines = [f"{'group':8}{'':42}{'parameters':>13}{'trained':>13}"]
@@ -180,8 +209,9 @@ class FPT(Layer):
 
 
 def orthogonal(rng, n_in, n_out, gain):
-    """A random (n_in, n_out) matrix whose shorter side is orthogonal with norm ``gain``:
-    the QR factor of a normal matrix, signs fixed (Saxe et al. 2013, arXiv 1312.6120)."""
+    """Return a random (n_in, n_out) matrix.  Its rows, or its columns if these are fewer, are
+    orthogonal with norm ``gain``: the Q of a normal matrix's QR factors, with the signs of R's
+    diagonal (Saxe et al. 2013, arXiv 1312.6120)."""
     n, m = max(n_in, n_out), min(n_in, n_out)
     q, r = np.linalg.qr(rng.standard_normal((n, m)))
     q *= gain * np.sign(np.diag(r))

@@ -1,9 +1,10 @@
-"""Parameter groups, and masks that say which of them are frozen."""
+"""Parameter groups, and masks that freeze them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-# The paper's groups.  The layer that owns a parameter says which one it belongs to.
+# The paper's groups.  The layer that owns a parameter gives its group.
 GROUPS = {
     "input": "the input layer",
     "pos": "positional embeddings",
@@ -11,15 +12,18 @@ GROUPS = {
     "attn": "self-attention, or whatever mixes tokens",
     "mlp": "feed-forward",
     "output": "the output layer",
+    "adapter": "adapters",
 }
 
 
 @dataclass(frozen=True)
 class FreezeMask:
-    """What is frozen: a flag for each group (``True`` = frozen), and name patterns.
+    """The frozen parameters: a flag for each group (``True`` = frozen), and name patterns.
 
-    ``patterns`` are shell patterns on parameter names, with or without the ``trunk.``
-    prefix (``h.3.ln_1.*``): a parameter that one of them matches is frozen too.
+    ``patterns`` are shell patterns such as ``h.3.ln_1.*`` for parameter names, with or without
+    the prefix ``trunk.``: the parameters that match any of them are frozen, too.
+    A third of ``c_attn`` has a name of its own, ``h.0.attn.c_attn.weight.queries``, ``.keys`` or
+    ``.values``: ``*.c_attn.*.keys`` freezes those columns alone.
     """
 
     input: bool = False
@@ -29,11 +33,12 @@ class FreezeMask:
     mlp: bool = False
     output: bool = False
     patterns: tuple = ()
+    adapter: bool = False
 
-    def __new__(cls, *args, **given):
-        for name in given:
+    def __new__(cls, *args, **flags):
+        for name in flags:
             if name not in cls.__dataclass_fields__:
-                raise ValueError(f"FreezeMask: there is no group '{name}', expected one of "
+                raise ValueError(f"FreezeMask: '{name}' is not a group, expected one of "
                                  f"{', '.join(GROUPS)}, or patterns")
         return super().__new__(cls)
 
@@ -44,33 +49,33 @@ class FreezeMask:
                                  "True or False (FreezeMask.parse reads text)")
         if isinstance(self.patterns, str) or not all(isinstance(p, str) for p in self.patterns):
             raise ValueError(f"FreezeMask: patterns is {self.patterns!r:.60}, expected a tuple of "
-                             "texts, as ('h.3.ln_1.*',)")
+                             "texts, such as ('h.3.ln_1.*',)")
 
     @classmethod
     def fpt(cls) -> "FreezeMask":
-        """The paper's: self-attention and feed-forward frozen, all else trained."""
+        """Return the paper's mask: self-attention and feed-forward frozen, all else trained."""
         return cls(attn=True, mlp=True)
 
     @classmethod
     def full(cls) -> "FreezeMask":
-        """Nothing frozen: train everything."""
+        """Return a mask that freezes nothing."""
         return cls()
 
     @classmethod
     def output_only(cls):
-        """All frozen but the output layer."""
+        """Return a mask that freezes all but the output layer and adapters."""
         return cls(input=True, pos=True, ln=True, attn=True, mlp=True)
 
     @classmethod
     def parse(cls, text: str) -> "FreezeMask":
-        """From text: a preset (``fpt``, ``full``, ``output_only``), or a list of groups
-        and patterns to freeze: ``"attn,mlp"``, ``"attn,mlp,h.3.ln_1.*"``."""
+        """Return the mask of a text: a preset (``fpt``, ``full``, ``output_only``), or the groups
+        and patterns to freeze, such as ``"attn,mlp,h.3.ln_1.*"``."""
         if not isinstance(text, str):
-            raise ValueError(f"freeze: {text!r:.60} is no text, as 'fpt' or 'attn,mlp'")
+            raise ValueError(f"freeze: {text!r:.60}, expected a text such as 'fpt' or 'attn,mlp'")
         items = [item.strip() for item in text.split(",") if item.strip()]
         if not items:
-            raise ValueError("freeze: empty, expected a preset (full freezes nothing), groups or "
-                             "patterns")
+            raise ValueError("freeze: empty, expected a preset (full freezes nothing), "
+                             "groups or patterns")
         presets = {"fpt": cls.fpt, "full": cls.full, "output_only": cls.output_only}
         if len(items) == 1 and items[0].replace("-", "_") in presets:
             return presets[items[0].replace("-", "_")]()
@@ -84,36 +89,51 @@ class FreezeMask:
         return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)
 
     def __str__(self):
-        """The text that :meth:`parse` reads."""
+        """Return the text that :meth:`parse` reads."""
         groups = [f.name for f in fields(self) if f.name in GROUPS and getattr(self, f.name)]
         return ",".join([*groups, *self.patterns]) or "full"
 
     def frozen(self, name, group):
-        """Whether this mask freezes the parameter of that name and group."""
+        """Return whether this mask freezes a parameter, by its name and group."""
         if group not in GROUPS:
             raise ValueError(f"parameter '{name}' is in the group '{group}', expected one of "
                              f"{', '.join(GROUPS)}")
         return getattr(self, group) or any(matches(name, p) for p in self.patterns)
 
     def select(self, layer):
-        """``{name: whether it is frozen}`` for every parameter of a layer or model.
+        """Return ``{name: whether it is frozen}`` for every parameter of a layer or model.
 
         Raises ``ValueError`` for a pattern that matches no parameter.
         """
         named = dict(layer.named_parameters())
         for pattern in self.patterns:
-            if not any(matches(name, pattern) for name in named):
+            names = [*named, *(part for name, p in named.items() for part, _ in thirds(name, p))]
+            if not any(matches(name, pattern) for name in names):
                 raise ValueError(f"freeze: the pattern '{pattern}' matches no parameter; "
                                  f"names look like '{next(iter(named), '(there are none)')}'")
-        return {name: self.frozen(name, p.group) for name, p in named.items()}
+        return {name: self.frozen(name, p.group) or len(self.columns(name, p)) == 3
+                for name, p in named.items()}
+
+    def columns(self, name, parameter):
+        """Return the slices of a parameter's columns that patterns freeze."""
+        return tuple(columns for part, columns in thirds(name, parameter)
+                     if any(matches(part, pattern) for pattern in self.patterns))
 
     def apply(self, layer):
         """Set ``.trainable`` of every parameter of a layer or model."""
         frozen = self.select(layer)
         for name, p in layer.named_parameters():
-            p.trainable = not frozen[name]
+            p.trainable, p.frozen_columns = not frozen[name], self.columns(name, p)
 
 
 def matches(name, pattern):
-    """Whether a pattern matches a parameter's name, with or without the ``trunk.`` prefix."""
+    """Return whether a pattern matches a parameter's name, with or without ``trunk.``."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.removeprefix("trunk."), pattern)
+
+
+def thirds(name, parameter) -> Iterator[tuple[str, slice]]:
+    """Yield (name, slice of columns) of queries, keys and values in a ``c_attn``."""
+    if ".c_attn." in f".{name}":
+        width = parameter.data.shape[-1] // 3
+        for i, part in enumerate(("queries", "keys", "values")):
+            yield f"{name}.{part}", slice(i * width, (i + 1) * width)

@@ -1,4 +1,4 @@
-"""The mathematics of a GPT-2 and of an LSTM: each operation, its backward directly below it.
+"""The mathematics of a GPT-2, a Llama and an LSTM: each operation, its backward directly below.
 
 Every operation is a pair::
 
@@ -8,20 +8,20 @@ Every operation is a pair::
 ``dy`` is the gradient of one scalar loss with respect to ``y`` and has the shape of ``y``;
 ``dx`` is the gradient with respect to ``x`` and has the shape of ``x``.  The cache is a
 ``NamedTuple`` of the arrays that the backward pass reads.  Nothing is stored anywhere else, so
-an operation can run twice before it runs back.  The cache holds ``x`` itself, not a copy: an
-``x`` that changes between the two passes gives wrong gradients.
+an operation can run twice before it runs back.  The cache holds ``x`` itself, not a copy: if
+``x`` changes between the two passes, the gradients are wrong.
 
-Operations with weights take ``need``, which says which gradients will be wanted, in the
-order in which the backward pass returns them.  A gradient that is not wanted is ``None`` and is
-never computed, and the cache does not keep the arrays that only it would read.
+Operations with weights take ``need``, a tuple of booleans: which gradients the backward pass
+computes, in the order in which it returns them.  It returns ``None`` for the others, and the
+cache leaves out the arrays that only they would read.
 
 Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D = C / H``,
-``V`` vocabulary, ``...`` any leading axes.  The dtype of the input is the dtype of all that
-follows: all other numbers here are Python floats, because NumPy lets them take the array's
-dtype, where a NumPy scalar would turn float32 into float64.
+``V`` vocabulary, ``...`` any leading axes.  Results have the dtype of the input.  All constants
+here are Python floats, because NumPy gives them the array's dtype; a NumPy scalar would turn
+float32 into float64.
 
-These are the formulas.  A model runs the forms of ``fast``, which check shapes, stay finite for
-extreme numbers and save time.
+This file shows the formulas.  A model runs the functions of ``fast``, which compute the same,
+check shapes, stay finite for extreme numbers and save time.
 """
 
 import math
@@ -31,30 +31,34 @@ from functools import lru_cache
 import numpy as np
 
 # ---------------------------------------------------------------------------- caches
-# What each operation keeps for its backward pass, by the names of its docstring.
+# The arrays that each backward pass reads, named as in the operation's docstring.
 
-LinearCache = namedtuple("LinearCache", "x w need")                 # x None where dw is not wanted
+LinearCache = namedtuple("LinearCache", "x w need")                 # x: None without dw
 EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table's shape
 BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
 # tokens: the slice of the table that was added; shape: the table's.
 PositionsCache = namedtuple("PositionsCache", "tokens shape need")
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
+RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w need")
 ActivationCache = namedtuple("ActivationCache", "x")
+SwiGLUCache = namedtuple("SwiGLUCache", "silu activated up")        # silu: its cache
 SoftmaxCache = namedtuple("SoftmaxCache", "y")
 DropoutCache = namedtuple("DropoutCache", "mask")                   # None where nothing is dropped
 AttentionCache = namedtuple("AttentionCache", "q k v probabilities mask")
-# A row for each token, (B, T, D), of the gates and the candidate; cell and hidden (B, T+1, D)
-# begin with the state before the first token.  x and hidden are None where nobody reads them.
+RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (T, 1, D/2)
+GroupedHeadsCache = namedtuple("GroupedHeadsCache", "shapes n_head")
+# The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
+# before the first token.  x is None without dw_ih, hidden is None without dw_hh.
 LSTMCache = namedtuple("LSTMCache",
                        "x w_ih w_hh input forget candidate output cell hidden need")
 LastTokensCache = namedtuple("LastTokensCache", "T")
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
-CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # the cache, no value
+CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
 
 
 def same_shape(dy, shape):
-    """Raise ``ValueError`` for a gradient of another shape, which NumPy might broadcast."""
+    """Raise ``ValueError`` if ``dy`` has another shape: NumPy might broadcast it."""
     if np.shape(dy) != shape:
         raise ValueError(f"the gradient has shape {np.shape(dy)}, expected {shape}")
 
@@ -63,7 +67,7 @@ def same_shape(dy, shape):
 
 
 def linear(x, w, b, need=(True, True, True)):
-    """Affine map of the last axis: ``y = x @ w + b``.
+    """Apply an affine map to the last axis: ``y = x @ w + b``.
 
     x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
     GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
@@ -74,9 +78,10 @@ def linear(x, w, b, need=(True, True, True)):
 
 
 def linear_backward(dy, cache):
-    """``dx = dy @ w.T``, ``dw = x.T @ dy``, ``db = sum of dy over all rows``.
+    """Compute ``dx = dy @ w.T``, ``dw = x.T @ dy``, ``db = sum of dy over all rows``.
 
-    Each row of x meets every row of w once, so its gradient is a product again.
+    y[n, o] is the sum of x[n, i] w[i, o] over i.  So dx[n, i] is the sum of dy[n, o] w[i, o]
+    over o, and dw[i, o] the sum of x[n, i] dy[n, o] over n: both are matrix products again.
     """
     x, w, need = cache
     rows = dy.reshape(-1, w.shape[1])                     # (N, O)
@@ -94,9 +99,9 @@ def linear_backward(dy, cache):
 
 
 def embedding(ids, w):
-    """Row lookup: ``y = w[ids]``, a linear layer on one-hot vectors without the product.
+    """Look up a row for each id: ``y = w[ids]``, the product of one-hot vectors with ``w``.
 
-    ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C).
+    ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C).  Raises ``ValueError`` for other ids.
     """
     if not np.issubdtype(ids.dtype, np.integer):          # booleans would act as a mask
         raise ValueError(f"embedding: ids have dtype {ids.dtype}, expected integers")
@@ -108,12 +113,12 @@ def embedding(ids, w):
 
 
 def embedding_backward(dy, cache):
-    """``dw[v] = sum of dy over the positions where ids is v``.  Returns ``dw`` (V, C)."""
+    """Compute ``dw[v] = sum of dy over the positions where ids is v``, dw (V, C)."""
     ids, shape = cache
     same_shape(dy, (*ids.shape, shape[1]))
     dw = np.zeros(shape, dy.dtype)
     if ids.size:
-        # Sorted, equal ids stand side by side and each run is one sum (np.add.at is slow).
+        # After sorting, equal ids are neighbours, and one sum serves each id: np.add.at is slow.
         order = np.argsort(ids, axis=None, kind="stable")
         rows, starts = np.unique(ids.reshape(-1)[order], return_index=True)
         dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0)
@@ -121,10 +126,12 @@ def embedding_backward(dy, cache):
 
 
 def unembedding(x, w, need=(True, True)):
-    """A language model's scores, by the table that embeds its tokens: ``y = x @ w.T``.
+    """Score each token of the vocabulary by its row of the embedding table: ``y = x @ w.T``.
 
-    x (..., C), w (V, C) -> y (..., V).  Tying the two tables is due to Press and Wolf (2016,
-    arXiv 1608.05859).  ``need`` is for (dx, dw).
+    x (..., C), w (V, C) -> y (..., V).  ``need`` is for (dx, dw).
+
+    A language model has one table for both of its ends, as Press and Wolf proposed (2016, arXiv
+    1608.05859).
     """
     y = x @ w.T
     cache = UnembeddingCache(x if need[1] else None, w, need)
@@ -132,7 +139,7 @@ def unembedding(x, w, need=(True, True)):
 
 
 def unembedding_backward(dy, cache):
-    """``dx = dy @ w``, ``dw = dy.T @ x``.  The table's other gradient is the embedding's."""
+    """Compute ``dx = dy @ w``, ``dw = dy.T @ x``; the embedding adds its own part of dw."""
     x, w, need = cache
     V, C = w.shape
     dx = dy @ w if need[0] else None
@@ -143,14 +150,15 @@ def unembedding_backward(dy, cache):
 def bias(x, b, need=(True, True)):
     """Add a vector to each token: ``y = x + b``.  x (..., C), b (C,) -> y (..., C).
 
-    A linear layer on one-hot vectors is an embedding and then this.  ``need`` is for (dx, db).
+    An embedding followed by a bias is a linear layer on one-hot vectors.  ``need`` is for
+    (dx, db).
     """
     cache = BiasCache(x.shape, need)
     return x + b, cache
 
 
 def bias_backward(dy, cache):
-    """``dx = dy``, ``db = sum of dy over all rows``."""
+    """Compute ``dx = dy``, ``db = sum of dy over all rows``."""
     shape, need = cache
     same_shape(dy, shape)
     db = dy.reshape(-1, shape[-1]).sum(axis=0) if need[1] else None
@@ -168,7 +176,7 @@ def positions(x, w, start=0, need=(True, True)):
 
 
 def positions_backward(dy, cache):
-    """``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
+    """Compute ``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
     tokens, shape, need = cache
     same_shape(dy, (len(dy), tokens.stop - tokens.start, shape[1]))
     dw = None
@@ -182,10 +190,10 @@ def positions_backward(dy, cache):
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """Layer normalisation over the last axis (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
+    """Normalise the last axis (Ba, Kiros, Hinton 2016, arXiv 1607.06450).
 
-    ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``; mean and (biased)
-    variance are those of the C channels of each token.
+    ``xhat = (x - mean(x)) / sqrt(var(x) + eps)``, ``y = xhat * w + b``.  Mean and variance are
+    those of the C channels of each token; the variance is divided by C, not by C - 1.
 
     x (..., C), scale w (C,), bias b (C,) -> y (..., C).  ``need`` is for (dx, dw, db).
     """
@@ -197,11 +205,11 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 
 
 def layer_norm_backward(dy, cache):
-    """With ``g = dy * w``: ``dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd``,
-    ``dw = sum(dy * xhat)`` and ``db = sum(dy)`` over all tokens.
+    """Compute ``dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd`` with ``g = dy * w``,
+    ``dw = sum(dy * xhat)`` and ``db = sum(dy)``, the sums over all tokens.
 
     The two means are the parts of g that would shift or stretch the row.  Layer norm removes
-    both from x, so neither of them passes back.
+    shifts and stretches from x, so x gets no gradient along them.
     """
     xhat, rstd, w, need = cache
     if xhat is not None:
@@ -217,6 +225,36 @@ def layer_norm_backward(dy, cache):
     return dx, dw, db
 
 
+def rms_norm(x, w, eps=1e-6, need=(True, True)):
+    """Divide by the root mean square of the last axis (Zhang, Sennrich 2019, arXiv 1910.07467).
+
+    ``xhat = x / sqrt(mean(x^2) + eps)``, ``y = xhat * w``: a layer norm without mean and bias.
+    x (..., C), scale w (C,) -> y (..., C).  ``need`` is for (dx, dw).
+    """
+    rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
+    xhat = x * rstd
+    cache = RMSNormCache(xhat if any(need) else None, rstd if need[0] else None, w, need)
+    return xhat * w, cache
+
+
+def rms_norm_backward(dy, cache):
+    """Compute ``dx = (g - xhat * mean(g * xhat)) * rstd`` with ``g = dy * w``, and
+    ``dw = sum(dy * xhat)`` over all tokens.
+
+    The mean is the part of g that would stretch the row; the norm removes stretches from x.
+    """
+    xhat, rstd, w, need = cache
+    if xhat is not None:
+        same_shape(dy, xhat.shape)
+    dx = dw = None
+    if need[0]:
+        g = dy * w
+        dx = (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd
+    if need[1]:
+        dw = (dy * xhat).reshape(-1, len(w)).sum(axis=0)
+    return dx, dw
+
+
 # ----------------------------------------------------------------------- activations
 
 
@@ -225,10 +263,10 @@ GELU_B = 0.044715
 
 
 def gelu(x):
-    """Gaussian error linear unit, in the tanh form that GPT-2 uses.
+    """Apply the Gaussian error linear unit, in the tanh form that GPT-2 uses.
 
-    ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``
-    (Hendrycks, Gimpel 2016, arXiv 1606.08415).  x (...) -> y (...).
+    ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``.  x (...) -> y (...).
+    Hendrycks and Gimpel proposed it (2016, arXiv 1606.08415).
     """
     t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
     cache = ActivationCache(x)
@@ -236,7 +274,7 @@ def gelu(x):
 
 
 def gelu_backward(dy, cache):
-    """``dx = dy * ((1 + t)/2 + x/2 * (1 - t^2) * du/dx)`` with ``t = tanh(u)`` and
+    """Compute ``dx = dy * ((1 + t)/2 + x/2 * (1 - t^2) * du/dx)`` with ``t = tanh(u)`` and
     ``du/dx = sqrt(2/pi) * (1 + 3 * 0.044715 x^2)``."""
     x = cache.x
     same_shape(dy, x.shape)
@@ -246,15 +284,15 @@ def gelu_backward(dy, cache):
 
 
 def gelu_exact(x):
-    """Gaussian error linear unit as it is defined: ``y = x * P(x)``, ``P(x) = (1 +
-    erf(x / sqrt(2))) / 2`` the normal distribution function.  x (...) -> y (...)."""
-    from scipy.special import ndtr  # slow to import, and rarely wanted
+    """Apply the Gaussian error linear unit by its definition: ``y = x * P(x)`` with the normal
+    distribution function ``P(x) = (1 + erf(x / sqrt(2))) / 2``.  x (...) -> y (...)."""
+    from scipy.special import ndtr  # slow to import, and rarely needed
     cache = ActivationCache(x)
     return x * ndtr(x), cache
 
 
 def gelu_exact_backward(dy, cache):
-    """``dx = dy * (P(x) + x p(x))``, ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)`` the density."""
+    """Compute ``dx = dy * (P(x) + x p(x))``, the density ``p(x) = exp(-x^2 / 2) / sqrt(2 pi)``."""
     from scipy.special import ndtr
     x = cache.x
     same_shape(dy, x.shape)
@@ -262,25 +300,58 @@ def gelu_exact_backward(dy, cache):
 
 
 def relu(x):
-    """Rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
+    """Apply the rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
     cache = ActivationCache(x)
     return np.maximum(x, 0.0), cache
 
 
 def relu_backward(dy, cache):
-    """``dx = dy where x > 0``, and 0 elsewhere."""
+    """Compute ``dx = dy where x > 0``, and 0 elsewhere."""
     same_shape(dy, cache.x.shape)
     return dy * (cache.x > 0.0)
+
+
+def silu(x):
+    """Apply the sigmoid linear unit: ``y = x * sigmoid(x)`` (Elfwing et al. 2017, arXiv
+    1702.03118).  x (...) -> y (...)."""
+    cache = ActivationCache(x)
+    return x * sigmoid(x), cache
+
+
+def silu_backward(dy, cache):
+    """Compute ``dx = dy * s * (1 + x * (1 - s))`` with ``s = sigmoid(x)``: ``s' = s (1 - s)``."""
+    x = cache.x
+    same_shape(dy, x.shape)
+    s = sigmoid(x)
+    return dy * s * (1.0 + x * (1.0 - s))
+
+
+def swiglu(gate, up):
+    """Gate one array by another: ``y = silu(gate) * up`` (Shazeer 2020, arXiv 2002.05202).
+
+    Both come from linear layers of the same x.  gate, up (...) -> y (...).
+    """
+    activated, silu_cache = silu(gate)
+    cache = SwiGLUCache(silu_cache, activated, up)
+    return activated * up, cache
+
+
+def swiglu_backward(dy, cache):
+    """Compute ``dgate = silu_backward(dy * up)`` and ``dup = dy * silu(gate)``, by the product
+    rule."""
+    silu_cache, activated, up = cache
+    same_shape(dy, up.shape)
+    return silu_backward(dy * up, silu_cache), dy * activated
 
 
 # --------------------------------------------------------------------------- softmax
 
 
 def softmax(x):
-    """``y_i = exp(x_i) / sum_j exp(x_j)`` along the last axis.
+    """Compute ``y_i = exp(x_i) / sum_j exp(x_j)`` along the last axis.
 
-    The largest x of each row is subtracted first, which changes nothing in the quotient and
-    keeps every exponential at or below 1.  x (..., N) -> y (..., N).
+    The largest x of each row is subtracted first.  That does not change the quotient, and no
+    exponential is larger than 1.  x (..., N) -> y (..., N).
     """
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
@@ -289,7 +360,11 @@ def softmax(x):
 
 
 def softmax_backward(dy, cache):
-    """``dx = y * (dy - sum_j dy_j y_j)``: a row's outputs always sum to 1."""
+    """Compute ``dx = y * (dy - sum_j dy_j y_j)``.
+
+    The outputs of a row always sum to 1, so a gradient that is the same for all of them changes
+    nothing: the sum, a mean of dy weighted by y, is taken out.
+    """
     y = cache.y
     same_shape(dy, y.shape)
     return y * (dy - (dy * y).sum(axis=-1, keepdims=True))
@@ -299,10 +374,10 @@ def softmax_backward(dy, cache):
 
 
 def dropout(x, p, rng):
-    """Inverted dropout (Srivastava et al. 2014): ``y = x * mask``, where an entry of ``mask`` is
-    0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean of y is x.
+    """Set some entries to 0 (inverted dropout; Srivastava et al. 2014): ``y = x * mask``.
 
-    x (...) -> y (...).  With p = 0 nothing is drawn and y is x.
+    An entry of ``mask`` is 0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean
+    of y is x.  x (...) -> y (...).  With p = 0 nothing is drawn from ``rng`` and y is x.
     """
     if p == 0.0:
         return x, DropoutCache(None)
@@ -312,7 +387,7 @@ def dropout(x, p, rng):
 
 
 def dropout_backward(dy, cache):
-    """``dx = dy * mask``: a dropped entry gets no gradient, a kept one gets its scale."""
+    """Compute ``dx = dy * mask``: the gradient is 0 where dropout set y to 0."""
     if cache.mask is None:
         return dy
     same_shape(dy, cache.mask.shape)
@@ -323,14 +398,14 @@ def dropout_backward(dy, cache):
 
 
 def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
-    """Multi-head self-attention between the two linear layers of a GPT-2 block.
+    """Let each token read the others, by multi-head self-attention.
 
     For each head, ``S = Q K^T / sqrt(D)``, ``A = softmax(S)``, ``y = dropout(A) V`` (Vaswani
-    et al. 2017, arXiv 1706.03762, eq. 1).  When ``causal``, A covers the tokens up to each
-    query's own position; otherwise it covers all of them.
+    et al. 2017, arXiv 1706.03762, eq. 1).  When ``causal``, a token reads only itself and the
+    tokens before it.
 
     qkv (B, T, 3C): queries, keys and values side by side, each H heads of D channels.
-    ``past`` (k, v), each (B, H, P, D), are keys and values of P tokens before these.
+    ``past`` (k, v), each (B, H, P, D), are keys and values of the P tokens before these.
     -> y (B, T, C).  The cache holds the probabilities (B, H, T, P+T) before dropout.
     """
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
@@ -347,7 +422,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
 
 
 def attention_backward(dy, cache):
-    """Back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
+    """Go back through ``y = dropout(A) V``, the softmax, and ``S = Q K^T / sqrt(D)``::
 
         dV = dropout(A)^T dy      dA = dropout_backward(dy V^T)
         dS = softmax_backward(dA)
@@ -371,22 +446,82 @@ def attention_backward(dy, cache):
 
 
 def split_heads(qkv, n_head):
-    """(B, T, 3C) -> three views (B, H, T, D): queries, keys, values."""
+    """Return queries, keys and values: (B, T, 3C) -> three views (B, H, T, D)."""
     B, T, _ = qkv.shape
     return qkv.reshape(B, T, 3, n_head, -1).transpose(2, 0, 3, 1, 4)
 
 
 def merge_heads(y):
-    """(B, H, T, D) -> (B, T, C)."""
+    """Put the heads side by side: (B, H, T, D) -> (B, T, C)."""
     B, H, T, D = y.shape
     return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
 
 
+def rope(x, n_head, base=10000.0, start=0):
+    """Rotate queries or keys by their positions (Su et al. 2021, arXiv 2104.09864).
+
+    In each head the channels i and i + D/2 are a point in the plane.  It is rotated by an angle
+    that grows with the token's position t::
+
+        angle = (start + t) * base^(-2i / D)
+        y_i = x_i cos(angle) - x_(i+D/2) sin(angle)
+        y_(i+D/2) = x_(i+D/2) cos(angle) + x_i sin(angle)
+
+    The product of a rotated query and a rotated key depends only on the difference of their
+    angles, so a score depends on the distance of its two tokens.  x (B, T, H D) -> y (B, T, H D).
+    """
+    T, half = x.shape[1], x.shape[2] // n_head // 2
+    angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
+    cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (np.cos, np.sin))     # (T, 1, D/2)
+    cache = RopeCache(cos, sin, x.shape)
+    return rotate(x, cos, sin), cache
+
+
+def rope_backward(dy, cache):
+    """Rotate dy by the opposite angle, which is the transpose of the rotation."""
+    cos, sin, shape = cache
+    same_shape(dy, shape)
+    return rotate(dy, cos, -sin)
+
+
+def rotate(x, cos, sin):
+    """Rotate each pair of channels (i, i + D/2) of each head by an angle."""
+    pairs = x.reshape(*x.shape[:2], -1, 2, cos.shape[2])  # (B, T, H, 2, D/2)
+    a, b = pairs[:, :, :, 0], pairs[:, :, :, 1]
+    return np.stack((a * cos - b * sin, b * cos + a * sin), axis=3).reshape(x.shape)
+
+
+def grouped_heads(q, k, v, n_head):
+    """Repeat keys and values that several heads share (Ainslie et al. 2023, arXiv 2305.13245).
+
+    Queries have H heads of D channels, keys and values have G heads, and each of these serves
+    H / G consecutive heads of queries.  q (B, T, H D), k and v (B, T, G D) -> qkv (B, T, 3 H D)
+    for :func:`attention`.
+    """
+    D = q.shape[2] // n_head
+    k_heads, v_heads = (a.reshape(*a.shape[:2], -1, D) for a in (k, v))     # (B, T, G, D)
+    k_heads, v_heads = (a.repeat(n_head // a.shape[2], axis=2) for a in (k_heads, v_heads))
+    cache = GroupedHeadsCache((q.shape, k.shape), n_head)
+    return np.concatenate([q, k_heads.reshape(q.shape), v_heads.reshape(q.shape)], axis=2), cache
+
+
+def grouped_heads_backward(dqkv, cache):
+    """Split dqkv; dk and dv are sums over the heads that share a key or value.  Returns
+    ``dq, dk, dv``."""
+    (B, T, C), shape = cache.shapes
+    same_shape(dqkv, (B, T, 3 * C))
+    D = C // cache.n_head
+    dq, dk, dv = np.split(dqkv, 3, axis=2)
+    dk, dv = (d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape) for d in (dk, dv))
+    return dq, dk, dv
+
+
 @lru_cache(maxsize=16)
 def causal_mask(n_query, n_key, dtype):
-    """(n_query, n_key): 0 where a query may look, -inf on the tokens after its own.
+    """Return (n_query, n_key): 0 for the tokens that a query reads, -inf for later ones.
 
-    The queries are the last n_query of the n_key tokens.  The array is shared: read-only.
+    The queries are the last n_query of the n_key tokens.  All callers share the array, so it is
+    read-only.
     """
     mask = np.triu(np.full((n_query, n_key), -np.inf, dtype), k=n_key - n_query + 1)
     mask.flags.writeable = False
@@ -397,10 +532,10 @@ def causal_mask(n_query, n_key, dtype):
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
-    """One layer of long short-term memory, over all tokens (Hochreiter, Schmidhuber 1997, with
+    """Run one layer of long short-term memory over all tokens (Hochreiter, Schmidhuber 1997, with
     the forget gate of Gers, Schmidhuber, Cummins 2000).
 
-    Each token reads its own x and the state, h and c, that the token before it left::
+    Each token reads its own x and the state of the token before it, h and c::
 
         a = x_t @ w_ih + h_(t-1) @ w_hh + b               in four parts: a_i, a_f, a_g, a_o
         i, f, o = sigmoid(a_i), sigmoid(a_f), sigmoid(a_o)
@@ -408,8 +543,8 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
         c_t = f * c_(t-1) + i * g
         h_t = o * tanh(c_t)
 
-    The input gate i says how much of the candidate g goes into the cell c, the forget gate f
-    how much of the cell stays, the output gate o how much of it is seen.  h and c start at 0.
+    The input gate i decides how much of the candidate g enters the cell c, the forget gate f how
+    much of the cell stays, and the output gate o how much of it enters h.  h and c start at 0.
 
     x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,), columns in PyTorch's order i, f, g, o
     -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
@@ -431,24 +566,25 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
 
 
 def lstm_backward(dy, cache):
-    """Back through time, from the last token to the first.  h is an output, and the next token
-    reads it; the next token also keeps some of c::
+    """Go back through time, from the last token to the first.
+
+    h is an output and also goes to the next token, and so does c::
 
         dh = dy_t + da_(t+1) @ w_hh.T
         dc = dc_(t+1) * f_(t+1) + dh * o * (1 - tanh(c_t)^2)
         da_i = dc * g * i * (1 - i)                       da_f = dc * c_(t-1) * f * (1 - f)
         da_g = dc * i * (1 - g^2)                         da_o = dh * tanh(c_t) * o * (1 - o)
 
-    as the derivative of s = sigmoid(a) is s (1 - s), that of g = tanh(a) is 1 - g^2.  Then, as in
-    a linear layer, ``dx = da @ w_ih.T``, ``dw_ih = x.T @ da``, ``dw_hh = h_(t-1).T @ da`` and
-    ``db = sum of da``.
+    The derivative of s = sigmoid(a) is s (1 - s), and the derivative of g = tanh(a) is 1 - g^2.
+    Then, as in a linear layer, ``dx = da @ w_ih.T``, ``dw_ih = x.T @ da``,
+    ``dw_hh = h_(t-1).T @ da`` and ``db = sum of da``.
     """
     x, w_ih, w_hh, i, f, g, o, c, h, need = cache
     same_shape(dy, i.shape)
     B, T, D = dy.shape
     da = np.empty((B, T, 4 * D), dy.dtype)
     da_i, da_f, da_g, da_o = in_four(da)
-    dh = dc = 0.0                                         # what comes back from the next token
+    dh = dc = 0.0                                         # the gradients from the next token
     for t in reversed(range(T)):
         tanh_c = np.tanh(c[:, t + 1])
         dh = dy[:, t] + dh
@@ -466,12 +602,12 @@ def lstm_backward(dy, cache):
 
 
 def sigmoid(x):
-    """``1 / (1 + exp(-x))``, in the form ``(1 + tanh(x / 2)) / 2``, which does not overflow."""
+    """Compute ``1 / (1 + exp(-x))`` as ``(1 + tanh(x / 2)) / 2``, which does not overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 def in_four(a):
-    """(B, T, 4D) -> four views (B, T, D)."""
+    """Return the four parts of the last axis: (B, T, 4D) -> four views (B, T, D)."""
     return a.reshape(*a.shape[:2], 4, -1).transpose(2, 0, 1, 3)
 
 
@@ -479,15 +615,15 @@ def in_four(a):
 
 
 def residual(x, branch):
-    """The residual connection: ``y = x + branch``, where the branch is a function of x.
+    """Add a branch, which is a function of x, to x: ``y = x + branch``.
 
-    x, branch (..., C) -> y (..., C).  There is nothing to keep: the cache is ``None``.
+    x, branch (..., C) -> y (..., C).  The backward pass needs no cache: it is ``None``.
     """
     return x + branch, None
 
 
 def residual_backward(dy, dbranch):
-    """``dx = dy + dbranch``: x went two ways, and the gradients of both add up.
+    """Compute ``dx = dy + dbranch``: x reaches y in two ways, and both gradients add up.
 
     ``dbranch`` is the gradient that came back through the branch.
     """
@@ -496,7 +632,7 @@ def residual_backward(dy, dbranch):
 
 
 def last_tokens(x, n):
-    """The last n tokens, n from 1 to T: x (B, T, C) -> y (B, n, C)."""
+    """Return the last n tokens, n from 1 to T: x (B, T, C) -> y (B, n, C)."""
     T = x.shape[1]
     if not 1 <= n <= T:                                   # x[:, -0:] would be all tokens
         raise ValueError(f"last_tokens: n is {n}, expected 1 to {T}")
@@ -505,7 +641,7 @@ def last_tokens(x, n):
 
 
 def last_tokens_backward(dy, cache):
-    """dy (B, n, C) -> dx (B, T, C): 0 for the tokens that were not read."""
+    """Put dy (B, n, C) into dx (B, T, C), which is 0 for the other tokens."""
     B, n, C = dy.shape
     dx = np.zeros((B, cache.T, C), dy.dtype)
     dx[:, -n:] = dy
@@ -516,9 +652,9 @@ def last_tokens_backward(dy, cache):
 
 
 def log_sum_exp(x):
-    """``y = log(sum_j exp(x_j))`` along the last axis, x (..., N) -> y (..., 1).
+    """Compute ``y = log(sum_j exp(x_j))`` along the last axis, x (..., N) -> y (..., 1).
 
-    As ``max(x) + log(sum_j exp(x_j - max(x)))``, in which no exponential is above 1.
+    In the form ``max(x) + log(sum_j exp(x_j - max(x)))`` no exponential is larger than 1.
     """
     top = x.max(axis=-1, keepdims=True)
     e = np.exp(x - top)
@@ -527,20 +663,21 @@ def log_sum_exp(x):
 
 
 def log_sum_exp_backward(dy, cache):
-    """``dx = dy * softmax(x)``."""
+    """Compute ``dx = dy * softmax(x)``."""
     e = cache.e
     same_shape(dy, (*e.shape[:-1], 1))
     return e * (dy / e.sum(axis=-1, keepdims=True))
 
 
 def cross_entropy(logits, targets):
-    """Mean negative log-likelihood: ``mean(log_sum_exp(logits) - logits[target])``, nats.
+    """Return the mean negative log-likelihood, ``mean(log_sum_exp(logits) - logits[target])``.
 
-    logits (..., V), targets (...) integers in 0 ... V-1 -> a scalar.
+    logits (..., V), targets (...) integers in 0 ... V-1 -> a scalar, in nats.  Raises
+    ``ValueError`` for other targets.
     """
     if targets.shape != logits.shape[:-1]:
-        raise ValueError(f"cross_entropy: logits {logits.shape} want targets of shape "
-                         f"{logits.shape[:-1]}, got {targets.shape}")
+        raise ValueError(f"cross_entropy: targets have shape {targets.shape}, expected "
+                         f"{logits.shape[:-1]} for logits of shape {logits.shape}")
     if targets.dtype.kind not in "iu" or not targets.size or targets.min() < 0 or (
             targets.max() >= logits.shape[-1]):
         raise ValueError("cross_entropy: targets must be integers from 0 to "
@@ -552,10 +689,10 @@ def cross_entropy(logits, targets):
 
 
 def cross_entropy_backward(dy, cache):
-    """``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
+    """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
     same_shape(dy, ())
     index = cache.targets[..., None]
-    one = np.ones(index.shape, np.float32)                # what it multiplies keeps its dtype
+    one = np.ones(index.shape, np.float32)                # float64 logits stay float64
     dlogits = log_sum_exp_backward(one, cache.log_sum_exp)          # softmax(logits)
     np.put_along_axis(dlogits, index, np.take_along_axis(dlogits, index, -1) - 1.0, -1)
     dlogits *= dy / cache.targets.size

@@ -1,4 +1,4 @@
-"""GPT-2: its config, the trunk (embeddings in, hidden states out), the language model."""
+"""GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
 
 import math
 import os
@@ -9,7 +9,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .files import weights
+from .files import export, weights
 from .layers import (
     ACTIVATIONS,
     Block,
@@ -18,6 +18,7 @@ from .layers import (
     Layer,
     LayerNorm,
     Positions,
+    blocks_backward,
     standard_normal,
 )
 from .machine import shared
@@ -26,14 +27,18 @@ from .progress import progress_bar
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """What a GPT-2 is made of, by Hugging Face's names; the defaults are GPT-2 base.
+    """The sizes and options of a GPT-2, with Hugging Face's names; the defaults are GPT-2 base.
 
-    ``dropout`` is all three of GPT-2's.  ``activation_function`` is one of
-    ``layers.ACTIVATIONS``.  When not ``causal``, each token attends to all of them, as in an
-    encoder.  ``initializer_range`` is the standard deviation that random weights start with;
-    with ``scaled_residual_init`` that of the matrices which write into the residual stream is
-    divided by ``sqrt(2 n_layer)``.  OpenAI's GPT-2 did so; Transformers 4.1.1, which the paper
-    used, did not.
+    dropout                one probability for embeddings, attention and residual branches.
+    activation_function    one of ``layers.ACTIVATIONS``.
+    causal                 whether a token reads only itself and the tokens before it;
+                           otherwise it reads all tokens, as in an encoder.
+    initializer_range      standard deviation of random weights.
+    scaled_residual_init   whether this is divided by ``sqrt(2 n_layer)`` for the matrices that
+                           write into the residual stream, as in OpenAI's GPT-2; not so in
+                           Transformers 4.1.1, which the paper used.
+
+    Raises ``ValueError`` for values out of range.
     """
 
     n_layer: int = 12
@@ -55,9 +60,9 @@ class GPT2Config:
                     or not 1 <= value < 2**63):
                 raise ValueError(f"GPT2Config: {name} is {checks.brief(value)}, expected an "
                                  "integer >= 1" + " and < 2^63" * isinstance(value, int))
-            object.__setattr__(self, name, int(value))    # of NumPy's numbers, too
+            object.__setattr__(self, name, int(value))    # NumPy's integers become Python's
         if self.n_embd % self.n_head:
-            raise ValueError(f"GPT2Config: n_embd {self.n_embd} is no multiple of "
+            raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
         if self.activation_function not in [*ACTIVATIONS]:
             raise ValueError("GPT2Config: activation_function is "
@@ -78,7 +83,7 @@ class GPT2Config:
                                  "True or False")
 
 
-# The shapes that have a name: OpenAI's, and the one of the weights that ship.
+# Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
 SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
           "gpt2-medium": dict(n_layer=24, n_head=16, n_embd=1024),
           "gpt2-large": dict(n_layer=36, n_head=20, n_embd=1280),
@@ -87,12 +92,12 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
 
 
 def read_config(path, dropout=None):
-    """The :class:`GPT2Config` of weights at a path; ``dropout`` overrides the file's."""
+    """Return the :class:`GPT2Config` of a weight file; ``dropout`` replaces the file's."""
     return config_of(weights.load(path, dropout)[0], path)
 
 
 def config_of(config, path):
-    """The :class:`GPT2Config` of a weight file's config, a dict with more in it."""
+    """Return the :class:`GPT2Config` in a weight file's config, a dict that may hold more."""
     known = {f.name for f in fields(GPT2Config)}
     try:
         return GPT2Config(**{k: v for k, v in config.items() if k in known})
@@ -101,40 +106,63 @@ def config_of(config, path):
 
 
 class Pretrained(Layer):
-    """What a trunk and a language model share: their weights come from files and go to files."""
+    """The base class of trunk and language model: it reads and writes weight files."""
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
                         dropout: float | None = None) -> Self:
-        """A model from its weights' name or path.
+        """Return a model with the weights of a name or path.
 
-        name is one in ``weights/`` or in the user's cache folder (what ``minifpt convert``
-        wrote), the path of an ``.npz`` weight file, or what Transformers saved: a folder with
-        ``config.json`` and ``model.safetensors`` or its shards, or such a file.  ``dropout``
-        overrides the file's.  Raises ``FileNotFoundError`` for an unknown name, ``ValueError``
-        for a file that does not fit, naming parameter and shapes.
+        name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
+                  writes; the path of an ``.npz`` weight file; or a folder or file that
+                  Transformers saved: ``config.json`` and ``model.safetensors`` or its shards.
+        dropout   replaces the file's dropout.
+
+        Raises ``FileNotFoundError`` for an unknown name.  Raises ``ValueError`` with the
+        parameter and its shapes for a file that does not fit.
         """
         path = weights.find(name)
         config, tensors = weights.load(path, dropout)
         config = config_of(config, path)
         check_size(path, config, tensors)
         model = cls(config, seed=None, dtype=dtype)
-        # A weight file may hold the table of tokens that a trunk has no use for.
+        # A weight file may hold the token embeddings, which a trunk does not have.
         weights.read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
         return model
 
-    def save(self, path, dtype=np.float16, **provenance):
-        """Write the weights with their config and provenance as an ``.npz``."""
-        weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self), dtype)
+    def save(self, path, dtype=None, **provenance):
+        """Write the weights with their config and provenance.
+
+        A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any
+        other path gives a new folder with ``model.safetensors`` and ``config.json``, as
+        Transformers saves it, by default in float32.
+        """
+        if str(path).endswith(".npz"):
+            weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
+                         np.float16 if dtype is None else dtype)
+        else:
+            self.save_folder(path, dtype, provenance)
+
+    def save_folder(self, folder, dtype=None, provenance=None, files=None):
+        """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
+        tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
+        config, is_lm = self.config, isinstance(self, LanguageModel)
+        fields = export.gpt2_config(config, "GPT2LMHeadModel" if is_lm else "GPT2Model")
+        if files is None:
+            files = export.byte_tokenizer() if config.vocab_size == 256 else {}
+        prefix = "transformer." if is_lm else ""
+        arrays = [(f"{prefix}{name}", array) for name, array in by_gpt2_name(self)]
+        export.write_folder(folder, fields | ({"minifpt": provenance} if provenance else {}),
+                            arrays, np.float32 if dtype is None else dtype, files)
 
 
 class GPT2(Pretrained):
-    """The trunk: adds positions to embeddings, runs the blocks and the last layer norm.
+    """The trunk: it adds positions to embeddings, runs the blocks and the last layer norm.
 
-    Initialised as GPT-2 is: normal with standard deviation ``initializer_range``, divided by
-    ``sqrt(2 n_layer)`` for the projections that write into the residual stream; biases 0,
-    scales 1.  Each parameter draws from a generator of its own, seeded by ``seed`` and its
-    name; with ``seed=None`` all are 0 and take no memory until they are written.
+    Random weights are GPT-2's: matrices are normal with standard deviation
+    ``initializer_range`` (see :class:`GPT2Config`), biases 0, scales 1.  Each parameter has its
+    own generator, seeded by ``seed`` and the parameter's name.  With ``seed=None`` the matrices
+    are 0 and take no memory until they are written.
     """
 
     def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
@@ -155,21 +183,22 @@ class GPT2(Pretrained):
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
-        With ``need_dx=False`` nothing below the trunk learns; then the caches of the blocks below
-        the lowest one that learns are not kept, and nothing runs back there.
+        ``need_dx=False`` says that nothing below the trunk learns.  Then no cache is kept, and
+        nothing runs back, below the lowest block that learns.
 
-        With ``last``, (B, last, C): the last block computes outputs for those tokens only; all
-        tokens supply keys and values.  ``past``, a ``layers.KeyValues`` for each block, holds the
-        tokens before these and takes these in: for inference, with :meth:`all_frozen`.
+        With ``last``, y is (B, last, C): all tokens supply keys and values to the last block, but
+        only the last ones get an output.  ``past``, a ``layers.KeyValues`` for each block, holds
+        the keys and values of the tokens before these; those of these tokens are appended.  It is
+        for inference, with :meth:`all_frozen`.
         """
         c, start = self.config, past[0].n if past else 0
         if checks.array("GPT2", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
             raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
-                             "positions: expected fewer tokens, or a trunk with more positions "
+                             "positions: use fewer tokens, or a trunk with more positions "
                              "(random:6x4x128 has 1024)")
         p, cache = checks.dropout("GPT2", c.dropout, train, rng), {"h": []}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
@@ -186,13 +215,11 @@ class GPT2(Pretrained):
         return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
+        """dy with the shape of y -> dx (B, T, C), or ``None`` if the lowest layers are frozen
+        and forward had ``need_dx=False``."""
         dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
-        for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
-            if block_cache is None:
-                return None
-            dy = block.backward(dy, block_cache)
+        dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None
         dy = ops.dropout_backward(dy, cache["dropout"])
@@ -200,11 +227,12 @@ class GPT2(Pretrained):
 
 
 class LanguageModel(Pretrained):
-    """GPT-2 as it is pretrained: token embedding, trunk, and scores by the same table,
+    """GPT-2 as a language model: token embedding, trunk, and scores by the same table,
     ``logits = hidden @ wte.weight.T``.
 
-    trunk   a :class:`GPT2`, or the :class:`GPT2Config` of one to be made with ``seed`` and
-            ``dtype``.  The table is drawn from ``seed`` too.
+    trunk   a :class:`GPT2`, or a :class:`GPT2Config`, from which a trunk is built with ``seed``
+            and ``dtype``.
+    seed    seed of the table, too; ``None`` leaves it 0.
     """
 
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
@@ -219,97 +247,105 @@ class LanguageModel(Pretrained):
         cache = {}
         x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
         y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
-        need = cache["trunk"] is not None, self.wte.learns()
-        logits, cache["logits"] = ops.unembedding(y, self.wte.weight.data, need)
+        need = cache["trunk"] is not None, self.table().trainable
+        logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
         return logits, cache if any(need) else None
 
     def backward(self, dlogits, cache):
-        """dlogits (B, T, V) -> None; the table gets a gradient from both of its uses."""
+        """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
         dlogits = checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,),
                                   self.dtype)
         dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
-        self.wte.weight.add_grad(dw)
+        self.table().add_grad(dw)
         if cache["trunk"] is None:
             return
         dx = self.trunk.backward(dy, cache["trunk"])
         if dx is not None:
             self.wte.backward(dx, cache["wte"])
 
+    def table(self):
+        """Return the parameter (V, C) that computes the scores: the table of the tokens."""
+        return self.wte.weight
+
     def logits(self, ids):
-        """Scores of each next token: ids (B, T) integers -> (B, T, V)."""
+        """Return the scores of each next token: ids (B, T) integers -> (B, T, V)."""
         with self.all_frozen():
             return self.forward(token_ids(ids, self.config))[0]
 
-    def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
+    def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None):
         """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
 
-        Each token is drawn from ``softmax(logits / temperature)``; with temperature 0 it is
-        the likeliest.  ``top_k`` draws among the k likeliest only.  ``seed`` is a number or a
-        ``np.random.Generator``.
+        Each token is drawn from ``softmax(logits / temperature)``; temperature 0 takes the most
+        likely token.  With ``top_k`` only the k most likely tokens can be drawn, with ``top_p``
+        the fewest most likely tokens that together have this probability.  ``seed`` is a number
+        or a ``np.random.Generator``.
 
-        The trunk sees the last ``n_positions`` tokens at most.  When they are full it starts
-        again from the newer half of them, so that the keys and values it keeps serve for
-        ``n_positions / 2`` tokens more.  Raises ``ValueError`` for bad arguments.
+        The trunk reads at most the last ``n_positions`` tokens.  When these are used up, it
+        starts again with the newer half, and the keys and values of that half serve for the next
+        ``n_positions / 2`` tokens.  Raises ``ValueError`` for bad arguments.
         """
         ids = token_ids(ids, self.config)
         if not self.config.causal:
-            raise ValueError("generate: the model is not causal: it has seen the whole text")
+            raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
+        top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
+        if top_p > 1:
+            raise ValueError(f"generate: top_p is {top_p}, expected a probability")
         rng = np.random.default_rng(seed)
         N, T = self.config.n_positions, ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids
         start, past = max(0, T - N), None
         with self.all_frozen():
-            for t in range(T, T + n_tokens):              # text[:, start:t] is what is seen
+            for t in range(T, T + n_tokens):              # the trunk reads text[:, start:t]
                 if t - start > N:
                     start, past = t - max(1, N // 2), None
                 if past is None:
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = ops.unembedding(y[:, -1], self.wte.weight.data)       # (B, V)
-                text[:, t] = sample(logits, temperature, top_k, rng)
+                logits, _ = ops.unembedding(y[:, -1], self.table().data)          # (B, V)
+                text[:, t] = sample(logits, temperature, top_k, rng, top_p)
         return text.reshape(*ids.shape[:-1], -1)
 
     def perplexity(self, ids, stride=None, progress=False):
-        """How well the model predicts a text: ids (T,), at least two -> a dict.
+        """Measure how well the model predicts a text: ids (T,), at least two -> a dict.
 
-        Each token but the first is scored once, in windows of ``n_positions``: the first
-        window scores all of its tokens, each later one begins ``stride`` further (half a window
-        when not given) and scores its last ``stride``, so that these see at least
-        ``n_positions - stride`` tokens before them.  A smaller stride costs more and gives each
-        token more context.
+        Each token but the first is scored once, in windows of ``n_positions`` tokens.  The first
+        window scores all its tokens.  Each later window begins ``stride`` tokens further (by
+        default half a window) and scores its last ``stride`` tokens, each with at least
+        ``n_positions - stride`` tokens of context.  A smaller stride gives more context and takes
+        more time.
 
-        The dict holds ``tokens`` (how many were scored), ``nats_per_token`` (the mean of
+        The dict holds ``tokens`` (the number of scored tokens), ``nats_per_token`` (the mean of
         ``-log p``), ``perplexity`` (its exponential) and ``bits_per_token``, which for a byte
         model is bits per byte.  Raises ``ValueError`` for bad arguments.
         """
         ids = token_ids(ids, self.config)
         if not self.config.causal:
-            raise ValueError("perplexity: the model is not causal: it sees the tokens that it is "
-                             "to predict")
-        N, last = self.config.n_positions, len(ids) - 1   # the last token is no input
+            raise ValueError("perplexity: the model is not causal: it reads the tokens that it "
+                             "should predict")
+        N, last = self.config.n_positions, len(ids) - 1   # the last token is only a target
         stride = max(1, N // 2) if stride is None else checks.whole("perplexity", "stride", stride)
         if ids.ndim != 1 or last < 1:
             raise ValueError(f"perplexity: ids has shape {ids.shape}, expected (T,), T at least 2")
         if stride > N:
             raise ValueError(f"perplexity: stride is {stride}, expected 1 to {N}, a whole window")
         starts = range(0, max(1, last - N + stride), stride)
-        # All windows but the last have one length, and several run at once.
+        # All windows but the last have the same length, and several of them run at once.
         full, batch = starts[:-1], max(1, 4096 // N)
         groups = [*(full[i:i + batch] for i in range(0, len(full), batch)), starts[-1:]]
-        total, table = 0.0, self.wte.weight.data
+        total, table = 0.0, self.table().data
         with self.all_frozen():
             for group in progress_bar(groups, desc="perplexity", unit="batch", delay=2,
                               progress=progress):
                 first, t = np.array(group)[:, None], np.arange(min(N, last - group[0]))
-                fresh = (first == 0) | (t >= N - stride)  # (B, T), not scored by the one before
+                fresh = (first == 0) | (t >= N - stride)  # (B, T): not yet scored
                 y, _ = self.trunk.forward(self.wte.forward(ids[first + t])[0], need_dx=False)
                 y, targets = y[fresh], ids[first + t + 1][fresh]
-                rows = max(1, (1 << 22) // len(table))    # never all logits at once
+                rows = max(1, (1 << 22) // len(table))    # all logits at once would be large
                 for i in range(0, len(y), rows):
                     logits, _ = ops.unembedding(y[i:i + rows], table)
                     loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
@@ -320,36 +356,38 @@ class LanguageModel(Pretrained):
 
 
 def by_gpt2_name(model):
-    """(name, array) of a trunk's or language model's parameters, as GPT-2's checkpoints name
-    them: without the ``trunk.`` of ours."""
+    """Return [(name, array)] of a model's parameters with the names of GPT-2's checkpoints,
+    which lack our ``trunk.``."""
     return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
 
 
 def check_size(path, config, tensors):
-    """Raise a ``ValueError`` before a model is made that is larger than its weight file."""
+    """Raise ``ValueError`` for a config that is larger than the file's tensors, before the memory
+    of such a model is asked for."""
     blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
     if "wpe.weight" not in tensors:
-        raise ValueError(f"{path}: lacks 'wpe.weight': it holds no GPT-2")
+        raise ValueError(f"{path}: lacks 'wpe.weight': this is not a GPT-2")
     if len(blocks) < config.n_layer:
         raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
                          f"{config.n_layer}")
     for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
         if name in tensors and tensors[name].shape != (n, config.n_embd):
-            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, the model wants "
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
                              f"{n, config.n_embd}")
 
 
 def _draw(name, p, seed, config):
-    """Fill a parameter with the numbers that GPT-2 starts from."""
+    """Fill a parameter with random numbers as GPT-2 does."""
     std = config.initializer_range
-    if "c_proj" in name and config.scaled_residual_init:  # it writes into the residual stream
+    if "c_proj" in name and config.scaled_residual_init:  # writes into the residual stream
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std
 
 
 def token_ids(ids, config):
-    """ids as an integer array, (T,) or (B, T), at least one token, each in the vocabulary."""
+    """Return ids as an integer array, (T,) or (B, T); raise ``ValueError`` for an empty one and
+    for ids outside the vocabulary."""
     ids = np.asarray(ids)
     if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "
@@ -360,17 +398,22 @@ def token_ids(ids, config):
     return ids
 
 
-def sample(logits, temperature, top_k, rng):
-    """One token a row: logits (B, V) -> (B,) integers; see :meth:`LanguageModel.generate`."""
+def sample(logits, temperature, top_k, rng, top_p=1.0):
+    """Draw a token for each row: logits (B, V) -> (B,) integers, see
+    :meth:`LanguageModel.generate`."""
     if temperature == 0:
         return logits.argmax(axis=-1)
     if top_k is not None and top_k < logits.shape[-1]:
         least = np.partition(logits, -top_k, axis=-1)[:, -top_k, None]
         logits = np.where(logits >= least, logits, -math.inf)
-    # The largest is subtracted first, so that whatever overflows does so to -inf.
+    # The largest is subtracted first, so that an overflow can only give -inf.
     with np.errstate(over="ignore"):
         p, _ = ops.softmax((logits - logits.max(axis=-1, keepdims=True)) / temperature)
-    # The sum runs over the whole vocabulary: in float64, or the rare tokens would be lost.
+    if top_p < 1:
+        falling = -np.sort(-p, axis=-1)                   # the most likely token always stays
+        likelier = falling.cumsum(axis=-1, dtype=np.float64) - falling
+        p = np.where(p >= np.where(likelier < top_p, falling, 1).min(-1, keepdims=True), p, 0)
+    # In float64: a float32 sum over the whole vocabulary would lose the rare tokens.
     total = p.cumsum(axis=-1, dtype=np.float64)
     u = rng.random((len(p), 1)) * total[:, -1:]
     return (total <= u).sum(axis=-1)

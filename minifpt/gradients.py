@@ -1,4 +1,4 @@
-"""Numerical against analytical gradients."""
+"""Compare analytical gradients with numerical ones."""
 
 import copy
 import inspect
@@ -12,10 +12,10 @@ from .checks import brief
 
 @dataclass
 class GradcheckReport:
-    """The result of a gradient check; true when the worst error is within ``tolerance``.
+    """The result of a gradient check; it is true if no relative error exceeds ``tolerance``.
 
-    ``worst`` is (input's name, index or ``"direction k"``, analytical, numerical value)
-    at the largest relative error, ``errors`` the largest of each input by name.
+    ``worst`` is (input's name, index or ``"direction k"``, analytical, numerical value) at the
+    largest relative error.  ``errors`` is the largest relative error of each input, by name.
     """
 
     max_relative_error: float
@@ -37,63 +37,63 @@ class GradcheckReport:
                           f"against {self.tolerance:.0e}"])
 
 
-FAR = 8.0                                                 # how far out the second look is
-STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # of eps, until one agrees
+FAR = 8.0                                                 # scale of the inputs in the second check
+STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
 
 
 def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray], *,
               names: Sequence[str] | None = None, eps: float = 1e-5, tolerance: float = 1e-6,
               elementwise: int = 64, directions: int = 8, seed: int = 0, **kwargs
               ) -> GradcheckReport:
-    """Hold a backward pass against central differences of its forward pass.
+    """Compare a backward pass with central differences of its forward pass.
 
-    op             ``y, cache = op(*inputs, **kwargs)``; must give the same y each time, so
+    op             ``y, cache = op(*inputs, **kwargs)``.  It must return the same y each time, so
                    a random op makes its own generator: ``lambda x: dropout(x, .1, rng(0))``.
-    op_backward    ``dx, ... = op_backward(dy, cache)``: one gradient for each floating
-                   input, in order; integer inputs have none, ``None`` is not checked.
-                   It may write over ``dy`` only if it returns that array as a gradient.
-    inputs         arrays, taken as float64 (integers stay); they come back unchanged.
-    elementwise    an input of at most this many entries is checked entry by entry; a larger
-                   one along ``directions`` random directions and as many entries.
-    eps            the step, tried first as it is and relative to the input's size.
+    op_backward    ``dx, ... = op_backward(dy, cache)``: a gradient for each input of
+                   floating-point numbers, in order; ``None`` is not checked.  It may write over
+                   ``dy`` only if it returns that array as a gradient.
+    inputs         arrays, converted to float64 unless they are integers; they stay unchanged.
+    elementwise    inputs with at most this many entries are checked entry by entry; larger ones
+                   along ``directions`` random directions and at as many entries.
+    eps            the step h that is tried first, and again relative to the input's size.
 
     The scalar loss is ``L = sum(y * r)`` with a random r, so ``dy = r``, and
 
         numerical = (L(x + h d) - L(x - h d)) / 2h
 
-    along an entry, or along a direction d that moves every entry by +1 or -1, so that a
-    single wrong entry among thousands shows in full.  The relative error is
+    where d is one entry, or a direction that moves every entry by +1 or -1, so that a single
+    wrong entry among thousands shows in full.  The relative error is
     ``|a - n| / max(|a|, |n|, s)`` for an entry and ``|a - n| / s`` for a direction, with ``s``
-    the root mean square of that input's gradient.  Where a step does not agree, smaller and
-    larger ones are tried: a right gradient agrees with one of them.  A few entries and
-    directions are checked again with the first input ``FAR`` times as large, where a clip or a
-    saturation may begin, to 100 times the tolerance.
+    the root mean square of that input's gradient.  If they disagree, smaller and larger steps
+    are tried: a right gradient agrees at one of them.  A second check multiplies the first input
+    by ``FAR``, where a clip or a saturation may begin, and takes a few entries and directions to
+    100 times the tolerance.
 
-    Raises ``ValueError`` when a gradient is missing or has another shape than its input, and when
+    Raises ``ValueError`` if a gradient is missing or has another shape than its input, or if
     either pass changes its inputs, its cache or a ``dy`` that it does not return.
     """
     if not (callable(op) and callable(op_backward)):
-        raise ValueError(f"gradcheck: {brief(op)} and {brief(op_backward)}, expected a function "
-                         "and its backward pass")
+        raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
+                         "function and its backward pass")
     inputs = [np.array(x, np.float64) if np.issubdtype(np.asarray(x).dtype, np.floating)
               else np.asarray(x) for x in inputs]
     if names is None:
         names = list(inspect.signature(op).parameters)
         names += [f"input {i}" for i in range(len(names), len(inputs))]
     checked = [(n, x) for n, x in zip(names, inputs, strict=False) if x.dtype == np.float64]
-    rng = np.random.default_rng([seed, 0x6C])  # not the stream that made the inputs
+    rng = np.random.default_rng([seed, 0x6C])             # not the generator of the inputs
     y, _ = op(*inputs, **kwargs)
     r = rng.standard_normal(np.shape(y))
 
     def loss():
-        """L, and how far rounding may have moved it."""
+        """Return L, and a bound on its rounding error."""
         terms = op(*inputs, **kwargs)[0] * r
         total = float(np.sum(terms))
         return total, 4 * np.finfo(float).eps * (abs(total) + float(np.linalg.norm(terms)))
 
     errors, top, worst = {}, -1.0, None
     for far in (False, True):
-        if far and top > tolerance:                       # the fault is found, with its entry
+        if far and top > tolerance:                       # the first check shows the fault
             break
         before = checked[0][1].copy() if checked else None
         if far:
@@ -109,10 +109,10 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
                 continue
             errors.setdefault(name, 0.0)
             size = float(np.sqrt(np.mean(grad * grad))) if grad.size else 0.0
-            some = (2, 4) if far else (directions, elementwise)
-            for where, a, d, scale in _places(x, grad, rng, *some, far):
-                error, n = _error(x, a, d, loss, eps, max(size, 1e-12), scale, tolerance)
-                if far and error <= 1e2 * tolerance:      # rough: there a slope may be all rounding
+            limits = (2, 4) if far else (directions, elementwise)
+            for where, a, d, is_entry in _places(x, grad, rng, *limits, far):
+                error, n = _error(x, a, d, loss, eps, max(size, 1e-12), is_entry, tolerance)
+                if far and error <= 1e2 * tolerance:      # saturated slopes are mostly rounding
                     continue
                 if not error <= errors[name]:
                     errors[name] = error
@@ -123,39 +123,38 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
         if far:
             checked[0][1][...] = before
     if worst is None:
-        raise ValueError("gradcheck: there is no gradient to check")
+        raise ValueError("gradcheck: no input has a gradient to check")
     return GradcheckReport(top, worst, errors, tolerance)
 
 
 def _gradients(op, op_backward, inputs, checked, r, kwargs):
-    """The analytical gradient of each checked input, or ``None``."""
+    """Return the analytical gradient of each checked input, or ``None``."""
     before = [x.copy() for x in inputs]
     _, cache = op(*inputs, **kwargs)
     unchanged("forward pass", inputs, before, "its inputs")
-    kept = copy.deepcopy(cache)
+    cache_before = copy.deepcopy(cache)
     dy = r.copy() if np.ndim(r) else float(r)
     grads = op_backward(dy, cache)
     grads = grads if isinstance(grads, (tuple, list)) else (grads,)
     unchanged("backward pass", inputs, before, "the inputs of the forward pass")
-    unchanged("backward pass", cache, kept, "its cache")
-    if not any(grad is dy for grad in grads):             # else it was written over on purpose
-        unchanged("backward pass", dy, r, "the dy that it is given")
+    unchanged("backward pass", cache, cache_before, "its cache")
+    if not any(grad is dy for grad in grads):             # a returned dy may be written over
+        unchanged("backward pass", dy, r, "its argument dy")
     if len(grads) != len(checked):
-        raise ValueError(f"gradcheck: {len(grads)} gradients for {len(checked)} inputs "
+        raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(checked)} "
                          f"({', '.join(n for n, _ in checked)})")
     for (name, x), grad in zip(checked, grads, strict=True):
         if grad is not None and np.shape(grad) != x.shape:
             raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
-                             f"{name} has {x.shape}")
+                             f"expected {x.shape}")
     # Copies: a backward pass may hand out an array that it writes to again.
     return [None if grad is None else np.array(grad, np.float64) for grad in grads]
 
 
 def unchanged(which, now, before, name):
-    """Raise ``ValueError`` of one line where one of some arrays is not what it was."""
+    """Raise ``ValueError`` if an array in ``now`` differs from the one in ``before``."""
     if not all(map(_equal, arrays_in(now), arrays_in(before))):
-        raise ValueError(f"gradcheck: the {which} changes {name}, expected it to leave all but its "
-                         "results as they were: work on a copy")
+        raise ValueError(f"gradcheck: the {which} changes {name}: let it work on a copy")
 
 
 def _equal(a, b):
@@ -163,7 +162,7 @@ def _equal(a, b):
 
 
 def arrays_in(value):
-    """Yield every array in a cache: in tuples, lists and dictionaries, and by itself."""
+    """Yield every array in a value, also in tuples, lists and dictionaries."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, (tuple, list, dict)):
@@ -172,8 +171,8 @@ def arrays_in(value):
 
 
 def _places(x, grad, rng, directions, elementwise, far):
-    """(where, analytical, d, whether relative to itself) for directions and entries of x; far
-    out, the entries that are largest."""
+    """Yield (where, analytical, d, is_entry) for directions and entries of x; in the second check
+    (``far``) for its largest entries."""
     entries = np.arange(x.size)
     if x.size > elementwise:
         for k in range(directions):
@@ -188,15 +187,15 @@ def _places(x, grad, rng, directions, elementwise, far):
         yield tuple(map(int, index)), grad[index], d, True
 
 
-def _error(x, a, d, loss, eps, size, relative, tolerance):
-    """(relative error, numerical value) at the step that agrees best; x is put back to the bit.
+def _error(x, a, d, loss, eps, size, is_entry, tolerance):
+    """Return (relative error, numerical value) at the step that agrees best; x gets its bits back.
 
-    A step at which rounding may hide an error of ``tolerance`` is not clear.  It counts only where
-    none is, as where the gradient is tiny beside the loss, and then up to rounding.
+    A step is clear if rounding cannot hide an error of ``tolerance``.  Other steps count only if
+    no step is clear, for example if the gradient is tiny beside the loss, and then up to rounding.
     """
-    original, tried = x.copy(), []
-    own = float(np.abs(x).max(initial=0.0, where=d != 0))
-    for h in sorted({eps * step * of for step in STEPS for of in (1.0, own) if of},
+    original, trials = x.copy(), []
+    x_size = float(np.abs(x).max(initial=0.0, where=d != 0))
+    for h in sorted({eps * step * unit for step in STEPS for unit in (1.0, x_size) if unit},
                     key=lambda h: abs(np.log(h / eps))):
         try:
             x[...] = original + h * d
@@ -206,25 +205,26 @@ def _error(x, a, d, loss, eps, size, relative, tolerance):
         finally:
             x[...] = original
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
-        of = max(size, abs(a), abs(n)) if relative else max(size, abs(n) / x.size ** 0.5)
+        scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
         if np.isfinite(a) and np.isfinite(n):
-            clear = noise <= tolerance * of
-            tried.append((clear, max(0.0, abs(a - n) - noise * (not clear)) / of, n))
-            if clear and tried[-1][1] <= 0.03 * tolerance:
+            clear = noise <= tolerance * scale
+            trials.append((clear, max(0.0, abs(a - n) - noise * (not clear)) / scale, n))
+            if clear and trials[-1][1] <= 0.03 * tolerance:
                 break
-    any_clear = any(clear for clear, _, _ in tried) and size > 1e-6
-    return min(((error, n) for clear, error, n in tried if clear or not any_clear),
+    any_clear = any(clear for clear, _, _ in trials) and size > 1e-6
+    return min(((error, n) for clear, error, n in trials if clear or not any_clear),
                default=(float("nan"), float("nan")))
 
 
 def gradcheck_layer(layer, x, train=True, seed=0, **options):
-    """Check a layer or model, by its input and by each of its trainable parameters.
+    """Check the gradients of a layer or model: of its input and its trainable parameters.
 
     layer   built with ``dtype=np.float64``; ``forward(x, train, rng)`` or ``forward(x)``.
-    x       its input, float (checked too, where the layer returns a ``dx``) or integer ids.
-    train   with dropout, drawn at each pass from ``np.random.default_rng(seed)``.
+    x       its input: floating-point numbers, which are checked if the layer returns a ``dx``, or
+            integer ids.
+    train   whether dropout is on, drawn in each pass from ``np.random.default_rng(seed)``.
 
-    ``options`` as for :func:`gradcheck`.  Gradients and data are left as they were.
+    ``options`` as for :func:`gradcheck`.  The layer's data and gradients stay unchanged.
     """
     named = {n: p for n, p in layer.named_parameters() if p.trainable}
     if any(p.data.dtype != np.float64 for p in named.values()):
@@ -243,7 +243,7 @@ def gradcheck_layer(layer, x, train=True, seed=0, **options):
         for p in named.values():
             p.grad = None
         dx = layer.backward(dy, cache)
-        # A parameter that the input did not reach (an unused position) has gradient 0.
+        # The gradient of a parameter that this input does not use, a position, is 0.
         grads = [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
         return grads if np.issubdtype(x.dtype, np.integer) else [dx, *grads]
 

@@ -1,12 +1,12 @@
-"""Parameters, and the layers of GPT-2: they own the parameters and call the operations.
+"""Parameters, and the layers of GPT-2, which own parameters and call the operations.
 
 A layer's ``forward(x, ...)`` returns ``(y, cache)``.  Its ``backward(dy, cache)`` returns ``dx``
 and adds into the ``.grad`` of its trainable parameters; for a frozen parameter no gradient is
-computed.  A layer's cache is a dictionary keyed like its attributes; that of a layer with one
-operation is the operation's.
+computed.  The cache of a layer is a dictionary with the layer's attributes as keys.  A layer with
+a single operation has that operation's cache.
 
-Layers and blocks run whole, forward and backward.  The model decides for each block whether its
-cache is kept: below the lowest block that learns, nothing runs back (see ``gpt2``).
+Layers and blocks run whole, forward and backward.  The model decides which blocks run back: no
+block does below the lowest one that learns (see ``gpt2``).
 """
 
 import zlib
@@ -21,49 +21,63 @@ from .freeze import FreezeMask
 
 
 class Parameter:
-    """An array with its gradient: ``.data``, ``.grad`` (``None`` until a backward pass
-    reaches it), ``.trainable``, and ``.group``, which a freeze mask goes by."""
+    """An array with its gradient.
 
-    __slots__ = ("data", "grad", "trainable", "group")
+    data        the array.
+    grad        its gradient, ``None`` until a backward pass reaches it.
+    trainable   whether a backward pass computes the gradient.
+    group       one of ``freeze.GROUPS``, for freeze masks.
+    frozen_columns  slices of the last axis whose gradient is 0.
+    """
+
+    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
 
     def __init__(self, data, group):
         self.data, self.group = data, group
         self.grad = None
-        self.trainable = True
+        self.trainable, self.frozen_columns = True, ()
 
     def add_grad(self, grad):
-        """Add one backward pass's gradient, and take ownership of the array.  ``None``, or any
-        gradient of a frozen parameter, adds nothing."""
+        """Add the gradient of one backward pass; the caller gives the array away.  ``None``
+        adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
+        for columns in self.frozen_columns:
+            grad[..., columns] = 0.0
         if self.grad is None:
             self.grad = grad
         else:
             self.grad += grad
 
+    def trained_size(self):
+        """Return how many of the numbers are trained."""
+        frozen = sum(columns.stop - columns.start for columns in self.frozen_columns)
+        width = self.data.shape[-1] if frozen else 1
+        return self.trainable * (self.data.size - self.data.size // width * frozen)
+
     def __repr__(self):
         return f"Parameter({self.describe()})"
 
     def describe(self):
-        """Shape, dtype, group, trained or frozen, and the size of the gradient, as text."""
+        """Return shape, dtype, group, trained or frozen, and the norm of the gradient, as text."""
         grad = "none" if self.grad is None else f"{np.linalg.norm(self.grad):.3g}"
         return (f"{self.data.shape} {self.data.dtype}, {self.group}, "
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
 def standard_normal(shape, seed, name):
-    """Normal numbers, float32, from a generator of their own for each seed and name."""
+    """Return standard normal numbers, float32, which depend on ``seed`` and ``name`` alone."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return rng.standard_normal(shape, np.float32)
 
 
 class Layer:
-    """Finds its parameters by attribute, so that their names are the attributes' path:
-    ``h.0.attn.c_attn.weight``."""
+    """The base class of layers and models.  It names each parameter by the path of attributes
+    that leads to it: ``h.0.attn.c_attn.weight``."""
 
     def children(self):
-        """(name, child) in the order of definition, where a child is a ``Parameter`` or
-        whatever has ``named_parameters``; lists are numbered."""
+        """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
+        ``named_parameters``; the children in a list are numbered."""
         for name, value in vars(self).items():
             for key, item in ([(f"{name}.{i}", item) for i, item in enumerate(value)]
                               if isinstance(value, list) else [(name, value)]):
@@ -71,38 +85,39 @@ class Layer:
                     yield key, item
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield (name, Parameter) for every parameter below this layer, a shared one once."""
-        seen = set()
+        """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
+        ids = set()
         for name, child in self.children():
             pairs = [("", child)] if isinstance(child, Parameter) else child.named_parameters()
             for inner, p in pairs:
-                if id(p) not in seen:
-                    seen.add(id(p))
+                if id(p) not in ids:
+                    ids.add(id(p))
                     yield f"{name}.{inner}".rstrip("."), p
 
     def parameters(self) -> list[Parameter]:
-        """All parameters as a list."""
+        """Return all parameters as a list."""
         return [p for _, p in self.named_parameters()]
 
     def learns(self) -> bool:
-        """Return whether any parameter below this layer is trainable."""
+        """Return whether any parameter in this layer is trainable."""
         return any(p.trainable for _, p in self.named_parameters())
 
     def zero_grad(self):
-        """Forget all gradients."""
+        """Set all gradients to ``None``."""
         for p in self.parameters():
             p.grad = None
 
     def freeze(self, mask: FreezeMask) -> None:
         """Set ``.trainable`` of every parameter from a :class:`minifpt.FreezeMask`."""
         if not isinstance(mask, FreezeMask):
-            raise ValueError(f"freeze: the mask is {brief(mask)}, expected a FreezeMask, as "
-                             "FreezeMask.parse('attn,mlp') makes")
+            raise ValueError(f"freeze: the mask is {brief(mask)}, expected a FreezeMask, such as "
+                             "FreezeMask.parse('attn,mlp')")
         mask.apply(self)
 
     @contextmanager
     def all_frozen(self):
-        """Inference: within ``with layer.all_frozen():`` no cache is kept."""
+        """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
+        keep no cache."""
         trainable = [p for p in self.parameters() if p.trainable]
         for p in trainable:
             p.trainable = False
@@ -119,7 +134,7 @@ class Layer:
 
 
 class Linear(Layer):
-    """``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
+    """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 
     def __init__(self, n_in, n_out, dtype=np.float32, group="mlp"):
         self.weight = Parameter(np.zeros((n_in, n_out), dtype), group)
@@ -139,7 +154,7 @@ class Linear(Layer):
 
 
 class LayerNorm(Layer):
-    """Layer normalisation of the last axis with scale ``weight`` and ``bias``."""
+    """Layer normalisation of the last axis, with the scale ``weight`` (n,) and ``bias`` (n,)."""
 
     def __init__(self, n, eps=1e-5, dtype=np.float32, group="ln"):
         self.weight = Parameter(np.ones(n, dtype), group)
@@ -160,7 +175,7 @@ class LayerNorm(Layer):
 
 
 class Embedding(Layer):
-    """``y = weight[ids]``, weight (n, C)."""
+    """A table with a row for each id: ``y = weight[ids]``, weight (n, C)."""
 
     def __init__(self, n, n_embd, dtype=np.float32, group="input"):
         self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
@@ -176,7 +191,7 @@ class Embedding(Layer):
 
 
 class Positions(Layer):
-    """Adds to each token the vector of its position, ``weight`` (n_positions, C)."""
+    """Positional embeddings: each token plus the row of its position, ``weight`` (n, C)."""
 
     def __init__(self, n, n_embd, dtype=np.float32, group="pos"):
         self.weight = Parameter(np.zeros((n, n_embd), dtype), group)
@@ -192,8 +207,8 @@ class Positions(Layer):
         return dx
 
 
-# The activations that ``GPT2Config.activation_function`` may name, by Hugging Face's names: the
-# operation and its backward pass.  Add a pair here to use one of your own.
+# The values of ``GPT2Config.activation_function``, with Hugging Face's names: each operation and
+# its backward pass.  Add a pair to use an activation of your own.
 ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
                "gelu_pytorch_tanh": (ops.gelu, ops.gelu_backward),
                "gelu": (ops.gelu_exact, ops.gelu_exact_backward),
@@ -201,7 +216,7 @@ ACTIVATIONS = {"gelu_new": (ops.gelu, ops.gelu_backward),
 
 
 class Activation(Layer):
-    """The nonlinearity of a feed-forward layer, one of ``ACTIVATIONS``."""
+    """The nonlinearity of a feed-forward layer; its name is one of ``ACTIVATIONS``."""
 
     def __init__(self, name):
         self.name = name
@@ -216,14 +231,19 @@ class Activation(Layer):
 
 
 class KeyValues:
-    """The keys and values of the tokens so far, for one block; room for ``room`` tokens."""
+    """The keys and values of the ``n`` tokens so far, in one block, with space for ``room``.
+
+    An attention layer whose heads share keys and values sets ``shared``, the number of heads in a
+    row that have the same; one of them is stored.
+    """
 
     def __init__(self, room):
-        self.k = self.v = None                            # (B, H, room, D) from the first call on
-        self.room, self.n = room, 0
+        self.k = self.v = None                            # (B, H / shared, room, D) after extend
+        self.room, self.shared, self.n = room, 1, 0
 
     def extend(self, k, v):
-        """Take in k and v (B, H, T, D) of the next tokens."""
+        """Append k and v (B, H, T, D) of the next tokens."""
+        k, v = k[:, ::self.shared], v[:, ::self.shared]
         B, H, T, D = k.shape
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
@@ -233,28 +253,33 @@ class KeyValues:
         self.n += T
 
     def so_far(self):
-        """``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` before the first."""
-        return None if self.k is None else (self.k[:, :, :self.n], self.v[:, :, :self.n])
+        """Return ``(k, v)`` of all tokens so far, (B, H, n, D) each; ``None`` if there are none."""
+        if self.k is None:
+            return None
+        k, v = self.k[:, :, :self.n], self.v[:, :, :self.n]
+        if self.shared == 1:                              # repeat would copy
+            return k, v
+        return k.repeat(self.shared, axis=1), v.repeat(self.shared, axis=1)
 
 
 class Attention(Layer):
     """Multi-head self-attention: ``c_attn`` (C, 3C), heads, ``c_proj`` (C, C).
 
-    Dropout on the attention probabilities and on the result, as in GPT-2.
+    Dropout acts on the attention probabilities and on the result, as in GPT-2.
     """
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
         if n_embd % n_head:
-            raise ValueError(f"Attention: {n_embd} channels are no multiple of {n_head} heads")
+            raise ValueError(f"Attention: {n_embd} channels cannot be divided into {n_head} heads")
         self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")
         self.n_head, self.dropout, self.causal = n_head, dropout, causal
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C), or (B, last, C) of the last tokens only.
+        """x (B, T, C) -> y (B, T, C), or (B, last, C) for the last tokens only.
 
-        ``past``, a ``KeyValues``, holds the tokens before these and takes these in: for
-        inference, there is no way back through it.
+        ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
+        these tokens are appended.  It is for inference: no backward pass goes through it.
         """
         p, cache = self.dropout if train else 0.0, {}
         qkv, cache["c_attn"] = self.c_attn.forward(x)
@@ -301,8 +326,8 @@ class MLP(Layer):
 
 
 class Block(Layer):
-    """One block of GPT-2, layer norm before each part:
-    ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
+    """A block of GPT-2, with layer norm before each part: ``x = x + attn(ln_1(x))``, then
+    ``x = x + mlp(ln_2(x))``."""
 
     def __init__(self, n_embd, n_head, dropout=0.0, eps=1e-5, dtype=np.float32, causal=True,
                  activation="gelu_new"):
@@ -312,10 +337,10 @@ class Block(Layer):
         self.mlp = MLP(n_embd, dropout, dtype, activation)
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C); for ``past`` see :class:`Attention`.
+        """x (B, T, C) -> y (B, T, C); for ``past`` see :meth:`Attention.forward`.
 
-        With ``last``, y (B, last, C): outputs are computed for those tokens only; all tokens
-        supply keys and values.
+        With ``last``, y is (B, last, C): all tokens supply keys and values, but only the last
+        ones get an output.
         """
         cache = {}
         a, cache["ln_1"] = self.ln_1.forward(x)
@@ -337,3 +362,12 @@ class Block(Layer):
         if cache["last"]:
             dy = ops.last_tokens_backward(dy, cache["last"])
         return ops.residual_backward(dy, da)
+
+
+def blocks_backward(blocks, dy, caches):
+    """Run blocks backward, the last one first: dy -> dx, or ``None`` if a block has no cache."""
+    for block, cache in zip(reversed(blocks), reversed(caches), strict=True):
+        if cache is None:
+            return None
+        dy = block.backward(dy, cache)
+    return dy

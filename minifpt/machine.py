@@ -1,5 +1,5 @@
-"""What the machine gives: cores that share the pieces of one operation, OpenBLAS's threads, and the
-memory that the C library keeps.
+"""The machine: cores that share the pieces of an operation, OpenBLAS's threads, and the memory that
+the C library keeps.
 """
 
 import ctypes
@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ContextDecorator, suppress
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
@@ -18,32 +18,34 @@ import numpy as np
 
 @cache
 def cores_and_why():
-    """How many cores this process may use, and what it is that says so."""
+    """Return how many cores this process may use, and what limits them."""
     try:
         threading.Thread(target=int).start()
     except RuntimeError:
         return 1, "a system that starts no threads, as in a browser"
-    said = {"the machine": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1}
-    said["the container's quota"] = max(1, math.floor(min(quota(), 1 << 20)))
+    limits = {"the machine": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+              else os.cpu_count() or 1}
+    limits["the container's quota"] = max(1, math.floor(min(quota(), 1 << 20)))
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        limit = os.environ.get(name) or ""
-        if limit.isdecimal() and int(limit):
-            said[name] = int(limit)
+        value = os.environ.get(name) or ""
+        if value.isdecimal() and int(value):
+            limits[name] = int(value)
             break
-    why = min(said, key=said.get)
-    return said[why], why
+    why = min(limits, key=limits.get)
+    return limits[why], why
 
 
 def cores():
-    """How many cores share the work: a container's quota lowers it, and so does
-    ``OMP_NUM_THREADS``, as it does for BLAS."""
+    """Return how many cores share the work: those of the machine, limited by a container's quota
+    and, as for BLAS, by ``OPENBLAS_NUM_THREADS`` or ``OMP_NUM_THREADS``."""
     return cores_and_why()[0]
 
 
 def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
-    """How many cores' time the control groups of this process give it: from their ``cpu.max``, or
-    in version 1 from ``cpu.cfs_quota_us``; infinity where none is set or none can be read."""
+    """Return how many cores' time the control groups of this process allow, or infinity.
+
+    It is in their ``cpu.max``, or with version 1 of control groups in ``cpu.cfs_quota_us``.
+    """
     least = math.inf
     with suppress(OSError, ValueError):
         for line in Path(group).read_text(encoding="utf-8").splitlines():
@@ -55,20 +57,20 @@ def quota(root="/sys/fs/cgroup", group="/proc/self/cgroup"):
             else:
                 continue
             folder = base / path.strip().lstrip("/")
-            for each in (folder, *folder.parents):        # a group's quota holds for all in it
+            for each in (folder, *folder.parents):        # it also limits all subgroups
                 if (each / files[0]).exists():
-                    said = " ".join((each / name).read_text(encoding="utf-8") for name in files)
-                    most, period = said.split()
+                    text = " ".join((each / name).read_text(encoding="utf-8") for name in files)
+                    most, period = text.split()
                     if most not in ("max", "-1"):
                         least = min(least, int(most) / int(period))
     return least
 
 
 def shared(work, pieces):
-    """Call ``work(piece)`` for each of a list, spread over the cores; waits for all.
+    """Call ``work(piece)`` for each piece of a list, spread over the cores; wait for all.
 
-    A core that is free takes the next piece.  What the pieces are must not depend on the number
-    of cores where the result's rounding depends on the pieces.
+    A free core takes the next piece.  If the result's rounding depends on how the work is cut,
+    the pieces must not depend on the number of cores.
     """
     helpers = min(1 if one_core.users else cores(), len(pieces)) - 1
     if helpers < 1:
@@ -84,7 +86,7 @@ def shared(work, pieces):
             except IndexError:                            # another thread took the last one
                 return
             work(piece)
-    with suppress(RuntimeError):                          # no further thread can start
+    with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
             running.append(_team().submit(copy_context().run, run))
     try:
@@ -93,12 +95,12 @@ def shared(work, pieces):
         todo.clear()
         for helper in running:
             if not helper.cancel():
-                helper.result()                           # raises what a worker raised
+                helper.result()                           # raises the worker's error
 
 
 @cache
 def _team():
-    """The threads that help; they sleep while there is nothing to share."""
+    """Return the pool of helper threads, which sleep when all work is done."""
     return ThreadPoolExecutor(max(1, cores() - 1), "minifpt")
 
 
@@ -106,43 +108,43 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_team.cache_clear)  # a child starts without them
 
 
-class ProcessSetting:
-    """A setting of the whole process: the first ``with`` makes it, the last one to end, in
-    whichever thread, undoes it.  A forked child starts without it.
+class ProcessSetting(ContextDecorator):
+    """A setting of the whole process, for all threads: the first ``with`` makes it, and the end
+    of the last ``with`` undoes it.  A forked child starts without it.  It may decorate a function.
 
     ``make`` is a generator function that makes the setting, yields and undoes it.
     """
 
     def __init__(self, make):
         self.make, self.__doc__ = make, make.__doc__
-        self.lock, self.users, self.made = threading.Lock(), 0, None
+        self.lock, self.users, self.generator = threading.Lock(), 0, None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     def __enter__(self):
         with self.lock:
             if self.users == 0:
-                self.made = self.make()
-                next(self.made)
+                self.generator = self.make()
+                next(self.generator)
             self.users += 1
 
     def __exit__(self, *error):
         with self.lock:
-            if self.users == 0:                           # begun before this process was forked
+            if self.users == 0:                           # the ``with`` began before the fork
                 return
             self.users -= 1
             if self.users == 0:
-                next(self.made, None)
+                next(self.generator, None)
 
     def _forked(self):
         self.lock = threading.Lock()
         if self.users:
             self.users = 0
-            next(self.made, None)
+            next(self.generator, None)
 
 
 def _openblas(name, result=ctypes.c_int):
-    """A function of NumPy's own OpenBLAS, whose names differ by build, or ``None``."""
+    """Return a function of the OpenBLAS in NumPy, or ``None``; its name depends on the build."""
     try:
         lib = ctypes.CDLL(np.linalg._umath_linalg.__file__)
     except (OSError, AttributeError):
@@ -156,17 +158,18 @@ def _openblas(name, result=ctypes.c_int):
 
 
 def blas_kernels():
-    """Which kernels OpenBLAS chose for this processor (``SkylakeX``), as far as it tells."""
-    tell = _openblas("get_corename", ctypes.c_char_p)
-    return f"kernels for {tell().decode()}" if tell else "kernels unknown"
+    """Return the kernels that OpenBLAS chose for this processor, as text with a name such as
+    ``SkylakeX``."""
+    core_name = _openblas("get_corename", ctypes.c_char_p)
+    return f"kernels for {core_name().decode()}" if core_name else "kernels unknown"
 
 
 _get_threads, _set_threads = _openblas("get_num_threads"), _openblas("set_num_threads")
 
 
 def blas_threads(n=None):
-    """How many threads OpenBLAS gives to a product, once it is set to ``n`` where that is given;
-    ``None`` where NumPy has no OpenBLAS."""
+    """Return how many threads OpenBLAS uses for a product, ``None`` without OpenBLAS; with ``n``
+    set them first."""
     if _get_threads is None or _set_threads is None:
         return None
     if n is not None:
@@ -176,8 +179,8 @@ def blas_threads(n=None):
 
 @ProcessSetting
 def single_threaded_blas():
-    """Within, each matrix product runs on the core that asks for it: sharing one of attention's
-    small products costs more than it gains.  Nothing changes without OpenBLAS."""
+    """Run each matrix product on one core within ``with single_threaded_blas:``, because sharing
+    a small product costs more than it gains.  Without OpenBLAS nothing changes."""
     if _get_threads is None or _set_threads is None:
         yield
         return
@@ -189,11 +192,11 @@ def single_threaded_blas():
 
 @ProcessSetting
 def kept_memory():
-    """Within, the C library keeps the memory that arrays give back, for the next arrays.
+    """Let the C library keep freed memory for the next arrays within ``with kept_memory:``.
 
     By default glibc returns each large array to the system, and the system clears every page
-    of the next one, which takes up to a fifth of a training step.  At the end glibc's default
-    returns and so does the memory.  Does nothing where there is no glibc.
+    of the next one, which takes up to a fifth of a training step.  The end of the ``with``
+    restores glibc's default and returns the memory.  Without glibc nothing changes.
     """
     try:
         libc = ctypes.CDLL(None)
@@ -211,6 +214,6 @@ def kept_memory():
 
 @ProcessSetting
 def one_core():
-    """Within, all runs on the core that asks for it, as in one of several processes."""
+    """Run everything on one core within ``with one_core:``, for one of several processes."""
     with single_threaded_blas:
         yield

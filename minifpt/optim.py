@@ -8,28 +8,28 @@ import numpy as np
 from .checks import brief, number
 from .machine import shared
 
-SMALL = 1 << 15                                           # numbers of a parameter; see below
-BLOCK = 1 << 18                                           # numbers updated at once
-MANY = 8                                                  # blocks that are worth two cores
+MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
+BLOCK = 1 << 18              # numbers updated at once: they fit into a core's cache
+MIN_SHARED_BLOCKS = 8        # fewer blocks run on one core
 
 
 class Adam:
-    """Adam (Kingma, Ba 2014, arXiv 1412.6980), with decoupled weight decay when asked
+    """Adam (Kingma, Ba 2014, arXiv 1412.6980), optionally with decoupled weight decay
     (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101)::
 
         m = b1 m + (1 - b1) g            v = b2 v + (1 - b2) g^2
         x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) - lr * weight_decay * x
 
-    parameters is a list of ``Parameter``; one without a gradient is skipped.  Weight decay
-    applies to matrices only, not to scales and offsets.  Raises ``ValueError`` for settings that
-    are no such numbers.
+    ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  Weight decay
+    applies to matrices only, not to scales and biases.  Raises ``ValueError`` for settings out
+    of range.
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
         self.parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
         if not all(hasattr(p, "grad") for p in self.parameters):
             raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
-                             "Parameter, as model.parameters() gives")
+                             "Parameter, such as model.parameters()")
         self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
         if len(self.betas) != 2 or max(self.betas) >= 1:
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
@@ -42,6 +42,9 @@ class Adam:
     def step(self):
         """Update every parameter that has a gradient, in place."""
         self.t += 1
+        if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
+            raise ValueError("Adam: weight decay would change frozen columns, expected "
+                             "weight_decay=0 or a mask of whole parameters")
         reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
         for i in reached:
             if self.m[i] is None:
@@ -52,7 +55,7 @@ class Adam:
             p = self.parameters[i]
             keep = 1 - self.lr * self.weight_decay * (p.data.ndim > 1)
             arrays = p.data, p.grad, self.m[i], self.v[i]
-            if p.data.size < SMALL and keep == 1:
+            if p.data.size < MAX_JOINED and keep == 1:
                 small.append(i)
             elif not all(a.flags.c_contiguous for a in arrays):
                 pieces.append((arrays, keep))
@@ -61,15 +64,18 @@ class Adam:
                 pieces += [([a[n:n + BLOCK] for a in flat], keep)
                            for n in range(0, p.data.size, BLOCK)]
         self._update_joined(small)
-        if len(pieces) < MANY:
+        if len(pieces) < MIN_SHARED_BLOCKS:
             for piece in pieces:
                 self._update(*piece)
         else:
             shared(lambda piece: self._update(*piece), pieces)
 
     def _update_joined(self, small):
-        """Update small parameters as one flat array: a call of NumPy's takes longer than the
-        work on a few hundred numbers, and there would be a dozen calls for each."""
+        """Update small parameters as one flat array.
+
+        Each update is a dozen calls of NumPy, and a call takes longer than its work on a few
+        hundred numbers.
+        """
         if not small:
             return
         parameters = [self.parameters[i] for i in small]
@@ -85,7 +91,7 @@ class Adam:
             start += p.data.size
 
     def _update(self, arrays, keep=1.0):
-        """The formula, in place, on arrays short enough to stay in a core's cache."""
+        """Apply the formula, in place, to arrays that fit into a core's cache."""
         x, g, m, v = arrays
         b1, b2 = self.betas
         m *= b1
@@ -105,11 +111,11 @@ class Adam:
 
 
 def clip_grad_norm(parameters, max_norm):
-    """Scale all gradients so that their common norm is at most ``max_norm``.
+    """Scale all gradients so that their joint norm is at most ``max_norm``.
 
-    Returns the norm before, ``sqrt(sum of all squares)``, a float.
+    Returns the norm before scaling, ``sqrt(sum of all squares)``, as a float.
     """
-    if max_norm != math.inf:                              # that only measures
+    if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     grads = [p.grad for p in parameters if p.grad is not None]
     norm = math.sqrt(sum(_square(g) for g in grads))
@@ -120,7 +126,7 @@ def clip_grad_norm(parameters, max_norm):
 
 
 def _square(g):
-    """The sum of all squares; in float64 where float32 does not hold it."""
+    """Return the sum of squares, in float64 if float32 overflows or loses small numbers."""
     square = float(np.vdot(g, g))
     if not 1e-30 < square < math.inf:
         square = float(np.vdot(g, g.astype(np.float64)))
@@ -128,8 +134,8 @@ def _square(g):
 
 
 def cosine(step, steps, warmup=0, floor=0.1):
-    """Factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half a
-    cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
+    """Return the factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half
+    a cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
     if step < warmup:
         return (step + 1) / warmup
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))

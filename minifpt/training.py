@@ -23,56 +23,56 @@ from .tasks.base import Task, check_accuracy, check_examples, check_task, defaul
 from .tracing import OPEN, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
-# The bar of a run, short enough for 80 columns.  The accuracy is that of the last test.
+# The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
 BAR = "{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"
 
 
 class Diverged(ValueError):
     """The loss or a gradient is no longer finite."""
 
-    keeps_folder = True                                   # of a grid: it is not run again
+    keeps_folder = True                                   # a grid does not repeat the run
 
 
 def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | None = None,
           lr: float | None = None, seed: int = 0, out: str | os.PathLike | None = None, *,
           resume: bool = False, schedule: str | None = None, warmup: int | None = None,
-          weight_decay: float = 0.0,
-          clip: float = 1.0, eval_every: int = 100, test_examples: int = 256,
-          checkpoint_every: int = 500, config: dict | None = None, progress: bool = True,
-          stop: Any = None) -> History:
-    """Train the trainable parameters of a model on a task, by Adam.
+          weight_decay: float = 0.0, clip: float = 1.0, eval_every: int = 100,
+          test_examples: int = 256, checkpoint_every: int = 500, config: dict | None = None,
+          progress: bool = True, stop: Any = None) -> History:
+    """Train the trainable parameters of a model on a task, with Adam.
 
-    model, task       a :class:`minifpt.FPT` or :class:`minifpt.LanguageModel`, or what has
-                      their ``forward``, ``backward`` and ``named_parameters``, a
-                      :class:`minifpt.layers.Layer`; a :class:`minifpt.tasks.Task`.
+    model             a :class:`minifpt.FPT`, a :class:`minifpt.LanguageModel`, or another
+                      :class:`minifpt.layers.Layer` with their ``forward`` and ``backward``.
+    task              a :class:`minifpt.tasks.Task`.
     steps, batch_size, lr, schedule, warmup
-                      the task's own where they are ``None``, as for ``minifpt train TASK``; the
-                      schedule is ``"constant"`` or ``"cosine"``, after ``warmup`` steps.
+                      ``None`` takes the task's default, as ``minifpt train TASK`` does.  The
+                      schedule is ``"constant"`` or ``"cosine"``, after ``warmup`` steps of rising
+                      learning rate.
     clip              largest norm of all gradients together.
-    eval_every        steps between tests on ``test_examples`` held-out examples.  The last
-                      row is tested on all of the task's test set where it has one.
+    eval_every        steps between tests on ``test_examples`` held-out examples.  The last test
+                      takes the task's whole test set, if it has one.
     out               folder for ``config.json``, ``metrics.csv``, ``checkpoint.npz`` and
                       ``curves.png``; ``None`` writes nothing.
-    resume            go on from ``out``'s checkpoint, to the same bits as without a stop.
+    resume            continue from the checkpoint in ``out``, to the same bits as a run without
+                      interruption.
     checkpoint_every  steps between checkpoints.
-    config            more to be kept in ``config.json`` (where the trunk came from).
-    stop              what can be asked ``is_set()``, such as a ``threading.Event``; once it is
-                      true, the run ends as by Ctrl-C.  An event is set by a Ctrl-C at the end of
-                      the run, which it does not stop.
+    config            more entries for ``config.json``, such as the trunk's name.
+    stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
+                      true, the run ends as after Ctrl-C.  A Ctrl-C during the last step sets an
+                      event instead of ending the run.
 
-    While it runs, glibc is told to keep the memory that arrays give back (see
-    ``machine.kept_memory``).
+    During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 
-    Returns the :class:`History`.  Ctrl-C or SIGTERM ends the run after the step with a checkpoint
-    and raises ``KeyboardInterrupt``.  Raises ``ValueError`` when ``out`` holds another run, and
-    ``Diverged`` when the loss is no longer finite; the last checkpoint stays.
+    Returns the :class:`History`.  After Ctrl-C or SIGTERM the run finishes its step, writes a
+    checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if ``out`` holds another
+    run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
     """
     check_task(task, f"train: {brief(task)}")
-    own = defaults_of(task)
+    defaults = defaults_of(task)
     arguments = {"steps": steps, "batch_size": batch_size, "lr": lr, "schedule": schedule,
                  "warmup": warmup}
     steps, batch_size, lr, schedule, warmup = (
-        own[name] if value is None else value for name, value in arguments.items())
+        defaults[name] if value is None else value for name, value in arguments.items())
     steps, batch_size = whole("train", "steps", steps), whole("train", "batch_size", batch_size)
     eval_every = whole("train", "eval_every", eval_every)
     test_examples = whole("train", "test_examples", test_examples)
@@ -85,9 +85,9 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise ValueError(f"train: stop is {brief(stop)}, expected what has is_set(), such as a "
-                         "threading.Event")
-    # Missing data, or a task that the model does not fit, show before anything is written.
+        raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
+                         "as a threading.Event")
+    # Raises for missing data, or a task that does not fit the model, before anything is written.
     x, loss = first_look(model, task)
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
@@ -99,7 +99,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                 "steps": steps, "batch_size": batch_size, "lr": float(lr), "seed": seed,
                 "schedule": schedule, "warmup": warmup, "weight_decay": float(weight_decay),
                 "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
-    if out is not None:                                   # it may read all of a task's data
+    if out is not None:                                   # reading all data may take long
         settings["data_crc"] = fingerprint(task)
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
@@ -111,16 +111,16 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     out = Path(out)
     with locked(out):
         open_folder(out, resume, run)
-        if (out / DIVERGED).exists():                     # a run of a grid
+        if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
-        curves({task.name: run.history}, out / "curves.png")
+        curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
     return run.history
 
 
 def first_look(model, task):
-    """An example of a task, and the model's loss on it.  Raises a ``ValueError`` of one line for
-    what is no task or no model, or returns what it should not."""
+    """Return an example of a task, and the model's loss on it.  Raises ``ValueError`` if task or
+    model lack a method, or if a method returns the wrong kind of value."""
     check_task(task, f"train: {brief(task)}")
     if isinstance(model, type) or not all(hasattr(model, part) for part in (
             "forward", "backward", "named_parameters", "all_frozen")):
@@ -136,26 +136,26 @@ def first_look(model, task):
             and (getattr(pair[1], "shape", None), getattr(pair[1], "dtype", None)) == form):
         raise ValueError(f"train: {task.name}: loss must return a number and its gradient, of the "
                          f"logits' shape {logits.shape} and dtype {logits.dtype}")
-    if math.isfinite(pair[0]):                            # else the loss is told of
+    if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
         check_accuracy(task, task.accuracy(logits, y))
     return x, float(pair[0])
 
 
 def fingerprint(task):
-    """CRC-32 of a task's data: of all of it where the task tells, else of a few examples."""
+    """Return a CRC-32 of a task's data: the task's own, or that of a few examples."""
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
     return crc(np.asarray(a) for split in ("train", "test")
                for a in task.batch(np.random.default_rng(0), 16, split))
 
 
-def _loop(model, task, run, out, checkpoint_every, progress, asked):
+def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
     """Train, test and save until the run's last step."""
     steps, seed, eval_every = (run.settings[key] for key in ("steps", "seed", "eval_every"))
     start = time.perf_counter() - run.seconds
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
-    with bar, kept_memory, single_threaded_blas, _interrupts() as interrupted:
+    with bar, kept_memory, single_threaded_blas, _interrupts() as signals:
         while run.step < steps:
             run.optimizer.lr = learning_rate(run.settings, run.step)
             x, y = draw(task, run.rng, run.settings["batch_size"], "train")
@@ -164,7 +164,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
             run.step += 1
             run.sums += loss, accuracy, 1
             bar.update()
-            stop = bool(interrupted) or (asked is not None and asked.is_set())
+            stop = bool(signals) or (stop_event is not None and stop_event.is_set())
             if run.step % eval_every == 0 or run.step == steps:
                 row = dict.fromkeys(COLUMNS) | {"step": run.step}
                 row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
@@ -194,12 +194,12 @@ def _loop(model, task, run, out, checkpoint_every, progress, asked):
             if stop and run.step < steps:
                 raise KeyboardInterrupt(f"stopped at step {run.step}" + (
                     f", go on from {out}" if out is not None else ""))
-        if interrupted and isinstance(asked, threading.Event):
-            asked.set()
+        if signals and isinstance(stop_event, threading.Event):
+            stop_event.set()
 
 
 def learning_rate(settings, step):
-    """The learning rate of a step, from a run's settings."""
+    """Return the learning rate of a step, from a run's settings."""
     lr, warmup = settings["lr"], settings["warmup"]
     if settings["schedule"] == "cosine":
         return lr * cosine(step, settings["steps"], warmup)
@@ -207,7 +207,7 @@ def learning_rate(settings, step):
 
 
 def step(model, task, optimizer, x, y, clip, rng, number=0):
-    """One step of training: forward, backward, clip, Adam.  Returns (loss, accuracy)."""
+    """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
     logits, cache = model.forward(x, train=True, rng=rng)
@@ -222,13 +222,13 @@ def step(model, task, optimizer, x, y, clip, rng, number=0):
     raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
 
 
-def _diverged(when, what, model, x):
-    return Diverged(f"{when}: the {what} is not finite, first in {first_nonfinite(model, x)}; "
+def _diverged(when, quantity, model, x):
+    return Diverged(f"{when}: the {quantity} is not finite, first in {first_nonfinite(model, x)}; "
                     "try a smaller learning rate")
 
 
 def evaluate(model, task, x, y, progress=False):
-    """(loss, accuracy) on examples of a task, without dropout."""
+    """Return (loss, accuracy) on examples of a task, without dropout."""
     total = np.zeros(2)
     starts = range(0, len(x), TEST_BATCH)
     with model.all_frozen():
@@ -243,13 +243,15 @@ def evaluate(model, task, x, y, progress=False):
 
 
 def first_nonfinite(model, x):
-    """The name of the first parameter, else of the first layer's output, that holds an
-    infinity or a NaN for this input, without dropout; else of the last parameter, the first
-    on the way back, with such a gradient."""
+    """Return the name of the first value that is infinite or NaN.
+
+    It looks at the parameters, then at the layers' outputs for ``x`` without dropout, then at the
+    parameters' gradients, the last one first, as the backward pass goes.
+    """
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name
-    if OPEN.locked():                                     # no second trace while one is open
+    if OPEN.locked():                                     # only one trace can be open
         return "a layer that the open trace shows"
     with np.errstate(all="ignore"), model.all_frozen(), trace(model) as t:
         model.forward(x)
@@ -264,20 +266,20 @@ def first_nonfinite(model, x):
 
 @contextmanager
 def _interrupts():
-    """Within, the first Ctrl-C or SIGTERM only fills the list that this gives, so that a step
-    is finished and saved; the second one interrupts at once."""
-    caught = []
+    """Collect the first Ctrl-C or SIGTERM in the list that this yields, so that the step can be
+    finished and saved; the second one interrupts at once."""
+    signals = []
     if threading.current_thread() is not threading.main_thread():
-        yield caught
+        yield signals
         return
 
     def handler(signum, frame):
-        if caught:
+        if signals:
             raise KeyboardInterrupt
-        caught.append(signum)
+        signals.append(signum)
     before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield caught
+        yield signals
     finally:
         for s, old in before.items():
             signal.signal(s, old)

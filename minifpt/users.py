@@ -1,21 +1,21 @@
-"""Errors in a task or trunk of the user's own: one line with the file, the line and the method."""
+"""Report an error in a task or trunk of the user's own in one line: file, line and method."""
 
 import os
 import sys
 import traceback
 from contextlib import contextmanager
 
-# What the modules are called that a user's files run as: FILE.py:NAME, and --functional FILE.
+# A user's files run as modules with these prefixes: FILE.py:NAME, and --functional FILE.
 MODULES = "minifpt_user_", "minifpt_own"
 
 
 class UsersError(ValueError):
-    """An error that was raised in a file of the user's own, as one line."""
+    """An error from a file of the user's own, as one line."""
 
 
 def place(error):
-    """Return ``FILE, line N, in METHOD`` of the user's code that raised an error, or ``""`` where
-    no file of the user's own was running."""
+    """Return ``FILE, line N, in METHOD`` of the user's code that raised an error, or ``""`` for
+    other code."""
     frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__)
               if str(f.f_globals.get("__name__")).startswith(MODULES)]
     if not frames:
@@ -32,7 +32,7 @@ def loaded():
 
 
 def shown(path):
-    """A path as the user may have written it: relative where it lies below the working folder."""
+    """Return a path as the user may have written it: relative below the working folder."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):                         # another drive, or no folder any more
@@ -41,20 +41,21 @@ def shown(path):
 
 
 def message(error):
-    """Return what an error says, on one line; an ending of the program says so."""
+    """Return the class and text of an error on one line."""
     if isinstance(error, SystemExit):
         return "it ends the program, by sys.exit() or quit(): let it raise a ValueError instead"
     try:
         text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    except Exception:                                     # its class is the user's own, too
+    except Exception:                                     # the user's own class may fail as text
         text = ""
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
 
 
 @contextmanager
 def users_code():
-    """Within, an error that a file of the user's own raises becomes a :class:`UsersError`, also
-    ``SystemExit``.  Ctrl-C passes, and so does an error that comes from elsewhere."""
+    """Turn an error from a file of the user's own, also ``SystemExit``, into :class:`UsersError`.
+
+    Ctrl-C and errors from other code pass unchanged."""
     try:
         yield
     except (UsersError, KeyboardInterrupt):

@@ -4,6 +4,7 @@
 import os
 import re
 import shutil
+from contextlib import contextmanager
 
 # Two processes share the tests: BLAS's threads would wait for each other.
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -12,9 +13,12 @@ os.environ.pop("COLUMNS", None)                           # lines are wrapped fo
 
 import numpy as np
 import pytest
+import quick_child
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from minifpt import training
+from minifpt.experiments import workers
 
 # How many examples hypothesis tries of each property; more for a long look.
 EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 8))
@@ -23,6 +27,21 @@ EXAMPLES = int(os.environ.get("MINIFPT_EXAMPLES", 8))
 settings.register_profile("minifpt", deadline=None, derandomize=True, max_examples=EXAMPLES,
                           database=None)
 settings.load_profile("minifpt")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import PyTorch and Transformers only where tests against them are wanted."""
+    is_unwanted = "not oracle" in config.option.markexpr
+    return True if is_unwanted and collection_path.name.startswith("test_oracle") else None
+
+
+@contextmanager
+def refused(match=None, kind=ValueError):
+    """Expects an error of one line."""
+    with pytest.raises(kind, match=match) as error:
+        yield error
+    message = str(error.value)
+    assert message and "\n" not in message and len(message) < 500, message
 
 
 class Float32Only(np.ndarray):
@@ -82,16 +101,45 @@ def randomise():
     return fill
 
 
+SAVEFIG = Figure.savefig
+
+
+def save_dot(fig, file, **options):
+    """Save a dot instead of a figure: drawing takes Matplotlib longer than a tiny run."""
+    SAVEFIG(Figure((0.1, 0.1)), file, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_pictures():
+    """Draws no figures; the curves of a run are not even made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save_dot)
+        patch.setattr(training, "curves", quick_child.write_dot)
+        patch.setattr(workers, "follow_parent", quick_child.follow_parent)
+        yield
+
+
 @pytest.fixture
-def drawn():
-    """For tests that look at the learning curves: they are drawn."""
+def drawn(monkeypatch):
+    """Draws figures, but for the curves of a run, for tests that look at them."""
+    monkeypatch.setattr(Figure, "savefig", SAVEFIG)
 
 
-@pytest.fixture(autouse=True)
-def quick_curves(request, monkeypatch):
-    """Elsewhere a run draws none: Matplotlib takes longer for them than a tiny run does."""
-    if "drawn" not in request.fixturenames and request.module.__name__ != "test_plots":
-        monkeypatch.setattr(training, "curves", lambda histories, path: path.write_bytes(b"none"))
+def gradients(model, x):
+    """{name: gradient} of a pass with dropout, and the output."""
+    for _, p in model.named_parameters():
+        p.grad = None
+    y, cache = model.forward(x, True, np.random.default_rng(2))
+    if cache is not None:
+        model.backward(np.cos(y), cache)
+    return {name: p.grad for name, p in model.named_parameters()} | {"output": y}
+
+
+def assert_a_mask_only_takes_away(model, x, full):
+    """Trained parameters get the gradients of full training, to the bit, and frozen ones none."""
+    trained = {name for name, p in model.named_parameters() if p.trainable} | {"output"}
+    for name, grad in gradients(model, x).items():
+        np.testing.assert_equal(grad, full[name] if name in trained else None, name)
 
 
 def start_of_block(order, i):

@@ -308,6 +308,7 @@ ANY = {
     "in_circles": "it tells the loop from all texts that are long, short, of few letters ...",
     "seeds_needed": "it is what it takes, less one or up to a tenth and four more",
     "better_of_two": "its rule is right about a steady difference, a small one, one question, few",
+    "fair_tests": "each arm has its own best rate by validation, and the same seeds",
     "best_table": "it finds the planted pairs among tables that are long, short or all alike",
 }
 AXIS = "the same axis, counted from the other end"
@@ -317,6 +318,10 @@ TEXT = "another order or type of what is returned or read, no other value"
 REST = "reshape takes any number below 0 as 'the rest'"
 # Exercises, pattern of the mutant, why it is as right as the solution.
 EQUIVALENT = [
+    ("merge_step restored_share induction_score", r"^True -> False", "the lists are equally long"),
+    ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
+     "a factor of all three scores cancels"),
+    ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
     ("strings_right never_seen c_attn_from_three best_rate probe_gradient",
      r"axis=1\) -> .*axis=-1\)$", AXIS),
     ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
@@ -366,6 +371,7 @@ EQUIVALENT = [
     ("overlapping_backward", r"^1 -> 2 \[3\]$", REST),
     ("tied_gradient", r"^1 -> 2 \[[34]\]$", REST),
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
+    ("lora_backward", r"^1 -> 2", REST),
     ("decay_backward", r"^range\(T\) -> range\(T - 1\)$", "the last state is read by no one"),
 ]
 

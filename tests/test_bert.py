@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import refused
 from test_convert import safetensors
 
 import minifpt
@@ -67,7 +68,7 @@ def test_names_of_old_checkpoints(folder):
                                   given["bert.encoder.layer.0.attention.self.key.bias"])
 
 
-def test_gradients(folder):
+def test_gradients_equal_differences(folder):
     """With dropout on, for all parameters and the input."""
     trunk = BERT.from_pretrained(folder(), dtype=np.float64)
     x = np.random.default_rng(1).standard_normal((1, 3, 8))
@@ -76,7 +77,7 @@ def test_gradients(folder):
 
 @pytest.mark.parametrize("mask", ["full", "fpt", "output_only", "attn,mlp,ln,pos,input,h.1.*",
                                   "attn,mlp,pos,input,ln.*", "pos,input,ln.*,h.0.*"])
-def test_frozen_parts(folder, mask):
+def test_frozen_parts_get_no_gradient(folder, mask):
     """What is trained has the gradient that it has in the whole model; the rest has none."""
     x = np.random.default_rng(1).standard_normal((2, 5, 3))
     grads = []
@@ -94,7 +95,7 @@ def test_frozen_parts(folder, mask):
             np.testing.assert_allclose(grad, grads[0][name], rtol=1e-9, atol=1e-12)
 
 
-def test_as_a_model(folder, tmp_path):
+def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     path = folder()
     spec = TrunkSpec.parse(path)
     trunk = spec.make(dropout=0.0)
@@ -123,7 +124,7 @@ def test_as_a_model(folder, tmp_path):
     ({"intermediate_size": 16}, "intermediate_size is 16, minifpt builds 32"),
     ({"is_decoder": True}, "is_decoder is True"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-    ({"hidden_dropout_prob": 0.2}, "dropout 0.2 and 0.1 in attention"),
+    ({"hidden_dropout_prob": 0.2}, "dropout is 0.2, and 0.1 in attention"),
     ({"hidden_act": "silu"}, "bad config: GPT2Config: activation_function is 'silu'"),
     ({"hidden_size": None}, "bad config: GPT2Config: n_embd is None"),
     ({"layer_norm_eps": None}, "bad config"),
@@ -133,19 +134,18 @@ def test_as_a_model(folder, tmp_path):
     ({"max_position_embeddings": 10 ** 12}, "does not hold"),
     ({"model_type": "gpt2"}, "n_layer is None")])
 def test_configs_that_do_not_fit(folder, config, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         TrunkSpec.parse(folder(**config)).make()
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name, array, message", [
-    ("encoder.layer.0.attention.self.key.weight", None, "no h.0.attn.c_attn.weight .* in it"),
+    ("encoder.layer.0.attention.self.key.weight", None, "holds no h.0.attn.c_attn.weight"),
     ("encoder.layer.0.attention.self.key.weight", np.zeros((4, 8)), "no h.0.attn.c_attn.weight"),
     ("encoder.layer.1.attention.self.key.weight", np.zeros((8, 4)), "no h.1.attn.c_attn.weight"),
     ("encoder.layer.1.intermediate.dense.weight", np.zeros((8, 32)), "no h.1.mlp.c_fc.weight"),
     ("embeddings.token_type_embeddings.weight", np.zeros((0, 8)), "no wpe.weight"),
     ("embeddings.position_embeddings.weight", np.zeros((11, 8)), "does not hold"),
-    ("encoder.layer.1.output.LayerNorm.bias", np.full(8, np.nan), "h.1.ln_2.bias would hold a NaN"),
+    ("encoder.layer.1.output.LayerNorm.bias", np.full(8, np.nan), "h.1.ln_2.bias holds a NaN"),
 ])
 def test_tensors_that_do_not_fit(folder, name, array, message):
     given = tensors()
@@ -153,12 +153,11 @@ def test_tensors_that_do_not_fit(folder, name, array, message):
         del given[f"bert.{name}"]
     else:
         given[f"bert.{name}"] = array.astype(np.float32)
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         TrunkSpec.parse(folder(given)).make()
-    assert "\n" not in str(error.value)
 
 
-def test_a_bert_is_no_gpt2(folder):
+def test_gpt2_refuses_a_bert(folder):
     with pytest.raises(ValueError, match="model_type is 'bert', expected 'gpt2'"):
         minifpt.GPT2.from_pretrained(folder())
 
@@ -166,7 +165,7 @@ def test_a_bert_is_no_gpt2(folder):
 @pytest.mark.oracle
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
 @pytest.mark.parametrize("T", [7, 120])
-def test_transformers(tmp_path, head, T):
+def test_outputs_equal_those_of_transformers(tmp_path, head, T):
     """Hidden states and every gradient, in float64; in training mode as well."""
     torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
     torch.manual_seed(0)

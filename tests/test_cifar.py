@@ -57,7 +57,7 @@ def scaled(images):
 
 
 @pytest.mark.parametrize("inner", [".", "cifar10", "cifar-10-batches-bin"])
-def test_where_the_files_may_lie(tmp_path, nowhere, inner, monkeypatch):  # noqa: F811
+def test_files_are_found_in_each_place(tmp_path, nowhere, inner, monkeypatch):  # noqa: F811
     written = write_cifar10(tmp_path / inner)
     monkeypatch.setenv("MINIFPT_DATA", str(tmp_path))
     for folder in (tmp_path, None):
@@ -255,7 +255,7 @@ def test_a_turn_keeps_the_middle_and_blackens_the_corners():
     assert (back[:, 4:28, 4:28] == 200).all()
 
 
-def test_what_is_drawn(monkeypatch):
+def test_augmentation_draws_from_the_paper_s_ranges(monkeypatch):
     """Crops, flips and turns all happen, in their bounds, and each image gets its own."""
     images = rng().integers(0, 256, (2000, 1, 4, 4), dtype=np.uint8)
     drawn = []

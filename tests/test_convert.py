@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +22,6 @@ from minifpt.trunks.convert import convert
 GOLDEN = Path(__file__).parent / "golden"
 FOLDERS = ["plain", "sharded", "trunk-bfloat16", "float16", "gelu", "relu"]
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "uint8": "U8", "int64": "I64"}
-
-
-def one_line(error):
-    message = str(error.value)
-    assert message and "\n" not in message and len(message) < 500, message
 
 
 def safetensors(arrays):
@@ -129,9 +125,8 @@ def test_convert_is_exact(name, tmp_path):
 
 def test_convert_writes_over_nothing(tmp_path):
     (tmp_path / "w.npz").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="convert: .*w.npz is there already: choose") as error:
+    with refused("convert: .*w.npz is there already: choose"):
         convert(GOLDEN / "plain", tmp_path / "w", progress=False)
-    one_line(error)
     assert (tmp_path / "w.npz").read_bytes() == b"mine"
 
 
@@ -179,9 +174,8 @@ def test_other_heads_are_read_over(tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_head_of_its_own_is_refused(tmp_path, tied):
     tensors = arrays() | {"lm_head.weight": arrays(1)["wte.weight"]}
-    with pytest.raises(ValueError, match="lm_head.weight is not wte.weight") as error:
+    with refused("lm_head.weight differs from wte.weight"):
         minifpt.GPT2.from_pretrained(write(tmp_path / "a", tensors, tie_word_embeddings=tied))
-    one_line(error)
 
 
 def test_untied_is_fine_where_the_tables_are_equal(tmp_path):
@@ -224,7 +218,7 @@ def test_big_tensors_in_blocks(tmp_path, monkeypatch):
     (dict(n_layer=None), "n_layer is None"),
     (dict(n_layer=2.0), "n_layer is 2.0"),
     (dict(n_embd=0), "n_embd is 0"),
-    (dict(n_head=3), "n_embd 4 is no multiple of n_head 3"),
+    (dict(n_head=3), "n_embd 4 is not divisible by n_head 3"),
     (dict(layer_norm_epsilon=0), "layer_norm_epsilon is 0"),
     (dict(layer_norm_epsilon="1"), "bad config"),
     (dict(resid_pdrop=1.5, attn_pdrop=1.5, embd_pdrop=1.5), "dropout is 1.5"),
@@ -232,18 +226,17 @@ def test_big_tensors_in_blocks(tmp_path, monkeypatch):
     (dict(n_layer=3), "holds 2 blocks, its config says n_layer 3"),
     (dict(n_layer=10 ** 12), "holds 2 blocks, its config says n_layer 1000000000000"),
     (dict(n_layer=1), "also holds 'h.1.attn.c_attn.bias': it does not fit the model that its"),
-    (dict(n_positions=6), r"'wpe.weight' has shape \(5, 4\), the model wants \(6, 4\)"),
-    (dict(n_positions=10 ** 12), r"'wpe.weight' has shape \(5, 4\), the model wants \(1000"),
-    (dict(vocab_size=10 ** 12), r"'wte.weight' has shape \(7, 4\), the model wants \(1000"),
+    (dict(n_positions=6), r"'wpe.weight' has shape \(5, 4\), expected \(6, 4\)"),
+    (dict(n_positions=10 ** 12), r"'wpe.weight' has shape \(5, 4\), expected \(1000"),
+    (dict(vocab_size=10 ** 12), r"'wte.weight' has shape \(7, 4\), expected \(1000"),
 ])
 def test_config_refused(tmp_path, changes, message):
     """By each way in, before memory for such a model is asked for."""
     folder = write(tmp_path / "a", **changes)
     for load in (minifpt.GPT2.from_pretrained, minifpt.LanguageModel.from_pretrained,
                  lambda folder: convert(folder, tmp_path / "w.npz", progress=False)):
-        with pytest.raises(ValueError, match=message) as error:
+        with refused(message) as error:
             load(folder)
-        one_line(error)
         assert str(folder) in str(error.value)
     assert not (tmp_path / "w.npz").exists()
 
@@ -251,13 +244,12 @@ def test_config_refused(tmp_path, changes, message):
 @pytest.mark.parametrize("name", ["wpe.weight", "wte.weight", "ln_f.bias", "h.1.mlp.c_fc.bias"])
 def test_a_missing_tensor(tmp_path, name):
     folder = write(tmp_path / "a", {n: a for n, a in arrays().items() if n != name})
-    with pytest.raises(ValueError, match=f"/a: lacks '{name}'") as error:
+    with refused(f"/a: lacks '{name}'"):
         minifpt.LanguageModel.from_pretrained(folder)
-    one_line(error)
     if name == "wte.weight":                              # which a trunk has no use for
         assert minifpt.GPT2.from_pretrained(folder).config.vocab_size == 7
     else:
-        with pytest.raises(ValueError, match=f"/a: lacks '{name}'") as error:
+        with refused(f"/a: lacks '{name}'"):
             minifpt.GPT2.from_pretrained(folder)
 
 
@@ -290,9 +282,8 @@ def test_config_honoured(tmp_path):
 def test_damaged_safetensors(tmp_path, content):
     folder = write(tmp_path / "a")
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(ValueError, match="model.safetensors: ") as error:
+    with refused("model.safetensors: "):
         minifpt.GPT2.from_pretrained(folder)
-    one_line(error)
 
 
 @settings(max_examples=150)
@@ -313,9 +304,8 @@ def test_any_damage_is_a_value_error(tmp_path_factory, data):
 
 def test_integers_are_refused(tmp_path):
     folder = write(tmp_path / "a", arrays() | {"ln_f.bias": np.ones(4, np.int64)})
-    with pytest.raises(ValueError, match="'ln_f.bias' is I64, expected one of F64, F32") as error:
+    with refused("'ln_f.bias' is I64, expected one of F64, F32"):
         minifpt.GPT2.from_pretrained(folder)
-    one_line(error)
 
 
 def change_index(change):
@@ -348,12 +338,10 @@ def test_damaged_folders(tmp_path, kind, edit, message):
     folder = tmp_path / "a"
     shutil.copytree(GOLDEN / "sharded", folder)
     edit(folder)
-    with pytest.raises(kind, match=message) as error:
+    with refused(message, kind):
         minifpt.GPT2.from_pretrained(folder)
-    one_line(error)
-    with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
+    with refused(message, (ValueError, FileNotFoundError)):
         convert(folder, tmp_path / "w.npz", progress=False)
-    one_line(error)
     assert not (tmp_path / "w.npz").exists()
 
 
@@ -361,13 +349,11 @@ def test_damaged_folders(tmp_path, kind, edit, message):
 def test_pickles_are_not_read(tmp_path, source):
     folder = write(tmp_path / "a")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises((ValueError, FileNotFoundError)) as error:
+    with refused(None, (ValueError, FileNotFoundError)) as error:
         minifpt.GPT2.from_pretrained(tmp_path / source)
-    one_line(error)
     assert source in str(error.value)
-    with pytest.raises((ValueError, FileNotFoundError), match="safetensors") as error:
+    with refused("safetensors", (ValueError, FileNotFoundError)):
         convert(tmp_path / source, tmp_path / "w.npz", progress=False)
-    one_line(error)
 
 
 # --------------------------------------------------------------------------- convert
@@ -418,18 +404,16 @@ def test_too_large_for_float16(tmp_path):
     tensors = arrays()
     tensors["h.1.ln_2.bias"][2] = 1e5
     folder = write(tmp_path / "a", tensors)
-    with pytest.raises(ValueError, match="'h.1.ln_2.bias' holds numbers beyond 65504") as error:
+    with refused("'h.1.ln_2.bias' holds numbers beyond 65504"):
         convert(folder, tmp_path / "w.npz", progress=False)
-    one_line(error)
     assert [f.name for f in tmp_path.iterdir()] == ["a"]
     convert(folder, tmp_path / "w.npz", "float32", progress=False)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "half a float", None])
 def test_convert_to_what(tmp_path, dtype):
-    with pytest.raises(ValueError, match="expected float16 or float32") as error:
+    with refused("expected float16 or float32"):
         convert(write(tmp_path / "a"), dtype=dtype)
-    one_line(error)
 
 
 def test_convert_from_what(tmp_path, cache):
@@ -440,9 +424,8 @@ def test_convert_from_what(tmp_path, cache):
             ("a/b/c", FileNotFoundError, "neither a path"),
             ("empty", FileNotFoundError, "the folder holds none of"),
             ("text", ValueError, "neither a folder")):
-        with pytest.raises(kind, match=message) as error:
+        with refused(message, kind):
             convert(source, progress=False)
-        one_line(error)
 
 
 def test_converting_holds_no_whole_model(tmp_path):
@@ -521,38 +504,33 @@ def test_another_tokenizer_s_files_are_not_replaced(tmp_path, cache):
     source = write(tmp_path / "a")
     (source / "merges.txt").write_text("#version: 0.2\n")
     (tmp_path / "w.merges.txt").write_text("mine")
-    with pytest.raises(ValueError, match="w.merges.txt is there already") as error:
+    with refused("w.merges.txt is there already"):
         convert(source, tmp_path / "w.npz", progress=False)
-    one_line(error)
     assert (tmp_path / "w.merges.txt").read_text() == "mine"
     assert not (tmp_path / "w.npz").exists()
 
 
-def test_offline(cache, hub):
-    with pytest.raises(FileNotFoundError, match="could not be fetched.*go online") as error:
+def test_a_download_without_network_is_one_line(cache, hub):
+    with refused("could not be fetched.*go online", FileNotFoundError):
         convert("gpt2-xl")
-    one_line(error)
 
 
 def test_a_repository_without_weights(tmp_path, cache, hub):
     hub.folders["a/b"] = tmp_path
-    with pytest.raises(FileNotFoundError, match="holds none of model.safetensors") as error:
+    with refused("holds none of model.safetensors", FileNotFoundError):
         convert("a/b")
-    one_line(error)
     assert len(hub.asked) == 1 and not any("bin" in p for p in hub.asked[0][1])
 
 
 def test_without_the_hub(cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(FileNotFoundError, match="pip install huggingface_hub") as error:
+    with refused("pip install huggingface_hub", FileNotFoundError):
         convert("gpt2")
-    one_line(error)
 
 
 def test_a_name_that_was_not_converted(cache):
-    with pytest.raises(FileNotFoundError, match="'minifpt convert gpt2-medium' fetches") as error:
+    with refused("'minifpt convert gpt2-medium' downloads", FileNotFoundError):
         minifpt.GPT2.from_pretrained("gpt2-medium")
-    one_line(error)
 
 
 def test_a_folder_of_a_name_does_not_hide_the_weights(tmp_path, cache):

@@ -25,7 +25,7 @@ SHAPE = dict(n_layer=1, n_head=2, n_embd=8, n_positions=32, vocab_size=256)
 @pytest.mark.slow
 @needs_sessions
 @pytest.mark.parametrize("name", ["pretrain", "convert"])
-def test_killed_at_random_moments(name):
+def test_work_killed_at_random_moments_ends_with_the_same_bits(name):
     """For runs and grids see ``test_train.py`` and ``test_grids.py``."""
     report = kills.run(name, 3)
     assert not report.findings and report.kills
@@ -119,7 +119,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_full_disk(name, go, source, tmp_path):
+def test_a_full_disk_is_one_line_and_the_work_goes_on(name, go, source, tmp_path):
     """Whatever file does not fit: one line, and with more room it goes on to the same end."""
     made = kills.weights_made
     (tmp_path / "want").mkdir()
@@ -143,7 +143,7 @@ def test_a_full_disk(name, go, source, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_output_that_cannot_be_written():
+def test_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w") as full:
         done = command("info", stdout=full)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -169,7 +169,7 @@ def heed_modes():
 
 @pytest.mark.slow
 @needs_sessions
-def test_a_folder_that_is_read_only():
+def test_a_read_only_folder_is_refused():
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "closed"
         folder.mkdir()

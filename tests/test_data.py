@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import refused
 
 from minifpt import tasks
 from minifpt.files import data
@@ -86,7 +87,7 @@ def test_dotted_names_and_unzipped_gz_are_read(tmp_path, nowhere):
     np.testing.assert_array_equal(data.mnist("test", tmp_path)[0], images)
 
 
-def test_explicit_folder_then_environment_then_cache(tmp_path, nowhere, monkeypatch):
+def test_a_folder_comes_before_the_environment_and_the_cache(tmp_path, nowhere, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     sets = {path: write_mnist(path, "mnist/{}-ubyte.gz", seed)["test"][0]
             for seed, path in enumerate((nowhere, first, second))}
@@ -106,9 +107,8 @@ def test_explicit_folder_then_environment_then_cache(tmp_path, nowhere, monkeypa
 def test_explicit_folder_is_the_only_one(tmp_path, nowhere, monkeypatch):
     write_mnist(nowhere)
     fake_pooch(monkeypatch, lambda *a, **k: pytest.fail("must not download"))
-    with pytest.raises(FileNotFoundError, match="mnist: .*empty does not hold t10k-images") as e:
+    with refused("mnist: .*empty does not hold t10k-images", FileNotFoundError):
         data.mnist("test", tmp_path / "empty")
-    assert "\n" not in str(e.value)
 
 
 def test_nothing_found_says_where_and_what_to_do(tmp_path, nowhere, monkeypatch):
@@ -149,9 +149,9 @@ def test_failed_download_is_one_line(nowhere, monkeypatch, error):
         raise error
 
     fake_pooch(monkeypatch, retrieve)
-    with pytest.raises(FileNotFoundError, match="download from https://ossci.* failed") as e:
+    with refused("download from https://ossci.* failed", FileNotFoundError) as e:
         data.mnist("train")
-    assert "\n" not in str(e.value) and "MINIFPT_DATA" in str(e.value)
+    assert "MINIFPT_DATA" in str(e.value)
     assert not [path for path in nowhere.rglob("*") if path.is_file()]
 
 
@@ -173,19 +173,18 @@ def test_truncated_file_is_named(tmp_path, zipped, cut):
     raw = gzip.compress(raw) if zipped else raw
     path = tmp_path / "some-idx3-ubyte"
     path.write_bytes(raw[:cut])
-    with pytest.raises(ValueError, match="some-idx3-ubyte: ") as e:
+    with refused("some-idx3-ubyte: "):
         data.read_idx(path, 3)
-    assert "\n" not in str(e.value)
 
 
 def test_counts_against_the_header(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(idx(np.zeros((3, 4), np.uint8)) + b"more")
-    with pytest.raises(ValueError, match="x: its header wants 12 bytes of numbers, the file has "
+    with pytest.raises(ValueError, match="x: its header says 12 bytes of numbers, the file has "
                                          "more: damaged"):
         data.read_idx(path, 2)
     path.write_bytes(idx(np.zeros((3, 4), np.uint8))[:-5])
-    with pytest.raises(ValueError, match="wants 12 bytes of numbers, the file has 7: damaged"):
+    with pytest.raises(ValueError, match="says 12 bytes of numbers, the file has 7: damaged"):
         data.read_idx(path, 2)
     path.write_bytes(gzip.compress(idx(np.zeros((3, 4), np.uint8))) + b"more")
     with pytest.raises(ValueError, match="x: damaged"):
@@ -193,12 +192,12 @@ def test_counts_against_the_header(tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_file_that_would_fill_the_memory(tmp_path, zipped):
+def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, zipped):
     """Whether the header says so, or a little gzip unpacks to more than the header says."""
     head = bytes([0, 0, 8, 2]) + (2 ** 31).to_bytes(4, "big") * 2
     path = tmp_path / "x"
     path.write_bytes(gzip.compress(head) if zipped else head)
-    with pytest.raises(ValueError, match="x: its header wants 4,611,686,018,427,387,904 bytes of "
+    with pytest.raises(ValueError, match="x: its header says 4,611,686,018,427,387,904 bytes of "
                                          "numbers, at most 268,435,456 are read"):
         data.read_idx(path, 2)
     raw = idx(np.zeros((3, 4), np.uint8)) + bytes(10 ** 7)
@@ -236,7 +235,7 @@ def test_images_and_labels_that_do_not_fit(tmp_path, images, labels):
 # -------------------------------------------------------------------------- real data
 
 
-def test_real_mnist(real_mnist):
+def test_real_mnist_is_read(real_mnist):
     task = tasks.get("mnist", data=real_mnist)
     x, y = task.test_set()
     assert x.shape == (10000, 49, 16) and list(y[:10, 0]) == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
@@ -246,7 +245,7 @@ def test_real_mnist(real_mnist):
     assert images.mean() / 255 == pytest.approx(0.1307, abs=2e-4)         # the known mean
 
 
-def test_real_books(real_data):
+def test_real_books_are_read(real_data):
     folder = real_data / "books"
     if not any(folder.glob("*.txt")):
         pytest.skip("no books/*.txt in MINIFPT_DATA")

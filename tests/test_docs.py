@@ -8,6 +8,7 @@ import importlib.util
 import re
 import shlex
 import shutil
+import textwrap
 from pathlib import Path
 from unittest.mock import patch
 
@@ -20,14 +21,16 @@ from minifpt.freeze import FreezeMask
 from minifpt.trunks.names import TrunkSpec
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md")])
+TEXTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md"), *ROOT.glob("docs/**/*.md")])
 pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="there is no checkout")
 each_text = pytest.mark.parametrize("path", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
 
 
 def code_blocks(path):
     """The Python code blocks of a text."""
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", path.read_text(encoding="utf-8"),
+                        re.M | re.S)
+    return [textwrap.dedent(block) for _, block in blocks]
 
 
 def write_files(path, folder):
@@ -49,15 +52,18 @@ def commands(path):
 # ------------------------------------------------------------------------- code, commands
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_the_code_runs(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("path", [path for path in TEXTS if code_blocks(path)],
+                         ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_code_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "readme"}
-    blocks = code_blocks(ROOT / name)
-    assert blocks
     with patch.dict(layers.ACTIVATIONS):
-        for block in blocks:
-            exec(compile(block, name, "exec"), namespace)
+        for block in code_blocks(path):
+            exec(compile(block, path.name, "exec"), namespace)
+
+
+def test_there_is_code_to_run():
+    assert code_blocks(ROOT / "README.md") and code_blocks(ROOT / "docs" / "guide" / "code.md")
 
 
 @each_text
@@ -82,8 +88,8 @@ def test_the_commands_parse(path, tmp_path, monkeypatch):
 
 
 def test_there_are_commands_to_parse():
-    assert len(commands(ROOT / "README.md")) >= 12
-    assert len(commands(ROOT / "RESULTS.md")) >= 5
+    assert len(commands(ROOT / "docs" / "guide" / "commands.md")) >= 12
+    assert len(commands(ROOT / "docs" / "results" / "language.md")) >= 5
 
 
 def test_a_command_that_is_none_is_seen(tmp_path):
@@ -177,16 +183,62 @@ def test_imports_point_one_way():
 # -------------------------------------------------------------------------------- results
 
 
-def test_results_say_what_the_runs_say(tmp_path):
+def results_module():
     spec = importlib.util.spec_from_file_location("results", ROOT / "benchmarks" / "results.py")
     results = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(results)
+    return results
+
+
+def test_results_say_what_the_runs_say(tmp_path):
+    results = results_module()
+    assert results.problems() == []
+    folder = shutil.copytree(ROOT / "docs" / "results", tmp_path / "results")
+    marks = 0
+    for path in sorted(folder.glob("*.md")):              # a changed cell, a lost mark: both found
+        text = changed = path.read_text(encoding="utf-8")
+        for mark in results.MARK.finditer(text):
+            row = text[mark.end():].strip().splitlines()[2]
+            changed = changed.replace(row, row.translate(str.maketrans("123456789", "234567891")))
+            marks += 1
+        assert results.with_tables(changed) == text
+    assert marks > 20
+    (folder / "rates.md").write_text("no table", encoding="utf-8")
+    assert any("learning-rates.csv" in line for line in results.problems(folder, ()))
+
+
+def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
+    results = results_module()
+    monkeypatch.setattr(results, "RUNS", tmp_path)
+    (tmp_path / "own.csv").write_text("trunk,steps\nrandom,600\n", encoding="utf-8")
+    want = "<!-- own.csv -->\n\n| trunk | steps |\n|---|---|\n| random | 600 |\n\nText.\n"
+    assert results.with_tables("<!-- own.csv -->\n\nText.\n") == want
+    assert results.with_tables(want) == want
+
+
+def test_numbers_in_sentences_are_those_of_the_runs():
+    results = results_module()
     text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    assert results.problems(text) == []
-    kept = sorted((ROOT / "benchmarks" / "results").glob("*.csv"))
-    assert kept
-    for path in kept:                                     # and a changed number is noticed
-        line = results.table(path).splitlines()[2]
-        other = line.translate(str.maketrans("123456789", "234567891"))
-        assert results.problems(text.replace(line, other))
-        assert results.problems(text.replace(f"<!-- {path.name} -->", ""))
+    numbers = [m[0] for m in results.NUMBER.finditer(results.HIDDEN.sub("", text))]
+    assert len(numbers) > 20
+    for number in {n for n in numbers if "." in n}:
+        wrong = text.replace(number, f"{float(number) + 1:.1f}", 1)
+        assert results.with_numbers(wrong) == text, number
+    complaints = []
+    results.with_numbers("It has 55.5 %.\n", complaints.append)
+    assert complaints == ["1 numbers and 0 sources: It has 55.5 %."]
+
+
+def test_every_picture_of_the_results_is_drawn_and_shown(tmp_path, monkeypatch):
+    """By its name only: a drawing takes seconds."""
+    results, drawn = results_module(), set()
+    for module, name, place in ((results, "dots", 1), (results.tables, "picture", 1),
+                                (results.tables, "sweep_picture", 1),
+                                (results.reproduce, "heat_map", 1),
+                                (results.memory_map, "picture", 1)):
+        monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
+    results.pictures()
+    assert len(drawn) == 8 and all(path.exists() for path in drawn)
+    shown = {(path.parent / target).resolve() for path in TEXTS
+             for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
+    assert {path.resolve() for path in drawn} <= shown

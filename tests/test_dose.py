@@ -28,7 +28,8 @@ def novels(tmp_path, monkeypatch):
     return tmp_path / "novels"
 
 
-def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, capsys):
+def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, capsys,
+                                                           drawn):
     out = tmp_path / "out"
     line = ["reproduce", "dose", "--text", novels, "--seeds", 2, "--out", out]
     assert cli.main(line) == 0
@@ -61,7 +62,7 @@ def test_arms_of_one_seed_begin_with_the_same_layer_norms_and_positions(novels, 
     assert not any(np.allclose(a, b) for i, a in enumerate(first) for b in first[:i])
 
 
-def test_the_bootstrap_s_interval_is_that_of_the_seeds():
+def test_the_bootstrap_s_interval_spans_the_means_of_the_seeds():
     assert dose.bootstrap([2.0]) == "+2.0"
     assert dose.bootstrap([1.0, 2.0, 6.0]) == "+3.0 (+1.0 to +6.0)"
     many = dose.bootstrap([*np.random.default_rng(0).normal(5, 1, 400)])

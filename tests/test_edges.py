@@ -65,7 +65,7 @@ def within(ulps, got, want, scale):
 
 @rows_of
 @drawn
-def test_softmax(kind, seed, n):
+def test_softmax_is_exact_at_the_edges(kind, seed, n):
     """4 ulps, and one more for each power of e that a number is below its row's largest."""
     x, rng = rows(kind, seed, n)
     (y, cache), (want, want_cache) = fast.softmax(x), F.softmax(exactly(x))
@@ -77,7 +77,7 @@ def test_softmax(kind, seed, n):
                largest)
 
 
-def test_softmax_of_all_but_one_masked():
+def test_softmax_is_exact_with_all_but_one_masked():
     """The one has it all, whatever it is, and nothing comes back to anybody."""
     for x in (0.0, 1e-45, -LARGEST, LARGEST):
         row = np.array([[-np.inf, x, -np.inf]], np.float32)
@@ -103,7 +103,7 @@ def test_log_sum_exp(kind, seed, n):
 
 @rows_of
 @drawn
-def test_cross_entropy(kind, seed, n):
+def test_cross_entropy_is_exact_at_the_edges(kind, seed, n):
     """4 ulps of the largest logit and of the loss, of one example; backward 8 of 1."""
     x, rng = rows(kind, seed, n)
     x, targets = x[:1], rng.integers(0, n, 1)
@@ -113,7 +113,7 @@ def test_cross_entropy(kind, seed, n):
     within(8, F.cross_entropy_backward(1.0, cache), F.cross_entropy_backward(1.0, want_cache), 1.0)
 
 
-def test_cross_entropy_of_one_class():
+def test_cross_entropy_of_one_class_is_zero():
     """Nothing to choose from: the loss is 0 and so is its gradient, whatever the logit."""
     for logit in (0.0, 1e-45, -LARGEST, LARGEST):
         loss, cache = F.cross_entropy(np.full((2, 1), logit, np.float32), np.zeros(2, int))
@@ -123,7 +123,7 @@ def test_cross_entropy_of_one_class():
 @pytest.mark.parametrize("op", ["gelu", "gelu_exact", "relu"])
 @rows_of
 @drawn
-def test_activations(op, kind, seed, n):
+def test_activations_are_exact_at_the_edges(op, kind, seed, n):
     """4 ulps of x; backward 24 of dy."""
     x, rng = rows(kind, seed, n)
     (y, cache), (want, want_cache) = getattr(fast, op)(x), getattr(F, op)(exactly(x))
@@ -137,7 +137,7 @@ def test_activations(op, kind, seed, n):
 
 @rows_of
 @drawn
-def test_layer_norm(kind, seed, n):
+def test_layer_norm_is_exact_at_the_edges(kind, seed, n):
     """32 ulps of 1 in xhat, which is 0 for equal numbers; 32 of the deviation; backward 64 of the
     largest ``dy / deviation``."""
     x, rng = rows(kind, seed, n)
@@ -160,7 +160,7 @@ def test_layer_norm(kind, seed, n):
 @pytest.mark.parametrize("module", [F, fast])
 @rows_of
 @drawn
-def test_products(module, kind, seed, n):
+def test_products_are_exact_at_the_edges(module, kind, seed, n):
     """As many ulps as there are terms, of the sum of their sizes, where float32 holds that."""
     x, rng = rows(kind, seed, n)
     w, dy = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, 2), (3, 2)))
@@ -211,7 +211,7 @@ def test_sums_and_lookups(kind, seed, n):
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no number is longer than a double")
 @pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-160, 1e-5, 1.0, 60.0, 1e154, 1e307])
 @given(seed=st.integers(0, 2 ** 32 - 1), n=st.sampled_from([1, 2, 7, 40]))
-def test_in_float64(size, seed, n):
+def test_operations_are_exact_in_float64(size, seed, n):
     """The same of float64 at its own edges, against numbers of 64 bits of precision."""
     x = size * np.random.default_rng(seed).standard_normal((3, n))
     dy = np.random.default_rng(seed + 1).uniform(-1, 1, (3, n))
@@ -270,7 +270,7 @@ attention_of = pytest.mark.parametrize("form", ATTENTIONS)
 @pytest.mark.parametrize("T", [1, 2, 7, 70])
 @pytest.mark.parametrize("size", [1e-43, 1e-30, 1.0, 10.0])
 @given(seed=st.integers(0, 2 ** 32 - 1), D=st.integers(1, 8))
-def test_attention(form, causal, T, size, seed, D):
+def test_attention_is_exact_at_the_edges(form, causal, T, size, seed, D):
     """16 ulps of the largest value, and as many times more as the largest score is large;
     backward of the largest gradient."""
     attention, attention_backward = ATTENTIONS[form]
@@ -289,7 +289,7 @@ def test_attention(form, causal, T, size, seed, D):
     *((form, size) for form in ATTENTIONS for size in (1e-45, 1e-20, 1.0, 1e10)),
     ("fast", LARGEST)])
 @pytest.mark.parametrize("T", [1, 7, 70])
-def test_attention_to_all_but_one_masked(form, size, T):
+def test_attention_is_exact_with_all_but_one_masked(form, size, T):
     """The first token sees itself alone, whatever its score: it gives its value to the bit, and
     nothing comes back to its query and key."""
     attention, attention_backward = ATTENTIONS[form]
@@ -326,7 +326,7 @@ def test_attention_of_equal_tokens(form, T, size):
 @attention_of
 @pytest.mark.parametrize("T", [5, 70])
 @pytest.mark.parametrize("size", [1e2, 1e10, 1e17])
-def test_attention_with_scores_far_apart(form, T, size):
+def test_attention_is_exact_with_scores_far_apart(form, T, size):
     """Each query has one key that is far ahead: it gives that key's value to the bit, and what
     comes back goes to that value alone."""
     attention, attention_backward = ATTENTIONS[form]

@@ -78,7 +78,7 @@ IN_A_BROWSER = """
 import minifpt
 from minifpt import optim
 from minifpt.files import runs
-optim.MANY = 1                                            # Adam shares its work at any size
+optim.MIN_SHARED_BLOCKS = 1              # Adam shares its work at any size
 trunk = minifpt.GPT2(minifpt.GPT2Config(2, 2, 8, 16, dropout=0.1))
 pretrained = minifpt.GPT2.from_pretrained("minigpt-language")
 task = minifpt.tasks.get("bit-xor", n=2)
@@ -90,7 +90,7 @@ found = [runs.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
 
 def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     """To the same bits as here, without threads, ctypes' libraries, locks or forks."""
-    monkeypatch.setattr(optim, "MANY", optim.MANY)        # put back afterwards
+    monkeypatch.setattr(optim, "MIN_SHARED_BLOCKS", optim.MIN_SHARED_BLOCKS)  # put back afterwards
     monkeypatch.chdir(tmp_path)
     here = {}
     exec(IN_A_BROWSER, here)
@@ -102,7 +102,7 @@ def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_one_core_where_no_thread_starts(no_threads, monkeypatch):
+def test_work_stays_on_one_core_where_no_thread_starts(no_threads, monkeypatch):
     n, why = machine.cores_and_why.__wrapped__()
     assert n == 1 and "starts no threads" in why
     monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
@@ -112,7 +112,7 @@ def test_one_core_where_no_thread_starts(no_threads, monkeypatch):
     assert minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8), seed=0).wpe.weight.data.any()
 
 
-def test_cores_where_the_system_tells_none_of_a_process(monkeypatch):
+def test_cores_are_counted_without_a_process_s_affinity(monkeypatch):
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
@@ -126,7 +126,7 @@ def test_cores_where_the_system_tells_none_of_a_process(monkeypatch):
 
 @pytest.mark.parametrize("error", [None, OSError("no such library"), TypeError("not None")],
                          ids=["lacks it", "no library", "Windows"])
-def test_without_mallopt(monkeypatch, error):
+def test_training_runs_without_mallopt(monkeypatch, error):
     def library(name):
         if error:
             raise error
@@ -151,7 +151,7 @@ def other_blas(request, monkeypatch):
         monkeypatch.setattr(machine, f"_{name}_threads", machine._openblas(f"{name}_num_threads"))
 
 
-def test_another_blas(other_blas, capsys):
+def test_training_runs_with_another_blas(other_blas, capsys):
     assert machine._get_threads is machine._set_threads is machine.blas_threads(2) is None
     assert machine.blas_kernels() == "kernels unknown"
     qkv = np.random.default_rng(0).standard_normal((2, 70, 12))
@@ -164,7 +164,7 @@ def test_another_blas(other_blas, capsys):
 # ---------------------------------------------------------------------------------- Windows' files
 
 
-def test_a_run_where_there_is_no_fcntl(tmp_path, monkeypatch):
+def test_a_run_needs_no_fcntl(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with runs.locked(tmp_path / "run"), runs.locked(tmp_path / "run"):
         (tmp_path / "run" / ".metrics.csv.123").write_bytes(b"")
@@ -173,7 +173,7 @@ def test_a_run_where_there_is_no_fcntl(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+def test_a_run_needs_no_locks(tmp_path, monkeypatch, number):
     """A second writer is not refused there, and a first one even less."""
     fcntl = pytest.importorskip("fcntl")
 
@@ -191,7 +191,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
     (r"\\server\share\gpt2", "weights", r"\\server\share\gpt2"),
     (r"statistics:C:\weights\w.npz", "statistics", r"C:\weights\w.npz"),
     ("random:1x4x256@0.55", "random", "1x4x256")])
-def test_models_by_windows_paths(text, kind, name):
+def test_models_may_have_windows_paths(text, kind, name):
     spec = TrunkSpec.parse(text)
     assert (spec.kind, spec.name) == (kind, name)
 
@@ -205,7 +205,7 @@ def test_a_model_s_folder_can_be_made_on_windows(text, full):
     assert not {*name} & {*'<>:"/\\|?*'} and PureWindowsPath(name).name == name
 
 
-def test_run_folders_by_windows_paths(monkeypatch):
+def test_run_folders_may_have_windows_paths(monkeypatch):
     class WindowsPath(PureWindowsPath):
         def is_dir(self):
             return False
@@ -215,7 +215,7 @@ def test_run_folders_by_windows_paths(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_grid_of_two_processes_on_windows(tmp_path, capsys):
+def test_a_grid_of_two_processes_runs_on_windows(tmp_path, capsys):
     """Spawned, without POSIX's signals, locks and text encoding; the same table as here."""
     assert cli.main(["compare", "bit-xor", *LINE, tmp_path / "here"]) == 0
     here = capsys.readouterr().out
@@ -227,6 +227,6 @@ def test_a_grid_of_two_processes_on_windows(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_reader_s_own_file_on_windows(tmp_path):
+def test_a_reader_s_own_file_is_checked_on_windows(tmp_path):
     elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "new", "mine.py")
     assert "linear" in elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "check", "mine.py")

@@ -16,9 +16,10 @@ def model():
 
 
 def test_groups():
-    """The layer that owns a parameter says its group; those of a model are the paper's."""
+    """The layer that owns a parameter says its group; those of a model without an
+    adapter are the paper's."""
     groups = {n: p.group for n, p in model().named_parameters()}
-    assert {group for group in groups.values()} == set(GROUPS)
+    assert {group for group in groups.values()} == set(GROUPS) - {"adapter"}
     for name, group in groups.items():
         name = name.removeprefix("trunk.")
         want = next(group for group, part in {
@@ -31,7 +32,7 @@ def test_groups():
 
 def test_an_unknown_group():
     with pytest.raises(ValueError, match="^parameter 'a.b' is in the group 'tok', expected one of "
-                                         "input, pos, ln, attn, mlp, output$"):
+                                         "input, pos, ln, attn, mlp, output, adapter$"):
         FreezeMask().frozen("a.b", "tok")
     m = model()
     m.trunk.wpe.weight.group = "place"
@@ -41,8 +42,8 @@ def test_an_unknown_group():
 
 
 @pytest.mark.parametrize("text, frozen", [
-    ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output"}),
-    ("output-only", set(GROUPS) - {"output"}), ("attn,mlp", {"attn", "mlp"}),
+    ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output", "adapter"}),
+    ("output-only", set(GROUPS) - {"output", "adapter"}), ("attn,mlp", {"attn", "mlp"}),
     (" ln , pos,", {"ln", "pos"}), ("input", {"input"})])
 def test_parse_groups(text, frozen):
     mask = FreezeMask.parse(text)

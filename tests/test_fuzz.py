@@ -17,7 +17,7 @@ needs_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs a timer a
 @pytest.mark.slow
 @needs_unix
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_thousand_damaged_files(name):
+def test_a_thousand_damaged_files_are_read_or_refused(name):
     if name in ("merges", "vocab"):
         pytest.importorskip("tokenizers")
     report = run(name, cases=1000)
@@ -52,18 +52,18 @@ def raising(error):
     (raising(SystemExit(1)), "SystemExit from test_fuzz.py"),
     (lambda folder: [i for i in iter(int, 1)], "it took more than 0.2 s, in test_fuzz.py"),
 ])
-def test_what_is_wrong_is_found(one, read, said):
+def test_a_reader_that_fails_is_reported(one, read, said):
     found = one(read)
     assert found is said or found.startswith(said)
 
 
 @needs_unix
-def test_a_wrong_result_is_found(one):
+def test_a_wrong_result_is_reported(one):
     assert one(lambda folder: 3, lambda found, right, how: f"it is {found}") == "it is 3"
 
 
 @needs_unix
-def test_what_reading_never_does_is_found(tmp_path):
+def test_a_forbidden_act_of_a_reader_is_reported(tmp_path):
     import pickle
     watch, bomb = Watch(tmp_path / "a"), pickle.dumps(damage.Bomb())
     for forbidden in (lambda: pickle.loads(bomb), lambda: exec("1"), lambda: os.system("true"),
@@ -80,7 +80,7 @@ def test_what_reading_never_does_is_found(tmp_path):
     assert not watch.seen
 
 
-def test_damage_is_damage_and_the_same_again(tmp_path):
+def test_the_same_seed_gives_the_same_damage(tmp_path):
     for name in ("npz", "safetensors", "index", "idx", "tsv"):
         form = FORMATS[name]
         (tmp_path / name).mkdir()

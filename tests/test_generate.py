@@ -35,7 +35,7 @@ def rng(seed=0):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("cuts", [[12], [1] * 12, [5, 1, 1, 5], [3, 4, 5], [1, 11]])
-def test_in_parts_as_at_once(randomise, dtype, cuts):
+def test_a_forward_pass_in_parts_equals_one_at_once(randomise, dtype, cuts):
     """Hidden states with a past are those of all tokens at once, however they are cut."""
     trunk = make(randomise, dtype).trunk
     x = rng().standard_normal((3, 12, 8)).astype(dtype)
@@ -68,7 +68,7 @@ def test_attention_after_a_past_equals_the_simple_form(P, T, causal):
     np.testing.assert_array_equal(past.so_far(), (cache.k, cache.v))
 
 
-def test_too_many_tokens(model):
+def test_too_many_tokens_are_refused(model):
     trunk = model.trunk
     past = [layers.KeyValues(12) for _ in trunk.h]
     with trunk.all_frozen():
@@ -80,7 +80,7 @@ def test_too_many_tokens(model):
 # ---------------------------------------------------------------------------- generate
 
 
-def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
+def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=1.0):
     """As the docstring says, from all logits at each token."""
     text, generator = np.atleast_2d(ids), rng(seed)
     start, N = max(0, text.shape[1] - model.config.n_positions), model.config.n_positions
@@ -88,14 +88,16 @@ def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0):
         if text.shape[1] - start > N:
             start = text.shape[1] - max(1, N // 2)
         logits = model.logits(text[:, start:])[:, -1]
-        text = np.concatenate([text, sample(logits, temperature, top_k, generator)[:, None]], 1)
+        text = np.concatenate([text, sample(logits, temperature, top_k, generator, top_p)[:, None]],
+                              1)
     return text.reshape(*np.shape(ids)[:-1], -1)
 
 
-@pytest.mark.parametrize("how", [dict(temperature=0), dict(seed=3), dict(temperature=0.5, seed=4),
-                                 dict(temperature=2.0, top_k=3, seed=5)])
 @pytest.mark.parametrize("ids", [[5], [1, 2, 3], [[1, 2], [3, 4], [5, 6]], list(range(11)) * 2])
-@pytest.mark.parametrize("N", [12, 1, 2, 3, 64])
+@pytest.mark.parametrize("N, how", [
+    *((N, dict(temperature=0.5, seed=4)) for N in (1, 2, 3, 12, 64)),
+    (12, dict(temperature=0)), (12, dict(seed=3)), (12, dict(temperature=2.0, top_k=3, seed=5)),
+    (12, dict(temperature=2.0, top_p=0.4, seed=5))])
 def test_generate_equals_uncached(randomise, ids, how, N):
     """Also far beyond the trunk's positions."""
     model = make(randomise, n_positions=N)
@@ -113,7 +115,7 @@ def test_float32_equals_uncached(randomise):
                                       uncached(model, [1, 2], 30, **how))
 
 
-def test_seed(model):
+def test_the_same_seed_gives_the_same_text(model):
     a, b = model.generate([1], 20, seed=1), model.generate(np.array([1]), 20, seed=1)
     np.testing.assert_array_equal(a, b)
     assert (a != model.generate([1], 20, seed=2)).any()
@@ -160,8 +162,9 @@ def test_a_model_that_is_not_causal(randomise):
     (([1], -1), "n_tokens must be"), (([1], 1.5), "n_tokens must be"),
     (([1], True), "n_tokens must"),
     (([1], 3, -0.1), "temperature is -0.1"), (([1], 3, math.nan), "temperature is nan"),
-    (([1], 3, math.inf), "temperature is inf"), (([1], 3, 1.0, 0), "top_k must be")])
-def test_generate_errors(model, args, message):
+    (([1], 3, math.inf), "temperature is inf"), (([1], 3, 1.0, 0), "top_k must be"),
+    (([1], 3, 1.0, None, 0, 0.0), "top_p is 0.0"), (([1], 3, 1.0, None, 0, 1.5), "top_p is 1.5")])
+def test_generate_refuses_wrong_arguments(model, args, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         model.generate(*args)
 
@@ -177,6 +180,10 @@ def test_sample_follows_the_probabilities():
     np.testing.assert_allclose(count, np.array([0.01, 0, 0.36, 0.09]) / 0.46, atol=0.015)
     count = np.bincount(sample(logits, 1.0, 2, rng()), minlength=4) / 20_000
     np.testing.assert_allclose(count, [0, 0, 2 / 3, 1 / 3], atol=0.015)
+    for top_p, p in ((0.5, [0, 0, 1, 0]), (0.7, [0, 0, 2 / 3, 1 / 3]), (0.95, [0.1, 0, 0.6, 0.3]),
+                     (1e-9, [0, 0, 1, 0])):
+        count = np.bincount(sample(logits, 1.0, None, rng(), top_p), minlength=4) / 20_000
+        np.testing.assert_allclose(count, p, atol=0.015)
     assert (sample(logits, 1.0, 1, rng()) == 2).all() and (sample(logits, 0, None, None) == 2).all()
     np.testing.assert_array_equal(sample(logits, 1.0, 4, rng()), sample(logits, 1.0, 9, rng()))
 
@@ -210,7 +217,7 @@ def by_hand(model, ids, stride):
 
 @pytest.mark.parametrize("T", [2, 5, 12, 13, 14, 18, 19, 20, 24, 25, 26, 100])
 @pytest.mark.parametrize("stride", [1, 5, 6, 12])
-def test_perplexity_by_hand(model, T, stride):
+def test_perplexity_equals_the_sum_by_hand(model, T, stride):
     ids = rng(T).integers(0, 11, T)
     got = model.perplexity(ids, stride)
     nats = by_hand(model, ids, stride)
@@ -228,7 +235,7 @@ def test_perplexity_within_one_window_is_the_loss(model):
     assert math.isclose(model.perplexity(ids[0])["nats_per_token"], loss, rel_tol=1e-12)
 
 
-def test_perplexity_with_one_position(randomise):
+def test_perplexity_works_with_one_position(randomise):
     model, ids = make(randomise, n_positions=1), rng().integers(0, 11, 30)
     assert math.isclose(model.perplexity(ids)["nats_per_token"], by_hand(model, ids, 1))
 
@@ -243,7 +250,7 @@ def test_perplexity_of_a_model_that_is_sure_and_wrong(model):
     (([1],), "at least 2"), (([[1, 2]],), r"expected \(T,\)"), (([],), "at least one"),
     (([1, 99],), "run from 1 to 99"), (([1, 2], 0), "stride must be"),
     (([1, 2], 13), "stride is 13")])
-def test_perplexity_errors(model, args, message):
+def test_perplexity_refuses_wrong_arguments(model, args, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         model.perplexity(*args)
 

@@ -1,4 +1,4 @@
-"""The trunk and the language model: names, gradients under every mask, what is not computed."""
+"""The trunk and the language model: names, gradients under every mask, files."""
 
 import copy
 import gc
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.special
-from conftest import start_of_block
+from conftest import assert_a_mask_only_takes_away, gradients, start_of_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,9 +26,8 @@ from minifpt.layers import ACTIVATIONS, standard_normal
 
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "attn", "mlp", "ln", "pos", "attn,mlp,ln", "ln,pos", "attn,mlp,h.0.ln_1.*",
-         "mlp,*.bias", "h.0.*,wpe.weight", "h.1.*,ln_f.*"]
-LM_MASKS = [*MASKS, "input", "ln,pos,input", "h.1.*,ln_f.*,wte.weight", "attn,mlp,ln,pos",
-            "trunk.*"]
+         "mlp,*.bias", "h.0.*,wpe.weight", "h.1.*,ln_f.*", "input", "ln,pos,input",
+         "h.1.*,ln_f.*,wte.weight", "attn,mlp,ln,pos", "trunk.*"]
 IDS = np.array([[0, 8, 3, 3], [1, 3, 0, 0]])
 
 
@@ -39,7 +38,7 @@ def config(**kw):
 
 @pytest.fixture(scope="module")
 def lm(randomise):
-    """A language model in float64; each test finds it with nothing frozen."""
+    """Return a language model in float64, with nothing frozen at the start of each test."""
     return randomise(minifpt.LanguageModel(config(), dtype=np.float64))
 
 
@@ -63,7 +62,7 @@ def rng(seed=0):
     ("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080),
     ("gpt2-xl", 1_557_611_200)])
 def test_the_shapes_are_openai_s(name, parameters):
-    """As many parameters as their checkpoints have, and 64 channels a head."""
+    """They have the checkpoints' number of parameters, and 64 channels in a head."""
     c = minifpt.GPT2Config(**SHAPES[name])
     C = c.n_embd
     block = 12 * C * C + 13 * C
@@ -76,8 +75,8 @@ def test_the_shape_of_the_weights_that_ship():
                                      vocab_size=256)
 
 
-def test_a_seed_means_what_it_meant():
-    """Its generators are not to change, or no run could be repeated with a later version."""
+def test_a_seed_draws_the_same_weights_in_every_version():
+    """Otherwise a later version could not repeat a run."""
     default, drawn = minifpt.LanguageModel(config()), minifpt.LanguageModel(config(), 0)
     want = dict(drawn.named_parameters())
     for name, p in default.named_parameters():
@@ -115,7 +114,7 @@ def test_names_and_shapes_without_drawing_weights(kind):
 
 
 def test_initialisation():
-    """Normal with deviation 0.02, residual projections less, scales 1 and biases 0."""
+    """Matrices have deviation 0.02, residual projections less; scales are 1 and biases 0."""
     model = minifpt.LanguageModel(config(n_layer=8, n_embd=64, n_positions=100, vocab_size=200))
     for name, p in model.named_parameters():
         assert p.data.dtype == np.float32 and p.trainable and p.grad is None
@@ -143,7 +142,7 @@ def test_same_seed_same_bits():
 @pytest.mark.parametrize("wrong, message", [
     ({"n_layer": 0}, "n_layer is 0"), ({"n_head": -1}, "n_head is -1"),
     ({"n_embd": 0}, "n_embd is 0"), ({"n_positions": 0}, "n_positions is 0"),
-    ({"vocab_size": 0}, "vocab_size is 0"), ({"n_head": 4}, "6 is no multiple of n_head 4"),
+    ({"vocab_size": 0}, "vocab_size is 0"), ({"n_head": 4}, "6 is not divisible by n_head 4"),
     ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout is -0.1"),
     ({"n_layer": True}, "n_layer is True"), ({"n_layer": 2.0}, "n_layer is 2.0"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
@@ -175,26 +174,24 @@ def test_forward_errors(trunk, shape, message):
         trunk.forward(np.ones(shape))
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_gradients(trunk, mask):
-    trunk.freeze(minifpt.FreezeMask.parse(mask))
-    learns = [n for n, p in trunk.named_parameters() if p.trainable]
+def test_gradients(trunk):
     report = gradcheck_layer(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
                              directions=2)
     assert report, str(report)
-    assert set(report.errors) == {"x", *learns}
+    assert set(report.errors) == {"x", *dict(trunk.named_parameters())}
 
 
-@pytest.mark.parametrize("mask", LM_MASKS)
-def test_language_model_gradients(lm, mask):
-    lm.freeze(minifpt.FreezeMask.parse(mask))
-    learns = {n for n, p in lm.named_parameters() if p.trainable}
-    if not learns:                                        # output_only: there is no output
-        assert lm.forward(IDS, True, rng())[1] is None
-        return
+def test_language_model_gradients(lm):
+    """Those in full by differences, and under each mask those that it leaves."""
     report = gradcheck_layer(lm, IDS, elementwise=6, directions=2)
     assert report, str(report)
-    assert set(report.errors) == learns
+    assert set(report.errors) == set(dict(lm.named_parameters()))
+    full = gradients(lm, IDS)
+    for mask in MASKS:
+        lm.freeze(minifpt.FreezeMask.parse(mask))
+        assert_a_mask_only_takes_away(lm, IDS, full)
+    lm.freeze(minifpt.FreezeMask.output_only())           # a language model has no output
+    assert lm.forward(IDS, True, rng())[1] is None
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -209,7 +206,7 @@ def test_gradients_of_other_trunks(randomise, activation, causal):
 
 
 def test_activations_are_told_apart(randomise):
-    """Each gives its own hidden states; two names mean the same one."""
+    """Activations give different hidden states, except two names of the same one."""
     x = rng(1).standard_normal((2, 4, 6))
     ys = {name: randomise(minifpt.GPT2(config(activation_function=name), dtype=np.float64))
           .forward(x)[0] for name in ACTIVATIONS}
@@ -219,7 +216,7 @@ def test_activations_are_told_apart(randomise):
 
 
 def test_the_table_gets_both_of_its_gradients(lm):
-    """It embeds the tokens and it scores them; a token that is not in the text is scored too."""
+    """It embeds the tokens and scores them; tokens outside the text are scored, too."""
     lm.freeze(minifpt.FreezeMask(pos=True, ln=True, attn=True, mlp=True))
     report = gradcheck_layer(lm, IDS, elementwise=54)
     assert report and list(report.errors) == ["wte.weight"], str(report)
@@ -252,7 +249,7 @@ def test_a_language_model_runs_back_no_further_than_it_must(lm, chosen, above):
 
 @pytest.fixture(scope="module")
 def all_gradients(trunk):
-    """dx and every gradient with everything trainable."""
+    """Return dx and every gradient with everything trainable."""
     trunk.zero_grad()
     y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)), True, rng(2))
     dx = trunk.backward(np.cos(y), cache)
@@ -269,8 +266,8 @@ ORDER = ["wpe"] + [f"h.{i}.{part}" for i in range(2) for part in (
 @settings(max_examples=50)
 @given(data=st.data(), need_dx=st.booleans())
 def test_any_choice_of_trainable_parameters(trunk, all_gradients, data, need_dx):
-    """Trained parameters get the gradients of full training, to the bit; frozen ones none;
-    below the lowest block that learns nothing runs back and nothing is kept."""
+    """Trained parameters get the gradients of full training, to the bit, and frozen ones none.
+    Below the lowest block that learns nothing runs back."""
     names = [n for n, _ in trunk.named_parameters()]
     chosen = data.draw(st.sets(st.sampled_from(names), max_size=4))
     for name, p in trunk.named_parameters():
@@ -282,13 +279,7 @@ def test_any_choice_of_trainable_parameters(trunk, all_gradients, data, need_dx)
 
     def step():
         y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)), True, rng(2), need_dx)
-        runs_back = bool(chosen) or need_dx
-        assert (cache is not None) == runs_back
-        if runs_back:
-            lowest = start(chosen)
-            assert [c is not None for c in cache["h"]] == [
-                lowest <= ORDER.index(f"h.{i}.ln_1") for i in range(2)]
-        return trunk.backward(np.cos(y), cache) if runs_back else None
+        return trunk.backward(np.cos(y), cache) if chosen or need_dx else None
     dx = step()
     full_dx, full = all_gradients
     np.testing.assert_equal(dx, full_dx if need_dx or "wpe.weight" in chosen else None)
@@ -304,50 +295,13 @@ def test_any_choice_of_trainable_parameters(trunk, all_gradients, data, need_dx)
         assert name == "wpe" or need[2] == (f"{name}.bias" in chosen), name
 
 
-def test_no_cache_below_the_lowest_trainable(trunk, arrays_in):
-    """Only the last layer norm learns: of the trunk nothing else is kept, dropout masks
-    included."""
+def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
+    """If only the last layer norm learns, the cache holds nothing else, not even dropout masks."""
     trunk.freeze(minifpt.FreezeMask.parse("pos,attn,mlp,h.*"))
     x = rng(1).standard_normal((2, 5, 6))
     _, cache = trunk.forward(x, True, rng(2), need_dx=False)
-    # The normalised rows, 1 / deviation of each, and the scales themselves.
+    # The normalised rows, 1 / deviation for each, and the scales.
     assert sum(a.size for a in arrays_in(cache)) <= x.size + 10 + 6
-
-
-def test_only_one_mlp_trained(trunk):
-    trunk.freeze(minifpt.FreezeMask.parse("pos,ln,attn,h.0.mlp.*"))
-    with minifpt.trace(trunk) as t:
-        y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)), True, rng(2), need_dx=False)
-        assert trunk.backward(np.ones_like(y), cache) is None
-    back = {s.name: s.inputs["cache"] for s in t.steps
-            if s.backward and "cache" in s.inputs and s.op != "dropout"}
-    assert list(back)[:4] == ["ln_f.layer_norm", "h.1.mlp.c_proj.linear", "h.1.mlp.act.gelu",
-                              "h.1.mlp.c_fc.linear"]
-    assert not any(name.startswith(("h.0.", "wpe")) for name in back)
-    needs = {name: cache.need[1:] for name, cache in back.items() if name.endswith("linear")}
-    assert {name for name, need in needs.items() if any(need)} == {
-        "h.1.mlp.c_proj.linear", "h.1.mlp.c_fc.linear"}
-
-
-def test_all_frozen_runs_without_cache(trunk):
-    x = rng(1).standard_normal((2, 5, 6))
-    with trunk.all_frozen():
-        assert trunk.forward(x, need_dx=False)[1] is None
-    assert all(p.trainable for p in trunk.parameters())
-
-
-def test_two_forwards_before_two_backwards(trunk):
-    xs, grads = rng(1).standard_normal((2, 2, 5, 6)), []
-    for i, x in enumerate(xs):
-        y, cache = trunk.forward(x, True, rng(i))
-        trunk.backward(np.cos(y), cache)
-        grads.append([p.grad for p in trunk.parameters()])
-        trunk.zero_grad()
-    runs = [trunk.forward(x, True, rng(i)) for i, x in enumerate(xs)]
-    for y, cache in runs:
-        trunk.backward(np.cos(y), cache)
-    for p, a, b in zip(trunk.parameters(), *grads, strict=True):
-        np.testing.assert_equal(p.grad, None if a is None else a + b)
 
 
 def test_dropout_by_seed(trunk):
@@ -372,8 +326,8 @@ def test_causal_and_batch_independent(trunk):
 
 @pytest.mark.parametrize("T", [49, 120])
 @pytest.mark.parametrize("causal", [True, False])
-def test_what_a_token_sees(randomise, causal, T):
-    """In one tile of attention and in two, forward and backward, and drawn from the trace."""
+def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
+    """With one tile of attention and with two: outputs, gradients and traced probabilities."""
     trunk = randomise(minifpt.GPT2(config(n_positions=120, causal=causal), dtype=np.float64))
     x = rng(1).standard_normal((2, T, 6))
     y, cache = trunk.forward(x)
@@ -386,7 +340,7 @@ def test_what_a_token_sees(randomise, causal, T):
     else:
         assert (changed[:, :-1] != y[:, :-1]).any(axis=-1).all()
     dy = np.zeros_like(y)
-    dy[:, 0] = rng(3).standard_normal((2, 6))             # the first is read
+    dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
     assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
     with minifpt.trace(trunk) as t:
@@ -418,8 +372,7 @@ def test_float32_throughout(float32_only, arrays_in, randomise):
     assert len(floats) > 40 and {a.dtype for a in floats} == {np.dtype(np.float32)}
 
 
-def test_input_of_another_dtype_is_no_silent_mixture():
-    """The trunk's dtype holds."""
+def test_input_of_another_dtype_takes_the_trunk_s():
     x = rng(1).standard_normal((1, 2, 6))
     for dtype, other in ((np.float32, np.float64), (np.float64, np.float32)):
         trunk = minifpt.GPT2(config(), dtype=dtype)
@@ -440,7 +393,7 @@ def test_logits_are_scores_by_the_token_table(lm):
 
 
 def test_a_language_model_around_a_trunk(trunk):
-    """It is that trunk, with a table of its own in the trunk's dtype."""
+    """It holds that trunk, and a table in the trunk's dtype."""
     model = minifpt.LanguageModel(trunk, seed=7)
     assert model.trunk is trunk and model.config is trunk.config and model.dtype == np.float64
     want = 0.02 * standard_normal((9, 6), 7, "wte.weight").astype(np.float64)
@@ -448,7 +401,7 @@ def test_a_language_model_around_a_trunk(trunk):
 
 
 def test_a_fresh_language_model_knows_nothing():
-    """At the start every token is about as likely as every other."""
+    """At the start all tokens are about equally likely."""
     p = scipy.special.softmax(
         minifpt.LanguageModel(config()).logits(rng().integers(0, 9, (4, 7))), -1)
     assert np.abs(p - 1 / 9).max() < 0.03
@@ -472,7 +425,7 @@ KINDS = pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
 
 
 def assert_same(a, b, dtype=np.float32):
-    """Two models have the same parameters, after the first's went through ``dtype``."""
+    """Compare the parameters of two models, the first model's cast to ``dtype``."""
     for (name, p), (same, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
         assert name == same and q.data.flags.writeable, name
         np.testing.assert_array_equal(q.data, p.data.astype(dtype), name)
@@ -481,11 +434,11 @@ def assert_same(a, b, dtype=np.float32):
 @KINDS
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_save_and_load(tmp_path, kind, dtype, randomise):
-    made = randomise(kind(config(activation_function="relu", causal=False), seed=5))
-    made.save(tmp_path / "t.npz", dtype, source="a test")
+    model = randomise(kind(config(activation_function="relu", causal=False), seed=5))
+    model.save(tmp_path / "t.npz", dtype, source="a test")
     again = kind.from_pretrained(tmp_path / "t.npz")
-    assert type(again) is kind and again.config == made.config
-    assert_same(made, again, dtype)
+    assert type(again) is kind and again.config == model.config
+    assert_same(model, again, dtype)
     assert {p.data.dtype for p in again.parameters()} == {np.dtype(np.float32)}
     double = kind.from_pretrained(str(tmp_path / "t.npz"), np.float64, dropout=0.0)
     assert double.config.dropout == 0 and double.dtype == np.float64
@@ -502,13 +455,13 @@ def test_names_in_a_file_are_gpt2_s(tmp_path):
 
 
 def test_a_trunk_from_a_language_model_s_file(tmp_path):
-    """It is that model's trunk, whatever the table holds; a trunk's own file will do too."""
-    made = minifpt.LanguageModel(config(), seed=5)
-    made.save(tmp_path / "lm.npz", np.float32)
-    made.trunk.save(tmp_path / "trunk.npz", np.float32)
+    """A trunk loads from a language model's file, whatever the table holds, and from a trunk's."""
+    lm = minifpt.LanguageModel(config(), seed=5)
+    lm.save(tmp_path / "lm.npz", np.float32)
+    lm.trunk.save(tmp_path / "trunk.npz", np.float32)
     save_wrong(tmp_path / "nan.npz", wte__weight=np.full((9, 6), np.nan))
     for path in ("lm.npz", "trunk.npz", "nan.npz"):
-        assert_same(made.trunk, minifpt.GPT2.from_pretrained(tmp_path / path))
+        assert_same(lm.trunk, minifpt.GPT2.from_pretrained(tmp_path / path))
     with pytest.raises(ValueError, match="^[^\n]*lacks 'wte.weight'[^\n]*$"):
         minifpt.LanguageModel.from_pretrained(tmp_path / "trunk.npz")
 
@@ -520,7 +473,7 @@ def test_a_folder_that_transformers_saved():
 
 
 def save_wrong(path, **changes):
-    """A language model's file with some arrays changed; ``None`` leaves one out."""
+    """Write a language model's file with some arrays changed, or left out for ``None``."""
     minifpt.LanguageModel(config(), seed=5).save(path, np.float32)
     with np.load(path) as f:
         arrays = {**f, **{k.replace("__", "."): v for k, v in changes.items()}}
@@ -529,7 +482,7 @@ def save_wrong(path, **changes):
 
 @KINDS
 @pytest.mark.parametrize("changes, message", [
-    ({"ln_f__weight": np.ones(5)}, r"'ln_f.weight' has shape \(5,\), the model wants \(6,\)"),
+    ({"ln_f__weight": np.ones(5)}, r"'ln_f.weight' has shape \(5,\), expected \(6,\)"),
     ({"wpe__weight": np.ones((6, 7))}, r"'wpe.weight' has shape \(6, 7\)"),
     ({"h__1__ln_2__bias": None}, "lacks 'h.1.ln_2.bias'"),
     ({"wpe__weight": None}, "lacks 'wpe.weight'"),
@@ -554,7 +507,7 @@ def test_load_errors(tmp_path, kind, changes, message):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"wte__weight": np.ones((8, 6))}, r"'wte.weight' has shape \(8, 6\), the model wants"),
+    ({"wte__weight": np.ones((8, 6))}, r"'wte.weight' has shape \(8, 6\), expected"),
     ({"wte__weight": None}, "lacks 'wte.weight'"),
     ({"wte__weight": np.ones((9, 6), int)}, "'wte.weight' (has dtype|is) int64"),
     ({"wte__weight": np.full((9, 6), np.inf)}, "'wte.weight' holds a NaN or an infinity"),
@@ -572,12 +525,12 @@ def test_load_checks_the_dropout_it_is_given(tmp_path):
 
 
 def memory(work):
-    """Megabytes of arrays that ``work()`` leaves behind, and its peak."""
+    """Return the megabytes that the result of ``work()`` takes, and the peak."""
     tracemalloc.start()
     try:
-        kept = work()
+        result = work()
         now, peak = tracemalloc.get_traced_memory()
-        del kept
+        del result
         return now / 1e6, peak / 1e6
     finally:
         tracemalloc.stop()
@@ -585,7 +538,7 @@ def memory(work):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_a_trunk_takes_no_memory_for_the_token_table(tmp_path, dtype):
-    """Nor is it read: 7.2 MB of it stay in the file."""
+    """The table, 7.2 MB, is not read."""
     many = config(n_layer=1, vocab_size=300_000, n_positions=8)
     minifpt.LanguageModel(many, seed=1).save(tmp_path / "t.npz", dtype)
     now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
@@ -603,7 +556,7 @@ def test_a_trunk_is_saved_over_its_own_file(tmp_path):
 
 @pytest.mark.parametrize("how", ["npz", "folder"])
 def test_a_model_outlives_its_file(tmp_path, how):
-    """Everything is in memory: the file may go, or become another."""
+    """Everything is in memory: the file may be removed or overwritten."""
     path = tmp_path / "t.npz" if how == "npz" else tmp_path / "t"
     if how == "npz":
         minifpt.LanguageModel.from_pretrained(GOLDEN).save(path, np.float32)
@@ -618,7 +571,7 @@ def test_a_model_outlives_its_file(tmp_path, how):
 
 @pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.weight", "ln_f.bias"])
 def test_a_changed_number_is_an_error_at_once(tmp_path, name):
-    """By the CRC-32 that the file has of each array."""
+    """The file has a CRC-32 of each array."""
     model = minifpt.LanguageModel(config(), seed=5)
     model.trunk.ln_f.bias.data += 3
     model.save(tmp_path / "t.npz", np.float32)
@@ -647,7 +600,7 @@ def test_files_that_others_wrote(tmp_path, write, change):
 
 @pytest.mark.parametrize("write", ["float16", "float32", np.savez_compressed])
 def test_loading_keeps_no_second_copy(tmp_path, write):
-    """float16 goes block by block into float32; what is compressed array by array."""
+    """Files are read block by block, compressed ones array by array."""
     wide = config(n_embd=192, n_layer=8)                  # 14 MB
     minifpt.GPT2(wide).save(tmp_path / "t.npz", np.float32 if callable(write) else write)
     if callable(write):
@@ -660,7 +613,7 @@ def test_loading_keeps_no_second_copy(tmp_path, write):
 @pytest.mark.parametrize("make", [lambda path: minifpt.GPT2(config()),
                                   lambda path: minifpt.GPT2.from_pretrained(path)])
 def test_a_trunk_is_gone_after_its_last_use(tmp_path, make):
-    """It is in no circle of references, which would stay until the collector comes by."""
+    """It is in no reference cycle, which would keep it until the garbage collector runs."""
     minifpt.GPT2(config()).save(tmp_path / "t.npz")
     trunk = make(tmp_path / "t.npz")
     gone = weakref.ref(trunk)

@@ -166,7 +166,7 @@ def test_a_fault_that_only_shows_further_out():
     assert not report and list(report.errors) == ["x"]
 
 
-def test_no_look_further_out_where_the_numbers_end():
+def test_the_second_check_is_skipped_where_numbers_overflow():
     """Nor a word about it."""
     def exp(x):
         y = np.exp(x)
@@ -219,9 +219,9 @@ def shifted(a):
     (lambda x: (np.sin(x), {"h": [x.copy()]}), lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1),
      "the backward pass changes its cache"),
     (lambda x: (np.sin(x), x), lambda dy, x: (shifted(dy) - 1) * np.cos(x),
-     "the backward pass changes the dy that it is given")])
-def test_what_a_pass_changes_in_place_is_told(op, back, message):
-    with pytest.raises(ValueError, match=f"^gradcheck: {message}, expected [^\n]*$"):
+     "the backward pass changes its argument dy")])
+def test_a_pass_that_changes_an_array_in_place_is_refused(op, back, message):
+    with pytest.raises(ValueError, match=f"^gradcheck: {message}: let it work on a copy$"):
         gradcheck(op, back, (normal(5),))
 
 
@@ -278,14 +278,14 @@ def test_large_entries_take_larger_steps():
 def test_none_is_not_checked():
     report = gradcheck(F.linear, F.linear_backward, SQUARE, need=(True, False, True))
     assert report and list(report.errors) == ["x", "b"]
-    with pytest.raises(ValueError, match="there is no gradient to check"):
+    with pytest.raises(ValueError, match="no input has a gradient to check"):
         gradcheck(F.gelu, lambda dy, cache: None, (normal(3),))
 
 
-def test_errors():
-    with pytest.raises(ValueError, match=r"1 gradients for 3 inputs \(x, w, b\)"):
+def test_missing_and_misshapen_gradients_are_refused():
+    with pytest.raises(ValueError, match=r"1 gradients, expected 3 \(x, w, b\)"):
         gradcheck(F.linear, lambda dy, cache: dy, SQUARE)
-    with pytest.raises(ValueError, match=r"gradient of b has shape \(1,\), b has \(4,\)"):
+    with pytest.raises(ValueError, match=r"gradient of b has shape \(1,\), expected \(4,\)"):
         gradcheck(F.linear, broken(F.linear_backward, None, None, lambda g, *_: g[:1]), SQUARE)
 
 
@@ -337,10 +337,11 @@ def test_only_trainable_parameters_are_checked():
     assert set(gradcheck_layer(layer, normal(3, 4)).errors) == {"x", "weight"}
 
 
-def test_whole_model_with_a_wrong_layer():
+def test_a_wrong_layer_in_a_whole_model_is_found():
     """One wrong bias deep in a model is found and named."""
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
-        n_layer=2, n_head=1, n_embd=4, n_positions=5, vocab_size=3), dtype=np.float64), 2, 2)
+        n_layer=2, n_head=1, n_embd=4, n_positions=3, vocab_size=3), dtype=np.float64), 2, 2)
+    model.freeze(minifpt.FreezeMask.fpt())
     assert gradcheck_layer(model, normal(2, 3, 2))
     right = model.trunk.h[1].ln_2
     wrong = model.trunk.h[1].ln_2 = Broken(4, dtype=np.float64)

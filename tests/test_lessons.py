@@ -114,6 +114,25 @@ def test_shown_sources_are_mended_without_jupyter(source, tmp_path, refresh):
     assert refresh() == ["every notebook shows the library's sources as they are"]
 
 
+def test_changed_text_gets_into_a_notebook_and_changed_code_does_not(tmp_path, monkeypatch):
+    pytest.importorskip("jupytext")
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    copy = Path(shutil.copy(SOURCES[0], tmp_path))
+    notebook = Path(shutil.copy(LESSONS / f"{copy.stem}.ipynb", tmp_path))
+    good = notebook.read_bytes()
+    assert build.retext(copy) is None and notebook.read_bytes() == good
+
+    text = copy.read_text(encoding="utf-8")
+    copy.write_text(text.replace("# # 0. ", "# # 0. Again: ", 1), encoding="utf-8")
+    assert build.problems(copy) and "brought up to date" in build.retext(copy)
+    assert not build.problems(copy)
+    assert notebook.read_text(encoding="utf-8").count("# 0. Again: ") == 1
+
+    mended = notebook.read_bytes()
+    copy.write_text(text + "\n# %%\nprint()\n", encoding="utf-8")
+    assert "code has changed" in build.retext(copy) and notebook.read_bytes() == mended
+
+
 @each_lesson
 def test_a_lesson_has_its_parts(source):
     text = source.read_text(encoding="utf-8")
@@ -174,6 +193,16 @@ def test_a_notebook_goes_back_into_its_source(source, tmp_path, monkeypatch):
     shutil.copy(LESSONS / f"{source.stem}.ipynb", tmp_path)
     build.pull(copy)
     assert build.cells_digest(build.read(copy)) == build.cells_digest(build.read(source))
+
+
+@pytest.mark.parametrize(("text", "left"), [
+    ("bit-xor   0/500 |     | ? left\rbit-xor 500/500 |███| 00:00 left\nloss 1\n", "loss 1\n"),
+    ("film:  8%|▊  | 39/500 [00:01<00:12]\x1b[A\n", ""), ("12it [00:00]", ""),
+    ("50 %, not 7/8\n", "50 %, not 7/8\n")])
+def test_a_progress_bar_is_not_kept(text, left):
+    output = build.tidy({"output_type": "stream", "name": "stdout", "text": text})
+    assert output["text"] == left
+    assert build.is_progress(output) == (not left)
 
 
 @pytest.mark.parametrize("colours", [200, 2000])

@@ -42,7 +42,7 @@ def of(source, name="f"):
     return {mutant.what for mutant in mutants.mutants(name, module.body[0], module)}
 
 
-def test_the_mistakes_that_are_made():
+def test_mutants_have_every_kind_of_small_mistake():
     made = of("def f(a, b, mask):\n"
               "    'a docstring'\n"
               "    c = np.where(mask, a @ b.T - 1.5, 0)\n"
@@ -68,7 +68,7 @@ def test_an_endless_mutant_is_stopped(monkeypatch):
     assert mutant.passed == [] and mutant.hints == {"endless": 1}
 
 
-def test_a_weak_check_is_seen(monkeypatch):
+def test_a_weak_check_is_reported(monkeypatch):
     """With data on which a mistake does not show, its mutant passes."""
     from minifpt import exercises
 
@@ -88,7 +88,7 @@ def test_every_mutant_is_refused(name, function, module):
     assert passing(mutants.mutants(name, function, module), range(20)) == []
 
 
-def test_what_is_mutated_in_a_module():
+def test_mutants_of_a_module_leave_out_texts_and_equivalents():
     tree = ast.parse("'docstring'\n"
                      "import math\n"
                      "def f(x: int = 3):\n"

@@ -44,7 +44,7 @@ def test_adam_is_its_formula(decay):
 def test_small_and_large_parameters_alike(monkeypatch, decay):
     """Joined, cut into blocks on several cores, or not contiguous: the same numbers."""
     def run(small, block, many, order="C"):
-        for name, value in (("SMALL", small), ("BLOCK", block), ("MANY", many)):
+        for name, value in (("MAX_JOINED", small), ("BLOCK", block), ("MIN_SHARED_BLOCKS", many)):
             monkeypatch.setattr(optim, name, value)
         ps = [Parameter(np.array(p.data, order=order), "mlp") for p in parameters()]
         adam = Adam(ps, 0.02, weight_decay=decay)
@@ -203,41 +203,18 @@ def test_the_paper_s_numbers_are_the_defaults():
         np.testing.assert_allclose(ps[0].data, x, rtol=1e-12)
 
 
-def test_few_blocks_start_no_threads(monkeypatch):
-    """They would cost more than they gain."""
-    monkeypatch.setattr(optim, "SMALL", 0)
-    ps, asked = parameters(), []
-    monkeypatch.setattr(optim, "shared", lambda work, pieces: asked.append(len(pieces)))
-    give_gradients(ps, 0)
-    Adam(ps).step()
-    assert not asked
-    monkeypatch.setattr(optim, "BLOCK", 2)                # 3 + 2 + 4 blocks
-    Adam(ps).step()
-    assert asked == [9]
-
-
-def test_small_parameters_are_updated_at_once(monkeypatch):
-    """What is as large as ``SMALL`` is not."""
-    ps, sizes = parameters(), []
-    monkeypatch.setattr(optim, "SMALL", 8)
-    monkeypatch.setattr(Adam, "_update", lambda self, arrays, keep=1: sizes.append(arrays[0].size))
-    give_gradients(ps, 0)
-    Adam(ps).step()
-    assert sizes == [6 + 4, 8]
-
-
-@pytest.mark.parametrize("options, said", [
+@pytest.mark.parametrize("options, message", [
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
     ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "a beta is 'a'"),
     ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
     ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])
-def test_settings_that_are_none(options, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
         Adam([Parameter(np.ones(3), "ln")], **options)
 
 
-def test_what_are_no_parameters():
+def test_only_parameters_can_be_optimised():
     for wrong in ([np.ones(3)], [*parameters(), 3], 5, Linear(2, 3)):
         with pytest.raises(ValueError, match="expected a list of Parameter"):
             Adam(wrong)
@@ -245,7 +222,7 @@ def test_what_are_no_parameters():
         clip_grad_norm([Parameter(np.ones(3), "ln")], -1)
 
 
-def test_no_limit_only_measures():
+def test_an_infinite_limit_only_measures_the_norm():
     p = Parameter(np.ones(3), "ln")
     p.add_grad(np.array([3.0, 4.0, 0.0]))
     assert clip_grad_norm([p], math.inf) == 5.0

@@ -28,6 +28,27 @@ def torch_attention(qkv, n_head, causal=True):
     return y.transpose(1, 2).reshape(B, n, C3 // 3)
 
 
+def torch_rope(x, n_head):
+    """By Transformers' function; its own angles are float32, these are float64."""
+    llama = transformers.models.llama.modeling_llama
+    B, n, width = x.shape
+    D = width // n_head
+    angles = torch.arange(n)[:, None] / 10000.0 ** (torch.arange(0, D, 2).double() / D)
+    angles = torch.cat([angles, angles], dim=1)[None]
+    heads = x.reshape(B, n, n_head, -1).transpose(1, 2)
+    y, _ = llama.apply_rotary_pos_emb(heads, heads, angles.cos(), angles.sin())
+    return y.transpose(1, 2).reshape(x.shape)
+
+
+def torch_grouped_heads(q, k, v, n_head):
+    """By Transformers' ``repeat_kv``."""
+    llama, D = transformers.models.llama.modeling_llama, q.shape[2] // n_head
+    k, v = (a.reshape(*a.shape[:2], -1, D).transpose(1, 2) for a in (k, v))
+    k, v = (llama.repeat_kv(a, n_head // a.shape[1]).transpose(1, 2).reshape(q.shape)
+            for a in (k, v))
+    return torch.cat([q, k, v], dim=2)
+
+
 IDS = np.random.default_rng(1).integers(0, 7, (4, 5))
 C = 8
 # name: ours, its backward, torch's, inputs
@@ -38,6 +59,16 @@ OPS = {
     "layer_norm": (F.layer_norm, F.layer_norm_backward,
                    lambda x, w, b: T.layer_norm(x, (C,), w, b, 1e-5),
                    (normal(3, 4, C), normal(C), normal(C))),
+    "rms_norm": (F.rms_norm, F.rms_norm_backward, lambda x, w: T.rms_norm(x, (C,), w, 1e-6),
+                 (normal(3, 4, C), normal(C))),
+    "silu": (F.silu, F.silu_backward, T.silu, (3 * normal(5, 6),)),
+    "swiglu": (F.swiglu, F.swiglu_backward, lambda gate, up: T.silu(gate) * up,
+               (3 * normal(5, 6), normal(5, 6, seed=1))),
+    "rope": (lambda x: F.rope(x, 2, 10000.0), F.rope_backward, lambda x: torch_rope(x, 2),
+             (normal(2, 5, C),)),
+    "grouped_heads": (lambda q, k, v: F.grouped_heads(q, k, v, 4), F.grouped_heads_backward,
+                      lambda *qkv: torch_grouped_heads(*qkv, 4),
+                      (normal(2, 5, 3 * C), normal(2, 5, 12), normal(2, 5, 12, seed=1))),
     "unembedding": (F.unembedding, F.unembedding_backward, T.linear,
                     (normal(3, 4, C), normal(7, C))),
     "positions": (lambda x, w: F.positions(x, w, 2), F.positions_backward,

@@ -166,7 +166,7 @@ def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkey
 
 @pytest.mark.parametrize("where", ["passed", "hint"])
 def test_a_teacher_s_changes_in_the_grades_are_not_lost(here, refused, monkeypatch, where):
-    rows = [{"exercise": "one", "passed": "no", "hint": "Try it again."}]
+    rows = [{"exercise": "one", "passed": "no", "hint": "Try it again.", "machine": False}]
     monkeypatch.setattr(grade, "graded", lambda *args: [dict(row) for row in rows])
     Path("work").mkdir()
     Path("work/anna.py").write_text("")
@@ -212,7 +212,7 @@ def test_the_paper_s_scale_is_refused_before_it_is_measured(here, refused, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(here))
     line = "reproduce table3 --scale paper --tasks bit-xor --seeds"
     assert "expected 1 to" in refused(f"{line} 0")
-    assert "'minifpt convert gpt2' fetches it" in refused(
+    assert "'minifpt convert gpt2' downloads it" in refused(
         "reproduce table2 --scale paper --tasks bit-xor")
 
 
@@ -256,7 +256,7 @@ def test_a_run_of_changed_data_is_refused(here, refused, line):
     assert "the data of text have changed" in refused(line)
 
 
-def test_a_run_that_does_not_say_what_its_data_were_is_refused(here, refused):
+def test_a_run_without_the_crc_of_its_data_is_refused(here, refused):
     settings = json.loads(Path("r0/config.json").read_text())
     del settings["data_crc"]
     Path("r0/config.json").write_text(json.dumps(settings))
@@ -280,7 +280,7 @@ def test_runs_of_different_code_are_not_one_arm(here, key):
     assert len(of) == 2
 
 
-def test_a_copied_run_is_no_second_seed(here, refused):
+def test_a_copied_run_is_refused_as_a_second_seed(here, refused):
     shutil.copytree("r0", "copy")
     assert "r0 and copy are one run, of seed 0" in refused("compare r0 r1 copy")
     assert not Path("runs").exists()

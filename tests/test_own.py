@@ -85,6 +85,7 @@ def test_the_skeleton_has_each_function_its_docstring_and_no_body():
 
 def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path, capsys):
     assert cli.main(["new", tmp_path / "bare.py", "--bare"]) == 0
+    assert (tmp_path / "test_bare.py").exists()
     text = (tmp_path / "bare.py").read_text(encoding="utf-8")
     ours = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
     for name in own.FUNCTIONS:
@@ -172,7 +173,7 @@ def test_the_five_broken_backward_passes_are_among_them():
      "None, x.reshape(-1, w.shape[0]).T @ d, d.sum(0)", "dx is a NoneType"),
     ("linear_backward", "return 1 / 0, 0, 0", "ZeroDivisionError: division by zero (line "),
     ("softmax_backward", "return 2.0 * (cache.y * (dy - np.vecdot(dy, cache.y)[..., None]))",
-     "dx is wrong. All entries are 2 times too large"),
+     "dx is wrong. All entries are 2 times as large"),
     ("linear_backward", "x, w, need = cache\n    return dy @ w.T, x.T @ dy, dy.sum((0, 1))",
      "given dy (2, 3, 4), cache LinearCache(x (2, 3, 5), w (5, 4), need (True, True, True))"),
     ("cross_entropy", "return -logits[np.arange(len(targets)), targets].mean(), None",
@@ -364,7 +365,7 @@ def test_the_check_prints_what_is_next(file, capsys):
                 residual="print('here')\n    return x - branch, None",
                 softmax="x = softmax(x)")
     quiet = apart.apart
-    own.apart = lambda *args: quiet(*args, quiet=2.0)
+    own.apart = lambda *args: quiet(*args, quiet=1.5)
     try:
         assert own.check(path) == 5
     finally:
@@ -376,9 +377,10 @@ def test_the_check_prints_what_is_next(file, capsys):
     assert "is there a loop" in lines["relu"] and "exit status 3" in lines["gelu"]
     assert "It printed: here" in lines["residual"]
     assert "RecursionError" in lines["softmax"]
-    assert out[-2] == "lesson 15  · not written: lstm, lstm_backward"
+    assert out[-3] == "lesson 15  · not written: lstm, lstm_backward"
+    assert out[-2].startswith("lesson 18  · not written: rms_norm, rms_norm_backward, silu")
     assert "Next: linear_backward, lesson 1." in out[-1]
-    assert sum("not written:" in line for line in out) == 7      # all but lesson 1, which is begun
+    assert sum("not written:" in line for line in out) == 8      # all but lesson 1, which is begun
 
 
 def test_a_file_that_was_just_begun_has_a_line_for_each_lesson(file, capsys):
@@ -409,7 +411,7 @@ FORWARD = "return x @ w + b, LinearCache(x, w, need)"
     ("return x @ w + b, {'parts': [x, w, need]}",
      BACK.format("w += 1").replace("= cache", "= cache['parts']"), "an array in its cache"),
     ("return x @ w + b, lambda dy: (x, w, need)",
-     BACK.format("w += 1").replace("= cache", "= cache(dy)"), "is not what it was"),
+     BACK.format("w += 1").replace("= cache", "= cache(dy)"), "The backward pass changes"),
     ("return x @ w + b, [x, w, need]", BACK.format("cache.clear()"), "an array in its cache"),
     (FORWARD, BACK.format("if need != (True, True, True): dy = np.ones_like(dy); grads = dy @ w.T, "
                           "x.reshape(-1, w.shape[0]).T @ np.ones_like(d), grads[2]"),
@@ -457,7 +459,7 @@ def test_an_upstream_gradient_of_one_is_not_enough(file, name):
     ("return 3", "'return' outside function"), ("x = '\0'", "not Python")])
 def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
     quiet = apart.apart
-    monkeypatch.setattr(own, "apart", lambda *args: quiet(*args, quiet=2.0))
+    monkeypatch.setattr(own, "apart", lambda *args: quiet(*args, quiet=1.0))
     path = tmp_path / "bad.py"
     path.write_text(text)
     assert cli.main(["check", path]) == 2
@@ -491,7 +493,8 @@ def test_the_librarys_bodies_train_to_the_same_history(file, unchecked):
     for key in ("train_loss", "test_loss", "train_accuracy"):
         np.testing.assert_allclose(history[key], plain[key], rtol=1e-5)
     assert before == (vars(F), vars(fast), layers.ACTIVATIONS, tracing.OPERATIONS)
-    elsewhere = ("gelu_exact", "relu", "lstm", "embedding", "bias", "unembedding")    # other models
+    elsewhere = ("gelu_exact", "relu", "lstm", "embedding", "bias", "unembedding",    # other models
+                 "rms_norm", "silu", "swiglu", "rope", "grouped_heads")
     inside = ("softmax", "log_sum_exp")                   # called by the reader's own functions
     for name in own.FUNCTIONS:
         skipped = name.removesuffix("_backward") in elsewhere + inside
@@ -504,6 +507,8 @@ def test_what_is_written_runs_and_the_rest_is_the_librarys(file, unchecked, op, 
     """Of each pair one half alone: the gradients of a model stay what they are."""
     lm = small(activation={"relu": "relu", "gelu_exact": "gelu"}.get(op, "gelu_new"))
     trunk = minifpt.LSTM(minifpt.LSTMConfig(1, 16, dropout=0.0)) if op == "lstm" else lm.trunk
+    if op in ("rms_norm", "silu", "swiglu", "rope", "grouped_heads"):
+        trunk = minifpt.trunks.get("random:llama:2x2/1x16", dropout=0.1)
     model = lm
     if op not in ("embedding", "unembedding"):
         model = minifpt.FPT(trunk, 3, 4, 2)
@@ -573,7 +578,7 @@ def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monke
     assert not (tmp_path / "run").exists()
 
     monkeypatch.setattr(own, "results", lambda path: [])
-    assert cli.main([*line, "--anyway"]) == 0
+    assert cli.main([*line, "--skip-check"]) == 0
     assert "1 of its functions ran, " in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["functional"] == "mine.py" and len(config["functional_hash"]) == 16
@@ -584,8 +589,8 @@ def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monke
     file(layer_norm_backward=wrong + " # changed")
     assert cli.main([*line, "--resume"]) == 2
     assert "--functional must name the same functions" in capsys.readouterr().err
-    assert cli.main(["train", "bit-xor", "--anyway"]) == 2
-    assert "--anyway is for --functional" in capsys.readouterr().err
+    assert cli.main(["train", "bit-xor", "--skip-check"]) == 2
+    assert "--skip-check needs --functional" in capsys.readouterr().err
 
 
 def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsys, monkeypatch):
@@ -594,9 +599,19 @@ def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsy
     assert cli.main(line) == 0
     assert "functional" not in json.loads((tmp_path / "run" / "config.json").read_text())
     monkeypatch.setattr(own, "results", lambda path: [])
-    file()
+    file(gelu=body("gelu"))
     assert cli.main([*line, "--resume", "--functional", "mine.py"]) == 2
     assert "must name the same" in capsys.readouterr().err
+
+
+def test_a_file_without_a_written_function_is_not_trained_on(file, tmp_path, capsys, unchecked,
+                                                             monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file()
+    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2",
+                     "--functional", "mine.py", "--out", "run"]) == 2
+    assert "none of its functions is written" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_train_names_the_functions_that_a_model_never_called(file, tmp_path, capsys, unchecked,
@@ -634,3 +649,25 @@ def test_a_forward_of_another_shape_is_what_is_mended_first(file):
     return dy * cache.e""")
     (result,) = [r for r in own.results(path) if r.name == "log_sum_exp_backward"]
     assert result.status == own.WRONG and "log_sum_exp" in result.hint
+
+
+def test_the_test_beside_a_file_runs_its_checks(tmp_path, capsys):
+    """As in the CI of a class: what is right passes, what is wrong fails with its hint, and what is
+    not written is skipped."""
+    mine = tmp_path / "mine.py"
+    assert cli.main(["new", mine]) == 0
+    text = mine.read_text(encoding="utf-8")
+    stub = '    raise NotImplementedError("lesson 6")'
+    head, rest = text.split("def relu_backward")
+    text = f"{head}def relu_backward{rest.replace(stub, '    return dy', 1)}"
+    head, rest = text.split("def residual(")
+    text = f"{head}def residual({rest.replace(stub, '    return x + branch, None', 1)}"
+    mine.write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                           "test_mine.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no dy gets through" in done.stdout and "relu_backward" in done.stdout
+    assert f"1 failed, 1 passed, {len(own.FUNCTIONS) - 2} skipped" in done.stdout
+
+    (tmp_path / "test_mine.py").write_text("# changed", encoding="utf-8")
+    assert own.new_test(mine).read_text(encoding="utf-8") == "# changed"

@@ -1,6 +1,7 @@
 """The live page in a real browser: its engine against NumPy, and everything that can be clicked."""
 
 import json
+import re
 import time
 
 import numpy as np
@@ -204,7 +205,7 @@ def test_bit_xor_is_learned_within_thirty_seconds(page):
 def test_the_same_seed_trains_to_the_same_numbers(page):
     first = page.evaluate("playground.train(30)")
     page.click("#reset")
-    wait(page, "playground.state().step === 0")
+    wait(page, "latest !== null && latest.step === 0")
     assert page.evaluate("playground.train(30)") == first
     assert page.evaluate("playground.set({seed: 5}).then(() => playground.train(30))") != first
 
@@ -220,7 +221,7 @@ def test_other_tasks_are_learned_too(page, task):
 def test_a_part_that_is_clicked_is_frozen_while_it_trains(page):
     page.click("#train")
     before = page.locator("#sentence").inner_text()
-    part = page.get_by_role("button", name="block 1: attention")
+    part = page.get_by_role("button", name=re.compile("^block 1: attention"))
     assert "frozen: thaw" in part.get_attribute("aria-label")
     part.click()
     wait(page, "playground.state().trained === 770 + 4224")
@@ -351,6 +352,28 @@ def test_a_model_with_a_fault_trains_beside_the_right_one(page):
     assert "y[i] * (dy[i] - sum)" in page.locator(".cut").inner_text()
 
 
+def test_without_attention_bit_xor_stays_at_chance(page):
+    page.evaluate("playground.set({faults: ['alone']})")
+    right = page.evaluate("playground.train(500)")
+    assert right["accuracy"] > 0.95
+    assert 0.4 < page.evaluate("latest.lanes[1].accuracy") < 0.6
+
+
+def test_each_experiment_begins_with_an_untrained_model(page):
+    page.evaluate("playground.train(300)")
+    show = page.locator("#tries button")
+    for n in range(show.count()):
+        page.evaluate("run = steps => steps")             # shown, but not yet trained
+        show.nth(n).click()
+        wait(page, "latest !== null && latest.step === 0")
+    assert page.evaluate("latest.lanes.every(lane => lane.accuracy < 0.65)")
+
+
+def test_the_way_back_has_its_gradients_before_the_first_step(page):
+    sizes = page.locator(".back.learns b").all_inner_texts()
+    assert len(sizes) == 8 and "–" not in sizes
+
+
 def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
     page.evaluate("playground.set({faults: ['mask']})")
     page.locator("#lanes button").nth(1).click()
@@ -381,7 +404,7 @@ def test_the_hidden_fault_can_be_found_with_six_checks(page):
 # ------------------------------------------------------------------------ the address, the keys
 
 def test_the_address_holds_the_state_and_back_undoes_a_step(page, file, browser):
-    page.get_by_role("button", name="block 2: feed-forward").click()
+    page.get_by_role("button", name=re.compile("^block 2: feed-forward")).click()
     page.get_by_role("button", name="Break it").click()
     page.get_by_role("button", name="dropped bias gradient").click()
     page.evaluate("playground.set({learning_rate: 0.02, seed: 3})")
@@ -391,7 +414,8 @@ def test_the_address_holds_the_state_and_back_undoes_a_step(page, file, browser)
     wait(other, "playground.state().agreement !== null")
     assert state(other) == s and other.evaluate("S.seed") == 3
     other.close()
-    page.go_back()
+    page.evaluate("history.back()")
+    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once
     wait(page, "playground.state().learning_rate === 0.003")
     page.go_back()
     wait(page, "playground.state().faults.length === 0")
@@ -469,3 +493,84 @@ def test_another_seed_hides_another_fault(page):
     page.click("#seed")
     wait(page, "document.getElementById('left').innerText.includes('Six checks left')")
     assert page.locator(".back.game button:enabled").count() == 12
+
+
+# ---------------------------------------------------------------------- the open operation
+
+
+@pytest.fixture
+def opened(page):
+    """(page, the frame of the step page inside) after 40 steps, open at block 1's layer norm."""
+    page.evaluate("playground.train(40)")
+    wait(page, "latest.step === 40 && !running")
+    page.get_by_role("button", name="open block 1: layer norm").first.click()
+    page.frame_locator("#frame").locator("#frame h2").wait_for()
+    return page, next(f for f in page.frames if f != page.main_frame)
+
+
+def test_a_part_opens_its_operation_with_the_numbers_of_this_step(opened):
+    page, inside = opened
+    assert inside.locator("#frame h2").inner_text() == "trunk.h.0.ln_1.layer_norm"
+    assert "step 41" in inside.locator("#facts").inner_text()
+    assert "def layer_norm(" in inside.locator(".source").inner_text()
+    ours = page.evaluate("""() => plain(E.forward(models[0].model,
+        E.batch_of(TASKS[S.task], [example]).x)[1].outputs["trunk.h.0.ln_1"])""")
+    theirs = inside.evaluate("""() => { const a = array(S[frames[state.at].i].out[0].array);
+        return {values: Array.from(a.values), shape: a.shape}; }""")
+    ours, theirs = (np.reshape(a["values"], a["shape"]) for a in (ours, theirs))
+    assert np.allclose(theirs[:1], ours, rtol=1e-5, atol=1e-6)
+
+
+def test_every_gradient_agrees_with_its_finite_difference_on_demand(opened):
+    _, inside = opened
+    rows = inside.evaluate("""() => S.flatMap((s, i) => s.back ? s.out.map(p => {
+        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2));
+        const d = D.difference(i, p.name, at);
+        return [d.error, Math.abs(d.value - valueAt(a, at)) / d.scale]; }) : [])""")
+    assert len(rows) == 44
+    assert max(error for error, _ in rows) < 1e-5 and max(off for _, off in rows) < 1e-3
+
+
+def test_every_live_sum_adds_up(opened):
+    _, inside = opened
+    rows = inside.evaluate("""() => S.flatMap(s => s.out.flatMap(p => {
+        if (!p.formula || !p.formula.over) return [];
+        const a = array(p.array), at = a.shape.map(n => Math.floor(n / 2));
+        const {all, plus} = products(p.formula, at);
+        return [[all.reduce((t, x) => t + x.product, 0) + (plus ? plus.product : 0),
+                 valueAt(a, at), Math.max(...all.map(x => Math.abs(x.product)))]]; }))""")
+    assert len(rows) == 42
+    assert all(abs(total - value) <= 1e-5 * largest for total, value, largest in rows)
+
+
+def test_the_path_from_a_weight_to_the_loss(opened):
+    page, inside = opened
+    inside.evaluate("""() => { const i = S.findIndex(s => s.back &&
+        s.name === "trunk.h.0.ln_1.layer_norm"); go(frameOf[i]);
+        state.asked = {step: i, name: "dw", at: [7]}; answer(); }""")
+    assert "they agree" in inside.locator("#asked").inner_text()
+    inside.locator("[data-key=toLoss]").click()
+    assert inside.locator("#frame h2").inner_text() == "cross_entropy, backward"
+    path = inside.locator("#asked h3").inner_text()
+    assert path.startswith("dw[7] ← dx[") and "← dlogits[" in path
+    page.keyboard.press("Escape")                         # the answer, then the step
+    page.keyboard.press("Escape")
+    wait(page, "!stepper.open && S.open === null")
+
+
+def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, browser):
+    page, _ = opened
+    page.evaluate("playground.set({bits: [1, 1, 0, 0, 1, 0, 1, 0, 1, 1]})")
+    wait(page, "location.hash.includes('bits=1100101011')")
+    assert "open=h.0.ln_1" in page.evaluate("location.hash")
+    other = browser.new_page()
+    other.goto(file.as_uri() + page.evaluate("location.hash"))
+    other.frame_locator("#frame").locator("#frame h2").wait_for()
+    assert other.evaluate("example.bits.join('')") == "1100101011"
+    other.goto(file.as_uri() + "#task=bit-memory&bits=1100101011001010.1.10101010")
+    wait(other, "latest !== null && S.task === 'bit-memory'")
+    assert other.evaluate("[example.which, example.visible.join('')]") == [1, "10101010"]
+    assert not other.evaluate("stepper.open")
+    other.close()
+    page.evaluate("history.back()")
+    wait(page, "S.open === null && !stepper.open")        # Back closes the step at once

@@ -9,8 +9,11 @@ import pytest
 
 import minifpt
 from minifpt import files
+from minifpt.experiments import tables
 from minifpt.files.runs import COLUMNS
 from minifpt.reports import plots
+
+pytestmark = pytest.mark.usefixtures("drawn")
 
 
 def history(n=4, tests=True, shift=0.0):
@@ -41,7 +44,7 @@ def png_size(path):
 def test_curves(tmp_path, histories):
     plots.curves(histories, tmp_path / "new" / "c.png")
     width, height = png_size(tmp_path / "new" / "c.png")
-    assert width == 2 * 5.2 * 120 and height == 3.6 * 120
+    assert width == 2 * 4.2 * 120 and height == 3.2 * 120
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["c.png"]
 
 
@@ -114,15 +117,76 @@ def test_every_source_of_weights_has_its_own_colour():
     assert len({*plots.colors_of(map(str, range(6))).values()}) == 6
 
 
-@pytest.mark.parametrize("lines, beside", [(5, 0), (6, 1)])
-def test_a_legend_of_many_lines_stands_beside_the_axes(lines, beside):
+@pytest.mark.parametrize("lines, below", [(4, 0), (5, 1)])
+def test_a_legend_of_many_lines_stands_below_the_axes(lines, below):
     fig, axes = plots.figure(2)
-    width = fig.get_figwidth()
+    width, height = fig.get_size_inches()
     for ax in axes:
         for i in range(lines):
             ax.plot([0, 1], label=str(i))
     plots.legend(fig, axes)
-    assert len(fig.legends) == beside and (fig.get_figwidth() > width) == bool(beside)
-    texts = [t.get_text() for t in (fig if beside else axes[0].get_legend()).findobj(
+    assert len(fig.legends) == below and (fig.get_figheight() > height) == bool(below)
+    assert fig.get_figwidth() == width                    # the text remains as large
+    texts = [t.get_text() for t in (fig if below else axes[0].get_legend()).findobj(
         lambda x: x.__class__.__name__ == "Text") if t.get_text().isdecimal()]
     assert {*map(str, range(lines))} <= {*texts}
+
+
+def seen_without_green(color):
+    """An sRGB colour as a deuteranope sees it, after Machado, Oliveira and Fernandes (2009)."""
+    rgb = np.array([int(color[i:i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    matrix = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                       [-0.011820, 0.042940, 0.968881]])
+    seen = np.clip(matrix @ linear, 0, 1)
+    return 255 * np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
+
+
+ARMS = ("language", "statistics", "random", "random (paper)", "random (spread 0.55)", "bits",
+        "images")
+
+
+def test_arms_are_distinct_for_a_deuteranope_by_colour_and_by_dashes():
+    colors, dashes = plots.colors_of(ARMS), plots.dashes_of(ARMS)
+    assert len({str(pattern) for pattern in dashes.values()}) == len(ARMS)
+    for i, one in enumerate(ARMS):
+        for other in ARMS[:i]:
+            apart = np.abs(seen_without_green(colors[one]) - seen_without_green(colors[other]))
+            assert apart.max() > 30, (one, other)
+
+
+def test_an_arm_keeps_its_colour_and_dashes_whatever_stands_beside_it():
+    for arm in ARMS:
+        for others in (ARMS, (arm,), ("language", "a user's own", arm)):
+            assert plots.colors_of(others)[arm] == plots.colors_of(ARMS)[arm]
+            assert plots.dashes_of(others)[arm] == plots.dashes_of(ARMS)[arm]
+
+
+def test_labels_at_the_ends_of_lines_stand_apart():
+    _, (ax,) = plots.figure()
+    ax.set_ylim(0, 100)
+    plots.label_lines(ax, {"a": (100, "k"), "b": (100, "r"), "c": (99.9, "b"), "d": (0, "g")})
+    places = sorted(text.xyann[1] for text in ax.texts)
+    assert min(np.diff(places)) >= 0.075 - 1e-9 and places[-1] <= 1 and places[0] == 0
+
+
+@pytest.mark.parametrize("ends, words", [
+    ({"a": 99.7, "b": 60.0}, "a ends highest, 99.7 %"),
+    ({"a": 99.7, "b": 99.0, "c": 60.0}, "2 of 3 end within a point of 99.7 %"),
+    ({"a": 99.7, "b": 99.0}, "all end within a point of 99.7 %")])
+def test_a_title_says_the_finding(ends, words):
+    assert plots.finding(ends) == words
+
+
+def test_text_is_at_least_nine_pixels_where_the_picture_is_830_wide(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plots, "save", lambda fig, path, kind=None: figures.append(fig))
+    results = {task: {arm: [history(3), history(3, shift=0.1)] for arm in ARMS}
+               for task in ("bit-xor", "bit-memory", "typos")}
+    tables.picture(results, tmp_path / "x.png")
+    fig, = figures
+    scale = 830 / (fig.get_figwidth() * 120) * 120 / 72
+    texts = [t for ax in fig.axes
+             for t in [*ax.texts, ax.title, ax.xaxis.label, *ax.get_xticklabels()]]
+    assert min(scale * t.get_fontsize() for t in texts) >= 9
+    assert {t.get_text() for t in fig.axes[0].texts} == {*ARMS, "chance"}

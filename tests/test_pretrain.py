@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import refused
 from test_data import write_mnist
 
 import minifpt
@@ -34,7 +35,7 @@ def language(text, out, **kw):
 
 
 @pytest.mark.parametrize("name", ["w.npz", "w", "folder/w"])
-def test_weight_file(text, tmp_path, name):
+def test_the_weight_file_has_its_config_and_its_source(text, tmp_path, name):
     history = language(text, tmp_path / name)
     path = (tmp_path / name).with_suffix(".npz")
     config, _ = weights.load(path)
@@ -54,7 +55,7 @@ def test_weight_file(text, tmp_path, name):
     assert {p.name for p in path.parent.iterdir()} - {"books"} == {"w", "w.npz", "w.csv"}
 
 
-def test_the_last_loss_is_that_of_all_held_out_text(text, tmp_path):
+def test_the_last_loss_is_over_all_held_out_text(text, tmp_path):
     history = language(text, tmp_path / "w")
     lm = minifpt.LanguageModel.from_pretrained(tmp_path / "w.npz")
     task = Text([text], tokens=16)
@@ -62,13 +63,13 @@ def test_the_last_loss_is_that_of_all_held_out_text(text, tmp_path):
     assert history[-1]["test_loss"] == pytest.approx(task.loss(lm.logits(x), y)[0], rel=1e-3)
 
 
-def test_it_learns(text, tmp_path):
+def test_pretraining_lowers_the_loss(text, tmp_path):
     history = language(text, tmp_path / "w", steps=251, lr=1e-2)
     assert history["step"].tolist() == [250, 251]
     assert history[-1]["test_loss"] < 0.7 * np.log(256)
 
 
-def test_same_seed_same_file(text, tmp_path):
+def test_the_same_seed_gives_the_same_file(text, tmp_path):
     for i, seed in enumerate((2, 2, 3)):
         language(text, tmp_path / f"{i}" / "w", seed=seed)
     a, b, c = (arrays_of(tmp_path / f"{i}" / "w.npz") for i in range(3))
@@ -77,7 +78,7 @@ def test_same_seed_same_file(text, tmp_path):
         assert (a[name] != c[name]).any()
 
 
-def test_resume(text, tmp_path):
+def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
     language(text, tmp_path / "a")
     with pytest.MonkeyPatch.context() as patch:
         asked, batch = [], Text.batch
@@ -97,7 +98,7 @@ def test_resume(text, tmp_path):
     np.testing.assert_equal(*(arrays_of(tmp_path / f"{n}.npz") for n in "ab"))
 
 
-def test_a_shape_of_ones_own(text, tmp_path):
+def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
     language(text, tmp_path / "w", shape="2x4x16")
     config, _ = weights.load(tmp_path / "w.npz")
     wanted = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
@@ -105,12 +106,12 @@ def test_a_shape_of_ones_own(text, tmp_path):
     made = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
     assert made["wpe.weight"].data.shape == (16, 16) and "h.1.ln_1.weight" in made
     (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
-    with pytest.raises(ValueError, match="n_layer = 2, not 1") as error:
+    with refused("n_layer = 2, not 1"):
         language(text, tmp_path / "w", resume=True)
-    assert "\n" not in str(error.value) and not (tmp_path / "w.npz").exists()
+    assert not (tmp_path / "w.npz").exists()
 
 
-def test_what_a_pretraining_resumes_is_the_same(tmp_path, monkeypatch):
+def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
     """Heads and the mask show in no array's shape."""
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
     write_mnist(tmp_path / "data")
@@ -128,16 +129,16 @@ def test_what_a_pretraining_resumes_is_the_same(tmp_path, monkeypatch):
     ("", "pretrain: no shape ''"), ("2x16", "pretrain: no shape '2x16', expected one of gpt2,"),
     ("1x3x16", "n_embd")])
 def test_a_bad_shape_writes_nothing(text, tmp_path, shape, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         language(text, tmp_path / "out" / "w", shape=shape)
-    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_weight_file_is_written_over(text, tmp_path):
     (tmp_path / "w.npz").write_bytes(b"mine")
-    with pytest.raises(ValueError, match="w.npz is there already: choose another") as error:
+    with refused("w.npz is there already: choose another"):
         language(text, tmp_path / "w")
-    assert "\n" not in str(error.value) and (tmp_path / "w.npz").read_bytes() == b"mine"
+    assert (tmp_path / "w.npz").read_bytes() == b"mine"
     assert not (tmp_path / "w").exists()
 
 
@@ -155,7 +156,7 @@ def test_missing_or_short_text_writes_nothing(text, tmp_path, source, error, mes
 
 
 @pytest.mark.parametrize("source", ["bits", "images"])
-def test_sources_trained_as_an_fpt(source, tmp_path, monkeypatch):
+def test_sources_that_are_an_fpt_save_its_trunk(source, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
     write_mnist(tmp_path / "data")
     kw = {"data": tmp_path / "data"} if source == "images" else {}
@@ -173,7 +174,7 @@ def test_sources_trained_as_an_fpt(source, tmp_path, monkeypatch):
 @pytest.mark.parametrize("source, kw, message", [
     ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
     ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images")])
-def test_bad_sources(source, kw, message, tmp_path):
+def test_unknown_sources_are_refused(source, kw, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         pretrain.pretrain(source, tmp_path / "w", **kw)
     assert not list(tmp_path.iterdir())

@@ -29,6 +29,17 @@ def test_recall_asks_for_what_followed_the_last_time(source):
         assert answer == passage[last + 1] and np.flatnonzero(looks).tolist() == [last + 1]
 
 
+def test_bit_recall_asks_for_the_item_after_the_last_place_of_the_query():
+    task = tasks.get("bit-recall", items=9, bits=2)       # few different items: they come again
+    x, y = task.batch(rng(), 200, "test")
+    seen = task.needed(x)[:, -1]
+    for row, answer, looks in zip(x.tolist(), y[:, 0], seen, strict=True):
+        *items, query = row
+        last = max(i for i in range(len(items) - 1) if items[i] == query)
+        assert (2 * answer - 1).tolist() == items[last + 1]
+        assert np.flatnonzero(looks).tolist() == [last + 1]
+
+
 def test_recall_s_sources_go_from_bits_to_text():
     """The more of the text a source has, the better do pairs of neighbours tell its symbols."""
     def entropies(source):

@@ -74,10 +74,10 @@ def test_a_file_is_read_in_pieces(tmp_path, monkeypatch, piece):
 @pytest.mark.parametrize("text, message", [
     ("", "starts with '', expected '\\['"), ("{}", "starts with '{}', expected '\\['"),
     ("[]", "holds no record"), ("[1]", "record 1: expected primary"),
-    (json.dumps([RECORD])[:-1], "record 2 is no JSON, or cut short"),
-    (json.dumps([RECORD])[:-9], "record 1 is no JSON, or cut short"),
-    ("[" + "[" * 99999, "record 1 is no JSON"), ("[nonsense]", "record 1 is no JSON"),
-    ("[" + "x" * (data.RECORD + 9), "record 1 is no JSON"),
+    (json.dumps([RECORD])[:-1], "record 2 is not JSON, or cut short"),
+    (json.dumps([RECORD])[:-9], "record 1 is not JSON, or cut short"),
+    ("[" + "[" * 99999, "record 1 is not JSON"), ("[nonsense]", "record 1 is not JSON"),
+    ("[" + "x" * (data.MOST_RECORD + 9), "record 1 is not JSON"),
     (json.dumps([RECORD, RECORD | {"fold_label": 1195}]), "record 2: expected [^\n]*0 to 1194"),
     (json.dumps([RECORD | {"fold_label": -1}]), "record 1"),
     (json.dumps([RECORD | {"fold_label": True}]), "record 1"),
@@ -238,7 +238,7 @@ def test_the_share_that_is_replaced_is_as_asked(seed, share):
     np.testing.assert_array_equal(replaced(rng(), chain, 0.0), chain)
 
 
-def test_what_is_too_long_loses_its_beginning():
+def test_a_long_protein_loses_its_beginning():
     chains = [np.arange(n, dtype=np.uint8) for n in (0, 2, 4, 6)]
     assert padded(chains, 4).tolist() == [[PAD] * 4, [PAD, PAD, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
 

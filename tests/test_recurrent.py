@@ -130,7 +130,7 @@ def test_finite_where_infinities_would_meet():
     assert np.isfinite(y).all() and (y[0, 0] > 0.7).all()
 
 
-def test_it_forgets_and_it_remembers():
+def test_the_forget_gate_forgets_and_remembers():
     """With every gate of the state open, or the forget gate shut."""
     D, far = 1, 40.0
     for forget, want in ((far, np.arange(1, 6)), (-far, np.ones(5))):
@@ -195,8 +195,8 @@ def test_names_and_groups(trunk):
 
 @given(data=st.data(), need_dx=st.booleans(), kind=st.sampled_from(BOTH))
 def test_any_choice_of_trainable_parameters(randomise, data, need_dx, kind):
-    """Trained parameters get the gradients of full training, to the bit; frozen ones none;
-    below the lowest block that learns nothing runs back and nothing is kept."""
+    """Trained parameters get the gradients of full training, to the bit, and frozen ones none.
+    Below the lowest block that learns nothing runs back."""
     residual, positions = kind
     trunk = randomise(LSTM(replace(SMALL, residual=residual, positions=positions),
                            dtype=np.float64))
@@ -206,13 +206,12 @@ def test_any_choice_of_trainable_parameters(randomise, data, need_dx, kind):
         trunk.zero_grad()
         y, cache = trunk.forward(x, True, rng(2), need_dx)
         dx = None if cache is None else trunk.backward(np.cos(y), cache)
-        return cache, dx, {n: p.grad for n, p in trunk.named_parameters()}
-    _, full_dx, full = step(True)
+        return dx, {n: p.grad for n, p in trunk.named_parameters()}
+    full_dx, full = step(True)
     chosen = data.draw(st.sets(st.sampled_from(NAMES[not positions:]), max_size=3))
     for name, p in trunk.named_parameters():
         p.trainable = name in chosen
-    cache, dx, grads = step(need_dx)
-    assert (cache is None) == (not (chosen or need_dx))
+    dx, grads = step(need_dx)
     np.testing.assert_equal(dx, full_dx if need_dx or "wpe.weight" in chosen else None)
     np.testing.assert_equal(grads, {n: full[n] if n in chosen else None for n in full})
     with minifpt.trace(trunk) as t:
@@ -224,8 +223,6 @@ def test_any_choice_of_trainable_parameters(randomise, data, need_dx, kind):
     assert list(needs) == order[lowest:][::-1]
     for name, need in needs.items():
         assert sum(need[1:]) == sum(n.startswith(f"{name}.") for n in chosen), name
-    assert cache is None or [c is not None for c in cache["h"]] == [
-        f"h.{i}.ln_1" in needs for i in range(len(trunk.h))]
 
 
 def test_frozen_weights_keep_no_input(trunk, arrays_in):
@@ -248,8 +245,6 @@ def test_only_the_last_layer_norm_is_trained(trunk, arrays_in):
     x = rng(1).standard_normal((2, 5, 4))
     _, cache = trunk.forward(x, True, rng(2), need_dx=False)
     assert sum(a.size for a in arrays_in(cache)) <= x.size + 10 + 4
-    with trunk.all_frozen():
-        assert trunk.forward(x, need_dx=False)[1] is None
 
 
 @pytest.mark.parametrize("residual, positions", [*itertools.product([False, True], repeat=2)])
@@ -281,20 +276,6 @@ def test_causal_and_batch_independent(randomise, t):
     np.testing.assert_array_equal(changed[:2], y[:2])
     np.testing.assert_array_equal(changed[2, :t], y[2, :t])
     assert (changed[2, t:] != y[2, t:]).any(axis=-1).all()
-
-
-def test_two_forwards_before_two_backwards(trunk):
-    """Nothing is stored on a layer."""
-    xs, alone = rng(1).standard_normal((2, 2, 5, 4)), []
-    for x in xs:
-        y, cache = trunk.forward(x, True, rng(3))
-        trunk.backward(np.cos(y), cache)
-        alone.append([p.grad for p in trunk.parameters()])
-        trunk.zero_grad()
-    for y, cache in [trunk.forward(x, True, rng(3)) for x in xs]:
-        trunk.backward(np.cos(y), cache)
-    for p, a, b in zip(trunk.parameters(), *alone, strict=True):
-        np.testing.assert_array_equal(p.grad, a + b)
 
 
 def test_dropout_is_between_layers(trunk):
@@ -459,7 +440,7 @@ def test_first_nonfinite():
     assert training.first_nonfinite(model, x) == "trunk.h.1.lstm.weight_hh"
 
 
-def test_it_learns_when_trained_in_full():
+def test_an_lstm_learns_when_trained_in_full():
     task = minifpt.tasks.get("bit-xor", n=2)
     history = minifpt.train(build(task, "full", dropout=0.0), task, 250, 16, 1e-2, progress=False)
     assert history["test_accuracy"][-1] > 0.95

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_cifar import write_cifar10
@@ -18,7 +19,8 @@ TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size
          "text": {"tokens": 16}, "few": {"of": "digits", "labels": 50},
          "listops": {"length": 20, "depth": 3}, "typos": {"tokens": 16}, "cifar10": {},
          "cifar10-gray": {"side": 8}, "homology": {"length": 30}, "families": {"length": 16},
-         "addition": {"digits": 3}, "modular": {"p": 7}, "recall": {"symbols": 8, "tokens": 9}}
+         "addition": {"digits": 3}, "modular": {"p": 7}, "recall": {"symbols": 8, "tokens": 9},
+         "bit-recall": {"items": 6, "bits": 4}}
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_batch_has_the_shapes_that_the_task_says(make, name, split):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_same_seed_same_batch(make, name):
+def test_the_same_seed_gives_the_same_batch(make, name):
     task, again = make(name), make(name)
     (x, y), (x2, y2) = task.batch(rng(7), 8), again.batch(rng(7), 8)
     np.testing.assert_array_equal(x, x2)
@@ -83,7 +85,7 @@ def test_options_build_the_task_again(make, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_loss_and_its_gradient(make, name):
+def test_the_loss_has_the_right_gradient(make, name):
     task = make(name)
     _, y = task.batch(rng(), 2)
     logits = rng(1).standard_normal((2, task.output_tokens, task.output_dim))
@@ -99,7 +101,7 @@ def test_loss_and_its_gradient(make, name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_who_knows_nothing_loses_log_classes_and_who_knows_all_is_right(make, name):
+def test_equal_logits_lose_log_classes_and_certain_ones_are_right(make, name):
     task = make(name)
     _, y = task.batch(rng(), 200)
     shape = (200, task.output_tokens, task.output_dim)
@@ -115,7 +117,7 @@ def test_who_knows_nothing_loses_log_classes_and_who_knows_all_is_right(make, na
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_bad_arguments_of_batch_and_loss(make, name):
+def test_bad_arguments_of_batch_and_loss_are_refused(make, name):
     task = make(name)
     with pytest.raises(ValueError, match="split must be 'train' or .*'test', got 'dev'"):
         task.batch(rng(), 2, "dev")
@@ -157,11 +159,11 @@ def test_nan_logits_are_not_counted_as_right(name, tmp_path):
     assert 0 <= task.accuracy(logits, y) <= 1
 
 
-def test_get_says_what_there_is():
+def test_get_lists_the_tasks_in_its_error():
     assert tasks.names() == [
-        "addition", "bit-memory", "bit-xor", "cifar10", "cifar10-gray", "digits", "families",
-        "few", "homology", "listops", "mnist", "modular", "recall", "text", "typos"]
-    with pytest.raises(ValueError, match="no task 'bitxor'.*addition, bit-memory, bit-xor"):
+        "addition", "bit-memory", "bit-recall", "bit-xor", "cifar10", "cifar10-gray", "digits",
+        "families", "few", "homology", "listops", "mnist", "modular", "recall", "text", "typos"]
+    with pytest.raises(ValueError, match="no task 'bitxor'.*addition, bit-memory, bit-recall"):
         tasks.get("bitxor")
     with pytest.raises(ValueError, match="no option 'm': its options are strings, bits, patch"):
         tasks.get("bit-memory", m=1)
@@ -181,10 +183,9 @@ def test_get_says_what_there_is():
     ("text", {"files": []}, "files is empty"),
     ("text", {"files": "x", "held_out": 1.5}, "held_out must be between 0 and 1"),
 ])
-def test_bad_options(name, options, message):
-    with pytest.raises(ValueError, match=message) as e:
+def test_bad_options_are_refused(name, options, message):
+    with refused(message):
         tasks.get(name, **options)
-    assert "\n" not in str(e.value)
 
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.floats(),
@@ -375,7 +376,7 @@ def test_digits_are_all_different():
     assert (places.std(axis=1) > 0.8).all()               # shifted, in both directions
 
 
-def test_few_of_mnist(tmp_path):
+def test_few_takes_images_of_mnist(tmp_path):
     write_mnist(tmp_path)
     task = tasks.get("few", of="mnist", labels=3, data=tmp_path)
     assert len(np.unique(task.batch(rng(), 60)[0], axis=0)) <= 3 and task.classes == 10
@@ -445,7 +446,7 @@ def test_text_keeps_what_stands_between_the_markers(tmp_path, start, end):
     assert tasks.text.read_book(path) == b"One.\n\nThe END OF it; *** START OF x."
 
 
-def test_text_encodings_and_signs(tmp_path):
+def test_texts_of_other_encodings_are_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeff“It’s” — ‘caf\u00e9’…\u00a0Ok".encode())
     assert tasks.text.read_book(path) == "\"It's\" -- 'caf\u00e9'... Ok".encode()
@@ -453,7 +454,7 @@ def test_text_encodings_and_signs(tmp_path):
     assert tasks.text.read_book(path) == "caf\u00e9\n\u00a31".encode()
 
 
-def test_text_errors(tmp_path):
+def test_wrong_texts_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no file or folder .*gone.txt"):
         tasks.Text([tmp_path / "gone.txt"])
     with pytest.raises(FileNotFoundError, match=r"holds no \*.txt"):

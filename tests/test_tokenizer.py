@@ -45,14 +45,14 @@ def gpt2():
 
 
 @given(st.text())
-def test_bytes_there_and_back(text):
+def test_bytes_survive_encoding_and_decoding(text):
     t = Bytes()
     ids = t.encode(text)
     assert ids == list(text.encode()) == t.encode(text.encode())
     assert t.decode(ids) == t.decode(np.array(ids, int)) == text
 
 
-def test_bytes_decode():
+def test_bytes_decode_and_other_ids_are_refused():
     t = Bytes()
     assert t.decode([0xE2, 0x82]) == "\ufffd" and t.decode([]) == "" and t.vocab_size == 256
     for ids in ([256], [-1, 5]):
@@ -74,7 +74,7 @@ def small(tmp_path_factory):
     return BPE(save(tmp_path_factory.mktemp("small"), lines))
 
 
-def test_by_hand(small):
+def test_ids_equal_those_by_hand(small):
     def symbols(text):
         return [small.decode([i]) for i in small.encode(text)]
     assert symbols("low lower slow") == ["low", " low", "er", " ", "s", "low"]
@@ -86,25 +86,25 @@ def test_by_hand(small):
     assert small.decode([0, 257, 263]) == "!low<|endoftext|>"
 
 
-def test_half_a_character(small):
+def test_half_a_character_decodes(small):
     first = tokenizer.byte_symbols().index("Ã")           # the first of the two bytes of "é"
     assert small.decode([first]) == "\ufffd" and small.decode([first, 0]) == "\ufffd!"
 
 
 @pytest.mark.parametrize("bad", [264, -1])
-def test_decode_unknown(small, bad):
+def test_an_unknown_id_is_refused(small, bad):
     with pytest.raises(ValueError, match=f"no token {bad}, the vocabulary has 264"):
         small.decode([1, bad])
 
 
 @given(st.text(), st.text("alower ' \n1é"))
-def test_there_and_back(small, text, likely):
+def test_a_text_survives_encoding_and_decoding(small, text, likely):
     for s in (text, likely, text + likely):
         ids = small.encode(s)
         assert small.decode(ids) == s and small.encode(s) == ids
 
 
-def test_without_the_library(tmp_path, monkeypatch):
+def test_the_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ValueError, match="^[^\n]*need the library tokenizers: pip install"):
         BPE(save(tmp_path))
@@ -166,7 +166,7 @@ def test_load_errors(tmp_path, merges, vocab, message):
 
 def test_load_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "x"):
-        with pytest.raises(FileNotFoundError, match="merges.txt is needed"):
+        with pytest.raises(FileNotFoundError, match="expected a merges.txt"):
             BPE(path)
 
 
@@ -188,7 +188,7 @@ def test_find(tmp_path):
 # ----------------------------------------------------------------------------- GPT-2
 
 
-def test_gpt2_by_known_ids(gpt2):
+def test_gpt2_gives_the_known_ids(gpt2):
     """From OpenAI's own encoder, as it is often quoted."""
     assert gpt2.vocab_size == 50257
     assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
@@ -197,7 +197,7 @@ def test_gpt2_by_known_ids(gpt2):
 
 
 @pytest.mark.parametrize("text", HARD)
-def test_gpt2_there_and_back(gpt2, text):
+def test_a_text_survives_gpt2_s_tokenizer(gpt2, text):
     assert gpt2.decode(gpt2.encode(text)) == text
 
 

@@ -1,4 +1,4 @@
-"""minifpt.trace: what it shows is what was computed, and it leaves no mark."""
+"""minifpt.trace records the values of a run and leaves no mark."""
 
 import copy
 import functools
@@ -6,6 +6,7 @@ import inspect
 import sys
 import threading
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,7 +41,7 @@ def config(T=10, **changes):
 
 @pytest.fixture
 def build(randomise):
-    """Makes an FPT in float64 whose parameters are all well away from 0."""
+    """Return a function that makes an FPT in float64 with no parameter near 0."""
     def make(mask="full", T=10, output_tokens=2, dtype=np.float64, **changes):
         trunk = minifpt.GPT2(config(T, **changes), dtype=dtype)
         model = randomise(minifpt.FPT(trunk, 3, 4, output_tokens))
@@ -54,12 +55,12 @@ def batch(T=10, B=2):
 
 
 def run(model, x, seed=5, train=True):
-    """A forward and a backward pass with dropout: (logits, gradients by name, the generator)."""
+    """Run forward and backward with dropout: (logits, gradients by name, generator's state)."""
     draws = rng(seed)
     model.zero_grad()
     logits, cache = model.forward(x, train=train, rng=draws)
-    loss, kept = F.cross_entropy(logits, targets(logits))
-    model.backward(F.cross_entropy_backward(1.0, kept), cache)
+    _, loss_cache = F.cross_entropy(logits, targets(logits))
+    model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
     return logits, grads_of(model), draws.bit_generator.state
 
 
@@ -78,7 +79,7 @@ def traced(model, x, **options):
 
 
 def close(got, want, tolerance=1e-12):
-    """Equal to rounding, relative to the largest entry; trees of arrays too."""
+    """Compare arrays, or trees of arrays, relative to the largest entry."""
     if isinstance(want, dict):
         assert got.keys() == want.keys()
         got, want = list(got.values()), list(want.values())
@@ -104,21 +105,8 @@ def back(t):
 # --------------------------------------------------------------------- the same results
 
 
-@pytest.mark.parametrize("T", [10, 120])
-@pytest.mark.parametrize("mask", MASKS)
-def test_results_are_those_without_a_trace(build, mask, T):
-    """To rounding, with dropout on, above one tile of attention too; the same draws."""
-    model, x = build(mask, T), batch(T)
-    want = run(model, x)
-    t, got = traced(model, x)
-    close(got[:2], want[:2])
-    assert got[2] == want[2]
-    again = run(model, x)
-    np.testing.assert_array_equal(again[0], want[0])      # to the bit, once it is over
-
-
 @given(st.data())
-def test_results_of_any_shape(randomise, data):
+def test_results_and_draws_are_those_without_a_trace(randomise, data):
     draw = data.draw
     n_head, B, T = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 80))
     c = config(T, n_head=n_head, n_embd=n_head * draw(st.integers(1, 4)),
@@ -137,8 +125,8 @@ def test_results_of_any_shape(randomise, data):
 
 def test_float32_stays_float32(build):
     t, _ = traced(build(dtype=np.float32), batch().astype(np.float32))
-    for kept in (t.outputs, t.grads, t.attention):
-        assert {a.dtype for a in kept.values()} == {np.dtype(np.float32)}
+    for arrays in (t.outputs, t.grads, t.attention):
+        assert {a.dtype for a in arrays.values()} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize("T", [10, 120])
@@ -176,6 +164,7 @@ def test_names_of_an_fpt(build):
 
 
 def test_names_of_a_trunk_alone():
+    """Any layer can be traced as a model."""
     trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
     x = rng(1).standard_normal((2, 10, 8))
     with minifpt.trace(trunk) as t:
@@ -189,7 +178,7 @@ def test_names_of_a_trunk_alone():
 
 
 def test_names_of_a_language_model():
-    """The table is read twice, and its gradient is the sum of both."""
+    """The table is used twice, and its gradient is the sum of both."""
     lm = minifpt.LanguageModel(config(n_layer=1, dropout=0.0), dtype=np.float64)
     ids = rng(1).integers(0, 11, (2, 10))
     with minifpt.trace(lm) as t:
@@ -199,18 +188,6 @@ def test_names_of_a_language_model():
     uses = [step for step in ahead(t) if step.inputs.get("w") is lm.wte.weight.data]
     assert [step.name for step in uses] == ["wte.embedding", "unembedding"]
     close(sum(step.gradients["w"] for step in uses), lm.wte.weight.grad)
-
-
-def test_names_of_single_layers():
-    """Any layer is a model: a block, a linear map."""
-    block = layers.Block(8, 2, dtype=np.float64)
-    with minifpt.trace(block) as t:
-        block.forward(rng(1).standard_normal((2, 5, 8)))
-    assert list(t.outputs) == [*BLOCK, ""]
-    linear = Linear(3, 2)
-    with minifpt.trace(linear) as t:
-        linear.forward(np.ones((1, 3), np.float32))
-    assert list(t.outputs) == [""] and [s.name for s in t.steps] == ["linear"]
 
 
 def test_a_layer_that_is_shared_has_its_first_name(randomise):
@@ -239,8 +216,8 @@ def wreck(*trees):
 
 
 @pytest.mark.parametrize("T", [10, 120])
-def test_what_is_recorded_are_copies(build, T):
-    """Whatever happens to the model's arrays afterwards, and to each other."""
+def test_recorded_arrays_are_copies(build, T):
+    """They stay when the model's arrays, or other recorded arrays, change."""
     model, x = build(T=T, output_tokens=T), batch(T)
     own = {id(p.data): p.data for p in model.parameters()}
 
@@ -287,7 +264,7 @@ def test_an_output_that_is_a_parameter_is_a_copy():
 
 
 def test_outputs_are_what_the_last_operation_returned(build):
-    """Of each layer with one operation: so a later operation wrote over none of them."""
+    """In each layer with one operation, no later operation wrote over the output."""
     t, _ = traced(build(dropout=0.0), batch())
     leaves = {s.layer: s for s in ahead(t) if s.layer.rpartition(".")[2] in (
         "ln_1", "ln_2", "ln_f", "c_attn", "c_proj", "c_fc", "act", "wpe", "output")}
@@ -299,8 +276,8 @@ def test_outputs_are_what_the_last_operation_returned(build):
 
 @pytest.mark.parametrize("T", [10, 70])
 def test_grads_are_true(build, T):
-    """``t.grads[name]`` is how the loss changes as that layer's output does: to each output in
-    turn a small array is added, and the loss goes up by their product."""
+    """A small array is added to each layer's output in turn: the loss changes by its product with
+    ``t.grads[name]``."""
     model, x = build(T=T), batch(T)
     t, (logits, _, _) = traced(model, x)
     y = targets(logits)
@@ -326,7 +303,7 @@ def test_grads_are_true(build, T):
 
 
 def inner(layer, name=""):
-    """(name, layer) of a model and all layers in it."""
+    """Yield (name, layer) for a model and all layers in it."""
     yield name, layer
     for key, child in layer.children():
         if isinstance(child, Layer):
@@ -339,8 +316,8 @@ def inner(layer, name=""):
 @given(st.integers(1, 3), st.integers(1, 100), st.integers(1, 3), st.booleans(),
        st.sampled_from([0.0, 0.4]))
 def test_attention(B, T, n_head, causal, dropout):
-    """Each row is a distribution over the tokens that may be seen, before dropout, and is
-    that of the queries and keys that c_attn gave."""
+    """Each row is a distribution over the tokens that may be read, before dropout, and follows
+    from the queries and keys of c_attn."""
     trunk = minifpt.GPT2(config(T, n_head=n_head, n_embd=4 * n_head, causal=causal,
                                 dropout=dropout), dtype=np.float64)
     for block in trunk.h:
@@ -400,7 +377,7 @@ def test_every_step_in_order(build, T):
 
 
 def check_partners(t):
-    """Of each step that ran back: the one cache was handed from the one to the other."""
+    """Check that each backward step got the cache of its forward step."""
     for step in back(t):
         assert step.partner.partner is step and not step.partner.backward
         assert (step.partner.name, step.partner.op) == (step.name, step.op)
@@ -412,7 +389,7 @@ def check_partners(t):
 
 
 def test_a_backward_pass_inside_a_forward_pass():
-    """It belongs to no step ahead of it: the layer has not come back yet."""
+    """It has no partner, because its layer has not returned yet."""
     class Odd(Layer):
         def forward(self, x):
             y, cache = F.relu(x)
@@ -478,7 +455,7 @@ class Branches(Layer):
 
 
 def test_partners_within_a_layer_go_by_their_caches():
-    """Not by the order; and one within another operation is no partner of one outside."""
+    """The order does not count, and a step within another has no partner outside of it."""
     model = Branches()
     with minifpt.trace(model) as t:
         y, cache = model.forward(rng(3).standard_normal((2, 4, 6)))
@@ -497,18 +474,16 @@ def test_the_order_is_that_of_the_last_runs():
     assert list(t.outputs) == [*BLOCK[1:], "", "ln_1"]
 
 
-def test_caches_are_not_kept_alive(build):
-    """What a trace holds after its end are its own copies."""
+def test_a_closed_trace_keeps_no_cache_alive(build):
     model = build()
     with minifpt.trace(model) as t:
         _, cache = model.forward(batch())
-    kept = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
+    reference = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
     del cache
-    assert kept() is None and len(t.steps) > 20
+    assert reference() is None and len(t.steps) > 20
 
 
-def test_running_back_twice(build):
-    """From one cache: the second time there is no partner left, and the first keeps its own."""
+def test_a_second_backward_pass_from_one_cache_has_no_partners(build):
     model = build()
     with minifpt.trace(model) as t:
         logits, cache = model.forward(batch())
@@ -520,8 +495,8 @@ def test_running_back_twice(build):
 
 
 @pytest.mark.parametrize("T", [10, 120])
-def test_the_function_is_the_one_of_functional(build, T):
-    """And its source is the source that ran: nothing of ``fast`` did."""
+def test_the_functions_of_functional_run(build, T):
+    """Their source is the source that ran, and nothing of ``fast`` runs."""
     model, x, ran = build(T=T), batch(T), set()
 
     def profile(frame, event, arg):
@@ -545,8 +520,8 @@ def test_the_function_is_the_one_of_functional(build, T):
 
 
 @pytest.mark.parametrize("T", [10, 70])
-def test_a_step_can_be_run_again(build, T):
-    """From what it recorded of its inputs, dropout's generator too, to the same bits."""
+def test_a_step_runs_again_to_the_same_bits(build, T):
+    """The inputs include dropout's generator."""
     t, _ = traced(build(T=T), batch(T))
     for step in t.steps:
         result = step.function(**step.inputs)
@@ -559,7 +534,7 @@ def test_a_step_can_be_run_again(build, T):
 
 
 def check_gradients(t, model):
-    """Each gradient is what the layer added to ``.grad``, or is missing for a reason."""
+    """Check that each gradient was added to ``.grad``, or is missing for a reason."""
     own = {id(p.data): p for p in model.parameters()}
     added = {}
     for step in ahead(t):
@@ -585,8 +560,8 @@ def check_gradients(t, model):
 
 @given(st.data())
 def test_gradients_under_any_mask(data):
-    """Each parameter frozen or not: a gradient is missing because the parameter is frozen, or
-    because its block and all that is below the block is frozen."""
+    """A gradient is missing if the parameter is frozen, or if its block and everything below the
+    block is frozen."""
     model = minifpt.FPT(minifpt.GPT2(config(6, n_embd=4), dtype=np.float64), 3, 4, 2)
     named = dict(model.named_parameters())
     learns = data.draw(st.sets(st.sampled_from(list(named)), max_size=4))
@@ -614,8 +589,8 @@ def test_gradients_under_any_mask(data):
 
 @pytest.mark.parametrize("tokens", [2, 10])
 def test_gradients_of_the_residual_connections(build, tokens):
-    """The branch gets what comes back to it; x that and what the branch passes on.  In the last
-    block they are of the tokens that are read."""
+    """The branch gets dy; x gets dy and the branch's gradient.  In the last block both have the
+    tokens that are read."""
     t, _ = traced(build(output_tokens=tokens), batch())
     for i in range(2):
         n = tokens if i else 10
@@ -630,7 +605,7 @@ def test_gradients_of_the_residual_connections(build, tokens):
 
 
 def test_reasons_of_an_fpt(build):
-    """Attention and feed-forward frozen: their weights have none, what passes through has."""
+    """Frozen weights have no gradient; the activations between them have one."""
     model = build("fpt")
     t, _ = traced(model, batch())
     check_gradients(t, model)
@@ -640,22 +615,6 @@ def test_reasons_of_an_fpt(build):
     assert by_name["input.linear"].reasons == {"x": "nothing below learns"}
     assert by_name["trunk.h.0.ln_1.layer_norm"].reasons == {}
     assert t.reasons == {} and all(g is not None for g in t.grads.values())
-
-
-def test_reasons_of_a_readout(build):
-    """Only the output layer learns: nothing comes back to anything else."""
-    model = build("output_only")
-    t, _ = traced(model, batch())
-    check_gradients(t, model)
-    *below, output, model_itself = t.grads
-    assert (output, model_itself) == ("output", "") and t.grads["output"] is not None
-    assert all(t.grads[name] is None for name in below)
-    assert t.reasons == dict.fromkeys(below, "frozen, and nothing below it learns")
-    by_name = {s.name: s for s in ahead(t)}
-    assert by_name["output.linear"].reasons == {}
-    assert by_name["trunk.h.0.mlp.c_fc.linear"].reasons == {"x": BELOW, "w": FROZEN, "b": FROZEN}
-    assert by_name["trunk.h.1.attn.attention"].reasons == {"qkv": BELOW}
-    assert [s.name for s in back(t)] == ["cross_entropy", "log_sum_exp", "output.linear"]
 
 
 def test_reasons_without_a_backward_pass(build):
@@ -670,7 +629,7 @@ def test_reasons_without_a_backward_pass(build):
 
 
 def test_a_prediction_after_the_backward_pass(build):
-    """The steps of the first run keep what came back; by name there is the last run."""
+    """The steps of the first run keep their gradients; ``t.grads`` has the last run."""
     model = build("fpt")
     with minifpt.trace(model) as t:
         run(model, batch())
@@ -682,7 +641,7 @@ def test_a_prediction_after_the_backward_pass(build):
 
 
 def test_a_frozen_parameter_that_is_a_view(build):
-    """As one that was cut from a larger array is."""
+    """For example a part of a larger array."""
     model = build()
     for p in model.parameters():
         p.data = p.data.reshape(1, *p.data.shape)[0]
@@ -692,7 +651,7 @@ def test_a_frozen_parameter_that_is_a_view(build):
 
 
 def test_operations_without_a_layer():
-    """Within a trace of any model, a bare operation is recorded too."""
+    """Within a trace of any model, a call of an operation is recorded, too."""
     x, w, b = rng(1).standard_normal((4, 3)), np.ones((3, 2)), np.zeros(2)
     with minifpt.trace(Linear(1, 1)) as t:
         y, cache = F.linear(x, w, b, (False, True, True))
@@ -715,8 +674,8 @@ def test_operations_without_a_layer():
 
 def swish(x):
     """Made of another operation, so that one step lies inside another."""
-    s, kept = F.softmax(np.stack([x, np.zeros_like(x)], -1))
-    return x * s[..., 0], (x, s[..., 0], kept)
+    s, cache = F.softmax(np.stack([x, np.zeros_like(x)], -1))
+    return x * s[..., 0], (x, s[..., 0], cache)
 
 
 def swish_backward(dy, cache):
@@ -767,7 +726,7 @@ def test_every_activation(build, name, op):
 
 
 def test_a_layer_with_methods_of_its_own(build):
-    """A helper in a model whose methods give no pair, or take more, does as without a trace."""
+    """A layer whose methods return no pair, or take more arguments, works as without a trace."""
     class Odd(Layer):
         def __init__(self):
             self.weight = layers.Parameter(np.ones(3), "mlp")
@@ -789,7 +748,7 @@ def test_a_layer_with_methods_of_its_own(build):
 
 
 def state(model):
-    """All that a trace replaces."""
+    """Return all that a trace replaces."""
     return ([dict(vars(F)), dict(vars(fast)), dict(ACTIVATIONS)],
             {name: dict(vars(layer)) for name, layer in inner(model)})
 
@@ -804,29 +763,21 @@ def check_restored(model, before):
         pass
 
 
-def test_all_is_restored(build):
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, StopIteration, SystemExit])
+def test_all_is_restored_also_after_an_exception(build, error):
     model = build()
     before = state(model)
-    with minifpt.trace(model):
-        assert F.attention is not before[0][0]["attention"]
-        assert "forward" in vars(model.trunk)
+    with pytest.raises(error, match="boom") if error else nullcontext(), minifpt.trace(model) as t:
+        assert F.attention is not before[0][0]["attention"] and "forward" in vars(model.trunk)
         run(model, batch())
-    check_restored(model, before)
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration, SystemExit])
-def test_all_is_restored_after_an_exception(build, error):
-    model = build()
-    before = state(model)
-    with pytest.raises(error, match="boom"), minifpt.trace(model) as t:
-        model.forward(batch())
-        raise error("boom")
+        if error:
+            raise error("boom")
     check_restored(model, before)
     assert t.outputs[""].shape == (2, 2, 4)
 
 
 def test_an_operation_that_fails(build):
-    """Inside a layer, inside an operation: what ran until then is there, nothing hangs over."""
+    """The steps until the error are there, and later steps are not inside of the failed one."""
     model = build()
     before = state(model)
     with minifpt.trace(model) as t:
@@ -880,7 +831,7 @@ def test_all_is_restored_when_entering_fails(build, monkeypatch, where):
 
 
 def test_a_method_that_was_replaced_before(build):
-    """On one layer, by the user: it is recorded and stays."""
+    """A method that the user replaced on one layer is recorded and stays."""
     model = build()
     theirs = model.output.forward
     model.output.forward = mine = lambda *args: theirs(*args)
@@ -895,18 +846,18 @@ def test_an_activation_that_is_added_while_it_is_open(build):
     assert ACTIVATIONS.pop("new") == (swish, swish_backward)
 
 
-@pytest.mark.parametrize("what", [
+@pytest.mark.parametrize("thing", [
     None, 3, "text", np.zeros(3), object(), minifpt.GPT2, minifpt.tasks.get("bit-xor"), F,
     SimpleNamespace(forward=print), layers.Parameter(np.zeros(2), "mlp"), {"forward": 1}])
-def test_what_is_no_model(what):
-    with pytest.raises(ValueError, match="^trace: [^\n]* is no model, expected an object with "
+def test_only_a_model_can_be_traced(thing):
+    with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model, an object with "
                                          "forward and named_parameters$"):
-        with minifpt.trace(what):
+        with minifpt.trace(thing):
             raise AssertionError("it entered")
 
 
 def test_two_traces_at_once(build):
-    """One clear line, and the first goes on as if nothing had been."""
+    """The second one raises one clear line, and the first one continues."""
     model, other = build(), build()
     line = "^trace: another trace is open; close it first$"
     with minifpt.trace(model) as t:
@@ -926,7 +877,7 @@ def test_two_traces_at_once(build):
 
 
 def in_thread(*jobs):
-    """Run each in a thread of its own at the same time; the exceptions."""
+    """Run each job in its own thread at the same time, and return the exceptions."""
     errors = []
 
     def work(job):
@@ -944,8 +895,8 @@ def in_thread(*jobs):
 
 @pytest.mark.parametrize("T", [10, 120])
 def test_other_threads(build, T):
-    """On this model and on another, they compute to the bit what they do without a trace, by
-    the fast forms, and nothing of theirs is recorded."""
+    """Other threads compute the bits of the fast forms, on this model and on another one, and
+    nothing of theirs is recorded."""
     model, other, x, z = build(T=T), build(T=T, dropout=0.1), batch(T), 3.0 * batch(T)
     want, theirs, same = run(model, x), run(other, z), model.forward(z)[0]
     alone, _ = traced(model, x)
@@ -981,7 +932,7 @@ def test_other_threads(build, T):
 
 
 def test_a_thread_that_is_on_its_way(build):
-    """Its forward pass before the trace began, its backward pass within, the next after."""
+    """Its forward pass ran before the trace, its backward pass runs within it."""
     model, x = build(T=120), batch(120)
     want = run(model, x)[:2]
     forward_done, opened, results = threading.Event(), threading.Event(), []
@@ -991,8 +942,8 @@ def test_a_thread_that_is_on_its_way(build):
         logits, cache = model.forward(x, True, rng(5))
         forward_done.set()
         assert opened.wait(60)
-        _, kept = F.cross_entropy(logits, targets(logits))
-        model.backward(F.cross_entropy_backward(1.0, kept), cache)
+        _, loss_cache = F.cross_entropy(logits, targets(logits))
+        model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
         results.append((logits, grads_of(model)))
     thread = threading.Thread(target=work)
     thread.start()
@@ -1011,8 +962,8 @@ def test_a_thread_that_is_on_its_way(build):
 
 
 @pytest.mark.parametrize("n_tokens", [8, 60])
-def test_generation(randomise, n_tokens):
-    """By keys and values of the tokens before, past the last position too: the same text."""
+def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
+    """Also beyond the last position."""
     lm = randomise(minifpt.LanguageModel(config(40), dtype=np.float64), size=0.5)
     ids = rng(1).integers(0, 11, (2, 10))
     want = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
@@ -1031,17 +982,7 @@ def test_generation(randomise, n_tokens):
     close(t.attention["trunk.h.1.attn"], steps[-1].cache.probabilities, 0.0)
 
 
-def test_a_text_is_scored(randomise):
-    lm = randomise(minifpt.LanguageModel(config(20), dtype=np.float64))
-    ids = rng(1).integers(0, 11, 70)
-    want = lm.perplexity(ids, 7)
-    with minifpt.trace(lm):
-        got = lm.perplexity(ids, 7)
-    assert got == pytest.approx(want, rel=1e-12)
-
-
-def test_training(build):
-    """Within a trace it trains as without; what is recorded stays as it was."""
+def test_training_in_a_trace_gives_the_same_parameters(build):
     task = minifpt.tasks.get("bit-xor", n=3)
 
     def make():
@@ -1059,7 +1000,7 @@ def test_training(build):
 
 
 def test_a_run_that_diverges_in_a_trace(build):
-    """The error says so; it used to be that a second trace cannot be opened."""
+    """The error is Diverged, not the one of a second trace."""
     task = minifpt.tasks.get("bit-xor", n=3)
     model = minifpt.FPT(minifpt.GPT2(config(6, dropout=0.0)), 1, 2, 3)
     with pytest.raises(training.Diverged, match="^[^\n]*not finite[^\n]*$"), np.errstate(

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_data import write_mnist
@@ -93,7 +94,7 @@ def test_mimetic_labels(text, label):
     ("minigpt-language", False), ("my-random.npz", False), ("random", True), ("mimetic", True),
     ("statistics:minigpt-language", True), ("lstm:1x8", True), ("mine.py:trunk", True),
     ("minigpt-language+ln=random", True), ("minigpt-language+ln=minigpt-bits", False)])
-def test_what_is_drawn_from_the_seed(text, drawn):
+def test_only_random_trunks_are_drawn_from_the_seed(text, drawn):
     assert TrunkSpec.parse(text).drawn == drawn
 
 
@@ -102,9 +103,8 @@ def test_what_is_drawn_from_the_seed(text, drawn):
     ("mimetic@0", "the spread is '0', expected a positive number"),
     ("mimetic@x", "the spread is 'x'")])
 def test_mimetic_errors(text, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         make(text)
-    assert "\n" not in str(error.value)
 
 
 def test_mimetic_attention_in_another_trunk():
@@ -172,7 +172,7 @@ def copy_chances(task, string):
     (tasks.Brackets(3, 4, 60), brackets_chances), (tasks.Brackets(1, 2, 40), brackets_chances),
     (tasks.Copy(3, 9, 5, 40), copy_chances), (tasks.Copy(6, 6, 2, 9), copy_chances)],
     ids=["brackets", "one kind", "copy", "one length"])
-def test_who_knows_the_rule_has_the_entropy_as_loss(task, rule):
+def test_knowing_the_rule_gives_the_entropy_as_loss(task, rule):
     x, y = task.batch(np.random.default_rng(0), 200)
     with np.errstate(divide="ignore"):
         logits = np.log([[*rule(task, s)] for s in np.column_stack([x[:, 0], y])])
@@ -239,9 +239,8 @@ def test_strings_are_fresh_and_the_test_set_is_not(task):
     ("Copy", {"least": 9, "most": 8}, "expected least <= most < tokens"),
     ("Copy", {"most": 256}, "expected least <= most < tokens"), ("Copy", {"letters": 27}, "<= 26")])
 def test_bad_options(name, options, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         getattr(tasks, name)(**options)
-    assert "\n" not in str(error.value)
 
 
 # ------------------------------------------------------------------------- masked text
@@ -254,7 +253,7 @@ def book(tmp_path):
     return path
 
 
-def test_what_is_masked(book):
+def test_fifteen_per_cent_of_the_bytes_are_masked(book):
     task = tasks.Masked([book], 40)
     x, y = task.batch(np.random.default_rng(0), 2000)
     chosen = y >= 0
@@ -316,9 +315,8 @@ def test_masked_loss_is_pytorch_s():
 
 def test_a_text_with_the_byte_of_the_mask(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some text \x00" * 100)
-    with pytest.raises(ValueError, match="masked: the text holds byte 0") as error:
+    with refused("masked: the text contains byte 0"):
         tasks.Masked([tmp_path], 16)
-    assert "\n" not in str(error.value)
 
 
 # ------------------------------------------------------------------------- pretraining
@@ -377,9 +375,9 @@ def test_sources(made, source, causal, table):
 
 @pytest.mark.parametrize("source", ["masked", "trigrams", "brackets"])
 def test_text_where_it_belongs(source, tmp_path):
-    with pytest.raises(ValueError, match="each of language, masked, trigrams needs text") as error:
+    with refused("each of language, masked, trigrams needs text"):
         pretrain.pretrain(source, tmp_path / "w", text=["x"] if source == "brackets" else None)
-    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_on_the_command_line(made, book, capsys, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,10 +39,6 @@ def read_into(path, **changed):
     named = {name: np.zeros_like(a) for name, a in ARRAYS.items()} | changed
     weights.read_into(path, list(named.items()), weights.load(path)[1])
     return named
-
-
-def one_line(error):
-    assert "\n" not in str(error.value) and str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -76,19 +73,17 @@ def test_the_file_is_what_numpy_would_write(tmp_path):
 @pytest.mark.parametrize("changed, message", [
     ({"ln_f.weight": np.zeros(3)}, "w.npz: lacks 'ln_f.weight': it does not fit the model"),
     ({"wte.weight": np.zeros((4, 3))},
-     r"w.npz: 'wte.weight' has shape \(3, 4\), the model wants \(4, 3\)")])
+     r"w.npz: 'wte.weight' has shape \(3, 4\), expected \(4, 3\)")])
 def test_arrays_that_do_not_fit(tmp_path, changed, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
         read_into(write(tmp_path / "w.npz"), **changed)
-    one_line(error)
 
 
 def test_an_array_that_the_model_has_no_use_for(tmp_path):
     path, named = write(tmp_path / "w.npz"), [("ln_f.bias", np.zeros(3))]
     tensors = weights.load(path)[1]
-    with pytest.raises(ValueError, match="w.npz: also holds 'wte.weight'") as error:
+    with refused("w.npz: also holds 'wte.weight'"):
         weights.read_into(path, named, tensors)
-    one_line(error)
     weights.read_into(path, named, tensors, unused={"wte.weight"})
     np.testing.assert_array_equal(named[0][1], ARRAYS["ln_f.bias"])
 
@@ -99,12 +94,10 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
     bad = ARRAYS["wte.weight"].astype(dtype)
     bad[1, 1] = value
     np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"wte.weight": bad})
-    with pytest.raises(ValueError, match="w.npz: 'wte.weight' holds a NaN or an inf") as error:
+    with refused("w.npz: 'wte.weight' holds a NaN or an inf"):
         read_into(tmp_path / "w.npz")
-    one_line(error)
-    with pytest.raises(ValueError, match="s.npz: 'wte.weight' holds a NaN or an inf") as error:
+    with refused("s.npz: 'wte.weight' holds a NaN or an inf"):
         weights.save(tmp_path / "s.npz", {}, [("wte.weight", bad)], dtype)
-    one_line(error)
     assert not (tmp_path / "s.npz").exists()
 
 
@@ -112,16 +105,14 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path, value, dtype):
                                  np.array(["a"]), np.asfortranarray(np.ones((2, 3)))])
 def test_arrays_of_another_kind_are_refused(tmp_path, bad):
     np.savez(tmp_path / "w.npz", config=np.array("{}"), **ARRAYS | {"ln_f.bias": bad})
-    with pytest.raises(ValueError, match="'ln_f.bias' has dtype .*, expected float16 or") as error:
+    with refused("'ln_f.bias' has dtype .*, expected float16 or"):
         weights.load(tmp_path / "w.npz")
-    one_line(error)
 
 
 @pytest.mark.parametrize("dtype", ["float64", int, "half a float", None])
 def test_save_as_what(tmp_path, dtype):
-    with pytest.raises(ValueError, match="dtype is .*, expected float16 or float32") as error:
+    with refused("dtype is .*, expected float16 or float32"):
         write(tmp_path / "w.npz", dtype)
-    one_line(error)
     assert not list(tmp_path.iterdir())
 
 
@@ -168,16 +159,14 @@ def test_find(folders):
 
 @pytest.mark.parametrize("name", ["nothing", "first/nothing.npz", "both.npz"])
 def test_find_unknown(folders, name):
-    with pytest.raises(FileNotFoundError, match="no weights '.*both, only") as error:
+    with refused("no weights '.*both, only", FileNotFoundError):
         weights.find(name)
-    one_line(error)
 
 
 def test_find_without_a_name(folders):
     """The empty path would be the current folder; the error does not speak of that."""
-    with pytest.raises(FileNotFoundError) as error:
+    with refused(None, FileNotFoundError) as error:
         weights.find("")
-    one_line(error)
     assert str(error.value) == "no weights '': expected a name or a path"
 
 
@@ -235,27 +224,24 @@ GOOD = as_bytes(lambda f: np.savez(f, config=np.array('{"n_layer": 1}'), **ARRAY
 def test_damaged_files(tmp_path, content):
     path = tmp_path / "w.npz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=re.escape(str(path))) as error:
+    with refused(re.escape(str(path))):
         read_all(path)
-    one_line(error)
 
 
 def test_pickled_array(tmp_path):
     path = tmp_path / "w.npz"
     np.savez(path, config=np.array("{}"),
              **{**ARRAYS, "ln_f.bias": np.array([Bomb()])})
-    with pytest.raises(ValueError, match="w.npz: .*'ln_f.bias' has dtype object") as error:
+    with refused("w.npz: .*'ln_f.bias' has dtype object"):
         weights.load(path)
-    one_line(error)
 
 
 def test_a_folder_is_no_weight_file(tmp_path):
-    with pytest.raises((ValueError, FileNotFoundError)) as error:
+    with refused(None, (ValueError, FileNotFoundError)):
         weights.load(tmp_path)
-    one_line(error)
 
 
-def test_no_such_file(tmp_path):
+def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(FileNotFoundError):
         weights.load(tmp_path / "w.npz")
 
@@ -288,9 +274,8 @@ def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
     raw = path.read_bytes()
     at = raw.index(a.tobytes()) + 4 * place
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
-    with pytest.raises(ValueError, match="w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias") as error:
+    with refused("w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias"):
         read_all(path)
-    one_line(error)
 
 
 @pytest.mark.parametrize("changed", ["compression", "encrypted"])
@@ -305,9 +290,8 @@ def test_zip_members_that_cannot_be_read(tmp_path, changed):
             damaged[at + 8] |= 1
     path = tmp_path / "w.npz"
     path.write_bytes(damaged)
-    with pytest.raises(ValueError) as error:
+    with refused():
         read_all(path)
-    one_line(error)
 
 
 # ------------------------------------------------------------------------------ writing

@@ -19,17 +19,22 @@ from minifpt.functional import (
     CrossEntropyCache,
     DropoutCache,
     EmbeddingCache,
+    GroupedHeadsCache,
     LastTokensCache,
     LayerNormCache,
     LinearCache,
     LogSumExpCache,
     LSTMCache,
     PositionsCache,
+    RMSNormCache,
+    RopeCache,
     SoftmaxCache,
+    SwiGLUCache,
     UnembeddingCache,
     causal_mask,
     in_four,
     merge_heads,
+    rotate,
     sigmoid,
     split_heads,
 )
@@ -276,6 +281,64 @@ def lstm_backward(dy, cache):
     rows = (0, 1)
     return (da @ w_ih.T, np.tensordot(x, da, (rows, rows)),
             np.tensordot(h[:, :-1], da, (rows, rows)), da.sum(axis=rows))
+
+
+def rms_norm(x, w, eps=1e-6, need=(True, True)):
+    rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
+    return x * rstd * w, RMSNormCache(x * rstd, rstd, w, need)
+
+
+def rms_norm_backward(dy, cache):
+    xhat, rstd, w, _ = cache
+    g = dy * w
+    dx = (g - xhat * (g * xhat).mean(axis=-1, keepdims=True)) * rstd
+    return dx, (dy * xhat).sum(axis=tuple(range(dy.ndim - 1)))
+
+
+def silu(x):
+    return x * sigmoid(x), ActivationCache(x)
+
+
+def silu_backward(dy, cache):
+    s = sigmoid(cache.x)
+    return dy * (s + cache.x * s * (1.0 - s))
+
+
+def swiglu(gate, up):
+    activated, cache = silu(gate)
+    return activated * up, SwiGLUCache(cache, activated, up)
+
+
+def swiglu_backward(dy, cache):
+    silu_cache, activated, up = cache
+    return silu_backward(dy * up, silu_cache), dy * activated
+
+
+def rope(x, n_head, base=10000.0, start=0):
+    T, half = x.shape[1], x.shape[2] // n_head // 2
+    angles = np.arange(start, start + T)[:, None] / base ** (np.arange(half) / half)
+    cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (np.cos, np.sin))
+    return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
+
+
+def rope_backward(dy, cache):
+    return rotate(dy, cache.cos, -cache.sin)
+
+
+def grouped_heads(q, k, v, n_head):
+    B, T, C = q.shape
+    D = C // n_head
+    repeated = [a.reshape(B, T, -1, 1, D).repeat(C // a.shape[2], axis=3).reshape(B, T, C)
+                for a in (k, v)]
+    return np.concatenate([q, *repeated], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
+
+
+def grouped_heads_backward(dqkv, cache):
+    (B, T, C), shape = cache.shapes
+    D = C // cache.n_head
+    dq, dk, dv = np.split(dqkv, 3, axis=2)
+    return dq, *(d.reshape(B, T, shape[2] // D, -1, D).sum(axis=3).reshape(shape)
+                 for d in (dk, dv))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 # - test whether a model learned a rule or memorised examples;
 # - find the control that a comparison lacks, add it, and say what is left of the first story.
 #
-# You need Python and a little NumPy, no other lesson. It takes about half an hour. What happens
+# You need Python and a little NumPy, no other lesson. It takes about 45 minutes. What happens
 # inside the model comes later, one part in each lesson; here we use it as it is.
 #
 # A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
@@ -46,7 +46,7 @@ print(letters.decode(text))
 #
 # ## The task
 #
-# Two strings of five bits come in, one bit after the other. Their **XOR** is to come out: at
+# Two strings of five bits come in, one bit after the other. The model must return their **XOR**: at
 # each position 1 if the two bits differ, 0 if they are equal.
 
 # %%
@@ -65,8 +65,8 @@ picture(fig)
 show(minifpt.tasks.BitXOR.draw)
 
 # %% [markdown]
-# XOR is a famous little problem: no weighted sum of two bits can tell a 1 from a 0. Suppose that
-# $a x_1 + b x_2 + c$ is positive exactly where the XOR is 1. Then
+# XOR is a famous little problem: no weighted sum of the two bits can tell the two answers apart.
+# Suppose that $a x_1 + b x_2 + c$ is positive exactly where the XOR is 1. Then
 #
 # $$ a + c > 0, \qquad b + c > 0, \qquad c \le 0, \qquad a + b + c \le 0 $$
 #
@@ -76,21 +76,22 @@ show(minifpt.tasks.BitXOR.draw)
 #
 # ## A frozen model with a new front and a new back
 #
-# The model expects letters, so it needs a new front: an **input layer** that turns each bit into
-# a vector of $C = 128$ numbers, as many as the model uses for a letter. And a new back: an
-# **output layer** that turns each of the model's last five vectors into two scores, one for "0"
-# and one for "1". What stands between them is the **trunk**: six blocks of attention and
-# feed-forward. **Frozen** means that training does not change it. With $x$ `(T, 1)` the $T = 10$
-# bits, $p$ `(T, C)` a vector for each position in the sequence, and $w$ and $b$ those of the two
-# new layers:
+# The model expects letters, so it needs a new front: an **input layer** that turns each bit into a
+# vector of $C = 128$ numbers, as many as the model uses for a letter. And a new back: an **output
+# layer** that turns each of the model's last five vectors into two scores, one for "0" and one for
+# "1". What stands between them is the **trunk**: six blocks of attention and feed-forward.
+# **Frozen** means that training does not change it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$
+# `(T, C)` a vector for each position in the sequence. Each of the two new layers has a weight $w$
+# and a bias $b$:
 #
 # $$ e = x\, w_{\text{in}} + b_{\text{in}} + p, \qquad h = \text{trunk}(e), \qquad
 #    \text{scores} = h_{\text{last}}\, w_{\text{out}} + b_{\text{out}} $$
 #
-# where $e$ and $h$ are `(T, C)`, $w_{\text{in}}$ is `(1, C)`, $w_{\text{out}}$ is `(C, 2)`, and
-# $h_{\text{last}}$ `(5, C)` are the last five rows of $h$. This is a **Frozen Pretrained
-# Transformer**, FPT, after Lu, Grover, Abbeel and Mordatch (2021). We train the two new layers,
-# the position vectors $p$, and the layer norms: thin layers that rescale what each block reads.
+# where $e$ and $h$ are `(T, C)`, $w_{\text{in}}$ is `(1, C)` and $b_{\text{in}}$ `(C,)`,
+# $w_{\text{out}}$ is `(C, 2)` and $b_{\text{out}}$ `(2,)`, and $h_{\text{last}}$ `(5, C)` are the
+# last five rows of $h$. This is a **Frozen Pretrained Transformer**, FPT, after Lu, Grover, Abbeel
+# and Mordatch (2021). We train the two new layers, the position vectors $p$, and the layer norms:
+# thin layers that rescale what each block reads.
 
 # %%
 def make(trunk="minigpt-language", mask=None, seed=0):
@@ -169,7 +170,8 @@ print(f"it took {language[-1]['seconds']:.0f} seconds")
 
 # %% [markdown]
 # We count the share of bits that are right. The model gives two scores for each of the 5 bits $t$
-# of $B$ fresh examples $n$, $s$ `(B, 5, 2)`, and the bit with the higher score is its answer:
+# of $B$ fresh examples $n$, $s$ `(B, 5, 2)`, and the bit with the higher score is its answer. A
+# bracket $[\dots]$ is 1 where what it holds is true, and 0 elsewhere:
 #
 # $$ \text{accuracy} = \frac{1}{5B} \sum_{n, t}
 #    \big[\, \text{argmax}_k\, s_{ntk} = y_{nt} \,\big] $$
@@ -203,9 +205,9 @@ ax.legend(loc="upper left")
 picture(fig)
 
 # %% [markdown]
-# That is the effect that the paper reports. All that is trained are thin layers around something
-# that nobody made for bits, and the trunk that has read novels is nearly done while the random one
-# has hardly begun. It is tempting to stop here and say: language teaches a model to compute.
+# That is the effect that the paper reports. Only thin layers are trained, around a trunk that
+# nobody made for bits. The trunk that has read novels is nearly done, and the random one has hardly
+# begun. It is tempting to stop here and say: language teaches a model to compute.
 #
 # ## The doubt: what differs between the two?
 #
@@ -277,11 +279,12 @@ picture(fig)
 # GPT-2 starts from are too small to learn this quickly, at our width. Training on language is one
 # way to get larger ones. Drawing them larger is another.
 #
-# It does not show that reading never matters. On XOR the trunks differ only in how *fast* they
-# are: with 2000 steps, four of five random ones reach 100 % as well (RESULTS.md, bit XOR).
-# [Lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) puts the same three to a task on which they
-# differ in what they *can* do, and looks inside; [lesson 9](09_pictures_as_tokens.ipynb) does the
-# same with pictures. Lesson 14 asks which of the statistics it is.
+# It does not show that reading never matters. On XOR the trunks differ only in how *fast* they are:
+# with 2000 steps, four of five random ones reach 100 % as well (`docs/results/language.md` in the
+# repository). [Lesson 8](08_inside_bit_xor_and_bit_memory.ipynb) gives the same three a harder
+# task, on which they end far apart after the same steps, and looks inside; [lesson
+# 9](09_pictures_as_tokens.ipynb) does the same with pictures. Lesson 14 asks which of the
+# statistics it is.
 #
 # ## Three more doubts
 #
@@ -423,9 +426,9 @@ check("never_seen", never_seen)
 # %% [markdown]
 # **4.** *Open.* Is the comparison fair? All three trunks had the same learning rate, which was
 # chosen in trials on the language trunk; perhaps the random one needs another. First write a
-# measure that is harder to please than ours: the step from which on the accuracy *stays* at a
-# level or above it. Then set `RUN` to `True`. Does the order of the three change when each has
-# its own best learning rate? And from how many seeds on would you believe it?
+# measure that is harder to please than ours: the step from which on the accuracy *stays* at a level
+# or above it. Then set `RUN` to `True`. Does the order of the three change when each has its own
+# best learning rate? How many seeds would you need to believe it?
 #
 # Is our random trunk the right one? GPT-2 draws its weights with a standard deviation of 0.02,
 # which for its 768 channels is $0.55 / \sqrt{C}$. We took the 0.02, for 128 channels. The trunk

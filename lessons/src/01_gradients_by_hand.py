@@ -258,7 +258,8 @@ picture(fig)
 # Follow a line from right to left: it falls, and then it rises. Right of its lowest point the error
 # comes from the mathematics, left of it from the computer.
 #
-# **On the right**, the function curves within the step. Taylor's series, up and down:
+# **On the right**, the function curves within the step. Let $L'$, $L''$ and $L'''$ be the
+# derivatives of $L$ along the one weight $w$ that we move. Taylor's series, up and down:
 #
 # $$ L(w \pm h) = L \pm h\,L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots $$
 #
@@ -269,8 +270,8 @@ picture(fig)
 # **On the left** the error is rounding. A loss is right to about $\varepsilon |L|$, where
 # $\varepsilon$ is the spacing of floating-point numbers at 1. The difference of two losses keeps
 # that error, and we divide it by $2h$. The smaller the step, the larger it gets, until the step is
-# too small to move the weight at all: then both losses are equal, and the error is all of the
-# gradient.
+# too small to move the weight at all: then both losses are equal, the measured slope is 0, and the
+# relative error is 1.
 #
 # The sum $\frac{h^2}{6}|L'''| + \frac{\varepsilon}{h} |L|$ is smallest where its derivative is
 # 0, at
@@ -317,8 +318,8 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
 # Replace the dots and run the cell. The check draws new numbers each time. You can leave an
 # exercise as it is and go on. Solutions are in `solutions/01_gradients_by_hand.py`.
 #
-# **1.** In a language model the rows lie along two axes, batch and tokens: $y$ is `(B, T, O)`.
-# What is the gradient of the bias $b$ `(O,)`?
+# **1.** In a language model the rows lie along two axes, $B$ examples of $T$ tokens (letters or
+# words) each: $y$ is `(B, T, O)`. What is the gradient of the bias $b$ `(O,)`?
 
 # %%
 def bias_gradient(dy):

@@ -51,8 +51,7 @@ axes[1].set(title="probabilities p = softmax(z)", ylabel="probability", ylim=(0,
 picture(fig)
 
 # %% [markdown]
-# Now we add 100 to every logit. What happens to the largest probability? Say `"stays"` or
-# `"changes"`.
+# Now we add 100 to every logit. Does the largest probability change? Say `"stays"` or `"changes"`.
 
 # %%
 guess = ...
@@ -216,9 +215,10 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 #
 # $$ dz = p - \text{one-hot}(t) $$
 #
-# What the model believes, minus what is true. It sums to 0, because both sum to 1: adding a number
-# to all logits leaves the loss as it is. And it is bounded: however wrong a logit is, its gradient
-# stays between -1 and 1.
+# Here one-hot$(t)$ `(V,)` is 1 at the target and 0 elsewhere. So the gradient is what the model
+# believes, minus what is true. It sums to 0, because both sum to 1: adding a number to all logits
+# leaves the loss as it is. And it is bounded: however wrong a logit is, its gradient stays between
+# -1 and 1.
 #
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
 # row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
@@ -253,7 +253,7 @@ for name, backward in backwards.items():
 
 # %% [markdown]
 # A model that knows nothing gives every word the same probability, $1/V$. What is its loss, in
-# nats, with GPT-2's vocabulary of 50257 words? (A first loss well above it is a sign of a bug.)
+# nats, with GPT-2's vocabulary of 50257 tokens? (A first loss well above it is a sign of a bug.)
 
 # %%
 guess = ...
@@ -287,7 +287,8 @@ print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %% [markdown]
 # The first matrix is the sum of the other two. A logit raises its own probability (red) and lowers
-# all the others (blue), because the sum must stay 1: each column sums to 0.
+# all the others (blue), because the sum must stay 1: each column sums to 0. In the formula
+# $[i = j]$ is 1 where $i = j$ and 0 elsewhere:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
 #
@@ -297,8 +298,8 @@ print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 #         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
 #
 # The sum is one number for each row, the average of $dp$ with the weights $p$. Only what differs
-# from that average gets through. No `(V, V)` matrix is ever made: `np.vecdot` computes the average
-# of every row at once.
+# from that average gets through. No `(V, V)` matrix is ever made: `(dy * y).sum` along the last
+# axis is the average of every row at once.
 
 # %%
 show(F.softmax_backward)
@@ -365,13 +366,13 @@ check("log_softmax_backward", log_softmax_backward)
 
 
 # %% [markdown]
-# **5.** *Open.* float16 has a short range: the next cell prints its ends. What is smaller becomes
-# 0, what is larger becomes infinite. The gradient of a mean over many tokens is full of small
-# numbers. So training in float16 multiplies the loss by a **scale** before the backward pass, and
-# divides the gradient by it afterwards. Choose the scale for a given gradient, whose entries may
-# have either sign. It must be a power of two, no entry may overflow, and at most 1 % of them may
-# become 0. Then plot the share that is lost against the scale. Is there always a scale that works?
-# Make a gradient for which there is none.
+# **5.** *Open.* float16 has a short range: the next cell prints its ends. Smaller numbers become 0,
+# larger ones become infinite. The gradient of a mean over many tokens is full of small numbers. So
+# training in float16 multiplies the loss by a **scale** before the backward pass, and divides the
+# gradient by it afterwards. Choose the scale for a given gradient, whose entries may have either
+# sign. It must be a power of two, no entry may overflow, and at most 1 % of them may become 0. Then
+# plot the share that is lost against the scale. Is there always a scale that works? Make a gradient
+# for which there is none.
 
 # %%
 half = np.finfo(np.float16)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 3. Layer norm
 #
-# **In front of every part of a GPT-2 stands a small operation with two vectors of weights. What is
+# **A small operation with two vectors of weights stands in front of every part of a GPT-2. What is
 # it for? And how can these few numbers steer a model in which all else is frozen?**
 #
 # After this lesson you can
@@ -25,11 +25,11 @@ from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, sho
 # %% [markdown]
 # ## Twelve blocks in a row
 #
-# A **block** reads the activations $x$ `(T, C)`, $T$ tokens with $C$ channels each, and adds
-# what it computed: $x \leftarrow x + f(x)$. GPT-2 base has twelve of them. Ours are random:
-# $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)` and $w_2$ `(4C, C)`, drawn so that a
-# product keeps the size of its input. (GELU is an activation function, as tanh is; lesson 6 has
-# its formula.)
+# A **block** reads the activations $x$ `(T, C)`: $T$ tokens, the letters or words of a text, with
+# $C$ numbers each, its **channels**. It adds what it computed: $x \leftarrow x + f(x)$. GPT-2 base
+# has twelve of them. Ours are random: $f(x) = \text{gelu}(x\,w_1)\,w_2$ with $w_1$ `(C, 4C)` and
+# $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input. (GELU is an activation
+# function, as tanh is; lesson 6 has its formula.)
 #
 # The activations start with a standard deviation of 1. How large is it after twelve blocks?
 
@@ -109,8 +109,8 @@ print("deviations of x̂:", scaled.std(axis=-1))
 # %% [markdown]
 # Channel 1 has scale 0: whatever comes in, 0 goes out, and the next layer learns nothing about it.
 # Channel 2 has a bias of 3, which every token gets. Here is the library's code, the same three
-# lines. (`fast.layer_norm`, which the layers run, also computes rows that float32 does not hold:
-# their squares overflow, or their mean is far larger than their spread.)
+# lines. (The layers run `fast.layer_norm`. It also gets two kinds of rows right with which float32
+# has trouble: rows whose squares overflow, and rows whose mean is far larger than their spread.)
 
 # %%
 show(F.layer_norm)
@@ -352,18 +352,19 @@ picture(fig)
 
 # %% [markdown]
 # Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
-# rows changed as well; nobody asked them not to.
+# rows changed as well, because the loss did not ask them to stay.
 #
-# How can 16 numbers do that? The score that the head gives to tokens $t$ and $s$ is a sum over all
-# pairs of channels. With $w$ the scale, $\hat x$ `(T, C)` the normalised tokens, and
-# $M = W_q W_k^\top$ `(C, C)` from the frozen weights,
+# How can 16 numbers do that? Softmax makes the shares from scores, one number for each pair of
+# tokens (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$
+# the scale, $\hat x$ `(T, C)` the normalised tokens, and $M = W_q W_k^\top$ `(C, C)`, where $W_q$
+# and $W_k$, both `(C, C)`, are the first two thirds of the frozen $W$,
 #
 # $$ \text{score}_{ts} = \frac{1}{\sqrt C}
 #    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
 #
-# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how
-# much each pair of channels counts, and a negative scale turns signs around. Is that all that the
-# head sees of it? We compute the map from this formula, and compare.
+# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how much
+# each pair of channels counts, and a negative scale turns signs around. Does the scale act in no
+# other way? We compute the map from this formula, and compare.
 
 # %%
 M = W[:, :C] @ W[:, C:2 * C].T                            # (C, C), frozen
@@ -379,7 +380,7 @@ for scale, target in zip(scales, targets, strict=True):
 # at its ends decide what the frozen weights get to see.
 #
 # Did our scale learn "look at token 3"? It has seen a single sequence. Let us try it on others:
-# what share does token 3 get there, on average? An even look at six tokens is 0.17.
+# what share does token 3 get there, on average? With equal shares each of six tokens gets 0.17.
 
 # %%
 guess = ...                                               # a number from 0 to 1
@@ -417,9 +418,9 @@ check("unseen_change", unseen_change)
 # %% [markdown]
 # **2.** Someone normalises over the *tokens*: `x.mean(axis=0)` for $x$ `(T, C)`. The numbers look
 # fine. But a language model predicts the next token, so no output may depend on a later token.
-# Write the check: does any output row of `op` depend on any input row after it, however little and
-# through whichever channel? You will be asked about many operations. Some of them read a row
-# through a layer norm, so mind how you move it.
+# Write the check: does any output row of `op` depend on any input row after it? It may depend on it
+# very little, and through a single channel. You will be asked about many operations. Some of them
+# read a row through a layer norm, so mind how you move it.
 
 # %%
 def sees_the_future(op, x):

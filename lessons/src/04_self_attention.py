@@ -123,7 +123,7 @@ matrix(axes[2], y, "y = A v", columns=[""], rows=[""] * 5, limit=9, digits=1)
 picture(fig)
 
 # %% [markdown]
-# Both keys match equally well, each gets half, and the answer is a number that stands nowhere in
+# Both keys match equally well, each gets half, and the answer is a number that does not occur in
 # the text. Attention is a dictionary that always answers, and it answers with an average. Remember
 # this; heads are the cure.
 #
@@ -266,8 +266,9 @@ picture(fig)
 
 # %% [markdown]
 # It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
-# no next one, and its share of the loss that is left is $\log 2 / 12 = 0.058$. Now let both models
-# do what a language model is for: they get the flips so far, and say the one that is not there yet.
+# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. Now let both
+# models do what a language model is for: they get the flips so far, and say the one that is not
+# there yet.
 
 # %%
 coins = np.random.default_rng(1).integers(0, 2, (2000, T + 1))
@@ -288,7 +289,7 @@ for mask in (True, False):
           f"when it writes {writing:.0%}")
 
 # %% [markdown]
-# A loss that looks too good is bad news. So we want a check that needs no training run. Move one
+# A loss that looks too good is a warning. So we want a check that needs no training run. Move one
 # input token at a time and see which outputs move, even by a single bit. What comes after a token
 # must not move it: in the picture of who moves whom, nothing may stand above the diagonal.
 
@@ -344,10 +345,14 @@ picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
                     "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))
 
 # %% [markdown]
-# `page` on the last line of a cell shows every operation of this step, to be stepped through with
-# the arrow keys. Go to `attention`, choose the other head and another example, and look at the
-# first row of the map: it is the same in all of them. Why must it be?
-#
+# The next cell shows every operation of this step, to be stepped through with the arrow keys. (A
+# notebook that was not run shows no page.) Go to `attention`, choose the other head and another
+# example, and look at the first row of the map: it is the same in all of them. Why must it be?
+
+# %%
+page
+
+# %% [markdown]
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
 
@@ -480,8 +485,8 @@ for m, note in ((model, ""), (blind, ", no positions")):
 # favourite distance; in this text its look is spread over nearly all tokens. Without positions, no
 # head prefers a distance.
 #
-# So in this block each byte has the byte before it and the one before that at hand, nearly pure,
-# each in a head of its own. One head alone could only have brought a mixture of the two.
+# So in this block each byte gets the byte before it from one head, and the byte before that from
+# another, both nearly pure. One head alone could only have brought a mixture of the two.
 #
 # ## What breaks, in numbers
 #

@@ -75,9 +75,9 @@ axes[0].set_ylabel("row of y")
 picture(fig)
 
 # %% [markdown]
-# Only its own row reads a query. A key and a value are read by every row that may look at them: a
-# *column* of the picture. The chain rule adds over all paths, so $dk$ and $dv$ of a token must be
-# sums over later tokens, and $dq$ must not.
+# A query is read by its own row only. A key and a value are read by every row that may look at
+# them: a *column* of the picture. The chain rule adds over all paths, so $dk$ and $dv$ of a token
+# must be sums over later tokens, and $dq$ must not.
 #
 # Look at token 0 as well. Its value moves row 0. Its query and its key do not: it has only one
 # token to look at, the share is 1, and nothing can change that.
@@ -89,11 +89,11 @@ picture(fig)
 #
 # | forward | backward | why |
 # |---|---|---|
-# | $y = A\,v$ | $dA = dy\,v^\top$ | a product: $A$ takes the part of $x$ |
-# | | $dv = A^\top dy$ | and $v$ the part of $w$ |
+# | $y = A\,v$ | $dA = dy\,v^\top$ | a product: $A$ stands where $x$ stood |
+# | | $dv = A^\top dy$ | and $v$ where $w$ stood |
 # | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r A_{tr}\, dA_{tr})$ | lesson 2 |
 # | $S = q\,k^\top / \sqrt D$ | $dq = dS\,k / \sqrt D$ | a product, and a factor |
-# | | $dk = dS^\top q / \sqrt D$ | $k$ went in transposed |
+# | | $dk = dS^\top q / \sqrt D$ | $k$ is transposed in $S$ |
 #
 # The sum in the bracket is the *weighted* mean of a row of $dA$, with the row of $A$ as weights.
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
@@ -121,8 +121,9 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 
 
 # %% [markdown]
-# $dA$ knows nothing of the mask: it asks what *would* help. But $A_{ts} = 0$ multiplies the
-# bracket, so nothing gets through. The backward pass needs no line for the mask.
+# $dA$ knows nothing of the mask: it says what *would* help if the token could look there. But
+# $A_{ts} = 0$ multiplies the bracket, so nothing gets through. The backward pass needs no line for
+# the mask.
 #
 # Here is all of it as a picture. Each matrix has its gradient beside it, in teal. Black arrows run
 # forward, teal arrows back. A gradient arrow of a product needs the *other* matrix of the forward
@@ -211,8 +212,9 @@ print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
 # This is the simple form. The layers run `fast.attention`. Up to 64 tokens that is the simple form
-# itself. A longer text is cut into tiles of 64 queries; most of what is masked is skipped, and no
-# map is kept. It must be the same function. Is it? Lengths around 64 are where it could go wrong.
+# itself. A longer text is cut into tiles of 64 queries; most of the masked scores are skipped, and
+# no map is kept. The fast form must be the same function. Is it? Lengths around 64 are where it
+# could go wrong.
 
 # %%
 for length in (1, 63, 64, 65, 150):
@@ -401,8 +403,8 @@ picture(fig)
 # gradient whole. So a head that is sure of where to look still learns what to bring.
 #
 # On the right, the trained heads. The sharpest one, head 3 of block 0, which looks at the byte
-# before (lesson 4), is among those that pass least, and those that pass most are neither sharp
-# nor even. But the cloud is wide: what a head passes depends on its $dA$ as well.
+# before (lesson 4), is among those that pass least, and those that pass most are neither sharp nor
+# even. But the points are widely scattered: what a head passes depends on its $dA$ as well.
 #
 # ## A whole step
 #
@@ -421,17 +423,21 @@ whole = minifpt.steps(small, bits, progress=False)
 picture(whole.figure())
 
 # %% [markdown]
-# `whole` on the last line of a cell shows the same step as a page to step through with the arrow
-# keys, and `whole.save("step.html")` writes it. There a click on a number of a gradient shows its
+# The next cell shows the same step as a page, to be stepped through with the arrow keys;
+# `whole.save("step.html")` writes it into a file. A click on a number of a gradient shows its
 # formula beside a finite difference, and the third of five switches forgets the causal mask in the
-# backward pass.
-#
+# backward pass. Which number of the backward pass changes first?
+
+# %%
+whole
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/05_backward_through_attention.py`.
 #
 # **1.** One head in which only the last $n$ of the $T$ tokens have a query; all $T$ have a key and
-# a value.
+# a value. What is the gradient of the values?
 
 # %%
 def value_gradient(dy, A):
@@ -444,7 +450,7 @@ check("value_gradient", value_gradient)
 
 # %% [markdown]
 # **2.** To save memory, many models give all heads *one* set of keys and values (**multi-query
-# attention**): $q$ `(H, T, D)`, but $k$ and $v$ `(T, D)`. What becomes of the backward pass?
+# attention**): $q$ `(H, T, D)`, but $k$ and $v$ `(T, D)`. Write its backward pass.
 
 # %%
 def multi_query_backward(dy, q, k, v, A):

@@ -71,10 +71,10 @@ print(f"it has read {len(about['text'])} novels; on their held-out pages its los
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
-# $s$ `(B, T, C)` is the **residual stream**. It begins as the token's row in a table, `wte`
-# `(V, C)`, plus the position's row in another, `wpe` `(N, C)`, for $N$ positions. At its end
-# comes a last layer norm. Then each of the $V$ bytes gets a score: the product of the stream with
-# that byte's row in the *same* table.
+# Each of the two additions is a **residual connection**, and $s$ `(B, T, C)` is the **residual
+# stream**. It begins as the token's row in a table, `wte` `(V, C)`, plus the position's row in
+# another, `wpe` `(N, C)`, for $N$ positions. At its end comes a last layer norm. Then each of the
+# $V$ bytes gets a score: the product of the stream with that byte's row in the *same* table.
 
 # %%
 def read(s):
@@ -113,8 +113,8 @@ show(Block.forward)
 # %% [markdown]
 # ## What runs through
 #
-# The stream has the same shape everywhere. So we can ask after any part what the model would say
-# if it ended there: `read` the stream early. `minifpt.trace` records every operation while the
+# The stream has the same shape everywhere. So we can ask, after each part, what the model would say
+# if it ended there: we `read` the stream early. `minifpt.trace` records every operation while the
 # library runs. The stream begins as what `wpe` returns, and after each part it is what a residual
 # connection returns.
 
@@ -219,11 +219,11 @@ ax.legend(loc="upper left", fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# Most parts can be spared, one at a time. Those of the first block cannot: they make of bytes
-# what all others read. To forget a residual connection is far worse for most of them: what was
+# Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
+# what all other parts read. To forget a residual connection is far worse for most of them: what was
 # written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
 # little cost, so it must hold nearly all that the parts above ask for. For `h.1.mlp`, too, both
-# cost the same, but neither is little.
+# mistakes cost about the same, but both cost much.
 #
 # ## The way back
 #
@@ -279,8 +279,9 @@ for kind in (Block, OuterForgotten, InnerForgotten):
     print(f"{kind.__name__:15} error {error:.0e}, wrong:", ", ".join(wrong) or "none")
 
 # %% [markdown]
-# A block can hand a wrong gradient down while all of its own are right. It would train; the blocks
-# below it would not. A check of the parameters of one block never sees this: check $dx$ as well.
+# A block can hand a wrong gradient down while all of its own are right. That block would train; the
+# blocks below it would not. A check of the parameters of one block never sees this: check $dx$ as
+# well.
 #
 # ## The activation
 #
@@ -344,7 +345,7 @@ for name, value in rise.items():
 
 # %% [markdown]
 # The exact form and the approximation can stand in for each other. ReLU cannot: weights belong to
-# the activation that they were trained with. With none at all, little is left of what the model
+# the activation that they were trained with. With none at all, the model loses most of what it
 # knows.
 #
 # The derivative follows from the product rule, with $t = \tanh u$ and $\tanh' = 1 - \tanh^2$:
@@ -418,8 +419,8 @@ picture(fig)
 
 # %% [markdown]
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
-# feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of it grows
-# with $C$ only.
+# feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of a block,
+# its biases and layer norms, grows with $C$ only.
 #
 # GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens. What share of its parameters,
 # in percent, is that table?
@@ -546,8 +547,8 @@ with tempfile.TemporaryDirectory() as folder:
 # But `attn.c_proj` is `(C, C)`. Transposed, it loads without a word. And some things have no
 # shape at all: the number of heads, or what comes first, query or key.
 #
-# We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (Those of the
-# model as it is, and of one that knows nothing, are printed at the top.)
+# We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (The losses of
+# the model as it is, and of one that knows nothing, are printed at the top.)
 
 # %%
 guess = ...
@@ -620,12 +621,12 @@ print(f"largest change of a score: rounding alone {rounding:.1e}, "
       f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
 
 # %% [markdown]
-# All seven have the right names and shapes. Would you see them in what the model writes? Below each
-# of them writes a line. What sees all seven is to compare *scores* with those of the reference
-# implementation, on the same input. Two correct programs differ by rounding; the smallest mistake
-# here makes a difference many times as large. So the project's tests compare our scores with those
-# of Transformers (`tests/test_oracle_gpt2.py`, and small checkpoints that it wrote in
-# `tests/golden`).
+# All seven have the right names and shapes. Would you see them in what the model writes? In the
+# next section each of them writes a line. What sees all seven is to compare *scores* with those of
+# the reference implementation, on the same input. Two correct programs differ by rounding; the
+# smallest mistake here makes a difference many times as large. So the project's tests compare our
+# scores with those of Transformers (`tests/test_oracle_gpt2.py`, and small checkpoints that it
+# wrote in `tests/golden`).
 #
 # ## It writes
 #

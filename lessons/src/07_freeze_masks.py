@@ -27,10 +27,11 @@ from minifpt.layers import Linear
 # %% [markdown]
 # ## A mask
 #
-# The task is bit memory (lesson 8 looks inside). The model is an input layer, the shipped trunk,
-# and an output layer. Each parameter belongs to a **group**; the layer that owns it says which. A
-# **freeze mask** says which groups are **frozen**: training does not change them. All else is
-# **trained**.
+# The task is bit memory: five strings of bits come in, then one of them once more with half of its
+# bits hidden, and the model returns this string whole. (Lesson 8 looks inside.) The model is an
+# input layer, the shipped trunk, and an output layer. Each parameter belongs to a **group**; the
+# layer that owns it says which. A **freeze mask** says which groups are **frozen**: training does
+# not change them. All else is **trained**.
 
 # %%
 task = minifpt.tasks.get("bit-memory")
@@ -165,9 +166,9 @@ seconds = time_in_turn(masks.values())
 reveal(guess, float(np.median(seconds[2] / seconds[3])), "times as long")
 
 # %% [markdown]
-# Fewer trained numbers, and the longer step. Why? `minifpt.trace` records each operation of a
-# step, forward and backward. We ask which layers ran back, and which of their gradients are not
-# `None`. (Grey runs back, too, and hands the gradient down.)
+# Fewer trained numbers, and the longer step. Why? `minifpt.trace` records each operation of a step,
+# forward and backward. We ask which layers ran back, and which of their gradients are not `None`.
+# (A grey layer runs back, too: it hands the gradient down.)
 
 # %%
 def ran_back():
@@ -200,10 +201,10 @@ picture(fig)
 print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom"]["h.0.ln_1"])
 
 # %% [markdown]
-# White is below the lowest block in which something is trained: nothing there needs a gradient. But
-# a frozen layer *above* a trained one must run back, because the gradient has to get past it. One
-# scale at the bottom is trained, and the whole model runs back. A block runs back as a whole, also
-# those of its layers that are below the trained one.
+# The white layers are below the lowest block in which something is trained: nothing there needs a
+# gradient. But a frozen layer *above* a trained one must run back, because the gradient has to get
+# past it. One scale at the bottom is trained, and the whole model runs back. A block runs back as a
+# whole, also those of its layers that are below the trained one.
 #
 # Now count. A linear layer with input $x$ `(N, I)`, $N$ rows, and weight $w$ `(I, O)` has three
 # products of $N \cdot I \cdot O$ multiplications each:
@@ -285,9 +286,13 @@ page = minifpt.steps(small, bits, progress=False)
 print(f"a page of {len(page.html()) / 1e6:.1f} MB, {len(page.differences())} finite differences")
 
 # %% [markdown]
-# `page` on the last line of a cell shows it here, `page.save("step.html")` writes it to open in a
-# browser. For the shipped trunk: `minifpt steps bit-xor` on the command line.
-#
+# The next cell shows it here, and `page.save("step.html")` writes it to open in a browser. For the
+# shipped trunk: `minifpt steps bit-xor` on the command line.
+
+# %%
+page
+
+# %% [markdown]
 # ## Stopping too early
 #
 # Here is a mask under which the whole trunk is frozen. Only the input layer and the output layer
@@ -454,7 +459,7 @@ print("in it:", {name: part if isinstance(part, bool) else type(part).__name__
 # %% [markdown]
 # Now from below. We freeze block 0 and what is below it, then block 1 as well, and so on, and train
 # everything above. With all six frozen, two layers are still trained: the last layer norm `ln_f`
-# and the output layer. At last we freeze `ln_f`, too. That is the mask "output only" of the
+# and the output layer. Finally we freeze `ln_f`, too. That is the mask "output only" of the
 # pictures above. What is left of the full step?
 
 # %%
@@ -590,9 +595,9 @@ print("not trainable, distance after the last step:", not_trainable[-1])
 
 # %% [markdown]
 # Weight decay needs no gradient. And Adam's moments remember: what was trained up to step 4 (the
-# dotted line) moves on by itself, and goes as far again. (Biases are not decayed here, so the first
-# way moved the matrices alone.) The exercises have one more way to go wrong: clipping. In the
-# library a frozen parameter has no gradient, `None`, and the optimizer leaves it alone.
+# dotted line) moves on by itself, and goes as far again. (Weight decay leaves biases alone here, so
+# it moved only the matrices.) The exercises have one more way to go wrong: clipping. In the library
+# a frozen parameter has no gradient, `None`, and the optimizer leaves it alone.
 #
 # So, the question at the top. FPT trains a few per cent, and its step still computes two of three
 # products. It saves a good part of the cache and nearly all that the optimizer keeps. It does not
@@ -664,7 +669,7 @@ check("clipped_step", clipped_step)
 # be among them, because it starts at random. The check only tests that you stay within the budget
 # and use at least half of it. Then set `RUN` to `True` and measure the accuracy on bit XOR and the
 # time of a step. Try budgets from 1,000 to 40,000. Is a number better spent low or high, on scales,
-# on biases, on positions? How much of what you find is still there with another seed?
+# on biases, on positions? Do you find the same with another seed?
 
 # %%
 def spend(sizes, budget):

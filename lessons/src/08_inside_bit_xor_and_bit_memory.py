@@ -140,7 +140,7 @@ def block_0(frame):
 
 
 page = minifpt.steps(make("minigpt-language", xor), xor, batch_size=4, lr=2e-3, every=50, frames=10,
-                     numerical=False)                     # without finite differences
+                     differences=0)                       # no finite differences
 frames = page.data["film"]["frames"]
 first, after_100, last = (block_0(frames[i]) for i in (0, 2, -1))
 to_first, to_last = (np.abs(after_100 - A).mean(axis=(1, 2)) for A in (first, last))
@@ -153,8 +153,12 @@ picture(page.film(layer=0))
 # %% [markdown]
 # The loss falls slowly, and the maps go with it. In this run one head has found its place when the
 # model does not do much better than guessing; the others still move when most bits are right.
-# `page` on the last line of a cell shows the page.
-#
+# The next cell shows the page: move the slider under the maps.
+
+# %%
+page
+
+# %% [markdown]
 # A map shows where a head looks, not what that is good for. So we **mute** heads. The output of
 # head $h$ reaches the rest of the model through $D$ rows of one weight, `c_proj` `(C, C)`. Set
 # these rows to 0 and nothing of the head gets through. What does it cost to mute one head of 24?
@@ -340,10 +344,10 @@ for name, value in level.items():
 picture(fig)
 
 # %% [markdown]
-# The random trunk stays near the floor. The language trunk finds the string. And so does
-# *statistics*, which has never read a word; it only starts later. Is that what language gives, a
-# head start? A learning rate that suits one trunk need not suit another. We give both three
-# times as much. Who is ahead in the end now, "language" or "statistics"?
+# The random trunk stays near the floor in these 450 steps. The language trunk finds the string. And
+# so does *statistics*, which has never read a word; it only starts later. Is that what language
+# gives, a head start? A learning rate that suits one trunk need not suit another. We give both
+# three times as much. Who is ahead in the end now, "language" or "statistics"?
 
 # %%
 guess = ...
@@ -361,9 +365,9 @@ axes[1].set_ylabel("")
 picture(fig)
 
 # %% [markdown]
-# The order has turned: now *statistics* ends ahead. (Each of the five seeds that we tried gave
+# The order is reversed: now *statistics* ends ahead. (Each of the five seeds that we tried gave
 # language the better end at the small rate, and *statistics* at the large one; exercise 4 lets you
-# try more.) So the head start was the learning rate's doing: to compare trunks, let each have the
+# try more.) So the head start came from the learning rate: to compare trunks, let each have the
 # rate that suits it.
 #
 # The paper says that the statistics of the weights do not explain what language gives. In our
@@ -385,15 +389,17 @@ for name, kind in kinds.items():
 # their *square*, were all else equal: but trained layer norms, which language and statistics have,
 # make what the weights read smaller. GPT-2's random starting weights are made for more channels
 # than our 128. With them every score is near 0, and every head gives all tokens nearly equal
-# shares. To change that, the scales of the layer norms would have to grow a lot. A head that cannot
-# choose cannot find. (*Language* starts with larger scores than *statistics* at nearly the same
-# size of weights: its queries and keys are made for each other. Exercise 4 goes on from here.)
+# shares. To change that, the scales of the layer norms would have to grow a lot. As long as a head
+# cannot choose, it cannot find. (*Language* starts with larger scores than *statistics* at nearly
+# the same size of weights: its queries and keys are made for each other. Exercise 4 goes on from
+# here.)
 #
 # ## Where does it look?
 #
 # Now from inside, with the models of the first learning rate. For each head: of all the attention
 # that the four asked tokens give to the five strings, which share goes to the right one, $k_n$ in
-# example $n$?
+# example $n$? In the formula $A_{ntj}$ is the share that token $t$ gives to token $j$ in example
+# $n$ of $B$.
 #
 # $$ s = \frac{1}{4B} \sum_n \sum_{t=20}^{23} \frac{\sum_{j \in \text{string } k_n} A_{ntj}}
 #    {\sum_{j < 20} A_{ntj}} $$
@@ -462,7 +468,7 @@ print(f"another string, where it doesn't: {twins[wrong & ~fits].mean():.2f}")
 # ## Position or content?
 #
 # Does it go by *what* the string looks like, or did it learn positions? We take the same examples
-# and move the five strings round, so that the right one comes first, then second, and so on. What
+# and rotate the five strings, so that the right one comes first, then second, and so on. What
 # happens to this head's attention: does it "stay" or "move along"?
 
 # %%
@@ -539,8 +545,9 @@ picture(fig)
 # trained are the input and output layers, the positions and the layer norms. So the frozen weights
 # could already compare two tokens, and training only had to bring that out. But weights that are
 # drawn at random can do it too, once they are large enough. So here it is a matter of size: nothing
-# that we measured needs language. GPT-2's random starting weights fail, and their scores suggest
-# why: for 128 channels they are too small to choose.
+# that we measured needs language. GPT-2's random starting weights fail in these 450 steps, and
+# their scores suggest why: for 128 channels they are too small to choose, until the layer norms
+# have grown. This page does not show that such weights can never learn it.
 #
 # What does that leave open? What ran on this page is one run of each kind, on a small model and an
 # easy version of the task, with two learning rates. The paper's GPT-2 is six times as wide, and
@@ -550,9 +557,8 @@ picture(fig)
 #
 # Solutions are in `solutions/08_inside_bit_xor_and_bit_memory.py`.
 #
-# **1.** What does a model score that copies the visible bits and lets the strings vote on the
-# rest, if there are `strings` of them (an odd number) and a bit is masked with probability
-# `masked`?
+# **1.** A model copies the visible bits and lets the strings vote on the rest. There are `strings`
+# of them (an odd number), and a bit is masked with probability `masked`. What is the model's score?
 
 # %%
 def vote_level(strings, masked):
@@ -579,8 +585,8 @@ check("copy_share", copy_share)
 
 # %% [markdown]
 # **3.** To mute a head is rough: the next layers have never seen zeros there. A gentler way is to
-# let the head always say the same, the mean of what it says: for each of its channels the mean over
-# all examples and tokens. Then nothing is lost but what depends on the example.
+# put the head's mean output in place of its output: for each of its channels the mean over all
+# examples and tokens. Then nothing is lost but what depends on the example. Write it for one head.
 
 # %%
 def say_the_mean(y, head, n_head):

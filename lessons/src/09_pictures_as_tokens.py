@@ -12,8 +12,8 @@
 # - tell what a model gets from the order of its tokens and what from their positions;
 # - carry a gradient back to the pixels, and fool the model with it.
 #
-# You need lessons [0](00_a_language_model_learns_xor.ipynb) and
-# [4](04_self_attention.ipynb). It takes about 45 minutes.
+# You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb). It
+# takes about an hour.
 
 # %%
 import os
@@ -84,6 +84,7 @@ picture(fig)
 # %% [markdown]
 # The second picture is what the model gets: a row of scraps. In a formula: $t$ says in which row
 # and column of patches a token is, and $j$ in which row and column of the patch a number is.
+# ($\lfloor a \rfloor$ is $a$ rounded down; a pixel is image[row, column].)
 #
 # $$ x_{tj} = \text{image}\Big[\, p \Big\lfloor \frac{t}{W/p} \Big\rfloor
 #    + \Big\lfloor \frac jp \Big\rfloor,\;\; p\,\Big(t \bmod \frac Wp\Big) + j \bmod p \,\Big] $$
@@ -255,7 +256,7 @@ picture(fig)
 # ## Does it know which patch is above which?
 #
 # In the picture patch 4 is below patch 0 and far from patch 3. In the sequence it comes right
-# after 3. The trunk sees neither. Two things only tell it where a token is: the position
+# after 3. The trunk sees neither. Only two things tell it where a token is: the position
 # embeddings, and the causal mask, which lets a token look back but not ahead.
 #
 # The position embeddings start as language left them. We ask how similar two of them are: the
@@ -407,7 +408,7 @@ picture(fig)
 # So nothing is lost but who may look back at whom, and what language had left in the position
 # embeddings.
 #
-# When each picture is torn up in its own way, $\pi$ is different each time, and $\ell_t$ says
+# When each picture is torn up in a different way, $\pi$ is different each time, and $\ell_t$ says
 # nothing about the patch. What is left is a bag of scraps. That is worth more than guessing, but
 # much is gone.
 #
@@ -501,7 +502,7 @@ broken = FromPixels(exact, reshape_back)
 print(minifpt.gradcheck(broken.forward, broken.backward, (image,)))
 
 # %% [markdown]
-# Now we use it. We move each pixel by the same small step $\varepsilon$, up or down, whichever
+# Now we use it. We move each pixel by the same small step $\varepsilon$, in the direction that
 # makes the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et
 # al., arXiv 1412.6572):
 #
@@ -641,8 +642,8 @@ else:
 #
 # A picture becomes a text when its patches become tokens. Where a patch lies, the model learns
 # mostly from the vector that is added at each position; it did without a map of what is beside
-# what. The trunk's novels gave no gain over random weights of the same size that one could be sure
-# of. And to be right in most cases is not to see what we see.
+# what. Reading novels gave the trunk no gain over random weights of the same size that we could be
+# sure of. And a model that is right in most cases need not see what we see.
 #
 # This was one run of each kind, with few steps and large patches. With the smaller patches of the
 # task's default, $p = 4$, there are 49 tokens, and more positions to learn.
@@ -664,7 +665,7 @@ check("pixel_of", pixel_of)
 
 # %% [markdown]
 # **2.** The paper also uses CIFAR-10, pictures in colour. A token is still a patch. Its pixels come
-# row by row, and the three colours of a pixel are side by side.
+# row by row, and the three colours of a pixel are side by side. Cut the pictures into tokens.
 
 # %%
 def colour_patches(images, p):
@@ -676,9 +677,9 @@ check("colour_patches", colour_patches)
 
 
 # %% [markdown]
-# **3.** Patches may overlap: each begins $s$ pixels after the one before, with $s \le p$. Then what
-# one patch cuts through is whole in another. Here is the forward pass. A pixel now goes into
-# several tokens. Write the backward pass; the cell below compares it with central differences.
+# **3.** Patches may overlap: each begins $s$ pixels after the one before, with $s \le p$. A stroke
+# that one patch cuts through is then whole in another. Here is the forward pass. A pixel now goes
+# into several tokens. Write the backward pass; the cell below compares it with central differences.
 
 # %%
 def overlapping(images, p, s):

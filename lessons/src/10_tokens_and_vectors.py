@@ -6,16 +6,18 @@
 #
 # After this lesson you can
 #
+# - learn a tokenizer from a text, and say which words it cuts to pieces;
 # - say why looking up a row and multiplying by a one-hot vector are the same, forward and backward;
 # - see the mistake that loses gradients where a token occurs twice, and choose data that show it;
 # - train word vectors with gradients written by hand, and judge them by more than a few nice words;
 # - say which two gradients a table gets that is used at both ends of a model.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb) and [2](02_softmax_and_cross_entropy.ipynb). It
-# takes about an hour.
+# takes an hour and a quarter.
 
 # %%
 import re
+from collections import Counter
 
 import numpy as np
 from scipy.special import expit
@@ -28,11 +30,133 @@ from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, sho
 from minifpt.layers import Parameter
 
 # %% [markdown]
+# ## Where a text is cut
+#
+# A model reads **tokens**. What should a token be? If it is a word, the model has no token for any
+# word that it has not seen. If it is a byte, every text can be written, but a text has many tokens,
+# and attention pays for each pair. GPT-2 stands between the two, with **byte-pair encoding**
+# (Sennrich, Haddow and Birch, *Neural Machine Translation of Rare Words with Subword Units*, arXiv
+# 1508.07909). It begins with bytes, finds the pair of neighbours that occurs most often, makes one
+# symbol of this pair, and does so again and again. The list of these **merges**, in their order, is
+# all that is learned.
+#
+# The text is the end of a novel, which ships with the library. Its words are cut apart first, each
+# with the space before it, so that no symbol spans two words. Which pair becomes the first merge?
+# (The two are written one after the other, with _ for a space.)
+
+# %%
+guess = ...                                               # two characters, such as "qu"
+
+
+# %%
+def cut(text):
+    """The words of a text, a character for each byte"""
+    return re.findall(r"\s?\S+|\s", text.encode().decode("latin-1"))
+
+
+def merge(symbols, pair):
+    """Make one symbol of each place where the two symbols of ``pair`` are neighbours"""
+    out = []
+    for symbol in symbols:
+        if out and (out[-1], symbol) == pair:
+            out[-1] += symbol
+        else:
+            out.append(symbol)
+    return out
+
+
+def learn_merges(text, n):
+    """-> the n merges, pairs of symbols"""
+    times = Counter(cut(text))
+    words, merges = {word: list(word) for word in times}, []
+    for _ in tqdm(range(n), desc="merges", leave=False):
+        pairs = Counter()
+        for word, symbols in words.items():
+            for pair in zip(symbols[:-1], symbols[1:], strict=True):
+                pairs[pair] += times[word]
+        merges.append(max(pairs, key=pairs.get))
+        for word, symbols in words.items():
+            if merges[-1][0] in symbols:
+                words[word] = merge(symbols, merges[-1])
+    return merges
+
+
+def encode(text, merges):
+    """-> symbols: all merges in the order in which they were learned"""
+    words = {}
+    for word in set(cut(text)):
+        words[word] = list(word)
+        for pair in merges:
+            words[word] = merge(words[word], pair)
+    return [symbol for word in cut(text) for symbol in words[word]]
+
+
+def decode(symbols):
+    return "".join(symbols).encode("latin-1").decode()
+
+
+novels = minifpt.files.weights.shipped("held-out.txt").read_text()
+novel, other = novels[:30000], novels[-5000:]
+merges = learn_merges(novel, 200)
+reveal(guess, "".join(merges[0]).replace(" ", "_"))
+print("the first:", " ".join("".join(pair).replace(" ", "_") for pair in merges[:24]))
+print("the last: ", " ".join("".join(pair).replace(" ", "_") for pair in merges[-14:]))
+print("decoded to the same:", decode(encode(other, merges)) == other)
+
+counts = (0, 25, 50, 100, 200)
+lengths = {name: [len(part.encode()) / len(encode(part, merges[:n])) for n in counts]
+           for name, part in (("this novel", novel[:5000]), ("another novel", other),
+                              ("a program", "for i in range(10): x[i] += 2 * y[i]"))}
+fig, (ax,) = figure(width=4.6, height=2.5)
+for (name, values), style, ink in zip(lengths.items(), ("o-", "s--", "^:"), (
+        color.trained, color.ink, color.ochre), strict=True):
+    ax.plot(counts, values, style, color=ink, label=name)
+ax.set(title="Bytes that one token stands for", xlabel="merges", ylabel="bytes for each token",
+       ylim=(0, None))
+ax.legend()
+picture(fig)
+for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " Straße", " 3.14159"):
+    print(f"{word:14}", " | ".join(part.encode("latin-1").decode("utf-8", "backslashreplace")
+                                   for part in encode(word, merges)))
+
+# %% [markdown]
+# The frequent words have become one token, and the others are cut at places that sometimes make
+# sense and often do not. A letter such as ß is two bytes, and may be cut in its middle. The
+# tokenizer belongs to its text: on novels, even on one that it has not seen, a token stands for two
+# bytes in the end, and on a line of a program for fewer.
+#
+# GPT-2 has 50,000 merges, learned from web pages. (They are not in this package. With GPT-2's
+# `merges.txt` the class below is what made these lines.) Into how many tokens does it cut
+# *antidisestablishmentarianism*?
+
+# %%
+guess = ...
+
+# %%
+# from minifpt.files.tokenizer import BPE
+# bpe = BPE("merges.txt"); [bpe.decode([i]) for i in bpe.encode(word)]
+GPT2_CUTS = {
+    " Elizabeth": [" Elizabeth"], " unbelievable": [" unbelievable"],
+    " xylophone": [" x", "yl", "ophone"],
+    " antidisestablishmentarianism": [" ant", "idis", "establishment", "arian", "ism"],
+    " Straße": [" Stra", "ß", "e"], " 3.14159": [" 3", ".", "14", "159"],
+    " 12345678": [" 123", "45", "678"], " tokenizer": [" token", "izer"],
+    " SolidGoldMagikarp": [" SolidGoldMagikarp"],
+}
+reveal(guess, len(GPT2_CUTS[" antidisestablishmentarianism"]))
+for word, parts in GPT2_CUTS.items():
+    print(f"{word:30}", " | ".join(parts))
+
+# %% [markdown]
+# A number is cut where its digits often stood together on those pages, so the same digit can be a
+# part of many different tokens. The last line is a name that was frequent enough there to become a
+# token of its own.
+#
 # ## A word is a row
 #
-# A text is cut into **tokens**, and each kind of token has a number, its **id**. Here the tokens
-# are words. (GPT-2 uses pieces of words, and the models that ship with minifpt use bytes. Nothing
-# below depends on it.)
+# Each kind of token has a number, its **id**. In the rest of the lesson the tokens are whole words,
+# because we can judge what becomes of a word. (The models that ship with minifpt read bytes.
+# Nothing below depends on it.)
 
 # %%
 sentence = "the cat saw the dog and the bird".split()
@@ -44,8 +168,8 @@ print("ids:", ids)
 # %% [markdown]
 # The ids themselves are no good as input: `bird` is not less than `cat`. So give each word an axis
 # of its own. A **one-hot vector** `(V,)` is 1 at the word's id and 0 elsewhere. All pairs of
-# different words are then equally far apart, so nothing wrong is said about any of them, and
-# nothing at all. A linear layer comes next, with a weight $w$ `(V, C)`, which we call the
+# different words are then equally far apart, so the vectors say nothing wrong about any word, and
+# nothing right either. A linear layer comes next, with a weight $w$ `(V, C)`, which we call the
 # **table**. With the sentence's one-hot vectors in $X$ `(T, V)`,
 #
 # $$ y = X\,w \qquad (T, C) $$
@@ -83,8 +207,8 @@ reveal(guess, 50257 * 768 / 1e6, "million; the look-up needs none")
 #
 # Row $v$ of the table was used at each place where word $v$ stands, and each place adds its
 # gradient. This is called a **scatter-add**. NumPy has a short line that looks like it:
-# `dw[ids] += dy`. The word *the* stands three times in our sentence. Of its three gradients, how
-# many does that line add up?
+# `dw[ids] += dy`. The word *the* stands three times in our sentence, so three
+# gradients belong into its row of `dw`. How many of them are in it after that line?
 
 # %%
 guess = ...
@@ -114,7 +238,7 @@ picture(fig)
 
 # %% [markdown]
 # `dw[ids] += dy` means: read `dw[ids]`, add `dy`, write the result back. All three places read the
-# same 0, and the last one to write wins. Nothing is raised, and the shapes are right. The library
+# same 0, and the last one to write wins. No error is raised, and the shapes are right. The library
 # sorts the ids, so that equal ones stand side by side, and sums each run:
 
 # %%
@@ -134,17 +258,17 @@ for text in ("bird and cat", " ".join(sentence)):
 # %% [markdown]
 # The broken one passes where each word occurs once. A test of an embedding needs repeats.
 #
-# How bad is it in practice? Let us take a text: the ends of five novels, which ship with the
-# library. We read it as words, all in lower case, and drop those that occur fewer than five times.
-# In a batch of 1,000 words that follow one another, each brings one gradient. How many of the 1,000
-# are left after `dw[ids] += dy`?
+# How bad is it in practice? Let us take the whole text, the ends of five novels. We read it as
+# words, all in lower case, and drop those that occur fewer than five times. In a batch of 1,000
+# words that follow one another, each brings one gradient. How many of the 1,000 are left after
+# `dw[ids] += dy`?
 
 # %%
 guess = ...
 
 # %%
 LEAST = 5                                                 # how often a word must occur
-text = minifpt.files.weights.shipped("held-out.txt").read_text()
+text = novels
 words = re.findall("[a-z]+", text.lower())
 found, count = np.unique(words, return_counts=True)
 order = [i for i in np.argsort(-count, kind="stable") if count[i] >= LEAST]
@@ -167,20 +291,23 @@ print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur
 # Now to what the rows should *be*. In lesson 4 and lesson 6 they came out of the training of a
 # whole language model. There is a model in which the table is all there is: **skip-gram** (Mikolov
 # et al., *Efficient Estimation of Word Representations in Vector Space*, arXiv 1301.3781). From a
-# word it predicts the words that stand near it. Words that keep the same company, such as *could*
-# and *should*, must then predict the same words, and get similar rows.
+# word it predicts the words that stand near it. Words that have the same neighbours, such as
+# *could* and *should*, must then predict the same words, and get similar rows.
 #
 # There are two tables: $u$ `(V, C)` for a word that predicts, $v$ `(V, C)` for a word that is
 # predicted. The score of word $o$ near word $c$ is $s = u_c \cdot v_o$. A softmax over all $V$
 # scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al.,
 # *Distributed Representations of Words and Phrases and their Compositionality*, arXiv 1310.4546)
-# asks an easier question: is this pair from the text, or was $o$ drawn at random? With $\sigma(s) =
-# 1 / (1 + e^{-s})$ as the probability of "from the text", one real pair and $K$ drawn words cost
+# asks an easier question: is this pair from the text, or was $o$ drawn at random? With
+# $\sigma(s) = 1 / (1 + e^{-s})$ as the probability of "from the text", one real pair and $K$ drawn
+# words $n_1, \dots, n_K$ cost
 #
 # $$ L = -\log \sigma(u_c \cdot v_o) - \sum_{k=1}^{K} \log\big(1 - \sigma(u_c \cdot v_{n_k})\big) $$
 #
 # Each term is a cross-entropy with two classes, and as in lesson 2 its gradient is a difference,
-# the probability minus the truth. With label 1 for the real pair and 0 for a drawn one:
+# the probability minus the truth. Let $s_0$ be the score of the real pair, with label 1, and
+# $s_1, \dots, s_K$ those of the drawn ones, with label 0. With $v_k$ `(C,)` the row of the word
+# that is predicted in pair $k$:
 #
 # $$ ds_k = \sigma(s_k) - \text{label}_k, \qquad
 #    du_c = \sum_k ds_k\, v_k, \qquad dv_k = ds_k\, u_c $$
@@ -217,8 +344,9 @@ print(minifpt.gradcheck(skip_gram, skip_gram_backward,
 # Twelve pairs of seven words: there are repeats. We take each word with the two before it and the
 # two after it, counted among the words that are *left*: rare words were dropped above, so a
 # neighbour may stand further away in the novel. For each pair we draw $K = 5$ words as in the
-# paper, by their frequency to the power of 3/4. The tables begin with small random numbers. What is
-# the loss at the start? (No score is far from 0 then.)
+# paper, by their frequency to the power of 3/4. Adam (lesson 12) trains the tables for five
+# **epochs**, passes over all pairs. The tables begin with small random numbers. What is the loss at
+# the start? (No score is far from 0 then.)
 
 # %%
 guess = ...                                               # in nats
@@ -295,8 +423,16 @@ for ax, table, name in ((axes[0], untrained, "untrained"), (axes[1], vectors, "t
     ax.tick_params(axis="x", rotation=90)
 fig.colorbar(axes[1].images[0], ax=axes, shrink=0.8, label="cosine")
 picture(fig)
+for name, table in (("untrained", untrained), ("trained", vectors),
+                    ("trained, minus the mean row", vectors - vectors.mean(axis=0))):
+    print(f"mean cosine of two different words, {name}: "
+          f"{cosines(table)[np.triu_indices(V, 1)].mean():.2f}")
 
 # %% [markdown]
+# First the red: in the trained table nearly all words seem alike. Its rows have a direction in
+# common, and without their mean the cosines have a mean near 0, as the lines above say. So a cosine
+# by itself says little. What counts is whether it is larger than that of *other* words.
+#
 # Some lines look as if the table understood English, and others look like chance. It is easy to
 # print the good ones only. So here is a list of 36 pairs that we wrote down before we trained
 # anything: two words of one kind each. For each pair, of all other words, which share stands nearer
@@ -429,9 +565,10 @@ show(F.unembedding, F.unembedding_backward, minifpt.LanguageModel.backward)
 # $$ dw = \underbrace{X^\top dx}_{\text{input: scatter-add}} +
 #         \underbrace{d\text{logits}^\top\, y}_{\text{output: a product}} $$
 #
-# We take the shipped language model, whose tokens are the 256 bytes, and a batch of eight passages
-# of novels. How many of the table's 256 rows get a gradient from the input, and how many from the
-# output? Guess the second.
+# Here $dx$ `(T, C)` arrives at the input, and $d\text{logits}$ `(T, V)` at the scores. We take the
+# shipped language model, whose tokens are the 256 bytes, and a batch of eight passages of novels.
+# How many of the table's 256 rows get a gradient from the input, and how many from the output?
+# Guess the second.
 
 # %%
 guess = ...
@@ -544,13 +681,31 @@ for name, value in (("two digits", mean_cosine("0123456789", "0123456789")),
 # the picture a short diagonal of single cells joins letters to their own capitals, such as `b` to
 # `B` and `o` to `O`. The faintest is the block of vowels. The list gives means over the whole
 # alphabet: a letter is far more like its own capital than like others, and a vowel is a little more
-# like a vowel than like a consonant. All of it comes from company kept, as with our words.
+# like a vowel than like a consonant. All of it comes from which bytes stand near which, as with our
+# words.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/10_tokens_and_vectors.py`.
 #
-# **1.** The gradient of a single row of the table, without making the others.
+# **1.** One merge. Words are lists of symbols, and `times` says how often each word occurs. Find
+# the pair of neighbours that occurs most often, and make one symbol of it in every word. Go from
+# the left, as `merge` does: of three equal symbols in a row the first two become one.
+
+# %%
+def merge_step(words, times):
+    """words: a list of lists of str, times: a list of int
+    -> the pair (str, str), and the list of words after the merge"""
+    pair = ...
+    after = ...
+    return pair, after
+
+
+check("merge_step", merge_step)
+
+
+# %% [markdown]
+# **2.** The gradient of a single row of the table, without making the others.
 
 # %%
 def row_gradient(dy, ids, v):
@@ -562,7 +717,7 @@ check("row_gradient", row_gradient)
 
 
 # %% [markdown]
-# **2.** A simple way to turn a text into one vector is the mean of its words' rows. Texts have
+# **3.** A simple way to turn a text into one vector is the mean of its words' rows. Texts have
 # different lengths, so short ones are filled up with id 0, which stands for no word and must not
 # count: $y_b$ is the mean of the rows of those words of text $b$ that are not 0. Write the gradient
 # of the table. Each text has at least one word.
@@ -577,7 +732,7 @@ check("mean_gradient", mean_gradient)
 
 
 # %% [markdown]
-# **3.** Skip-gram predicts the neighbours from a word. Its sister **CBOW** predicts a word from the
+# **4.** Skip-gram predicts the neighbours from a word. Its sister **CBOW** predicts a word from the
 # *mean* of its neighbours' rows: $x = \frac1N \sum_n u_n$, scores $s_k = x \cdot v_k$, the loss as
 # above with the first score real and the others drawn. Write its backward for one word.
 
@@ -594,7 +749,7 @@ check("cbow_backward", cbow_backward)
 
 
 # %% [markdown]
-# **4.** The whole gradient of a tied table: what arrives at the input is `dx`, what arrives at the
+# **5.** The whole gradient of a tied table: what arrives at the input is `dx`, what arrives at the
 # scores is `dlogits`, and `y` is what the scores were made from.
 
 # %%
@@ -607,7 +762,7 @@ check("tied_gradient", tied_gradient)
 
 
 # %% [markdown]
-# **5.** *Open.* Which of several tables knows best that certain words belong together? We counted
+# **6.** *Open.* Which of several tables knows best that certain words belong together? We counted
 # how many words are nearer than the partner; there are other measures. Choose one and write it.
 # Tables may differ in how long their rows are, a table may have rows that all point about the same
 # way, and being opposite is not being alike. Then measure: set `RUN` to `True`. It trains tables

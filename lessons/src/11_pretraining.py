@@ -9,7 +9,7 @@
 # - train a language model from nothing, and say what its loss must be at the start;
 # - turn a loss into bits per byte, perplexity and a file size, and compare it with simple counting
 #   and with compressors, on equal terms;
-# - say what temperature and top-k do to the probabilities;
+# - say what temperature, top-k and top-p do to the probabilities;
 # - say why keys and values can be kept while a text is written, and when they cannot.
 #
 # You need lessons [2](02_softmax_and_cross_entropy.ipynb), [4](04_self_attention.ipynb) and
@@ -83,14 +83,14 @@ for spread, loss in starts.items():
 #
 # ## What counting gives
 #
-# A loss of 2 nats says little by itself. We want to know what a model has that knows nothing but
-# how often each byte occurs (**unigram**), or which byte follows which (**bigram**):
+# A loss of 2 nats says little by itself. So we compare it with two models that only count. A
+# **unigram** knows how often each byte occurs, a **bigram** which byte follows which:
 #
 # $$ p(b) = \frac{n_b + \alpha}{\sum_c (n_c + \alpha)}, \qquad
 #    p(b \mid a) = \frac{n_{ab} + \alpha}{\sum_c (n_{ac} + \alpha)} $$
 #
-# $n$ are counts in the training text, and $\alpha$ is a small number. What is it for? We leave it
-# out first.
+# $n_b$ counts byte $b$ in the training text, $n_{ab}$ counts how often $b$ follows $a$, so $n$ is
+# `(256,)` or `(256, 256)`. $\alpha$ is a small number. What is it for? We leave it out first.
 #
 # A loss in nats can be written in other units. In **bits per byte** it is $L / \log 2$: how many
 # yes-or-no questions a byte is worth. **Perplexity** is $e^L$: among how many equally likely bytes
@@ -126,8 +126,8 @@ for name, loss in losses.items():
 
 # %% [markdown]
 # Without $\alpha$ the loss is infinite: the held-out text has pairs that the training text never
-# had, and a probability of 0 for something that happens cannot be repaired by anything. This is why
-# a model must never be quite sure.
+# had, and a probability of 0 for something that happens cannot be repaired by anything. So a
+# model must never give any byte a probability of exactly 0.
 #
 # ## Bits are bits
 #
@@ -291,20 +291,23 @@ print("it writes:", repr(write(copying, 40)))
 
 # %% [markdown]
 # Already the start is suspicious. It is *clearly below* 8 bits, because the table that reads the
-# byte also makes the scores (lesson 10), and a row is most like itself. No compressor on this page
-# reaches what it reaches after 60 steps. And it writes nonsense: asked for the next byte, it
-# repeats the last one.
+# byte also makes the scores (lesson 10), and a row is most like itself. After 60 steps it has a
+# loss that no compressor on this page comes near. And it writes nonsense: asked for the next byte,
+# it repeats the last one.
 #
 # ## Which byte to write
 #
-# A trained model gives probabilities, and we draw from them. Two knobs change them first. A
+# A trained model gives probabilities, and we draw from them. Three settings change them first. A
 # **temperature** $\tau$ divides the scores $z$ `(V,)`; **top-k** keeps the $k$ largest, whose
 # places we call $K$:
 #
 # $$ p_i = \frac{e^{z_i / \tau}}{\sum_{j \in K} e^{z_j / \tau}} \ \text{ for } i \in K, \qquad
 #    p_i = 0 \ \text{ elsewhere} $$
 #
-# Without top-k, $K$ is all $V$ places.
+# Without top-k, $K$ is all $V$ places. But how many bytes are worth keeping differs from place to
+# place: inside a word there may be one, after a space there are many. **Top-p** (Holtzman et al.,
+# *The Curious Case of Neural Text Degeneration*, arXiv 1904.09751) keeps the fewest bytes that
+# together have a probability of at least $p$: few where the model is sure, many where it is not.
 
 # %%
 show(sample)
@@ -316,34 +319,48 @@ show(sample)
 ids = np.array(Bytes().encode("I was "))
 scores = shipped.logits(ids[None])[0, -1:]                # (1, V)
 likeliest = np.argsort(-scores[0])[:8]
-fig, axes = figure(3, width=2.9, height=2.5, sharey=True)
-for ax, (temperature, top_k) in zip(axes, ((1.0, None), (0.5, None), (1.0, 3)), strict=True):
+fig, axes = figure(4, width=2.3, height=2.5, sharey=True)
+for ax, (temperature, top_k, top_p) in zip(axes, (
+        (1.0, None, 1.0), (0.5, None, 1.0), (1.0, 3, 1.0), (1.0, None, 0.5)), strict=True):
     drawn = sample(np.repeat(scores, 20000, axis=0), temperature, top_k,
-                   np.random.default_rng(1))
+                   np.random.default_rng(1), top_p)
     p, _ = F.softmax(scores[0] / temperature)
-    if top_k:
-        p = np.where(np.isin(np.arange(256), likeliest[:top_k]), p, 0)
-        p /= p.sum()
+    falling = np.argsort(-p)
+    kept = np.searchsorted(p[falling].cumsum(), top_p) + 1 if top_p < 1 else top_k or 256
+    p[falling[kept:]] = 0
+    p /= p.sum()
     share = np.bincount(drawn, minlength=256) / len(drawn)
     ax.bar(range(8), share[likeliest], color=color.language, label="drawn")
     ax.plot(range(8), p[likeliest], "o", color=color.ink, markersize=5, label="formula")
-    ax.set(title=f"temperature {temperature}" + (f", top-k {top_k}" if top_k else ""),
-           xlabel="byte")
+    name = (f"temperature {temperature}" + (f", top-k {top_k}" if top_k else "")
+            + (f", top-p {top_p}" if top_p < 1 else ""))
+    ax.set_title(name, fontsize=9)
+    ax.set_xlabel("byte")
     ax.set_xticks(range(8), [chr(i) for i in likeliest])
-    print(f"temperature {temperature}, top-k {top_k}: largest difference "
-          f"{np.abs(share - p).max():.4f}")
+    print(f"{name}: {kept} bytes kept, largest difference {np.abs(share - p).max():.4f}")
 axes[0].set_ylabel("share")
 axes[0].legend()
 picture(fig)
 
+page = held_out[3000:3200]
+p, _ = F.softmax(shipped.logits(page[None])[0])           # (T, V)
+falling = -np.sort(-p, axis=1)
+kept = (falling.cumsum(axis=1) - falling < 0.9).sum(axis=1)          # (T,)
+print("top-p 0.9 on a page of the held-out text keeps between", kept.min(), "and", kept.max(),
+      f"bytes, in the median {np.median(kept):.0f}")
+print("kept after each of the next 30 bytes:",
+      " ".join(f"{chr(byte).replace(chr(32), '_').replace(chr(10), '/')}{n}"
+               for byte, n in zip(page[100:130], kept[100:130], strict=True)))
+
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
-# model write at several temperatures and ask two things of the text. First, which share of its
-# words does our text have, the five ends of novels? (This is a rough measure. The model read 14
+# model write at several temperatures and ask two things of the text. First, what share of its words
+# also stands in our text, the five ends of novels? (This is a rough measure. The model read 14
 # other novels, and `house,` with its comma is another word than `house`. So some real words count
-# as made up; under the picture stands how many.) Second, how many *different* strings of twelve
-# bytes does it have, as a share of all its strings of twelve bytes? (A text that never repeats one
-# has 1.) What is this second share at temperature 0, which always takes the likeliest byte?
+# as made up; the first line under the picture says how many.) Second, how many *different* strings
+# of twelve bytes does it have, as a share of all its strings of twelve bytes? (A text that never
+# repeats one has 1.) What is this second share at temperature 0, which always takes the likeliest
+# byte?
 
 # %%
 guess = ...                                               # a number from 0 to 1
@@ -422,9 +439,9 @@ print(f"time here: computed again takes {seconds['computed again'][1] / seconds[
 # The time saved is less than the work saved: a product with many rows uses the processor better
 # than one with a single row, and each step has costs of its own.
 #
-# All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Do they
-# when the mask is taken off? We send 40 bytes through, then the same 40 and one more, and see how
-# far the first 40 keys have moved, in each block.
+# All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Is that
+# so when the mask is taken off? We send 40 bytes through, then the same 40 and one more, and see
+# how far the first 40 keys have moved, in each block.
 
 
 # %%
@@ -461,7 +478,7 @@ for name, m in (("with mask", shipped), ("without", unmasked())):
 # Solutions are in `solutions/11_pretraining.py`.
 #
 # **1.** GPT-2's tokens are pieces of words, of different lengths. Its loss per *token* cannot be
-# compared with ours. Its bits per *byte* can.
+# compared with ours. Its bits per *byte* can. Compute them.
 
 # %%
 def bits_per_byte(p, n_bytes):
@@ -473,8 +490,8 @@ check("bits_per_byte", bits_per_byte)
 
 
 # %% [markdown]
-# **2.** The probabilities from which a token is drawn, with temperature and top-k. Scores may be
-# large.
+# **2.** Write the probabilities from which a token is drawn, with temperature and top-k. Scores may
+# be large.
 
 # %%
 def drawn_from(z, temperature, top_k):

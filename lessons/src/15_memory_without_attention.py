@@ -132,7 +132,7 @@ for size, one in zip(sizes, lengths, strict=True):
 # **explodes**. The curve on the right is steepest at the left, from $s = 0.8$ to $1$. Where it
 # crosses 1 it is much flatter: there, the tanh takes away more as the weights grow.
 #
-# Why can $s = 0.9$ not be saved? One step back is
+# Why must the gradient vanish at $s = 0.9$? One step back is
 #
 # $$ dh_{t-1} = \big(dh_t\,(1 - h_t^2)\big)\,u^\top $$
 #
@@ -291,8 +291,9 @@ for name, dx in back.items():
 #
 # $g_t$ is what a plain recurrent network would compute, and three **gates** between 0 and 1 read
 # $x_t$ and $h_{t-1}$: the forget gate $f_t$ says how much of the cell stays, the input gate $i_t$
-# how much is added, the output gate $o_t$ how much is shown. Here is the library's code. Find the
-# line in the backward pass where the gradient of the cell goes to the token before.
+# how much is added, the output gate $o_t$ how much is shown. All of them are `(B, D)`. Here is the
+# library's code. Find the line in the backward pass where the gradient of the cell goes to the
+# token before.
 
 # %%
 show(F.lstm, F.lstm_backward)
@@ -566,8 +567,8 @@ print(f"vote      {votes[4]:.1f}")
 #
 # The paper reports 60.9 % on its bit memory (five strings of 1,000 bits) for an LSTM that is
 # trained in full. Compare that with the floor and the vote before you conclude anything about
-# memory: a model that only repeats what it sees has 75 %, and what a vote over five strings has is
-# printed above (its share does not depend on how long the strings are).
+# memory: a model that only repeats what it sees has 75 %, and the vote over five strings is printed
+# above (it does not depend on how long the strings are).
 #
 # ## Exercises
 #

@@ -2,15 +2,16 @@
 # # 17. How fast can NumPy go?
 #
 # **A training step of the small model is nearly two hundred operations of the library, and most of
-# them are several calls of NumPy. What holds it up: the arithmetic, the way to memory, or the calls
-# themselves?**
+# them are several calls of NumPy. What slows it down: the arithmetic, the way to memory, or the
+# calls themselves?**
 #
 # After this lesson you can
 #
 # - count the arithmetic and the bytes of an operation, and say which of the two is its limit;
 # - measure your own machine's limits and draw its *roofline*;
 # - read where a step's time goes, and how far each part is from what the machine could do;
-# - say what a fast form saves, and test it where it really runs.
+# - say what a fast form saves, and test it where it really runs;
+# - say what `loss.backward()` does in PyTorch, and write it with the library's pairs.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb), [5](05_backward_through_attention.ipynb) and
 # [6](06_gpt2_whole.ipynb). It takes about an hour. **Every time below is from the machine on which
@@ -71,8 +72,8 @@ for n in (8, 64, 256, 1024):
 # ## What this machine can do
 #
 # Now the clock. We run each thing often and take the fastest run: whatever disturbs a run makes it
-# slower, never faster. How many times as many operations a second does the best matrix product do
-# as $y = 2x$ on a large array? Guess for your own machine.
+# slower, never faster. Compare the best matrix product with $y = 2x$ on a large array: how many
+# times as many operations does it do in a second? Guess for your own machine.
 
 # %%
 guess = ...
@@ -242,7 +243,7 @@ for name, (operations, moved, seconds) in found.items():
 # %% [markdown]
 # Compare each circle with the square of the same name. If the circle is much lower, its operation
 # has too little to do for the calls that it takes: that is a third limit, which a roofline does not
-# show. If the circle is *higher*, the calls are not what holds it up: the arrays of 40 rows are
+# show. If the circle is *higher*, the calls are not what slows it down: the arrays of 40 rows are
 # small enough for a nearer cache, or the machine was busy with something else during the square. A
 # point between the two slopes has its arrays in a cache. A point above a roof says that the roof
 # was measured at a busier moment. And if GELU's square is far below both, look at how it is
@@ -327,10 +328,10 @@ for batch in batches:
 # %% [markdown]
 # The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic
 # and just as many operations of the library. Each of these is one call of NumPy or several, as we
-# see soon. So what the calls cost is shared by more examples. See on the right by how
-# much that brings your machine closer to its best, and on the left which parts grow and which
-# shrink. Beyond 100 % nothing comes that computes all that we counted. A form that leaves work out
-# can, and we will see one.
+# see soon. So what the calls cost is shared by more examples. See on the right by how much that
+# brings your machine closer to its best, and on the left which parts grow and which shrink. No code
+# that does all the counted work can exceed 100 %. A form that leaves work out can, and we will see
+# one.
 #
 # ## Fewer passes
 #
@@ -423,10 +424,10 @@ def in_pieces(piece):
 
 times = np.array([in_pieces(piece) for piece in pieces])
 fig, (ax,) = figure(width=5.4, height=2.8)
-ax.semilogx(pieces, 1e3 * times, "o-", color=color.ink, markersize=4)
+ax.loglog(pieces, 1e3 * times, "o-", color=color.ink, markersize=4)
 ax.axvline(fast.MAX_PIECE, linestyle=":", color=color.grey, label="the library's choice")
 ax.set(title=f"GELU and its derivative, {big.size:,} numbers", xlabel="numbers in a piece",
-       ylabel="milliseconds", ylim=(0, None))
+       ylabel="milliseconds")
 ax.legend()
 picture(fig)
 
@@ -494,7 +495,7 @@ for T in (10, 64, 65, 200):
 # ## A second thread
 #
 # Your machine has more than one core. OpenBLAS, which does NumPy's products, can share one product
-# among several. With two threads in place of one, how many times as fast is a product of `(40,
+# among several. With two threads instead of one, how many times as fast is a product of `(40,
 # 128)` by `(128, 512)`, as in our step?
 
 # %%
@@ -557,15 +558,139 @@ else:
 # lines may look like the last three, or worse: what runs beside them is then not in our hands.
 #
 # This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
-# itself. It cuts a large product into more pieces than there are cores, and whoever is free takes
-# the next one: a core that is busy with something else takes fewer. A small product is not cut. At
-# "cut" above you see what that gains on your machine, idle and busy.
+# itself. It cuts a large product into more pieces than there are cores, and a core that is free
+# takes the next one: a core that is busy with something else takes fewer. A small product is not
+# cut. At "cut" above you see what that gains on your machine, idle and busy.
 
 # %%
 show(fast.product)
 show(machine.shared)
 
 # %% [markdown]
+# ## A bridge to PyTorch
+#
+# (This part can be left out; it is about other libraries and takes a quarter of an hour.) In
+# PyTorch the step that we have timed reads like this, for a `model` of the same layers:
+#
+# ```python
+# logits = model(x)
+# loss = torch.nn.functional.cross_entropy(logits.reshape(-1, V), y.reshape(-1))
+# optimizer.zero_grad()
+# loss.backward()
+# torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+# optimizer.step()
+# ```
+#
+# Nobody calls a backward pass there, and nobody holds a cache. Where are they? Each operation, when
+# it runs forward, leaves a note on its result: the inputs, and its own backward pass with its
+# cache. The notes form a **graph**, from the loss back to the parameters. `loss.backward()` goes
+# through it from the end and calls what the notes say. Such a program is an **autograd**. All that
+# it needs is pairs `op`, `op_backward`, and these we have. Here is one. How many of its lines
+# contain mathematics of a gradient?
+
+# %%
+guess = ...
+
+
+# %%
+class Value:
+    """An array, and the note of how it was made"""
+
+    def __init__(self, data, inputs=(), back=None):
+        self.data, self.inputs, self.back, self.grad = data, inputs, back, None
+
+    def __add__(self, other):                             # the residual connection
+        return Value(self.data + other.data, (self, other), lambda dy: (dy, dy))
+
+    def backward(self):
+        """Fill ``grad`` of everything that led here"""
+        order, seen = [], set()
+
+        def visit(value):                                 # inputs before what is made of them
+            if isinstance(value, Value) and id(value) not in seen:
+                seen.add(id(value))
+                for one in value.inputs:
+                    visit(one)
+                order.append(value)
+
+        visit(self)
+        self.grad = np.ones_like(self.data)
+        for value in reversed(order):
+            if value.back is None:                        # a parameter, or the input
+                continue
+            grads = value.back(value.grad)
+            grads = grads if isinstance(grads, tuple) else (grads,)
+            for one, grad in zip(value.inputs, grads, strict=False):
+                if isinstance(one, Value):                # used twice, it gets both
+                    one.grad = grad if one.grad is None else one.grad + grad
+
+
+class Ops:
+    """``ops.linear(x, w, b)`` on Values, of the library's pair ``linear``, ``linear_backward``"""
+
+    def __getattr__(self, name):
+        forward, backward = getattr(F, name), getattr(F, f"{name}_backward")
+
+        def call(*inputs, **options):
+            y, cache = forward(*(one.data if isinstance(one, Value) else one for one in inputs),
+                               **options)
+            return Value(np.asarray(y), inputs, lambda dy: backward(dy, cache))
+        return call
+
+
+ops = Ops()
+reveal(guess, 0)
+
+# %% [markdown]
+# None: it only looks up, calls and adds. (Even `dy, dy` of the sum is a pair, that of the residual
+# connection.) Now the whole frozen transformer, forward only, as one would write it in PyTorch, and
+# the gradients of all its parameters against those of `model.backward`, in float64.
+
+# %%
+trunk = minifpt.GPT2(minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=16,
+                                        dropout=0.0), seed=0, dtype=np.float64)
+ours = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
+p = {name: Value(parameter.data) for name, parameter in ours.named_parameters()}
+
+
+def linear(x, name):
+    return ops.linear(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def norm(x, name):
+    return ops.layer_norm(x, p[f"{name}.weight"], p[f"{name}.bias"])
+
+
+def forward(x):
+    x = ops.positions(linear(x, "input"), p["trunk.wpe.weight"])
+    for block in ("trunk.h.0", "trunk.h.1"):
+        heads = ops.attention(linear(norm(x, f"{block}.ln_1"), f"{block}.attn.c_attn"), n_head=2)
+        x = x + linear(heads, f"{block}.attn.c_proj")
+        wide = ops.gelu(linear(norm(x, f"{block}.ln_2"), f"{block}.mlp.c_fc"))
+        x = x + linear(wide, f"{block}.mlp.c_proj")
+    return linear(ops.last_tokens(norm(x, "trunk.ln_f"), n=task.output_tokens), "output")
+
+
+x, y = task.batch(np.random.default_rng(0), 4)
+x = x.astype(np.float64)
+loss = ops.cross_entropy(forward(x), y)
+loss.backward()
+
+logits, cache = ours.forward(x, train=True, rng=np.random.default_rng(0))
+library_loss, dlogits = task.loss(logits, y)
+ours.backward(dlogits, cache)
+worst = max(np.abs(p[name].grad - parameter.grad).max()
+            for name, parameter in ours.named_parameters())
+print(f"{len(p)} parameters; loss {float(loss.data):.6f}, the library's {library_loss:.6f}; "
+      f"largest difference of a gradient {worst:.0e}")
+
+# %% [markdown]
+# The same gradients. What does the library have, then, that this does not? It knows what is frozen:
+# it computes no gradient that nobody asked for, keeps no cache below the lowest layer that learns
+# (lesson 7), and runs the forms of this lesson. PyTorch asks each array (`requires_grad`) and does
+# the same on its graph. And what does PyTorch have? The graph, so that nobody has to write a
+# model's backward pass, thousands of such pairs, and graphics cards.
+#
 # ## Exercises
 #
 # Solutions are in `solutions/17_how_fast_can_numpy_go.py`. The checks judge counts, not times.
@@ -613,7 +738,7 @@ check("windowed_scores", windowed_scores)
 # %% [markdown]
 # **4.** *Open.* Predict the times of operations from counts. There is no single right answer, but a
 # prediction may not be below what the slowest of the three limits alone needs (arithmetic, bytes,
-# calls), nor above the three after each other. Then hold it against the step with the cell below.
+# calls), nor above the sum of the three. Then compare it with the measured times in the cell below.
 # Which operation is furthest from your prediction, and what does it do that you did not count?
 
 # %%

@@ -1,6 +1,7 @@
-"""The command line: ``minifpt COMMAND --help`` says what each takes."""
+"""The command line: ``minifpt COMMAND --help`` shows a command's options."""
 
 import argparse
+import difflib
 import errno
 import importlib
 import os
@@ -12,66 +13,68 @@ import warnings
 from .. import __version__, users
 from .formatting import Parser
 
-# {heading of --help: {command: (its module, what it does)}}
+# {heading in --help: {command: (its module, its help)}}
 GROUPS = {
     "Start here": {
         "train": ("training", "Train a frozen pretrained transformer on a task."),
         "playground": ("viewing", "Write an HTML file in which a frozen transformer trains live."),
-        "info": ("weights", "Show versions, BLAS, threads, and where weights and data are "
-                            "looked for.")},
+        "info": ("weights", "Show versions, BLAS, threads, and the folders of weights and data.")},
     "Look inside": {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
-        "plan": ("training", "Predict a run's time and memory from a few seconds of it."),
+        "plan": ("training", "Predict a run's time and memory from a few seconds of training."),
         "steps": ("viewing", "Show one training step, forward and backward, as an HTML file."),
         "report": ("viewing", "Write an HTML page on a run: settings, curves, answers, gradients, "
                               "time and memory."),
-        "attention": ("viewing", "Draw where trained runs attend, and how much of it lies where "
-                                 "the task needs it."),
+        "attention": ("viewing", "Draw attention maps of trained runs, with the share that lies "
+                                 "where the task needs it."),
+        "patch": ("viewing", "Draw which parts of a trained run restore its answers, and what each "
+                             "part adds."),
         "gradcheck": ("viewing", "Check every hand-written gradient against a numerical one.")},
     "Compare": {
         "compare": ("grids", "Train several trunks on several tasks, or compare finished runs; "
                              "write table.md, runs.csv and curves.png."),
-        "reproduce": ("grids", "Make one of the paper's tables: NAME.md, NAME.csv, NAME.png.")},
+        "reproduce": ("grids", "Reproduce a table of the paper: NAME.md, NAME.csv, NAME.png.")},
     "Weights": {
-        "pretrain": ("weights", "Make pretrained weights."),
-        "convert": ("weights", "Convert a GPT-2 that Transformers saved, or one from the hub."),
+        "pretrain": ("weights", "Pretrain a language model, or a model of images."),
+        "convert": ("weights", "Convert weights of Transformers or the hub, or of a run to "
+                               "Transformers' format."),
         "generate": ("weights", "Continue a text."),
         "perplexity": ("weights", "Measure how well a language model predicts a text.")},
     "Lessons": {
         "lessons": ("lessons", "Copy the lessons into a folder and open the first."),
         "new": ("lessons", "Write the skeleton of a functional.py of your own."),
-        "check": ("lessons", "Check the functions of your own file, and say what is next."),
+        "check": ("lessons", "Check the functions of your own file, and name the next one."),
         "grade": ("lessons", "Check the notebooks and functional files that students hand in.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 def main(argv=None):
-    """Run a command; returns the exit status: 0, 2 for bad input, 130 for Ctrl-C."""
+    """Run a command and return its exit status: 0, 2 for bad input, 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:                    # closed by who started us
+        if getattr(sys, name) is None:                    # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
-        elif hasattr(getattr(sys, name), "reconfigure"):  # what it cannot spell is a "?"
+        elif hasattr(getattr(sys, name), "reconfigure"):  # "?" for what its encoding lacks
             getattr(sys, name).reconfigure(errors="replace")
     args = argparse.Namespace()
     try:
-        with warnings.catch_warnings(), users.users_code():     # a run that diverges says so itself
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with warnings.catch_warnings(), users.users_code():
+            warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
             parser(argv).parse_args(argv, args)
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
-    except BrokenPipeError:                               # what reads our output has ended
+    except BrokenPipeError:                               # the reader of our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, MemoryError) as e:
-        what = "not enough memory: " * isinstance(e, MemoryError)
+        prefix = "not enough memory: " * isinstance(e, MemoryError)
         if getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
-            what = "the output cannot be written: "
+            prefix = "the output cannot be written: "
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if "--traceback" in argv:
             traceback.print_exc()
-        print(f"minifpt: {what}{' '.join(str(e).split())}", file=sys.stderr)
+        print(f"minifpt: {prefix}{' '.join(str(e).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as e:
         message = str(e) or "interrupted"
@@ -82,13 +85,13 @@ def main(argv=None):
     except Exception as e:
         if "--traceback" in argv or not users.loaded():
             raise
-        print(f"minifpt: {users.message(e)}: a task or trunk of your own returned what minifpt "
-              "cannot use; --traceback shows where", file=sys.stderr)
+        print(f"minifpt: {users.message(e)}: a task or trunk of your own returned a value that "
+              "minifpt cannot use; --traceback shows where", file=sys.stderr)
         return 2
 
 
 def resuming(args, argv):
-    """Return the command that goes on with an interrupted run or grid."""
+    """Return the command that continues an interrupted run or grid."""
     words = ["minifpt", *argv]
     if not getattr(args, "resume", True):
         words.append("--resume")
@@ -98,19 +101,22 @@ def resuming(args, argv):
 
 
 def parser(argv=()):
-    """Return the argument parser.  Only the command that ``argv`` names gets its options; a task
-    that ``argv`` names, which may be one of the user's own, gets its options shown."""
+    """Return the argument parser.  Only the command that ``argv`` names gets its options, and its
+    help shows the options of the tasks that ``argv`` names."""
     top = Parser(prog="minifpt", description=__doc__, groups=GROUPS)
     top.add_argument("--version", action="version", version=f"minifpt {__version__}")
     traceback_option = {"action": "store_true", "default": argparse.SUPPRESS,
                         "help": "print the traceback of an error, too"}
     top.add_argument("--traceback", **traceback_option)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    asked = next((word for word in argv if not word.startswith("-")), None)
+    command = next((word for word in argv if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, 1)
+        top.error(f"no command '{command}'" + (f", did you mean '{near[0]}'?" if near else ""))
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if name == asked:
-            from .options import add_options  # it reads the tasks
+        if name == command:
+            from .options import add_options  # imports all tasks
             run = getattr(importlib.import_module(f"{__name__}.{module}"), name)
             sub.set_defaults(run=run, parser=sub)
             sub.add_argument("--traceback", **traceback_option)

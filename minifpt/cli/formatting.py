@@ -1,4 +1,4 @@
-"""What the command line prints: help, rows and tables that fit the terminal."""
+"""Format help, rows and tables so that they fit the terminal."""
 
 import argparse
 import shutil
@@ -12,7 +12,7 @@ def wrap(text, width):
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Breaks lines between words; keeps a text whose lines are indented, such as a command."""
+    """A formatter that breaks lines between words only, and leaves indented text as it is."""
 
     def _split_lines(self, text, width):
         return wrap(" ".join(text.split()), width)
@@ -24,8 +24,8 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where argparse puts the usage before it.  ``groups`` of
-    commands, {heading: {command: (module, text)}}, are listed under their headings."""
+    """A parser with errors of one line, without argparse's usage before it.  Its help lists the
+    commands in ``groups``, {heading: {command: (module, text)}}."""
 
     def __init__(self, *args, groups=None, **options):
         super().__init__(*args, formatter_class=HelpFormatter, **options)
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             for name, (_, text) in commands.items():
                 lines += labelled(f"  {name}", text, 14)
             lines.append("")
-        return "\n".join([*lines, "minifpt COMMAND --help shows what a command takes.",
+        return "\n".join([*lines, "minifpt COMMAND --help shows a command's options.",
                           "minifpt --version shows the version; --traceback, before or after a",
                           "command, prints the traceback of an error, too.", ""])
 
@@ -62,15 +62,15 @@ def labelled(label, text, indent):
 
 
 def say(text):
-    """Print a text whose lines are broken between words where the terminal ends.  A Markdown table
-    in it is printed as a plain one, with aligned columns."""
+    """Print a text, its lines broken between words to fit the terminal.  A Markdown table in it
+    gets aligned columns."""
     table = []
     for line in [*str(text).split("\n"), None]:
         if line is not None and line.startswith("|"):
             table.append([cell.strip() for cell in line.strip("|").split("|")])
             continue
         if table:
-            print(aligned([table[0], *table[2:]]))        # the second line is Markdown's own
+            print(aligned([table[0], *table[2:]]))        # the second line is Markdown's rule
             table = []
         if line is not None:
             print("\n".join(wrap(line, columns() - 1)) if len(line) >= columns() else line)
@@ -83,8 +83,8 @@ def print_rows(rows):
 
 
 def aligned(rows):
-    """Return rows of cells as text in aligned columns; where they are wider than the terminal,
-    the widest columns have lines broken between words."""
+    """Return rows of cells as text in aligned columns.  If they are wider than the terminal, the
+    lines of the widest columns are broken between words."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     least = [max(len(word) for cell in cells for word in cell.split() or [""])
              for cells in zip(*rows, strict=True)]

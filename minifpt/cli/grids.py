@@ -1,4 +1,4 @@
-"""``compare`` and ``reproduce``: grids of runs, and runs that exist."""
+"""The commands for many runs: ``compare`` and ``reproduce``."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .options import (
     TASKS_OR_RUNS,
     TRUNKS,
     WHERE,
-    given,
+    given_options,
     option,
     path,
     run_options,
@@ -27,13 +27,13 @@ SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 
 
 def compare_runs(args):
-    """``compare`` over run folders; an option that only training takes is an error."""
+    """Compare finished runs; an option that is for training raises ``ValueError``."""
     for name, value in vars(args).items():
         if (name not in ("tasks", "task", "out", "threshold", "traceback")
                 and value != args.parser.get_default(name)):
             flag = name.partition(":")[2] or name
-            raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: of runs that "
-                             "exist only --threshold and --out can be chosen")
+            raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: finished runs "
+                             "take only --threshold and --out")
     out = args.out or Path("runs/compared")
     say(runs_table.compare_runs(out, task_names(args), args.threshold))
     print(f"{out}: table.md runs.csv curves.png")
@@ -44,9 +44,9 @@ def compare_runs(args):
     option("--models", nargs="+", default=[MODEL_NAME, "random"], metavar="MODEL",
            help=f"trunks to compare, see below (default: {MODEL_NAME} random)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
-    option("--first-seed", type=seed, default=0, metavar="SEED", help="the lowest (default: 0)"),
+    option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
-        "learning rates of which each trunk takes the best on validation draws (default: none)")),
+        "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         "validation seeds used to choose the learning rate "
         f"(default: {experiments.CHOICES})")),
@@ -62,36 +62,40 @@ def compare(args):
     if runs_table.are_runs(task_names(args)):
         return compare_runs(args)
     if args.threshold is not None:
-        raise ValueError("compare: --threshold is for runs that exist")
+        raise ValueError("compare: --threshold is for finished runs")
     out = args.out = args.out or Path("runs/compare")
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
     with workers.cluster(args.dask) as executor:
-        say(experiments.compare(
+        text = experiments.compare(
             out, task_names(args), args.models,
             range(args.first_seed, args.first_seed + args.seeds), rates=args.rates,
             choices=args.choices, jobs=args.jobs, executor=executor,
             task_options=task_options_of(args),
-            options=given(args, *SETTINGS)))
+            options=given_options(args, *SETTINGS))
+    say(text)
+    if "| difference |" in text:
+        say("A difference is the mean over pairs of runs with the same seed, in points, with a "
+            "95 % interval. Area: the same for the mean accuracy over the curve.")
     print(f"{out}: table.md runs.csv curves.png{' sweep.png' * bool(args.rates)}")
 
 
 @takes(
     option("name", nargs="?", metavar="NAME",
-           help=f"{', '.join(reproducing.TABLES)}, dose; without it, what each shows"),
+           help=f"{', '.join(reproducing.TABLES)}, dose (default: list them)"),
     option("--scale", choices=["mini", "paper"], default="mini",
-           help="mini: what ships; paper: GPT-2 and the paper's settings (default: mini)"),
+           help="shipped weights, or the paper's settings (default: mini)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
-           help="only these tasks (default: the table's)"),
+           help="train only these tasks (default: the table's)"),
     option("--seeds", type=whole, help="number of seeds (default: 5; for dose 3)"),
     option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
-           help="learning rates to choose from (default: the table's)"),
+           help="learning rates of the sweep (default: the table's)"),
     option("--text", nargs="+", metavar="FILE|FOLDER",
-           help="novels that dose pretrains on: files or folders of *.txt"),
+           help="novels for dose: files or folders of *.txt"),
     WHERE,
-    option("--plan", action="store_true", help="only say how long it would take"),
+    option("--plan", action="store_true", help="predict the time, do not train"),
     option("--out", type=path, default=Path("runs/reproduce"),
-           help="folder whose tables share their runs (default: runs/reproduce)"))
+           help="folder of all tables and runs (default: runs/reproduce)"))
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()}
@@ -101,7 +105,7 @@ def reproduce(args):
             raise ValueError("reproduce: dose has neither --plan nor --scale")
         with workers.cluster(args.dask) as executor:
             say(doses.dose(args.out, args.text, only=args.only, rates=args.rates, jobs=args.jobs,
-                             executor=executor, **given(args, "seeds")))
+                             executor=executor, **given_options(args, "seeds")))
         print(f"{args.out}: dose.md dose.csv dose.png")
     elif args.text:
         raise ValueError("reproduce: --text is for dose")
@@ -112,6 +116,6 @@ def reproduce(args):
         with workers.cluster(args.dask) as executor:
             say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
                                       rates=args.rates, jobs=args.jobs, executor=executor,
-                                      **given(args, "seeds")))
+                                      **given_options(args, "seeds")))
         stem = reproducing.stem(args.name, args.scale)
         print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")

@@ -1,4 +1,4 @@
-"""``train`` and ``plan``: one run."""
+"""The commands for a single run: ``train`` and ``plan``."""
 
 import sys
 from contextlib import nullcontext
@@ -13,12 +13,13 @@ from ..training import train as training
 from ..trunks.names import TrunkSpec
 from .formatting import print_rows, say
 from .options import (
+    ADAPT,
     FREEZE,
     MODEL,
     SEED,
     TASKS,
     TRUNKS,
-    given,
+    given_options,
     make_task,
     option,
     path,
@@ -32,7 +33,7 @@ SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout", "clip", "warmup"
 
 
 def new_folder(task):
-    """``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
+    """Return ``runs/TASK``, or the first of ``runs/TASK-2``, ``-3``, ... that does not exist."""
     folder, n = Path("runs") / task, 2
     while folder.exists():
         folder, n = Path("runs") / f"{task}-{n}", n + 1
@@ -40,42 +41,45 @@ def new_folder(task):
 
 
 def newest_folder(task):
-    """The folder of the task's newest run below ``runs/``."""
+    """Return the folder of the task's newest run in ``runs/``."""
     runs = [p.parent for p in Path("runs").glob(f"{task}*/config.json")
             if p.parent.name == task or p.parent.name.removeprefix(f"{task}-").isdigit()]
     if not runs:
-        raise FileNotFoundError(f"there is no run of {task} in {Path('runs').resolve()}: "
-                                "say which with --out")
+        raise FileNotFoundError(f"no run of {task} in {Path('runs').resolve()}: "
+                                "choose a folder with --out")
     return max(runs, key=lambda p: (p / "config.json").stat().st_mtime)
 
 
 @takes(
-    TASKS, MODEL, FREEZE,
+    TASKS, MODEL, FREEZE, ADAPT,
     *run_options(*SETTINGS, clip="1", eval_every="100"),
     SEED,
     option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
     option("--resume", action="store_true",
-           help="go on from the checkpoint in --out, or in the task's newest run"),
+           help="continue the run in --out, or the task's newest run"),
     option("--checkpoint-every", type=whole, default=500, metavar="STEPS",
            help="steps between checkpoints (default: 500)"),
     option("--functional", type=path, metavar="FILE",
-           help="run the functions of this file, begun by 'minifpt new', instead of ours"),
-    option("--anyway", action="store_true",
+           help="run your functions from a file by 'minifpt new'"),
+    option("--skip-check", action="store_true", alias="--anyway",
            help="train even if a function of that file is wrong"),
     epilog=TRUNKS)
 def train(args):
     task = make_task(args)
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
-    options = tasks.defaults_of(task) | given(args, *SETTINGS)
-    if args.anyway and not args.functional:
-        raise ValueError("train: --anyway is for --functional FILE")
-    with own.using(args.functional, args.anyway) if args.functional else nullcontext() as mine:
+    if args.skip_check and not args.functional:
+        raise ValueError("train: --skip-check needs --functional FILE")
+    with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
+        if mine and not mine.functions:
+            raise ValueError(f"{mine.path}: none of its functions is written, so the run would use "
+                             "minifpt's only; 'minifpt check' names the first to write")
         for r in mine.wrong if mine else ():
             print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
         model, history = experiments.run(
-            task, args.model, out, freeze=args.freeze, seed=args.seed, resume=args.resume,
-            source=task_names(args)[0], checkpoint_every=args.checkpoint_every,
-            config=mine and mine.settings, **options)
+            task, args.model, out, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
+            resume=args.resume, source=task_names(args)[0],
+            checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
+            **given_options(args, *SETTINGS))
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
     held_out = task.test_set() if hasattr(task, "test_set") else None
@@ -85,7 +89,7 @@ def train(args):
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
         print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
-              "without what they call inside the file")
+              "not counting calls within the file")
         if uncalled := [name for name in mine.functions if name not in mine.calls]:
             print(f"{mine.path}: this model never called {', '.join(uncalled)}")
 
@@ -93,7 +97,7 @@ def train(args):
 @takes(TASKS, MODEL, FREEZE, *run_options("steps", "batch_size", "dropout"), epilog=TRUNKS)
 def plan(args):
     task = make_task(args)
-    options = tasks.defaults_of(task) | given(args, "steps", "batch_size", "dropout")
+    options = tasks.defaults_of(task) | given_options(args, "steps", "batch_size", "dropout")
     steps, batch = options["steps"], options["batch_size"]
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")
@@ -114,4 +118,4 @@ def plan(args):
                               f"{every} steps",
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
-        "measured on": f"{measured}, {machine.cores()} threads"})
+        "measured on": f"{measured}, {machine.cores()} thread{'s' * (machine.cores() != 1)}"})

@@ -1,4 +1,4 @@
-"""Commands that look inside a model or a run."""
+"""The commands that look inside a model or a run."""
 
 import re
 from functools import partial
@@ -14,6 +14,7 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..gradients import gradcheck_layer
 from ..reports import attention as attention_maps
+from ..reports import patching
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
@@ -21,6 +22,7 @@ from ..viewer import steps as stepping
 from ..viewer import still
 from .formatting import say
 from .options import (
+    ADAPT,
     FREEZE,
     MODEL,
     MODEL_NAME,
@@ -28,7 +30,7 @@ from .options import (
     TASKS,
     TASKS_OR_RUNS,
     TRUNKS,
-    given,
+    given_options,
     make_task,
     option,
     path,
@@ -41,9 +43,9 @@ from .options import (
 
 @takes(
     option("--model", default=playing.MODEL, metavar="MODEL",
-           help=f"the pretrained trunk, a GPT-2 by name or path (default: {playing.MODEL})"),
+           help=f"pretrained GPT-2, by name or path (default: {playing.MODEL})"),
     option("--task", choices=playing.TASKS, default=playing.TASKS[0],
-           help=f"task that the page opens with (default: {playing.TASKS[0]})"),
+           help=f"first task of the page (default: {playing.TASKS[0]})"),
     option("--out", type=path, default=Path("playground.html"), metavar="FILE",
            help="page to write (default: playground.html)"))
 def playground(args):
@@ -51,10 +53,11 @@ def playground(args):
     print(f"{args.out}: {size / 1e3:,.0f} kB; open it in a browser")
 
 
-@takes(TASKS, MODEL, FREEZE, epilog=TRUNKS)
+@takes(TASKS, MODEL, FREEZE, ADAPT, epilog=TRUNKS, description=(
+    "Show a model's parameter groups and which are trained, for bit-xor unless a TASK is given."))
 def summary(args):
     task = make_task(args, "bit-xor")
-    model = FPT.for_task(task, args.model, args.freeze)
+    model = FPT.for_task(task, args.model, args.freeze, adapt=args.adapt)
     most = getattr(model.trunk.config, "n_positions", task.tokens)
     if task.tokens > most:
         raise ValueError(f"summary: {task.tokens} tokens, the trunk has {most} positions")
@@ -67,47 +70,50 @@ def summary(args):
     TASKS_OR_RUNS, MODEL, FREEZE, *run_options("batch_size", "lr", "dropout"), SEED,
     option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
     option("--still", type=path, metavar="FILE",
-           help="draw its frames as a picture, .png or .svg; the page too with --html"),
+           help="draw a picture, .png or .svg, instead of the page (default: none)"),
     option("--every", type=int, default=0, metavar="N",
-           help="train on, and keep a picture every N steps (default: 0, none)"),
-    option("--frames", type=int, default=24, metavar="N", help="pictures to keep (default: 24)"),
+           help="continue training, with a picture every N steps (default: 0, none)"),
+    option("--frames", type=int, metavar="N",
+           help="number of such pictures (default: until the task is solved)"),
+    option("--differences", type=int, default=150, metavar="N",
+           help="finite differences to compute (default: 150)"),
     epilog=TRUNKS)
 def steps(args):
     if args.still:
         stills = still.paths(args.still, has_film=args.every > 0)
         if args.html in stills:
             raise ValueError(f"--html {args.html}: --still draws a picture there")
-    film = {"every": args.every, "frames": args.frames}
+    options = {"every": args.every, "frames": args.frames, "differences": args.differences}
     folder = next((Path(name) for name in args.tasks if Path(name).is_dir()
                    or (Path(name).name != name and ".py:" not in name)), None)
     if folder is not None:
-        own = [*given(args, "batch_size", "lr", "dropout"), *task_options_of(args), *args.task,
-               *args.tasks[1:], *[args.seed] * bool(args.seed)]
-        if own or (args.model, args.freeze) != (MODEL_NAME, "fpt"):
+        others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
+                  *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]
+        if others or (args.model, args.freeze) != (MODEL_NAME, "fpt"):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.load(folder)
-        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **film)
+        make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
     else:
         task = make_task(args)
         make = partial(stepping.of_task, task, args.model, freeze=args.freeze, seed=args.seed,
-                       **film, **given(args, "batch_size", "lr", "dropout"))
-    name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # a user's own may be no file's name
+                       **options, **given_options(args, "batch_size", "lr", "dropout"))
+    name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.html or (None if args.still else Path(f"{name}-step.html"))
     if out:
         outputs.check(out, stepping.KIND)
-    made = make()
+    page = make()
     if args.still:
-        for path in made.still(args.still):
+        for path in page.still(args.still):
             print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
     if out:
-        size = made.save(out)
-        before, after = made.data["losses"]
-        print(f"{out}: {size / 1e6:.2f} MB, {len(made.data['steps'])} operations, the loss of the "
+        size = page.save(out)
+        before, after = page.data["losses"]
+        print(f"{out}: {size / 1e6:.2f} MB, {len(page.data['steps'])} operations, the loss of the "
               f"batch {before:.4f} before and {after:.4f} after; open it in a browser")
 
 
 @takes(
-    option("run_folder", type=path, metavar="RUN", help="the folder of a run"),
+    option("run_folder", type=path, metavar="RUN", help="a run's folder"),
     option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"))
 def report(args):
     print(reporting.report(args.run_folder, args.html))
@@ -116,21 +122,41 @@ def report(args):
 @takes(
     option("runs", nargs="+", type=path, metavar="RUN", help="folders of runs"),
     option("--model", action="append", metavar="MODEL", help=(
-        "an untrained trunk as a reference, may be given again; none: no reference (default: "
-        "random weights of the shape, for one run of pretrained weights)")),
+        "an untrained trunk as a reference, repeatable; or none (default: random weights of the "
+        "same shape, for a single run with pretrained weights)")),
     option("--examples", type=whole, default=64, metavar="N",
-           help="test examples that the maps are the mean of (default: 64)"),
+           help="test examples to average over (default: 64)"),
     option("--example", type=whole, metavar="I",
-           help="only this example, counted from 0 (default: all)"),
+           help="draw only this example, counted from 0 (default: all)"),
     option("--map", metavar="LAYER.HEAD",
-           help="map to show large, counted from 0 (default: the one with most where needed)"),
+           help="map to draw large, counted from 0 (default: most attention where needed)"),
     option("--out", type=path, help=(
-        "a .png; a .csv is written beside it (default: attention.png in the first run's folder)")),
+        "a .png, with a .csv beside it (default: attention.png in the first run's folder)")),
     epilog=TRUNKS)
 def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
-    print(attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map))
+    table = attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map)
+    print(table)
+    if "where needed" in table:
+        say("where needed: share of attention on the tokens that the answer needs, mean of all "
+            "maps; best map: the largest share (layer.head); if even: the share if attention were "
+            "spread evenly")
+    if "moved" in table:
+        say("moved: share of attention that training moved, mean of all maps; most: the map with "
+            "the largest")
+    print(f"{out} {out.with_suffix('.csv')}")
+
+
+@takes(
+    option("run_folder", type=path, metavar="RUN", help="the folder of a run"),
+    option("--examples", type=whole, default=64, metavar="N",
+           help="test examples that the maps are the mean of (default: 64)"),
+    option("--out", type=path, help=(
+        "a .png; a .csv is written beside it (default: RUN/patch.png)")))
+def patch(args):
+    out = args.out or args.run_folder / "patch.png"
+    print(patching.patch_run(args.run_folder, out, args.examples))
     print(f"{out} {out.with_suffix('.csv')}")
 
 
@@ -140,7 +166,7 @@ def gradcheck(args):
     n, ids = rng.standard_normal, rng.integers(0, 7, (2, 5))
     reports = {op: examples.check(op, args.seed) for op in tracing.OPERATIONS}
 
-    def off_zero(model):                                  # scales and biases off 1 and 0
+    def off_zero(model):                                  # scales are not 1, biases not 0
         for p in model.parameters():
             p.data += 0.3 * n(p.data.shape)
         return model

@@ -1,19 +1,20 @@
-"""Commands on weights and language models, and ``info``."""
+"""The commands for weights and language models, and ``info``."""
 
 import os
 import platform
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from .. import __version__, machine
+from .. import __version__, machine, trunks
+from ..experiments import exporting
 from ..experiments import pretrain as pretraining
 from ..files import cache_folder, read_text, tokenizer, weights
 from ..files.huggingface import HUB
-from ..gpt2 import LanguageModel
 from ..trunks import convert as converting
 from .formatting import print_rows, say
-from .options import MODEL_NAME, SEED, given, option, path, run_options, takes, whole
+from .options import MODEL_NAME, SEED, given_options, option, path, run_options, takes, whole
 
 LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
                         help=f"a language model (default: {MODEL_NAME})")
@@ -21,60 +22,86 @@ LANGUAGE_MODEL = option("--model", default=MODEL_NAME, metavar="NAME|PATH",
 
 @takes()
 def info(args):
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    config = np.show_config(mode="dicts")
+    blas, kernels = config["Build Dependencies"]["blas"], machine.blas_kernels()
+    extensions = config["SIMD Extensions"].get("found", ())
+    if warning := slow_kernels(kernels, extensions):
+        print(f"minifpt: {warning}", file=sys.stderr)
     print_rows({
         "minifpt": f"{__version__} in {Path(__file__).resolve().parents[1]}",
         "Python": f"{platform.python_version()}, {platform.platform()}",
         "NumPy": np.__version__,
-        "BLAS": f"{blas.get('name')} {blas.get('version')}, {machine.blas_kernels()}",
-        "cores": "{}, limited by {}; OMP_NUM_THREADS lowers it".format(*machine.cores_and_why()),
+        "BLAS": f"{blas.get('name')} {blas.get('version')}, {kernels}",
+        "cores": "{}, limited by {}; to use fewer, set OMP_NUM_THREADS".format(
+            *machine.cores_and_why()),
         "OPENBLAS_CORETYPE": os.environ.get("OPENBLAS_CORETYPE", "not set"),
-        "weights": "none found" * (not weights.available()),
+        "weights": "made by" if weights.available() else "none found",
         **{f"  {name}": weights.origin(name) for name in weights.available()},
-        "looked for in": ", ".join(map(str, weights.folders())),
+        "weight folders": ", ".join(map(str, weights.folders())),
         "data": os.environ.get("MINIFPT_DATA", "MINIFPT_DATA is not set") + ", then "
                 + str(cache_folder() / "data")})
+
+
+def slow_kernels(kernels, extensions):
+    """Return a warning if a processor with AVX-512 runs kernels without it, else ""."""
+    has_avx512 = any(name == "X86_V4" or name.startswith("AVX512") for name in extensions)
+    if not (has_avx512 and "Haswell" in kernels):
+        return ""
+    chosen = os.environ.get("OPENBLAS_CORETYPE")
+    return ("this processor has AVX-512 and OpenBLAS runs its Haswell kernels, which are slower: "
+            + (f"OPENBLAS_CORETYPE is {chosen}, unset it" if chosen else
+               "try OPENBLAS_CORETYPE=SkylakeX"))
 
 
 @takes(
     option("source", choices=list(pretraining.SOURCES), metavar="SOURCE",
            help=", ".join(f"{k} ({v})" for k, v in pretraining.SOURCES.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
-           help="text files, or folders of *.txt, for language, masked and trigrams"),
+           help="for language, masked, trigrams: text files or folders of *.txt"),
     option("--data", metavar="FOLDER",
-           help="folder of MNIST's files, for images and vision (default: MINIFPT_DATA)"),
+           help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
-           help="blocks x heads x channels, as in 1x2x256 (default: 6x4x128)"),
+           help="blocks x heads x channels, or llama:6x4x128 (default: 6x4x128)"),
     option("--out", type=path, help="weight file to write (default: minigpt-SOURCE.npz)"),
     *run_options("steps", "batch_size", "lr", default="the source's"),
     SEED,
-    option("--resume", action="store_true", help="go on from the last checkpoint"))
+    option("--resume", action="store_true", help="continue from the last checkpoint"))
 def pretrain(args):
     out = pretraining.weight_file(args.out or f"minigpt-{args.source}")
     last = pretraining.pretrain(args.source, out, shape=args.shape, text=args.text, data=args.data,
                              seed=args.seed, resume=args.resume,
-                             **given(args, "steps", "batch_size", "lr"))[-1]
-    say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % right on "
-          f"what was held out, {pretraining.SOURCES[args.source]}")
+                             **given_options(args, "steps", "batch_size", "lr"))[-1]
+    say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
+        f"held-out data, {pretraining.SOURCES[args.source]}")
 
 
 @takes(
-    option("source", metavar="NAME|PATH",
-           help=f"{', '.join(HUB)}, another hub id OWNER/NAME, or a folder or file"),
-    option("--dtype", choices=["float16", "float32"], default="float16",
-           help="precision of the file (default: float16)"),
-    option("--out", type=path, help="weight file to write (default: in the user's cache folder)"),
+    option("source", metavar="NAME|PATH|RUN",
+           help=f"{', '.join(HUB)}, another hub id OWNER/NAME, a folder or file, or the folder of "
+                "a run"),
+    option("--dtype", choices=["float16", "float32"],
+           help="precision (default: float16 for an .npz file, float32 for a folder)"),
+    option("--out", type=path, help=(
+        "weight file, or for a run or our weights a folder for Transformers (default: in the "
+        "user's cache folder)")),
     option("--dropout", type=float, help="dropout of the model (default: the source's)"),
     option("--revision", metavar="COMMIT",
            help="a commit, tag or branch of the hub id (default: the newest)"))
 def convert(args):
+    if exporting.is_source(args.source, args.out):
+        if args.dropout is not None or args.revision is not None:
+            raise ValueError("convert: --dropout and --revision are for weights that Transformers "
+                             f"saved, not for {args.source}")
+        say(exporting.export(args.source, args.out, args.dtype))
+        return
+    args.dtype = args.dtype or "float16"
     say(converting.convert(args.source, args.out, args.dtype, dropout=args.dropout,
                              revision=args.revision))
 
 
 def load_with_tokenizer(model):
-    """A language model and the tokenizer that belongs to it."""
-    lm = LanguageModel.from_pretrained(model)
+    """Return a language model and its tokenizer."""
+    lm = trunks.language_model(model)
     return lm, tokenizer.find(weights.find(model), lm.config.vocab_size)
 
 
@@ -83,15 +110,17 @@ def load_with_tokenizer(model):
     LANGUAGE_MODEL,
     option("--tokens", type=whole, default=200, help="tokens to write (default: 200)"),
     option("--temperature", type=float, default=0.8,
-           help="0 takes the likeliest token (default: 0.8)"),
-    option("--top-k", type=whole, help="draw among the k likeliest only (default: all)"),
+           help="0 takes the most likely token (default: 0.8)"),
+    option("--top-k", type=whole, help="draw only from the k most likely (default: all)"),
+    option("--top-p", type=float,
+           help="draw from the fewest tokens of this probability (default: all)"),
     SEED)
 def generate(args):
     if not args.prompt:
-        raise ValueError("generate: the prompt is empty, expected some text to go on from")
+        raise ValueError("generate: the prompt is empty, expected a text to continue")
     lm, words = load_with_tokenizer(args.model)
     ids = lm.generate(words.encode(args.prompt), args.tokens, args.temperature, args.top_k,
-                      args.seed)
+                      args.seed, args.top_p)
     print(words.decode(ids))
 
 

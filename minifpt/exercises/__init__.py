@@ -77,7 +77,7 @@ def check(name, answer):
 
 
 def examine(name, answer, seed=None):
-    """As :func:`check`, but returns a :class:`Result`; ``seed`` fixes the numbers."""
+    """Check as :func:`check` does, but return a :class:`Result`; ``seed`` fixes the numbers."""
     _load()
     if name not in EXERCISES:
         raise ValueError(f"check: no exercise '{name}', there are {', '.join(EXERCISES)}")
@@ -98,14 +98,14 @@ def examine(name, answer, seed=None):
 
 
 def _ask(name, function, case):
-    """A Result, or None where the answer to this case is right."""
+    """Return a Result, or None if the answer to this case is right."""
     args = copy.deepcopy(case.args)
     try:
         output = function(*args)
     except NotImplementedError:
         return Result(name, "not answered yet")
     except Exception as e:                                # the reader's code: anything
-        if "ellipsis" in str(e).lower():                  # a "..." met a number
+        if isinstance(e, TypeError) and "ellipsis" in str(e):          # a "..." met a number
             return Result(name, "not answered yet")
         return Result(name, "not right yet", f"It raised {type(e).__name__}{_where(e, function)}: "
                       f"{e} (arguments: {_describe(args)}).")
@@ -134,10 +134,10 @@ def _ask(name, function, case):
 
 
 def _hint(output, case):
-    """What kind of mistake the output looks like."""
-    for hint, wrong in case.mistakes.items():
+    """Return the hint for the mistake that the output looks like."""
+    for hint, mistake in case.mistakes.items():
         try:
-            if wrong(output) if callable(wrong) else _same(output, wrong, case.rtol):
+            if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
                 return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
@@ -150,7 +150,7 @@ def _hint(output, case):
 
 
 def _sentence(hint):
-    """A hint with a full stop, and a capital unless it begins with a symbol (``dA``, ``w``)."""
+    """Return a hint as a sentence: a symbol at its beginning (``dA``, ``w``) stays as it is."""
     word = re.match(r"[a-z]+(?=[ ,'])", hint)
     if word and (len(word[0]) > 3 or word[0] in SHORT):
         hint = hint[0].upper() + hint[1:]
@@ -168,7 +168,7 @@ def _where(error, function):
 
 
 def _general_hint(output, case):
-    """Mistakes that any exercise can see: shape, NaN, sign, factor, axis."""
+    """Return a hint that suits any exercise: shape, NaN, sign, factor, axis."""
     if isinstance(case.answer, tuple):
         n = len(output) if isinstance(output, (tuple, list)) else 1
         if n != len(case.answer):
@@ -197,8 +197,8 @@ def _general_hint(output, case):
         return "Rows and columns are exchanged: a transpose is missing or too many."
     factor = float((a * b).sum() / (b * b).sum()) if b.any() else 0.0
     if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and _same(a, factor * b, case.rtol):
-        return (f"All entries are {factor:.4g} times too large: a constant factor, "
-                "a sum for a mean or a mean for a sum.")
+        return (f"All entries are {factor:.4g} times as large as they should be: look for a "
+                "constant factor, a sum for a mean or a mean for a sum.")
     if a.ndim:
         i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
         where = f"at [{', '.join(map(str, i))}] "
@@ -232,12 +232,22 @@ def _same(a, b, rtol):
     return bool(np.allclose(a, b, rtol=0, atol=rtol * scale, equal_nan=True))
 
 
+def close_to(*values, rtol=1e-5):
+    """Return a mistake's function: whether an output is close to one of ``values``."""
+    return lambda output: any(_same(output, value, rtol) for value in values)
+
+
+def part(i, *values):
+    """As :func:`close_to`, for part ``i`` of an output that has several."""
+    return lambda output: close_to(*values)(output[i])
+
+
 def _arrays(args):
     return tuple(a for a in args if isinstance(a, np.ndarray))
 
 
 def _describe(args):
-    """The arguments in words: arrays by their shape, lists by their length."""
+    """Describe the arguments: arrays by their shape, lists by their length."""
     return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
                      else f"list of {len(a)}" if isinstance(a, list)    # its repr may take long
                      else getattr(a, "__name__", None) or repr(a)[:40] for a in args)

@@ -32,21 +32,21 @@ def apart(work, *args, quiet=20.0, most=120.0):
     process does the others.  Outside of the items, and once ``most`` seconds are over, the name
     is "", and that is the end.
     """
-    found, end = [], time.monotonic() + most
+    answers, end = [], time.monotonic() + most
     while True:
-        rows, begun, why = _once(work, [*args, [row["name"] for row in found]], quiet, most, end)
-        found += rows
+        rows, begun, why = _once(work, [*args, [row["name"] for row in answers]], quiet, most, end)
+        answers += rows
         if why is None:
-            return found
-        found.append({"name": begun, "lost": why})
+            return answers
+        answers.append({"name": begun, "lost": why})
         if begun and time.monotonic() >= end:
-            found.append({"name": "", "lost": f"Its {most:g} s are over; the rest was not run."})
-        if not found[-1]["name"]:
-            return found
+            answers.append({"name": "", "lost": f"Its {most:g} s are over; the rest was not run."})
+        if not answers[-1]["name"]:
+            return answers
 
 
 def _once(work, args, quiet, most, end):
-    """(rows, the item it was at, why it did not come to its end) of one process."""
+    """Run one process: (rows, the item that it worked on last, why it did not finish)."""
     with (tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
           open(Path(home) / "rows", "w+b") as lines):     # open: what runs may exchange the file
         code = (f"import sys; sys.path.insert(0, {ROOT!r}); "
@@ -69,17 +69,17 @@ def _once(work, args, quiet, most, end):
                     why = f"It did not end within {round(now - since)} s: is there a loop?"
         finally:
             _kill(process)
-        rows, begun, done = [], "", False
+        rows, begun, is_done = [], "", False
         for line in lines.read(MOST_ROWS).decode(errors="replace").splitlines():
             try:
                 row = dict(json.loads(line))
             except (ValueError, TypeError):               # cut off in the middle
                 continue
-            done = row == {"done": True}
+            is_done = row == {"done": True}
             begun = str(row.get("begin", ""))
             if row.keys() >= {"name", "status", "hint"} or row.keys() >= {"name", "lost"}:
                 rows.append({key: str(value) for key, value in row.items()})
-        if done:
+        if is_done:
             why = None
         elif why is None:
             code = process.returncode
@@ -101,7 +101,7 @@ def _kill(process):
 
 
 def _child():
-    """In the new process: do the work, write a line for each row."""
+    """Do the work in the new process and write a line for each row."""
     work, path, most, parent, args = sys.argv[1:6]
     if sys.platform == "linux":
         closed.end_with_parent(int(parent))
@@ -112,26 +112,26 @@ def _child():
     function = getattr(importlib.import_module(module), name)
     # Kept open: no later open() is needed, which a closed process might refuse.
     with open(path, "a", encoding="utf-8") as file:
-        sys.argv, said = [""], Said()
-        sys.stdout = sys.stderr = said
+        sys.argv, printed = [""], Printed()
+        sys.stdout = sys.stderr = printed
         for row in function(*json.loads(args)):
-            if "begin" not in row and said.text:
-                row["printed"] = said.text
-            said.text = ""
+            if "begin" not in row and printed.text:
+                row["printed"] = printed.text
+            printed.text = ""
             file.write(json.dumps(row) + "\n")
             file.flush()
         file.write('{"done": true}\n')
 
 
 def _end_with(parent):
-    """End this process once its parent is gone, were it by a kill: a loop would go on for ever."""
+    """End this process once its parent has ended: an endless loop would outlive it."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
-class Said(io.TextIOBase):
-    """Keeps the beginning of what is printed."""
+class Printed(io.TextIOBase):
+    """A stream that keeps the first 500 characters printed."""
 
     text = ""
 

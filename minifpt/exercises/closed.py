@@ -53,20 +53,20 @@ WRITE_FILE, READ_FILE, READ_DIR, ALL = 1 << 1, 1 << 2, 1 << 3, (1 << 15) - 2
 
 
 def by_kernel():
-    """Whether the kernel holds a closed process; else Python's audit hook does."""
+    """Return whether the kernel holds a closed process; else Python's audit hook does."""
     return has_seccomp() and landlock_version() >= 3      # from 3 on it covers truncation
 
 
 def protection():
-    """What holds a closed process, in a sentence for the teacher."""
+    """Return a sentence for the teacher: kernel or Python, which holds a closed process."""
     return ("The kernel held each file in its own folder (Landlock, seccomp)." if by_kernel() else
             "Only Python held these files: a program that means harm gets past it. Check files of "
             "people whom you do not know in a container; 'minifpt grade --help' has the command.")
 
 
 def limit(seconds):
-    """From now on this process starts no other and has no network; its memory, its files and its
-    time, in seconds of a core, are limited where the system has such limits."""
+    """Forbid this process to start others and to use the network.  Limit its memory, its files
+    and its time, in seconds of a core, where the system has such limits."""
     try:
         import resource
         for name, most in (("AS", MEMORY), ("FSIZE", FILE_SIZE), ("CORE", 0),
@@ -88,7 +88,7 @@ def limit(seconds):
 
 
 def close(others):
-    """From now on this process also writes below its home only, and sees nothing below the folder
+    """Also forbid this process to write outside its home and to read below the folder
     ``others``."""
     home, others = (os.path.realpath(path) for path in (Path.home(), others))
     package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
@@ -133,12 +133,12 @@ def close(others):
 
 
 def below(path, folder):
-    """Whether a real path is a folder or lies in it."""
+    """Return whether a real path is a folder or lies in it."""
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _path(number):
-    """The path of an open file."""
+    """Return the path of an open file."""
     if sys.platform == "darwin":
         import fcntl
         return fcntl.fcntl(number, 50, bytes(1024)).rstrip(b"\0").decode()     # F_GETPATH
@@ -146,7 +146,7 @@ def _path(number):
 
 
 def _replace():
-    """Take away the functions that reach other processes or make a file without an event."""
+    """Replace the functions that reach other processes or make a file without an event."""
     def refused(*args, **options):
         raise PermissionError("no other process can be reached here, and open() alone makes files")
     for module in map(sys.modules.get, ("os", "posix", "subprocess", "_posixsubprocess", "signal")):
@@ -165,7 +165,7 @@ def _libc():
 
 
 def _system(number, *args):
-    """A system call that must succeed."""
+    """Make a system call, which must succeed, and return its result."""
     result = _libc().syscall(ctypes.c_long(number), *(
         ctypes.c_long(a) if isinstance(a, int) else a for a in args))
     if result < 0:
@@ -181,29 +181,29 @@ def _prctl(option, value, argument=None):
 
 @functools.cache
 def has_seccomp():
-    """Whether the kernel can refuse system calls, and we know their numbers."""
+    """Return whether the kernel can refuse system calls whose numbers we know."""
     return (sys.platform == "linux" and platform.machine() in CALLS and sys.maxsize > 1 << 32
             and _libc().prctl(21, 0, 0, 0, 0) >= 0)       # PR_GET_SECCOMP
 
 
 @functools.cache
 def landlock_version():
-    """Landlock's version, 0 where the kernel has none."""
+    """Return Landlock's version, 0 where the kernel has none."""
     if sys.platform != "linux":
         return 0
     return max(0, _libc().syscall(ctypes.c_long(444), None, ctypes.c_long(0), ctypes.c_long(1)))
 
 
 def end_with_parent(parent):
-    """Have the kernel end this process once its parent, by its number, is gone."""
+    """Have the kernel end this process once the process with the number ``parent`` is gone."""
     _prctl(1, signal.SIGKILL)                             # PR_SET_PDEATHSIG
     if os.getppid() != parent:                            # it is gone already
         os._exit(1)
 
 
 def _seccomp():
-    """Install a filter of system calls: a program of the kernel's, (code, jump if true, jump if
-    false, number) an instruction; see ``man 2 seccomp``."""
+    """Install a filter of system calls, a program for the kernel.  An instruction is (code, jump
+    if true, jump if false, number); see ``man 2 seccomp``."""
     load, equal, at_least, bits, give = 0x20, 0x15, 0x35, 0x45, 0x06
     machine, calls = CALLS[platform.machine()]
     allow, kill, refuse, unknown = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
@@ -226,8 +226,8 @@ def _seccomp():
 
 
 def _landlock(home, others, free):
-    """Refuse to read below ``others``, but for the folders ``free``, and to change anything but
-    what is below ``home``; give up the superuser's rights."""
+    """Forbid to read below ``others``, except in the folders ``free``, and to change anything
+    outside ``home``.  Give up the superuser's rights."""
     version = landlock_version()
     scope = 3 if version >= 6 else 0                      # sockets and signals stay in here, too
     size = {3: 8, 4: 16, 5: 16}.get(version, 24)          # of the attributes that it knows

@@ -1,5 +1,4 @@
-"""Submitted notebooks and functional files, run and checked: a table, and what the class gets
-wrong.
+"""Run and check submitted notebooks and functional files; write a table and the commonest mistakes.
 
 It is for learning, not for exams: the solutions ship with the lessons, and what runs here could
 forge its result.
@@ -14,6 +13,7 @@ limits, without network, without another process, and without a look at the fold
 """
 
 import ast
+import functools
 import json
 import re
 import symtable
@@ -29,6 +29,10 @@ from .apart import apart
 from .closed import close
 
 COLUMNS = ["student", "exercise", "passed", "hint"]
+VALUES = ["yes", "no", "not answered"]                    # of the column "passed"
+STUDENTS = ["id", "passed", "not_right", "not_answered", "per_cent"]  # ids as nbgrader imports them
+# What ends an answer from outside says nothing about a mistake in it.
+MACHINE = re.compile(r"It raised (PermissionError|MemoryError|OSError|RecursionError)")
 NOTE = ("This is for learning, not for exams: the solutions ship with the lessons, and nothing "
         "here keeps a program from forging its result.")
 CONTAINER = """\
@@ -44,75 +48,149 @@ ROWS = 12                                                 # of each table of the
 
 
 def grade(folder, out, seconds=60, seed=0, progress=True):
-    """Check all submissions in ``folder``; write ``out``/grades.csv and ``out``/summary.md.
+    """Check all submissions in ``folder``; write ``grades.csv``, ``students.csv`` and
+    ``summary.md`` into ``out``.
 
     seconds   the most that one file may take; a quarter of it for each exercise.
     seed      the numbers of the checks, the same for all.
 
-    Returns the rows, a list of dicts.  Raises ``ValueError`` where there is nothing to check.
+    Returns the rows, a list of dicts, for each student one of each exercise that the class had.
+    Raises ``ValueError`` where there is nothing to check.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    found = submissions(folder)
-    if not found:
+    files = submissions(folder)
+    if not files:
         raise ValueError(f"{folder}: it holds no submission: expected STUDENT/NN_name.ipynb, "
                          "STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py")
     check_outputs(out)
     rows = []
-    for student, path in progress_bar(found, desc="submissions", unit="file", progress=progress):
+    for student, path in progress_bar(files, desc="submissions", unit="file", progress=progress):
         rows += [{"student": student} | row for row in graded(path, folder, seconds, seed)]
-    rows.sort(key=lambda row: row["student"])             # those of a student as they were found
-    text = csv_text([{k: plain(v) for k, v in row.items()} for row in rows], COLUMNS)
+    rows = filled(rows)
+    text = csv_text([{k: plain(row[k]) for k in COLUMNS} for row in rows], COLUMNS)
     check_outputs(out)
     outputs.write_csv(out / "grades.csv", COLUMNS, text)
+    outputs.write_csv(out / "students.csv", STUDENTS, by_student(rows))
     (out / "summary.md").unlink(missing_ok=True)          # its comment names the old table
     outputs.write_text(out / "summary.md", kind(out), summary(rows))
     return rows
 
 
+def filled(rows):
+    """Return one row for each student and exercise, in order; of two files the better counts."""
+    exercise_names = sorted({row["exercise"] for row in rows if "/" in row["exercise"]})
+    best = {}
+    for row in rows:
+        key = row["student"], row["exercise"]
+        if key not in best or VALUES.index(row["passed"]) < VALUES.index(best[key]["passed"]):
+            best[key] = row
+    for student in {row["student"] for row in rows}:
+        for name in exercise_names:
+            best.setdefault((student, name), {
+                "student": student, "exercise": name, "passed": "not answered",
+                "hint": "nothing was handed in", "machine": False})
+    return [best[key] for key in sorted(best)]
+
+
+def by_student(rows):
+    """Return a row of ``STUDENTS`` for each student; nbgrader's ``db student import`` reads it."""
+    lines = []
+    for student in sorted({row["student"] for row in rows}):
+        counts = Counter(row["passed"] for row in rows
+                         if row["student"] == student and "/" in row["exercise"])
+        numbers = [counts[value] for value in VALUES]
+        lines.append(dict(zip(STUDENTS, [plain(student), *numbers, round(
+            100 * numbers[0] / max(1, sum(numbers)))], strict=True)))
+    return lines
+
+
 def kind(out):
-    """The kind of output that ``summary.md`` is: it names the CRC of its ``grades.csv``."""
-    return f"grades {zlib.crc32((out / 'grades.csv').read_bytes()):08x}"
+    """The kind of output that ``summary.md`` is: it names the CRC of its tables."""
+    tables = b"".join((out / name).read_bytes() for name in ("grades.csv", "students.csv"))
+    return f"grades {zlib.crc32(tables):08x}"
 
 
 def check_outputs(out):
     """Raise a ``ValueError`` where ``out`` holds what ``grade`` did not write, or a table in which
     a teacher has written since."""
     outputs.check(out / "grades.csv", COLUMNS)
-    if not (out / "grades.csv").exists():
+    outputs.check(out / "students.csv", STUDENTS)
+    if not (out / "grades.csv").exists() or not (out / "students.csv").exists():
         outputs.check(out / "summary.md", "grades")       # replaces none
     elif not outputs.is_output(out / "summary.md", kind(out)):
-        raise ValueError(f"{out}: grades.csv or summary.md was changed since minifpt wrote them: "
-                         "choose another folder with --out")
+        raise ValueError(f"{out}: grades.csv, students.csv or summary.md was changed since "
+                         "minifpt wrote them: choose another folder with --out")
 
 
 def submissions(folder):
-    """[(student, path)] of a folder, in order."""
-    found = []
+    """Return [(student, path)] of a folder, in order."""
+    files = []
     for path in sorted([*folder.rglob("*.ipynb"), *folder.rglob("*.py")]):
         parts = path.relative_to(folder).parts
         if any(part.startswith((".", "__")) for part in parts) or not path.is_file():
             continue                                      # checkpoints of Jupyter, caches
+        if path.suffix == ".py" and path.name.startswith("test_"):
+            continue                                      # written by ``minifpt new``
         alone = re.fullmatch(r"(.+?)_\d\d(_.*)?", path.stem) if path.suffix == ".ipynb" else None
-        found.append((parts[0] if len(parts) > 1 else alone[1] if alone else path.stem, path))
-    return found
+        files.append((parts[0] if len(parts) > 1 else alone[1] if alone else path.stem, path))
+    return files
 
 
 def graded(path, folder, seconds, seed):
-    """The rows of one submission, without the student."""
-    def row(exercise, passed, hint=""):
-        return {"exercise": exercise, "passed": "yes" if passed else "no", "hint": hint}
+    """The rows of one submission, without the student: one of each exercise that the file should
+    have, whatever is wrong with the file."""
     where = [str(path.absolute()), str(folder.absolute()), seed]
     limits = {"quiet": max(1.0, seconds / 4), "most": seconds}
+    expected = expected_exercises(path)
     work = own_work if path.suffix == ".py" else notebook_work
-    return [row(r["name"] or path.name, r.get("status") == "passed",
-                r.get("lost") or (r["hint"] or r["status"]) * (r["status"] != "passed"))
-            for r in apart(f"{__name__}:{work.__name__}", *where, **limits)]
+    rows, lost = [], ""
+    for result in apart(f"{__name__}:{work.__name__}", *where, **limits):
+        status, hint = result.get("status"), result.get("lost") or result.get("hint", "")
+        if result["name"]:
+            rows.append({"exercise": result["name"], "hint": hint,
+                         "passed": {"passed": "yes", "not answered yet": "not answered"}.get(
+                             status, "no"),
+                         "machine": "lost" in result or bool(MACHINE.match(hint))})
+        else:                                             # the file as a whole, or its rest
+            lost = hint
+    names = {row["exercise"] for row in rows}
+    missing = [name for name in expected if name not in names]
+    if lost and not missing:
+        missing = [path.name]
+    return rows + [{"exercise": name, "passed": "no", "hint": lost, "machine": True}
+                   for name in missing if lost]
+
+
+def expected_exercises(path):
+    """Return the exercises, ``NN/name`` or ``own/name``, that a file of this name should answer."""
+    if path.suffix == ".py":
+        try:
+            names = {n.name for n in ast.walk(ast.parse(path.read_bytes()))
+                     if isinstance(n, ast.FunctionDef)}
+        except (ValueError, SyntaxError, RecursionError):
+            names = set(own.FUNCTIONS)                    # begun with ``minifpt new``
+        return [f"own/{name}" for name in own.FUNCTIONS] if names & set(own.FUNCTIONS) else []
+    lesson = lesson_of(path)
+    exercises._load()
+    return [f"{lesson}/{name}" for name in exercises_of(lesson)]
+
+
+def lesson_of(path):
+    """Return the two digits of the lesson in a notebook's name, ``--`` if there are none."""
+    match = re.search(r"(?:^|_)(\d\d)(?:_|$)", Path(path).stem)
+    return match[1] if match else "--"
+
+
+def exercises_of(lesson):
+    """Return the names of a lesson's exercises."""
+    return [name for name, function in exercises.EXERCISES.items()
+            if function.__module__.endswith(f"lesson_{lesson}")]
 
 
 def plain(value):
-    """A text that no spreadsheet takes for a formula."""
+    """Return a text that no spreadsheet takes for a formula."""
     return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
 
 
@@ -141,20 +219,17 @@ def notebook_work(path, others, seed, skip):
     """Check each exercise of a notebook; for ``apart``."""
     exercises._load()
     yield {"begin": ""}
-    lesson = re.search(r"(?:^|_)(\d\d)(?:_|$)", Path(path).stem)
-    lesson = lesson[1] if lesson else "--"
+    lesson = lesson_of(path)
     try:
         statements, unread = read_cells(path)
     except (ValueError, OSError) as e:
         yield {"name": "", "lost": str(e)}
         return
     calls = checks(statements)
-    names = [name for name, function in exercises.EXERCISES.items()
-             if function.__module__.endswith(f"lesson_{lesson}")]
-    names = names or [name for name in calls if name in exercises.EXERCISES]
+    names = exercises_of(lesson) or [name for name in calls if name in exercises.EXERCISES]
     if not names:
-        yield {"name": "", "lost": "There is no exercise in it: expected a notebook of a lesson, "
-                                   "named NN_name.ipynb or STUDENT_NN.ipynb."}
+        yield {"name": "", "lost": "It holds no exercise: expected a notebook of a lesson, named "
+                                   "NN_name.ipynb or STUDENT_NN.ipynb."}
         return
     close(others)
     for name in names:
@@ -166,7 +241,7 @@ def notebook_work(path, others, seed, skip):
 
 def read_cells(path):
     """(statements, unread) of a notebook: the syntax trees of all top-level statements in order,
-    and (cell's number, its text, the error) of cells that are not Python."""
+    and (text, error) of cells that are not Python."""
     try:
         notebook = json.loads(Path(path).read_text(encoding="utf-8"))
         cells = ["".join(cell["source"]) for cell in notebook["cells"]
@@ -174,14 +249,14 @@ def read_cells(path):
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as e:
         raise ValueError(f"It is not a notebook, or damaged ({one_line(e)}).") from None
     statements, unread = [], []
-    for number, text in enumerate(cells, 1):
+    for text in cells:
         lines = [re.sub(r"^(\s*)([%!?].*|.*\?)$", r"\1pass", line) for line in text.splitlines()]
         if text.startswith("%%") and not text.startswith(("%%time", "%%capture")):
             continue                                      # another language
         try:
             statements += ast.parse("\n".join(lines)).body
         except (SyntaxError, ValueError, RecursionError) as e:
-            unread.append((number, text, one_line(e)))
+            unread.append((text, one_line(e)))
     return statements, unread
 
 
@@ -194,7 +269,7 @@ def checks(statements):
 
 
 def answered(name, expression, statements, unread, seed):
-    """The result of an exercise: what the answer needs is run, then the answer is examined."""
+    """Run the statements that an answer needs, then examine it; return the result."""
     expression = expression or ast.Name(name, ast.Load())
     namespace, failed = {"__name__": "notebook"}, ""
     for statement in needed(expression, statements):
@@ -206,7 +281,7 @@ def answered(name, expression, statements, unread, seed):
         answer = eval(compile(ast.Expression(ast.fix_missing_locations(expression)), "notebook",
                               "eval"), namespace)
     except Exception as e:
-        broken = [f"Cell {number} is not Python: {error}." for number, text, error in unread
+        broken = [f"The cell of {name} is not Python: {error}." for text, error in unread
                   if re.search(rf"\b{name}\b", text)]
         why = broken[0] if broken else "" if isinstance(e, NameError) and not failed else (
             f"It raised {one_line(e)}.{failed}")
@@ -223,17 +298,18 @@ def needed(expression, statements):
     parts = [names_of(statement) for statement in statements]
     modules = set().union(*(gives for statement, (gives, _, _) in zip(
         statements, parts, strict=True) if isinstance(statement, (ast.Import, ast.ImportFrom))))
-    wanted = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
-    taken = set()
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    chosen = set()
     while True:
         more = {i for i, (gives, changes, _) in enumerate(parts)
-                if (gives | changes - modules) & wanted or "*" in gives}
-        if more == taken:
-            return [statements[i] for i in sorted(taken)]
-        taken = more
-        wanted = wanted.union(*(parts[i][2] for i in taken))
+                if (gives | changes - modules) & names or "*" in gives}
+        if more == chosen:
+            return [statements[i] for i in sorted(chosen)]
+        chosen = more
+        names = names.union(*(parts[i][2] for i in chosen))
 
 
+@functools.cache
 def names_of(statement):
     """Names that a top-level statement defines, that it changes as in ``a.append(1)``, and that
     it reads."""
@@ -260,7 +336,7 @@ def names_of(statement):
 
 
 def root(node):
-    """The name ``a`` of ``a.b[0].c``; ``None`` for what has none, and for ``a`` itself."""
+    """Return the name ``a`` of ``a.b[0].c``; ``None`` if there is none, and for ``a`` itself."""
     name = getattr(node, "value", None)
     while isinstance(name, (ast.Attribute, ast.Subscript)):
         name = name.value
@@ -271,43 +347,44 @@ def root(node):
 
 
 def summary(rows):
-    """A page in Markdown: how many passed what, and the commonest mistakes."""
-    students = {row["student"] for row in rows}
-    by = {}                                               # exercise -> how each student did
+    """A page in Markdown: a line for each student, how many passed what, the commonest mistakes."""
+    students = by_student(rows)
+    by = {}                                               # exercise -> what each student has
     for row in rows:
-        how = ("passed" if row["passed"] == "yes" else
-               "blank" if row["hint"] == "not answered yet" else "wrong")
-        by.setdefault(row["exercise"], {})[row["student"]] = how
-    counted = [(name, *(list(hows.values()).count(how) for how in ("passed", "wrong", "blank")))
-               for name, hows in by.items()]
-    hardest = sorted(counted, key=lambda row: (row[1] / max(1, row[1] + row[2]), row[0]))
+        if not row["machine"]:                            # such as a loop, or a damaged file
+            by.setdefault(row["exercise"], []).append(row["passed"])
+    counted = [(name, *map(values.count, VALUES)) for name, values in by.items()]
+    hardest = sorted((row for row in counted if row[2]),
+                     key=lambda row: (row[1] / (row[1] + row[2]), row[0]))
     mistakes = Counter((exercise, hint) for _, exercise, hint in {
         (row["student"], row["exercise"], general(row["hint"])) for row in rows
-        if row["passed"] == "no" and row["hint"] != "not answered yet"})
+        if row["passed"] == "no" and not row["machine"]})
+    common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
     lines = ["# What the class did", "", f"Students: {len(students)}. {NOTE}", "",
-             "## Exercises that not all got right, the hardest first", "",
-             "| exercise | passed | not right yet | not answered |", "|---|---|---|---|"]
-    hardest = [row for row in hardest if row[2]]
-    lines += [f"| {cell(name)} | {passed} | {wrong} | {blank} |"
-              for name, passed, wrong, blank in hardest[:ROWS]]
+             "| student | passed | not right yet | not answered | % |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(cell(str(value)) for value in line.values()) + " |"
+              for line in students]
+    lines += ["", "## Exercises that not all got right, the hardest first", "",
+              "| exercise | passed | not right yet | not answered |", "|---|---|---|---|"]
+    lines += [f"| {cell(name)} | {passed} | {not_right} | {blank} |"
+              for name, passed, not_right, blank in hardest[:ROWS]]
     lines += rest(len(hardest)) + ["", "## The commonest mistakes", ""]
     lines += (["| exercise | what the check said | students |", "|---|---|---|"]
               if mistakes else ["None."])
-    common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
     lines += [f"| {cell(name)} | {cell(hint)} | {n} |" for (name, hint), n in common[:ROWS]]
     return "\n".join(lines + rest(len(common))) + "\n"
 
 
 def rest(n):
-    """A line for what a table leaves out."""
+    """Return a line that counts the rows which a table leaves out."""
     return ["", f"And {n - ROWS} more, in grades.csv."] if n > ROWS else []
 
 
 def general(hint):
-    """A hint without its numbers, so that two students with one mistake have one hint."""
+    """Return a hint without its numbers, so that two students with one mistake have one hint."""
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", hint)
 
 
 def cell(text):
-    """A text for a cell of a Markdown table."""
+    """Return a text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")[:200]

@@ -40,7 +40,7 @@ def show(*objects):
 
 
 def reveal(guess, answer, unit=""):
-    """Print the answer to a question beside the reader's guess; ``...`` is no guess."""
+    """Print the answer to a question beside the reader's guess; ``...`` means no guess yet."""
     def words(value):
         value = f"{value:.3g}" if isinstance(value, float) else str(value)
         return f"{value} {unit}".rstrip()
@@ -161,19 +161,23 @@ def _display(data, metadata):
         display(data, metadata=metadata, raw=True)
 
 
+def lessons_folder():
+    """The folder of the lessons' notebooks and solutions: of the package, or of its checkout."""
+    for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
+        if any(path.glob("*.ipynb")):
+            return path
+    raise FileNotFoundError("the lessons were not installed with this package")
+
+
 def unpack(folder):
     """Copy the lessons into ``folder``, without their outputs, and their solutions.
 
     A file that is there already is left alone: it may hold the reader's work.  Returns the
     paths of the files that were written.
     """
-    sources = [path for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons")
-               if any(path.glob("*.ipynb"))]
-    if not sources:
-        raise FileNotFoundError("the lessons were not installed with this package")
-    written, folder = [], Path(folder)
-    for path in sorted([*sources[0].glob("*.ipynb"), *sources[0].glob("solutions/*.py")]):
-        target = folder / path.relative_to(sources[0])
+    source, written, folder = lessons_folder(), [], Path(folder)
+    for path in sorted([*source.glob("*.ipynb"), *source.glob("solutions/*.py")]):
+        target = folder / path.relative_to(source)
         if target.exists():
             continue
         text = path.read_text(encoding="utf-8")

@@ -36,12 +36,12 @@ def strings_right(rng):
     while True:
         B, T = int(rng.integers(7, 12)), int(rng.choice([4, 5, 6]))
         y = rng.integers(0, 2, (B, T))
-        wrong = rng.random((B, T)) < 0.25
-        higher = np.where(wrong, 1 - y, y)                # the bit that gets the higher score
+        is_wrong = rng.random((B, T)) < 0.25
+        higher = np.where(is_wrong, 1 - y, y)             # the bit that gets the higher score
         low = rng.normal(size=(B, T))
         high = low + rng.uniform(0.5, 2, (B, T))
         logits = np.where(np.arange(2) == higher[..., None], high[..., None], low[..., None])
-        right = ~wrong
+        right = ~is_wrong
         answer = float(right.all(axis=1).mean())
         others = {
             "that is the share of bits: a string counts only when all of its bits are right":
@@ -55,7 +55,7 @@ def strings_right(rng):
             "a number of strings, not their share": float(right.all(axis=1).sum()),
             "the answer is the bit with the *higher* of its two scores, whatever their signs":
                 float(((logits[..., 1] > 0) == y).all(axis=1).mean()),
-            "the lower score is taken as the answer": float(wrong.all(axis=1).mean()),
+            "the lower score is taken as the answer": float(is_wrong.all(axis=1).mean()),
         }
         if answer > 0.1 and len({round(v, 6) for v in (answer, *others.values())}) > len(others):
             return Case((logits, y), answer, others)
@@ -69,19 +69,19 @@ def never_seen(rng):
     x += [(A[i], B[(i + 3) % 13]) for i in range(4)]      # known strings, joined anew
     x += [(A[i + 13], B[i + 13]) for i in range(3)]
     x += [(A[i], B[i + 16]) for i in range(2)] + [(A[i + 16], B[i]) for i in range(2)]
-    x, seen = (np.concatenate([np.array(p)[:, :1] >> np.arange(5) & 1,
-                               np.array(p)[:, 1:] >> np.arange(5) & 1], axis=1)
-               for p in (rng.permutation(x), pairs))      # (16, 10), (13, 10)
-    answer = ~(x[:, None] == seen[None]).all(-1).any(1)
+    x, training = (np.concatenate([np.array(p)[:, :1] >> np.arange(5) & 1,
+                                   np.array(p)[:, 1:] >> np.arange(5) & 1], axis=1)
+                   for p in (rng.permutation(x), pairs))      # (16, 10), (13, 10)
+    answer = ~(x[:, None] == training[None]).all(-1).any(1)
 
     def half(part):
-        return (x[:, None, part] == seen[None][..., part]).all(-1).any(1)
+        return (x[:, None, part] == training[None][..., part]).all(-1).any(1)
     first, second = half(slice(0, 5)), half(slice(5, 10))
-    at_a_place = (x[:, None] == seen[None]).any(1).all(1)
+    at_a_place = (x[:, None] == training[None]).any(1).all(1)
     known = {a.tobytes() for a in (~answer, first & second, first, second, at_a_place)}
     if len(known) < 5:
         return never_seen(rng)                            # two mistakes would look alike
-    return Case((x[..., None].astype(np.float32), seen[..., None].astype(np.float32)), answer, {
+    return Case((x[..., None].astype(np.float32), training[..., None].astype(np.float32)), answer, {
         "the other way round: those are the ones that were seen": ~answer,
         "two known strings that were never seen together make a new example": lambda out: (
             np.array_equal(out, ~(first & second))),
@@ -92,14 +92,14 @@ def never_seen(rng):
         "one answer for each test example: reduce over its bits, and over the training examples":
             lambda out: np.size(out) > len(x),
         "one answer for each test example, not one for each training example":
-            lambda out: np.shape(out) == (len(seen),),
+            lambda out: np.shape(out) == (len(training),),
         "those are the numbers of the examples; return True or False for each":
             lambda out: np.array_equal(out, np.flatnonzero(answer)),
         "that is one number for all; return True or False for each":
             lambda out: np.ndim(out) == 0,
         "a test example must be compared with every training example, not only with the one in the "
         "same row":
-            lambda out: np.array_equal(out[:13], (x[:13] != seen[:len(x)]).any(1)[:13]),
+            lambda out: np.array_equal(out[:13], (x[:13] != training[:len(x)]).any(1)[:13]),
     }, about="Some of the answers are wrong. Compare each test example with each training "
              "example, all bits at once.")
 
@@ -132,7 +132,7 @@ def steps_to_learn(rng):
                          "stay?"] = int(steps[up[0]])
             mistakes["that is how many steps it stays, not where that begins"] = \
                 int(steps[-1] - steps[first])
-        mistakes = {hint: wrong for hint, wrong in mistakes.items() if wrong is not None}
+        mistakes = {hint: value for hint, value in mistakes.items() if value is not None}
         return Case((steps, accuracy, level), answer, mistakes, about=about)
 
     dip = int(rng.integers(4, n - 2))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -15,9 +15,8 @@ def bias_gradient(rng):
         "the wrong axis: you sum over the outputs, but each output has its own bias":
             lambda db: np.shape(db) == dy.shape[:2],
         "a sum over everything: b has one number for each output": dy.sum(),
-        "only some of the rows: b is used by every token of every sequence": lambda db: any(
-            np.allclose(db, part) for part in (dy[0].sum(axis=0), dy[-1].sum(axis=0),
-                                               dy[:, 0].sum(axis=0), dy[:, -1].sum(axis=0))),
+        "only some of the rows: b is used by every token of every sequence": close_to(
+            *(rows.sum(axis=0) for rows in (dy[0], dy[-1], dy[:, 0], dy[:, -1]))),
     })
 
 
@@ -31,8 +30,8 @@ def shared_weight_gradient(rng):
         "one path is missing: that is the second use of w alone": second,
         "one path is missing: that is the first use of w alone": first,
         "the two paths are averaged: the chain rule adds them": (first + second) / 2,
-        "twice the same path: the two uses have different inputs, x and x w": lambda dw: any(
-            np.allclose(dw, 2 * path) for path in (first, second)),
+        "twice the same path: the two uses have different inputs, x and x w": close_to(
+            2 * first, 2 * second),
         "the first use got dy itself: its gradient must first go back through the second use":
             x.T @ dy + second,
         "a missing transpose: x goes forward through w, and dy goes back through its transpose":
@@ -52,23 +51,23 @@ def gradient_is_right(rng):
         return (lambda x: float(scale * (r * np.sin(x + shift)).sum())), x, (
             scale * r * np.cos(x + shift))
 
-    right = "the gradient was right and your check says no: "
-    wrong = "the gradient was wrong and your check says yes: "
+    alarm = "the gradient was right and your check says no: "
+    miss = "the gradient was wrong and your check says yes: "
     f, x, gradient = question((2, 3))
     yield Case((f, x, gradient), True, {
-        f"{right}is the step of a good size, and the difference divided by all of it?": False})
+        f"{alarm}is the step of a good size, and the difference divided by all of it?": False})
     for shape in ((5,), (2, 4, 3)):                       # loops over fixed axes fail here
         f, x, gradient = question(shape)
         about = f"The array has shape {shape}: np.ndindex(x.shape) gives every index."
         yield Case((f, x, gradient), True, {
-            f"{right}x may have any number of axes; np.ndindex(x.shape) gives every index":
+            f"{alarm}x may have any number of axes; np.ndindex(x.shape) gives every index":
                 False}, about=about)
     f, x, gradient = question((2, 3))
     for index in np.ndindex(2, 3):                        # each entry alone, once
         one = gradient.copy()
         one[index] *= -1.0
         yield Case((f, x, one), False, {
-            f"{wrong}one entry was wrong. Does it move every entry?": True})
+            f"{miss}one entry was wrong. Does it move every entry?": True})
     for axis in range(3):
         f, x, gradient = question((2, 4, 3))
         one = [int(rng.integers(n)) for n in x.shape]
@@ -78,21 +77,21 @@ def gradient_is_right(rng):
         two[tuple(one)] += 0.3
         two[tuple(other)] -= 0.3
         yield Case((f, x, two), False, {
-            f"{wrong}two entries were wrong, one too large and one too small by as much. Does it "
+            f"{miss}two entries were wrong, one too large and one too small by as much. Does it "
             "move each entry alone?": True})
     f, x, gradient = question((2, 3))
     yield Case((f, x, 1.001 * gradient), False, {
-        f"{wrong}it was 0.1 % too large. Is the tolerance too wide?": True})
+        f"{miss}it was 0.1 % too large. Is the tolerance too wide?": True})
     f, x, gradient = question((3, 2), 1e6)
     yield Case((f, x, gradient), True, {
-        f"{right}its numbers were large. Compare the error with the size of the gradient, not "
+        f"{alarm}its numbers were large. Compare the error with the size of the gradient, not "
         "with an absolute tolerance": False})
     f, x, gradient = question((3, 2), 1e-7)
     yield Case((f, x, gradient), True, {
-        f"{right}its numbers were small. Compare the error with the size of the gradient, not "
+        f"{alarm}its numbers were small. Compare the error with the size of the gradient, not "
         "with an absolute tolerance": False})
     yield Case((f, x, 1.5 * gradient), False, {
-        f"{wrong}its numbers were small. Compare the error with the size of the gradient, not "
+        f"{miss}its numbers were small. Compare the error with the size of the gradient, not "
         "with an absolute tolerance": True})
     f, x, gradient = question((3, 2))
     down = -2 * np.abs(gradient).max() - gradient         # the gradient's entries: all below 0
@@ -101,11 +100,11 @@ def gradient_is_right(rng):
         return f(x) + float((x * (down - gradient)).sum())
 
     yield Case((falls, x, down), True, {
-        f"{right}all of its entries were below 0. Is the size of the gradient its largest entry "
+        f"{alarm}all of its entries were below 0. Is the size of the gradient its largest entry "
         "whatever the sign?": False})
     f, x, gradient = question((2, 3), zero=(0, 1))
     yield Case((f, x, gradient), True, {
-        f"{right}one of its entries was 0. Do you divide by that entry?": False})
+        f"{alarm}one of its entries was 0. Do you divide by that entry?": False})
 
 
 def _turns(rng, low, high):

@@ -19,11 +19,11 @@ def loss_of_a_hint(rng):
         V, k = int(rng.integers(low, high)), float(rng.uniform(2, 50))
         p = k / (V - 1 + k)
         yield Case((V, k), -np.log(p), {
-            "bits for nats: take the natural logarithm": -np.log2(p),
+            "that is in bits: take the natural logarithm": -np.log2(p),
             "the probabilities must sum to 1: the target is one of the V words, not one more":
                 -np.log(k / (V + k)),
             "that is the loss of a model that knows nothing": np.log(V),
-            "k / V is no probability: when the target gets more, do the others keep 1 / V?":
+            "k / V is not the probability: when the target gets more, do the others keep 1 / V?":
                 -np.log(k / V),
             "the sign is the other way round: a loss is at least 0": np.log(p),
             "that is the probability; the loss is minus its logarithm": p,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, exercise, part
 
 
 def _standardise(x, axis=-1):
@@ -157,31 +157,25 @@ def rms_norm_backward(rng):
 
     dx, dw = (g - xhat * along(g)) * rstd, (dy * xhat).sum(axis=0)
 
-    def with_dx(wrong):
-        return lambda out: np.allclose(out[0], wrong)
-
-    def with_dw(wrong):
-        return lambda out: np.shape(out[1]) == wrong.shape and np.allclose(out[1], wrong)
-
     return Case((dy, x, w), (dx, dw), {
         "dx still removes the mean of g: that is layer norm's backward, here a shift counts":
-            with_dx((g - g.mean(axis=-1, keepdims=True) - xhat * along(g)) * rstd),
+            part(0, (g - g.mean(axis=-1, keepdims=True) - xhat * along(g)) * rstd),
         "dx: the part along xhat is not removed: moving x also changes the row's size":
-            with_dx(g * rstd),
+            part(0, g * rstd),
         "dx: a sum for a mean in the part along xhat":
-            with_dx((g - xhat * along(g) * x.shape[-1]) * rstd),
+            part(0, (g - xhat * along(g) * x.shape[-1]) * rstd),
         "dx: the scale is missing: what arrives at xhat is dy times w":
-            with_dx((dy - xhat * along(dy)) * rstd),
-        "dx: the division by the row's size is missing": with_dx(g - xhat * along(g)),
+            part(0, (dy - xhat * along(dy)) * rstd),
+        "dx: the division by the row's size is missing": part(0, g - xhat * along(g)),
         "dx: the part along x is removed with x itself: it must be xhat, both times":
-            with_dx((g - x * (g * x).mean(axis=-1, keepdims=True)) * rstd),
-        "dx: the second term has the wrong sign": with_dx((g + xhat * along(g)) * rstd),
-        "dw: the scale multiplies xhat, not x": with_dw((dy * x).sum(axis=0)),
-        "dw: a mean for a sum: every row adds its whole share": with_dw((dy * xhat).mean(axis=0)),
-        "dw: what arrives at the scale is dy, without w": with_dw((g * xhat).sum(axis=0)),
+            part(0, (g - x * (g * x).mean(axis=-1, keepdims=True)) * rstd),
+        "dx: the second term has the wrong sign": part(0, (g + xhat * along(g)) * rstd),
+        "dw: the scale multiplies xhat, not x": part(1, (dy * x).sum(axis=0)),
+        "dw: a mean for a sum: every row adds its whole share": part(1, (dy * xhat).mean(axis=0)),
+        "dw: what arrives at the scale is dy, without w": part(1, (g * xhat).sum(axis=0)),
         "dw: the wrong axis: each channel has its own scale, shared by the rows":
             lambda out: np.shape(out[1]) == (len(x),),
-        "dw: that is a bias's gradient; the scale is multiplied by xhat": with_dw(dy.sum(axis=0)),
+        "dw: that is a bias's gradient; the scale is multiplied by xhat": part(1, dy.sum(axis=0)),
     })
 
 
@@ -217,7 +211,7 @@ def most_moved_scale(rng):
             "that scale is the largest, and was so before: ask of every scale how far it *moved*":
                 chosen(f"{loud}.weight"),
             "that is a bias; the scales are called weight": chosen(f"{of_a_bias}.bias"),
-            "that is no layer norm: choose among the names with ln_ and weight":
+            "that is not a layer norm: choose among the names with ln_ and weight":
                 lambda name: isinstance(name, str) and "ln_" not in name,
             "return the name of one parameter, a text": lambda name: not isinstance(name, str),
             "return the full name, as it is in the dictionaries":

@@ -19,13 +19,13 @@ def answer_to_no_question(rng):
         "the mask is the other way round: each token sees itself and what came before":
             np.cumsum(v[::-1], axis=0)[::-1] / n[::-1],
         "a token may see itself too": lambda y: np.allclose(y[1:], (so_far / n)[:-1]),
-        "divided by T: among how many tokens does token t share its look?": so_far / T,
+        "the sum is divided by T, but token t sees fewer tokens: how many?": so_far / T,
         "each token looks at itself alone: does a query of 0 score it higher than the others?":
             v,
         "a score of 0 is not a share of 0: what is the softmax of a row of zeros?": 0 * v,
-        "all look at the first token: does a query of 0 score it higher than the others?":
+        "all tokens look at the first token: does a query of 0 score it higher than the others?":
             lambda y: np.allclose(y, v[0]),
-        "one row of y for each token": lambda y: np.shape(y) == (3,),
+        "return one row of y for each token": lambda y: np.shape(y) == (3,),
     })
 
 
@@ -35,10 +35,10 @@ def window(q, k, v, w, scale=None, low=0, high=0, flip=False, axis=-1, fill=-np.
     S = q @ k.T * (q.shape[1] ** -0.5 if scale is None else scale)
     back = np.arange(len(q))[:, None] - np.arange(len(k))
     back = -back if flip else back
-    seen = (back >= -high) & (back <= w - 1 + low)
+    visible = (back >= -high) & (back <= w - 1 + low)
     if late:
-        return (softmax(S, axis=axis) * seen) @ v
-    return softmax(np.where(seen, S, fill), axis=axis) @ v
+        return (softmax(S, axis=axis) * visible) @ v
+    return softmax(np.where(visible, S, fill), axis=axis) @ v
 
 
 @exercise
@@ -71,7 +71,7 @@ def windowed_attention(rng):
                     window(q, k, v, w, flip=True),
                 "the wrong axis: the shares of each query, a row, sum to 1":
                     lambda y, w=w: np.allclose(y, window(q, k, v, w, axis=0)),
-                "a mask after the softmax: the shares that are left no longer sum to 1":
+                "you mask after the softmax: the shares that are left no longer sum to 1":
                     window(q, k, v, w, late=True),
                 "a masked score of 0 still gets a share: for which score is the share 0?":
                     window(q, k, v, w, fill=0),

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from . import Case, exercise
+from . import Case, exercise, part
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -18,8 +18,8 @@ def softmax_backward(dA, A):
 
 def plain_means(dA, A):
     """The same with means that are not weighted: over the row, and over what A leaves of it."""
-    for seen in (np.ones_like(A), A > 0):
-        yield A * (dA - (dA * seen).sum(axis=-1, keepdims=True) / seen.sum(-1, keepdims=True))
+    for entries in (np.ones_like(A), A > 0):
+        yield A * (dA - (dA * entries).sum(axis=-1, keepdims=True) / entries.sum(-1, keepdims=True))
 
 
 @exercise
@@ -27,16 +27,16 @@ def value_gradient(rng):
     T = int(rng.integers(6, 9))
     n = T - 2
     A, dy = causal_map(rng, T, T)[-n:], rng.standard_normal((n, 3))
-    looked = np.zeros_like(A)
-    looked[np.arange(n), A.argmax(axis=1)] = 1
+    largest = np.zeros_like(A)
+    largest[np.arange(n), A.argmax(axis=1)] = 1
     return Case((dy, A), A.T @ dy, {
-        "a mean in place of a sum: each token that looked adds its whole share": A.T @ dy / n,
+        "a mean instead of a sum: each token that looked adds its whole share": A.T @ dy / n,
         "the shares are missing: a token that looked with a share of 0.1 adds a tenth of its dy":
             lambda dv: np.allclose(dv, (A > 0).T @ dy) or np.allclose(dv, dy.sum(axis=0)),
         "the shares of a column need not sum to 1: a value that many look at gets more":
             A.T / A.T.sum(axis=1, keepdims=True) @ dy,
         "only the token with the largest share gets something: every share counts":
-            looked.T @ dy,
+            largest.T @ dy,
         "one gradient for each of the T values, not for each of the n queries":
             lambda dv: np.shape(dv) == dy.shape,
     })
@@ -56,16 +56,13 @@ def multi_query_backward(rng):
     keys, values = scale * dS.swapaxes(-1, -2) @ q, A.swapaxes(-1, -2) @ dy
     bare = A * dA
 
-    def part(i, wrong):
-        return lambda out: np.shape(out[i]) == wrong.shape and np.allclose(out[i], wrong)
-
-    def either(wrong_k, wrong_v):
-        return lambda out: part(1, wrong_k)(out) or part(2, wrong_v)(out)
+    def either(dk, dv):
+        return lambda out: part(1, dk)(out) or part(2, dv)(out)
 
     return Case((dy, q, k, v, A), (dq, keys.sum(axis=0), values.sum(axis=0)), {
         "one set of keys and values, so one gradient for them: what do the paths through the heads "
         "do?": lambda out: np.shape(out[1]) == keys.shape or np.shape(out[2]) == keys.shape,
-        "a mean over the heads in place of a sum: each head is a path, and rates add up":
+        "a mean over the heads instead of a sum: each head is a path, and rates add up":
             either(keys.mean(axis=0), values.mean(axis=0)),
         "only one head's part: all heads read the same keys and values": lambda out: any(
             either(keys[h], values[h])(out) for h in range(H)),
@@ -99,9 +96,9 @@ def distance_gradient(rng):
     return Case((dA, A), along(dS), {
         "b is shared by all heads: one number for each distance":
             lambda db: np.shape(db) in (per_head.shape, per_head.T.shape),
-        "a mean over the heads in place of a sum: each head is a path, and rates add up":
+        "a mean over the heads instead of a sum: each head is a path, and rates add up":
             along(dS) / H,
-        "a mean in place of a sum: b_0 has T paths in each head, b_1 has T - 1":
+        "a mean instead of a sum: b_0 has T paths in each head, b_1 has T - 1":
             along(dS, np.mean),
         "dA is not dS: b is added to the scores, before the softmax": along(dA),
         "dA is not dS: the way back leads through the softmax, with its weighted mean":
@@ -159,10 +156,10 @@ def worth_computing(rng):
             "return an array (T, T) of True and False": no_mask,
             "choose exactly n entries, in the whole array":
                 lambda out, n=n, chosen=chosen: chosen(out).sum() != n,
-            "entries above the diagonal: what is dS there?":
+            "you choose entries above the diagonal: what is dS there?":
                 lambda out, chosen=chosen: np.triu(chosen(out), 1).any(),
-            "the largest shares: where one token gets a whole row, what is dS for that token?":
+            "you choose the largest shares: what is dS for a token that gets a whole row?":
                 overlap(top(A)),
-            "as many from each row: do all rows hold as much?":
+            "you choose as many from each row: does each row hold as much of dS?":
                 lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
         }, about="Other entries hold more of dS: look at A times its bracket.")

@@ -26,14 +26,14 @@ def gpt2_parameters(rng):
             right - L * 4 * C,
         "of the layer norms only the scales are counted: each has a bias, too":
             right - L * 2 * C - C,
-        "the weights alone: the layer norms and the biases of the linear layers are missing":
+        "you count the weights alone: the layer norms and the linear layers' biases are missing":
             lambda n: n in (right - L * 13 * C, right - L * 13 * C - 2 * C),
         "one attention matrix is missing: c_attn makes queries, keys and values, and after the "
         "heads comes c_proj": lambda n: n in (right - L * C * C, right - L * (C * C + C)),
         "the feed-forward part has two matrices, (C, 4C) and (4C, C)":
             lambda n: n in (right - L * 4 * C * C, right - L * (4 * C * C + C),
                             right - L * (4 * C * C + 4 * C)),
-        "a single block: n_layer of them": (V + N) * C + block + 2 * C,
+        "you count a single block: there are n_layer of them": (V + N) * C + block + 2 * C,
     }, rtol=1e-12, about="Write down the shapes of one block, weight and bias of each layer, and "
                          "compare with the names printed in the lesson.")
 

@@ -24,10 +24,10 @@ def _trained(rng):
         low, gap, top = (int(n) for n in rng.integers(1, 5, 3))
         trained = [False] * low + [True] + [False] * gap
         trained += [bool(b) for b in rng.integers(0, 2, top)] + [True, False]
-        n, own = len(trained), sum(trained)
+        n, dws = len(trained), sum(trained)
         # Counts that a mistake would confuse must differ.
-        known = [n + own + n - 1 - low, 3 * n, n + 2 * own, n + own + n - low, n + own,
-                 2 * n + own, own + n - 1 - low, 2 * n - 1 + own]
+        known = [n + dws + n - 1 - low, 3 * n, n + 2 * dws, n + dws + n - low, n + dws,
+                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws]
         if len(set(known)) == len(known):
             return trained
 
@@ -39,24 +39,24 @@ def way_back(rng):
         low = trained.index(True) if any(trained) else n
         runs = np.arange(n) >= low
         dx = np.arange(n) > low
-        own = np.array(trained)
+        dw = np.array(trained)
         high = n - 1 - trained[::-1].index(True) if any(trained) else -1
 
-        def is_wrong(value, right, wrong):
+        def is_mistake(value, right, mistake):
             value = np.asarray(value, bool)
-            return not np.array_equal(value, right) and np.array_equal(value, wrong)
+            return not np.array_equal(value, right) and np.array_equal(value, mistake)
 
-        def first(wrong):
-            return lambda out: is_wrong(out[0], runs, wrong)
+        def first(mistake):
+            return lambda out: is_mistake(out[0], runs, mistake)
 
-        def second(wrong):
-            return lambda out: is_wrong(out[1], dx, wrong)
+        def second(mistake):
+            return lambda out: is_mistake(out[1], dx, mistake)
 
         return Case((trained,), (runs, dx), {
             "return two lists, each with a boolean for each layer":
                 lambda out: np.shape(out[0]) != (n,) or np.shape(out[1]) != (n,),
             "runs: a frozen layer above a trained one must run, too: the gradient has to get past "
-            "it": first(own),
+            "it": first(dw),
             "runs: all of them run, but below the lowest trained layer nothing needs a gradient":
                 first(np.ones(n, bool)),
             "runs: the wrong end: the gradient comes from the top and ends at the lowest trained "
@@ -68,7 +68,7 @@ def way_back(rng):
             "has_dx: the lowest trained layer has none: what below it would read it?":
                 second(runs),
             "has_dx: a dx is for what is below, whether or not the layer itself is trained":
-                lambda out: any(second(w)(out) for w in (own, ~own & runs, own & dx)),
+                lambda out: any(second(w)(out) for w in (dw, ~dw & runs, dw & dx)),
         }, about="" if any(trained) else "Nothing is trained here, so nothing runs.")
 
     yield case(_trained(rng))
@@ -80,18 +80,19 @@ def way_back(rng):
 @exercise
 def products_of_a_step(rng):
     for trained in (_trained(rng), _trained(rng)):
-        n, own, low = len(trained), sum(trained), trained.index(True)
+        n, dws, low = len(trained), sum(trained), trained.index(True)
         dx = n - 1 - low
-        yield Case((trained,), n + dx + own, {
-            "that is a full step, three for each layer": 3 * n,
+        yield Case((trained,), n + dx + dws, {
+            "that is a full step, with three products for each layer": 3 * n,
             "the products dx of the frozen layers are missing: those above a trained one hand the "
-            "gradient down": n + 2 * own,
-            "one dx too many: nothing below the lowest trained layer needs it":
-                n + own + n - low,
-            "no dx at all: how does the gradient get down to the lowest trained layer?": n + own,
-            "a dx for every layer: below the lowest trained one there is none":
-                lambda p, n=n, own=own: p in (2 * n + own, 2 * n - 1 + own),
-            "the forward pass is missing: one product for each layer, frozen or not": own + dx,
+            "gradient down": n + 2 * dws,
+            "you count one dx too many: nothing below the lowest trained layer needs it":
+                n + dws + n - low,
+            "you count no dx at all: how does the gradient reach the lowest trained layer?":
+                n + dws,
+            "you count a dx for every layer: below the lowest trained one there is none":
+                lambda p, n=n, dws=dws: p in (2 * n + dws, 2 * n - 1 + dws),
+            "the forward pass is missing: one product for each layer, frozen or not": dws + dx,
         }, rtol=1e-12)
     n = int(rng.integers(3, 9))
     yield Case(([False] * n,), n, rtol=1e-12,
@@ -158,21 +159,21 @@ def clipped_step(rng):
     trained[rng.choice(P, 3, replace=False)] = True
     data, gradients = rng.standard_normal((2, P, C))
     gradients[~trained] *= 3
-    own = np.linalg.norm(gradients[trained])
+    norm = np.linalg.norm(gradients[trained])
     below = "Here the norm of the trained rows is below max_norm: nothing is scaled."
-    for max_norm, about in ((0.2 * own, ""), (1.2 * own, below)):
+    for max_norm, about in ((0.2 * norm, ""), (1.2 * norm, below)):
         def new(factor, where=trained, max_norm=max_norm):
             return data - lr * np.asarray(factor) * gradients * where[:, None]
 
         everything = np.linalg.norm(gradients)
         each = np.linalg.norm(gradients, axis=1, keepdims=True)
-        yield Case((data, gradients, trained, lr, max_norm), new(min(1, max_norm / own)), {
+        yield Case((data, gradients, trained, lr, max_norm), new(min(1, max_norm / norm)), {
             "the frozen rows are moved, too":
                 lambda out: np.shape(out) == data.shape and not np.allclose(
                     np.asarray(out)[~trained], data[~trained]),
             "the norm counts the frozen rows, so the trained ones take smaller steps than they "
             "should": new(min(1, max_norm / everything)),
-            "small gradients are scaled up: clipping only makes them smaller": new(max_norm / own),
+            "small gradients are scaled up: clipping only makes them smaller": new(max_norm / norm),
             "nothing is clipped": new(1),
             "each row is clipped by itself: the norm is of all trained rows together":
                 new(np.minimum(1, max_norm / each)),
@@ -180,8 +181,8 @@ def clipped_step(rng):
                 data - lr * np.clip(gradients, -max_norm, max_norm) * trained[:, None],
             "the norms of the rows are added: add the squares, then take the root":
                 new(min(1, max_norm / each[trained].sum())),
-            "the root is missing in the norm": new(min(1, max_norm / own ** 2)),
-            "the step goes uphill": 2 * data - new(min(1, max_norm / own)),
+            "the root is missing in the norm": new(min(1, max_norm / norm ** 2)),
+            "the step goes uphill": 2 * data - new(min(1, max_norm / norm)),
             "that is the scaled gradient; take the step": lambda out: np.shape(out) == data.shape
             and np.allclose(np.asarray(out)[~trained], 0),
         }, about=about)
@@ -204,7 +205,7 @@ def spend(rng):
         yield Case((sizes, budget), right, {
             "return a list of names, not one text": lambda names: isinstance(names, str),
             "a name is there twice": lambda names: len(set(names)) < len(names),
-            "one of these is no parameter's name: take them from the dictionary":
+            "one of these names is not in the dictionary: take the parameters' names from it":
                 lambda names: not set(names) <= set(sizes),
             "the output layer is not all there, with weight and bias: it starts at random":
                 lambda names: not {"output.weight", "output.bias"} <= set(names),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -31,8 +31,8 @@ def vote_level(rng):
             level(at_least(others, others)),
         "one other string that agrees is not a majority": level(at_least(1, others)),
         "the asked string's own vote is certain, only the others are random: count among "
-        "strings - 1": lambda out: any(math.isclose(out, level(at_least(k, strings)))
-                                       for k in (strings // 2, others // 2 - 1) if k >= 0),
+        "strings - 1": close_to(*(level(at_least(k, strings))
+                                  for k in (strings // 2, others // 2 - 1) if k >= 0)),
         "half of the bits are masked in the lesson; here it is the share that you are given":
             0.5 + 0.5 * agree,
         "return a share from 0 to 1, not a percentage": 100 * level(agree),
@@ -55,31 +55,30 @@ def copy_share(rng):
     def on(rows, columns):                                # (B, P, H) at each pair of tokens
         return A[n, :, rows, columns]
 
-    asked, twin = strings * P + p, which[:, None] * P + p
-    answer = on(asked, twin).mean(axis=(0, 1))
+    query, key = strings * P + p, which[:, None] * P + p
+    answer = on(query, key).mean(axis=(0, 1))
     whole = np.stack([A[i, :, strings * P:, k * P:(k + 1) * P].sum(axis=-1).mean(axis=-1)
                       for i, k in enumerate(which)])      # (B, H)
     five = A[:, :, strings * P:, :strings * P].sum(axis=-1).transpose(0, 2, 1)     # (B, P, H)
     return Case((A, which, strings), answer, {
         "that is the attention to the whole right string; for asked token p only its token p "
         "counts": whole.mean(axis=0),
-        "a sum over the asked tokens in place of a mean": answer * P,
-        "a sum over the examples in place of a mean": answer * B,
+        "a sum over the asked tokens instead of a mean": answer * P,
+        "a sum over the examples instead of a mean": answer * B,
         "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
         "row":
-            lambda out: not np.any(out) or np.allclose(out, on(twin, asked).mean(axis=(0, 1))),
+            lambda out: not np.any(out) or np.allclose(out, on(key, query).mean(axis=(0, 1))),
         "do not divide by the attention to the strings here: the share is of all that the token "
         "gives":
-            (on(asked, twin) / five).mean(axis=(0, 1)),
+            (on(query, key) / five).mean(axis=(0, 1)),
         "p is the same in both strings; yours is a mean over all pairs of tokens":
             whole.mean(axis=0) / P,
-        "each example has its own right string": lambda out: any(
-            np.allclose(out, on(asked, k * P + p + 0 * n).mean(axis=(0, 1)))
-            for k in range(strings)),
+        "each example has its own right string": close_to(
+            *(on(query, k * P + p + 0 * n).mean(axis=(0, 1)) for k in range(strings))),
         "which is the number of a string; the first of its tokens is which times P":
-            on(asked, which[:, None] + p).mean(axis=(0, 1)),
-        "only one of the asked tokens is looked at": lambda out: any(
-            np.allclose(out, on(asked, twin)[:, i].mean(axis=0)) for i in range(P)),
+            on(query, which[:, None] + p).mean(axis=(0, 1)),
+        "only one of the asked tokens is looked at": close_to(
+            *on(query, key).mean(axis=0)),
         "yours is a mean over the heads, too: return one number for each head":
             lambda out: np.ndim(out) == 0 or np.shape(out) in ((B,), (P,), (B, P)),
         "the examples' axis is still there: take the mean over it":
@@ -111,10 +110,10 @@ def say_the_mean(rng):
             put(y[..., mine].mean(axis=0)),
         "that is a mean over the tokens only: it must be the same for all examples":
             put(y[..., mine].mean(axis=1, keepdims=True)),
-        "the head's channels are side by side, C / n_head of them": lambda out: any(
-            np.allclose(out, put(y[..., where].mean(axis=(0, 1)), where))
+        "the head's channels are side by side, C / n_head of them": close_to(*(
+            put(y[..., where].mean(axis=(0, 1)), where)
             for where in (slice(head, None, n_head), slice(head, head + 1),
-                          slice(head * n_head, head * n_head + n_head))),
+                          slice(head * n_head, head * n_head + n_head)))),
         "all heads but this one say their mean; it is the other way round": lambda out: (
             np.allclose(out[..., mine], y[..., mine])),
         "all heads say their mean; only this one should": np.broadcast_to(
@@ -131,20 +130,19 @@ def gap(rng):
         answer = float(better.min() - worse.max())
         args = (better, worse) if rng.random() < 0.5 else (worse, better)
         return Case(args, answer, {
-            "that is the difference of the means; it says nothing about the spread": lambda out: (
-                any(math.isclose(out, s * (better.mean() - worse.mean())) for s in (1, -1))),
+            "that is the difference of the means; it says nothing about the spread":
+                close_to(better.mean() - worse.mean(), worse.mean() - better.mean()),
             "that is the difference of the medians; it says nothing about the spread":
-                lambda out: any(math.isclose(out, s * (np.median(better) - np.median(worse)))
-                                for s in (1, -1)),
-            "the best run of the better kind is no test: take its worst": lambda out: any(
-                math.isclose(out, w) for w in (better.max() - worse.min(),
-                                               better.max() - worse.max())),
-            "compare with the best run of the other kind, not with its worst": lambda out: (
-                math.isclose(out, better.min() - worse.min())),
-            "that takes the other kind for the better one: the better one has the higher mean, "
-            "whichever of the two comes first": lambda out: (
-                math.isclose(out, worse.min() - better.max())),
-            "below 0 the runs overlap: keep the sign": lambda out: out >= 0 > answer,
+                close_to(*(s * (np.median(better) - np.median(worse)) for s in (1, -1))),
+            "you take the best run of the better kind: take its worst": close_to(
+                better.max() - worse.min(), better.max() - worse.max()),
+            "compare with the best run of the other kind, not with its worst": (
+                better.min() - worse.min()),
+            "you take the other kind for the better one: the better one has the higher mean, and "
+            "it may be either of the two arguments": (
+                worse.min() - better.max()),
+            "a gap below 0 says that the runs overlap: keep the sign":
+                lambda out: out >= 0 > answer,
             "that is True or False; return a number that says how far": lambda out: isinstance(
                 out, (bool, np.bool_)),
         }, about=about)

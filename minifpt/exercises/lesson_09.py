@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
 def pixel_of(rng):
-    drawn = 0
-    while drawn < 3:
+    n_cases = 0
+    while n_cases < 3:
         p, columns = (int(n) for n in rng.choice(np.arange(4, 8), 2, replace=False))
         W = columns * p
         r, c = (int(n) for n in rng.choice(np.arange(1, 4), 2, replace=False))
@@ -31,7 +31,7 @@ def pixel_of(rng):
             "where does patch row r begin? Each patch is p pixels high": (r + a, c + b),
         }
         if len({answer, *mistakes.values()}) > len(mistakes):          # all of them differ
-            drawn += 1
+            n_cases += 1
             yield Case((t, j, p, W), answer, mistakes)
 
 
@@ -105,8 +105,8 @@ def overlapping_backward(rng):
         overlap = s < p
         mistakes = {
             "where patches overlap, one overwrites the other: a pixel that is in several tokens "
-            "changes the loss through each of them": lambda out, a=args: any(
-                np.allclose(out, fold(*a, join=j)) for j in ("last", "first")),
+            "changes the loss through each of them": close_to(
+                *(fold(*args, join=j) for j in ("last", "first"))),
             "that is a mean over the patches of a pixel: take the sum, each of them is a path":
                 fold(*args, join="mean"),
         } if overlap else {}
@@ -160,19 +160,18 @@ def neighbour_score(rng):
         "only pairs one above the other are counted; side by side are neighbours, too":
             score(above),
         "those are neighbours in the sequence; on the grid, is the end of a row beside the "
-        "start of the next?": lambda out: any(np.isclose(out, score(m)) for m in (
-            line, line | above)),
+        "start of the next?": close_to(score(line), score(line | above)),
         "patches that touch at a corner only are not neighbours":
             score(pair | ((down == 1) & (aside == 1))),
         "the grid has an edge: the left end of a row is not beside its right end":
             score(around(down, rows) + around(aside, columns) == 1),
-        "a position with itself is no pair": score(pair, ~pair),
+        "a position and itself are not a pair": score(pair, ~pair),
         "the others are the pairs that are not neighbours; yours has all pairs":
-            lambda out: any(np.isclose(out, score(pair, m)) for m in (apart, apart | ~apart)),
+            close_to(score(pair, apart), score(pair, apart | ~apart)),
         "a position is not its own neighbour": score(pair | ~apart),
         "the mean of the other pairs is missing: subtract it": s[pair].mean(),
-        "sums in place of means: there are fewer neighbours than other pairs": lambda out: any(
-            np.isclose(out, f * (s[pair].sum() - s[apart & ~pair].sum())) for f in (0.5, 1)),
+        "sums instead of means: there are fewer neighbours than other pairs": close_to(
+            *(f * (s[pair].sum() - s[apart & ~pair].sum()) for f in (0.5, 1))),
         "rows and columns are exchanged: how many positions are there in a row?":
             score(down_w + aside_w == 1),
         "the other way round: neighbours minus others": -score(pair),

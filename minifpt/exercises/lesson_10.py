@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import expit
 
-from . import Case, exercise
+from . import Case, close_to, exercise, part
 
 
 def _scatter(dy, ids, V):
@@ -18,8 +18,76 @@ def _last_wins(dy, ids, V):
     return dw
 
 
-def _close(wrong):
-    return lambda out: np.shape(out) == np.shape(wrong) and np.allclose(out, wrong)
+def _merged(symbols, pair):
+    """Each neighbouring ``pair`` as one symbol, from the left."""
+    out = []
+    for symbol in symbols:
+        if out and (out[-1], symbol) == pair:
+            out[-1] += symbol
+        else:
+            out.append(symbol)
+    return out
+
+
+def _first_only(symbols, pair):
+    """Only the first place of the pair is merged."""
+    for i in range(len(symbols) - 1):
+        if tuple(symbols[i:i + 2]) == pair:
+            return symbols[:i] + ["".join(pair)] + symbols[i + 2:]
+    return symbols
+
+
+@exercise
+def merge_step(rng):
+    p, q, r, s, u, v, x, y = (str(letter) for letter in rng.permutation(list("abcdefgh")))
+    shown = [([x, y, p, x, y], 10), ([q, x, y], 6), ([p, q], 20), ([r, s, q], 14), ([s, r, x], 13),
+             ([u, v], 1), ([u, v, p], 1), ([u, v, r], 2), ([s, u, v], 1), ([q + s], 30),
+             ([s + x, y, r], 3)]                          # x y: 26 times
+    equal = [([x, x, x], 9), ([y, x, x, x, x], 4), ([y, x, v], 7), ([u, y], 2)]
+    for pair, rows in (((x, y), shown), ((x, x), equal)):
+        rows = [rows[i] for i in rng.permutation(len(rows))]
+        many = int(rng.integers(1, 5))
+        words, times = [list(word) for word, _ in rows], [many * n for _, n in rows]
+
+        def after(merge, pair=pair, words=words):
+            return lambda out: [list(w) for w in out[1]] == [merge(w, pair) for w in words]
+
+        def chose(*pairs):
+            return lambda out: tuple(out[0]) in pairs
+
+        def has(symbol):
+            return lambda out: any(symbol in word for word in out[1])
+
+        right = after(_merged)
+
+        def good(out, pair=pair, right=right):
+            return (len(out) == 2 and not isinstance(out[0], str) and tuple(out[0]) == pair
+                    and right(out))
+
+        yield Case((words, times), good, {
+            "return the pair and the list of words": lambda out: len(out) != 2,
+            "return the pair as two symbols, (str, str)": lambda out: (
+                isinstance(out[0], str) or len(out[0]) != 2),
+            "how often a word occurs is not counted: in a word with times 20 a pair counts 20 "
+            "times": chose((u, v)),
+            "a pair can stand in a word more than once: each place counts": chose((p, q)),
+            "the order counts: two symbols the other way round are another pair":
+                chose((r, s), (s, r)),
+            "a symbol may have several characters: count pairs of symbols": chose((q, s)),
+            "the least frequent pair is taken, or a frequent one that is not the most frequent":
+                lambda out, pair=pair: tuple(out[0]) != pair,
+            "return a list of symbols for each word": lambda out, words=words: (
+                len(out[1]) != len(words) or any(isinstance(word, str) for word in out[1])),
+            "the words are as before: make one symbol of the pair": after(lambda w, pair: w),
+            "only the first place of the pair in a word is merged": after(_first_only),
+            "a symbol that ends, or begins, with one of the two is another symbol":
+                has(s + x + y),
+            "of three equal symbols the first two become one": after(
+                lambda w, pair: _merged(w[::-1], pair)[::-1]),
+            "the two symbols do not stand beside the merged one any more": after(
+                lambda w, pair: [t for a, b in zip(w, [*w[1:], ""], strict=True)
+                                 for t in ([a + b] if (a, b) == pair else [a])]),
+        }, about="Each symbol of a word stands in the new word once, alone or in a merged pair.")
 
 
 @exercise
@@ -34,15 +102,15 @@ def row_gradient(rng):
     right = dy[here].sum(axis=0)
     first, last = (dy[here][i] for i in (0, -1))
     yield Case((dy, ids, v), right, {
-        "only the last place where v stands: every place adds its gradient": last,
-        "only the first place where v stands: every place adds its gradient": first,
-        "a mean in place of a sum: every place adds its whole gradient": right / 4,
-        "one passage only: v stands in others too":
-            lambda out: any(np.allclose(out, dy[b][here[b]].sum(axis=0)) for b in range(B)),
+        "you take only the last place where v stands: every place adds its gradient": last,
+        "you take only the first place where v stands: every place adds its gradient": first,
+        "a mean instead of a sum: every place adds its whole gradient": right / 4,
+        "you take one passage only: v stands in others, too":
+            close_to(*(dy[b][here[b]].sum(axis=0) for b in range(B))),
         "a sum over all places: only those where ids is v belong to row v": dy.sum(axis=(0, 1)),
         "that is dy at those places, one row each: add them up":
             lambda out: np.shape(out) == (4, C),
-        "the places where ids is *not* v": dy[~here].sum(axis=0),
+        "those are the places where ids is *not* v": dy[~here].sum(axis=0),
     }, rtol=1e-5)
     yield Case((dy, ids, 7), np.zeros(C), {
         "a row that no token asked for has gradient 0, as an array (C,)":
@@ -80,8 +148,7 @@ def mean_gradient(rng):
         "id 0 gets a gradient: it stands for no word": lambda out: (
             np.shape(out) == right.shape and np.any(np.asarray(out)[0])),
         "dw[ids] += ... keeps one of several equal ids: a scatter-add must add them all":
-            lambda out: any(np.allclose(out, wrong) for wrong in (
-                _last_wins(shared, ids, V) * (np.arange(V) > 0)[:, None],)),
+            _last_wins(shared, ids, V) * (np.arange(V) > 0)[:, None],
         "a word that stands twice in a text counts twice": once,
         "a mean over the *different* words of a text: a word that stands twice counts twice, above "
         "and below the fraction line": kinds,
@@ -110,12 +177,8 @@ def cbow_backward(rng):
     p = np.exp(s) / np.exp(s).sum()
 
     def both(ds, x=x):
-        wrong = gradients(ds, x)
-        return lambda out: (np.allclose(out[0], wrong[0]) or np.allclose(out[0], wrong[0] * N)
-                            ) and np.allclose(out[1], wrong[1])
-
-    def part(i, wrong):
-        return lambda out: np.shape(out[i]) == np.shape(wrong) and np.allclose(out[i], wrong)
+        du, dv = gradients(ds, x)
+        return close_to((du, dv), (du * N, dv))
 
     return Case((u, v), (du, dv), {
         "x is a mean of N rows: each of them gets an N-th of dx": part(0, du * N),
@@ -129,7 +192,7 @@ def cbow_backward(rng):
         "ds is not divided: the loss is a sum over the pairs":
             lambda out: np.allclose(out[1], dv / (1 + K)),
         "all labels are 1: the drawn words are not real": both(expit(s) - 1),
-        "the sigmoid is missing: a score is no probability yet": both(s - label),
+        "the sigmoid is missing: it turns a score into a probability": both(s - label),
         "dv: it is ds times x, the mean, for each pair": part(1, np.outer(ds, u.sum(axis=0))),
         "du: only the real word passes something back: the drawn ones do as well":
             part(0, np.broadcast_to(ds[0] * v[0] / N, (N, C))),
@@ -148,29 +211,24 @@ def tied_gradient(rng):
     first = _scatter(dx, ids, V)
     second = dlogits.reshape(-1, V).T @ y.reshape(-1, C)
 
-    def late(out):
-        return np.allclose(out, _last_wins(dx, ids, V) + second)
-
-    def one_passage(out):
-        return any(np.allclose(out, first + dlogits[b].T @ y[b]) for b in range(B))
-
     return Case((dx, ids, dlogits, y), first + second, {
         "the output's part is missing: the table makes the scores as well": first,
         "the input's part is missing: the table is looked up as well": second,
-        "dw[ids] += dx keeps one of several equal ids: a scatter-add must add them all": late,
-        "a mean of the two parts in place of their sum": (first + second) / 2,
-        "the difference of the two parts: both uses add": lambda out: any(
-            np.allclose(out, sign * (first - second)) for sign in (1, -1)),
+        "dw[ids] += dx keeps one of several equal ids: a scatter-add must add them all":
+            _last_wins(dx, ids, V) + second,
+        "a mean of the two parts instead of their sum": (first + second) / 2,
+        "the difference of the two parts: both uses add": close_to(
+            first - second, second - first),
         "the result is transposed: the table is (V, C)": lambda out: (
             np.shape(out) == (C, V)),
         "one gradient for each passage: the passages share the table":
             lambda out: np.ndim(out) == 3,
-        "the output's part of one passage only": one_passage,
-        "a mean over places in place of a sum: every place adds its whole gradient":
-            lambda out: any(np.allclose(out, wrong) for wrong in (
-                (first + second) / (B * T), first + second / (B * T), first / (B * T) + second,
-                first + second / B, first + second / T, (first + second) / B,
-                (first + second) / T)),
+        "the output's part of one passage only": close_to(
+            *(first + dlogits[b].T @ y[b] for b in range(B))),
+        "a mean over places instead of a sum: every place adds its whole gradient":
+            close_to((first + second) / (B * T), first + second / (B * T),
+                     first / (B * T) + second, first + second / B, first + second / T,
+                     (first + second) / B, (first + second) / T),
         "dx and y are exchanged":
             _scatter(y, ids, V) + dlogits.reshape(-1, V).T @ dx.reshape(-1, C),
     }, rtol=1e-5)

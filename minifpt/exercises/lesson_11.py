@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -19,8 +19,8 @@ def bits_per_byte(rng):
         "that is bits per token: divide by the number of bytes": right * n_bytes / N,
         "those are nats per token: what is a bit, and how many bytes are there?":
             right * n_bytes / N * math.log(2),
-        "those are nats: a bit is log 2 of them": right * math.log(2),
-        "multiplied by log 2 where it is divided": right * math.log(2) ** 2,
+        "those are nats: a bit is log 2 nats": right * math.log(2),
+        "you multiply by log 2: divide by it": right * math.log(2) ** 2,
         "a logarithm to base 10: bits are to base 2": right * math.log10(2),
         "bits of the whole text: divide by the number of bytes": right * n_bytes,
         "the tokens' bits are summed, not averaged: all of them share the bytes": right / N,
@@ -28,15 +28,12 @@ def bits_per_byte(rng):
         "the logarithm of the mean: take the mean of the logarithms":
             lambda x: np.isclose(x, -np.log2(p.mean())) or np.isclose(
                 x, -np.log2(p.mean()) * N / n_bytes),
-        "bytes for tokens: all tokens together have n_bytes bytes": right * n_bytes / N ** 2,
-        "a perplexity: bits are a logarithm":
+        "you take n_bytes for each token: all tokens together have n_bytes bytes":
+            right * n_bytes / N ** 2,
+        "that is a perplexity: bits are its logarithm":
             lambda x: any(np.isclose(x, y) for y in (
                 2 ** right, np.exp(right * math.log(2) * n_bytes / N))),
     }, rtol=1e-6)
-
-
-def any_of(*wrong):
-    return lambda out: any(np.allclose(out, w) for w in wrong)
 
 
 def _softmax(z):
@@ -56,34 +53,34 @@ def drawn_from(rng):
         k = int(rng.integers(3, V - 2))
         t = float(rng.choice([rng.uniform(0.6, 0.8), rng.uniform(1.5, 2.5)]))
         order = np.argsort(-z)
-        kept = np.isin(np.arange(V), order[:k])
+        is_kept = np.isin(np.arange(V), order[:k])
 
-        def cut(scores, kept=kept):
-            return _softmax(np.where(kept, scores, -np.inf))
+        def cut(scores, is_kept=is_kept):
+            return _softmax(np.where(is_kept, scores, -np.inf))
 
         right, divided = cut(z / t), _softmax(z) / t
         mistakes = {
             "the temperature multiplies the scores: divide by it": cut(z * t),
             "the temperature is not used": cut(z),
             "the temperature divides probabilities: divide the scores, before the softmax":
-                any_of(divided, divided * kept),
+                close_to(divided, divided * is_kept),
             "top-k is not used": _softmax(z / t),
             "the probabilities of the k likeliest must sum to 1 again":
                 lambda p, right=right: np.allclose(p / np.sum(p), right),
             "one too many is kept": cut(z / t, np.isin(np.arange(V), order[:k + 1])),
             "one too few is kept": cut(z / t, np.isin(np.arange(V), order[:k - 1])),
-            "the k *least* likely are kept": any_of(*(
+            "the k *least* likely are kept": close_to(*(
                 cut(z / t, np.isin(np.arange(V), i)) for i in (order[-k:], order[k:],
                                                                order[k - 1:]))),
-            "the k-th largest score is at -k of the *sorted* scores": any_of(*(
+            "the k-th largest score is at -k of the *sorted* scores": close_to(*(
                 cut(z / t, z >= least) for least in (z[-k], np.sort(z)[k]))),
             "the first k are kept: the k likeliest may stand anywhere":
                 cut(z / t, np.arange(V) < k),
-            "a score of 0 is no probability of 0: set it to minus infinity":
-                _softmax(np.where(kept, z / t, 0)),
-            "sorted: each token keeps its place":
+            "a score of 0 does not give a probability of 0: set it to minus infinity":
+                _softmax(np.where(is_kept, z / t, 0)),
+            "the probabilities are sorted: each token keeps its place":
                 lambda p, right=right, z=z: np.allclose(np.sort(p), np.sort(right)),
-            "not finite: subtract the largest score first, as in lesson 2":
+            "the exponentials overflow: subtract the largest score first, as in lesson 2":
                 lambda p, V=V: np.shape(p) == (V,) and not np.isfinite(p).all(),
         }
         yield Case((z, t, k), right, mistakes, rtol=1e-5)
@@ -128,16 +125,16 @@ def bigram_bits(rng):
     low.append((n + alpha) / (total + alpha))
     unigram = np.tile((np.bincount(train, minlength=V) + alpha) / (len(train) + V * alpha), (V, 1))
     return Case((train, test, V, alpha), right, {
-        "nats: a bit is log 2 of them": right * math.log(2),
-        "a sum over the tokens: per token is their mean": right * len(a),
+        "those are nats: a bit is log 2 nats": right * math.log(2),
+        "that is a sum over the tokens: bits per token are their mean": right * len(a),
         "you divide by all tokens of the test, and the first one is not asked for":
             right * len(a) / len(test),
-        "the sign: bits are minus the logarithm": -right,
+        "the sign is wrong: bits are minus the logarithm": -right,
         "the pair's probability, not that of the second token given the first: each row of the "
         "table sums to 1": bits(joint),
         "the columns are divided, by sums of the shape (V,): it is the first token that is given, "
         "so each row must sum to 1 (keepdims=True keeps its sum beside it)":
-            any_of(bits(columns), bits((n + alpha) / (n + alpha).sum(axis=1))),
+            close_to(bits(columns), bits((n + alpha) / (n + alpha).sum(axis=1))),
         "rows and columns are exchanged: which token is given, and which one follows?":
             lambda x: any(np.isclose(x, y) for y in (
                 bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a))),
@@ -149,9 +146,9 @@ def bigram_bits(rng):
             rows(counted(test) + alpha)),
         "alpha is 1, and not the argument": bits(rows(n + 1)),
         "that is the unigram: what is given is the token before": bits(unigram),
-        "counts are no probabilities: divide each row by its sum": bits(n + alpha),
+        "counts are not probabilities: divide each row by its sum": bits(n + alpha),
         "the rows sum to V: divide by a row's sum, not by its mean": right - math.log2(V),
-        "infinite: is alpha added to pairs that never occur?": lambda x: x == np.inf,
+        "the result is infinite: is alpha added to pairs that never occur?": lambda x: x == np.inf,
         "a logarithm of the mean: take the mean of the logarithms":
             float(-np.log2(rows(n + alpha)[a, b].mean())),
     }, rtol=1e-8)                                         # two mistakes may be close
@@ -171,32 +168,32 @@ def multiplications(rng):
 
     M = P + n - 1                                         # tokens that go through
     right = {True: L * through(1, M), False: L * again(P, P + n)}
-    for kept in (True, False):
-        r, other = right[kept], right[not kept]
-        yield Case((P, n, C, L, kept), r, {
+    for cached in (True, False):
+        r, other = right[cached], right[not cached]
+        yield Case((P, n, C, L, cached), r, {
             "that is the count for the other case: look at kept": other,
-            "a single block: there are L of them": r // L,
+            "you count a single block: there are L of them": r // L,
             "the last token that is written goes through nothing": (
-                L * through(1, M + 1) if kept else L * again(P, P + n + 1)),
+                L * through(1, M + 1) if cached else L * again(P, P + n + 1)),
             "a token is missing: to write the last one, the one before it must go through":
-                L * through(1, M - 1) if kept else L * again(P, P + n - 1),
-            "the prompt must go through as well": lambda x, kept=kept: x in (
-                (L * through(P + 1, M), L * through(1, n - 1)) if kept else (L * again(1, n),)),
+                L * through(1, M - 1) if cached else L * again(P, P + n - 1),
+            "the prompt must go through as well": lambda x, cached=cached: x in (
+                (L * through(P + 1, M), L * through(1, n - 1)) if cached else (L * again(1, n),)),
             "2 C for each token that is *seen*: how many does token number t see?": (
-                r - L * 2 * C * (sum(range(M)) if kept else
+                r - L * 2 * C * (sum(range(M)) if cached else
                                  sum(sum(range(m)) for m in range(P, P + n)))),
             "a token sees itself, too":
-                L * (through(1, M) - 2 * C * M) if kept else
+                L * (through(1, M) - 2 * C * M) if cached else
                 r - L * 2 * C * sum(range(P, P + n)),
             "a token sees those up to itself, not the whole text": (
-                L * M * (12 * C * C + 2 * C * M) if kept else
+                L * M * (12 * C * C + 2 * C * M) if cached else
                 L * sum(m * (12 * C * C + 2 * C * m) for m in range(P, P + n))),
-            "the linear layers alone: what does a token cost that looks at others?": (
-                L * M * 12 * C * C if kept else L * 12 * C * C * sum(range(P, P + n))),
-            "the looks alone: each token also goes through the linear layers":
-                r - (L * M * 12 * C * C if kept else L * 12 * C * C * sum(range(P, P + n))),
+            "you count the linear layers alone: what does attention cost each token?": (
+                L * M * 12 * C * C if cached else L * 12 * C * C * sum(range(P, P + n))),
+            "you count attention alone: each token also goes through the linear layers":
+                r - (L * M * 12 * C * C if cached else L * 12 * C * C * sum(range(P, P + n))),
             "2 C for each token that is seen: one for the score, one for its value": (
-                L * sum(12 * C * C + C * t for t in range(1, M + 1)) if kept else
+                L * sum(12 * C * C + C * t for t in range(1, M + 1)) if cached else
                 L * sum(12 * C * C + C * t for m in range(P, P + n) for t in range(1, m + 1))),
         }, rtol=1e-9, about="With a prompt of one token and one token to write, a single token "
                             "goes through each block, and sees itself. Count on from there.")

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -21,9 +21,8 @@ def largest_rate(rng):
             "that is for the flattest direction; the steepest one diverges first":
                 2 / curvature[0],
             "the diagonal holds the curvatures only where the valley lies along the axes: turn to "
-            "the eigenvalues": lambda out: any(
-                np.ndim(out) == 0 and np.isclose(out, 2 / of(np.diag(H)))
-                for of in (np.max, np.min, np.mean)),
+            "the eigenvalues": close_to(
+                *(2 / reduce(np.diag(H)) for reduce in (np.max, np.min, np.mean))),
             "that is the sum of all curvatures; each direction moves alone": 2 / np.trace(H),
             "that is the length of the whole matrix; the largest eigenvalue decides":
                 2 / np.linalg.norm(H),
@@ -31,7 +30,7 @@ def largest_rate(rng):
             "that is a mean curvature; the steepest direction diverges first":
                 2 / curvature.mean(),
             "that is the curvature; the rate is 2 divided by it":
-                lambda out: any(np.isclose(out, k * top) for k in (0.5, 1, 2)),
+                close_to(top / 2, top, 2 * top),
             "the best rate of all is smaller; where does it begin to diverge?":
                 2 / (top + curvature[0]),
         }, about="Along an eigenvector of H with eigenvalue h, a step multiplies x by 1 - lr h.",
@@ -54,15 +53,11 @@ def adamw_step(rng):
         m0, v0 = (0 * m, 0 * v) if t == 1 else (m, v)
 
         def new(m=m0, v=v0, *, t=t, b1=b1, b2=b2, g=g, c1=True, c2=True, root=np.sqrt, eps=eps,
-                inside=0.0, decay=decay, rate=1.0, sign=1, kept=None, old=None):
+                inside=0.0, decay=decay, rate=1.0, sign=1, old=None):
             m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
             top = (m if old is None else old) / (1 - b1 ** t if c1 else 1)
             below = root(v / (1 - b2 ** t if c2 else 1) + inside) + eps
             return x - sign * lr * top / below - lr * rate * decay * x, m, v
-
-        def moved(wrong, rtol=1e-5):
-            return lambda out: all(np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=rtol)
-                                   for a, b in zip(out, wrong, strict=True))
 
         new_x, new_m, new_v = new()
         shrink = lr * decay * x
@@ -74,35 +69,35 @@ def adamw_step(rng):
 
         coupled = new(g=g + decay * x, decay=0.0)
         return Case((x, g, m0, v0, t, lr, b1, b2, eps, decay), (new_x, new_m, new_v), {
-            "neither m nor v is corrected for its start at 0": moved(new(c1=False, c2=False)),
-            "m is not corrected for its start at 0: divide by 1 - b1^t": moved(new(c1=False)),
-            "v is not corrected for its start at 0: divide by 1 - b2^t": moved(new(c2=False)),
+            "neither m nor v is corrected for its start at 0": new(c1=False, c2=False),
+            "m is not corrected for its start at 0: divide by 1 - b1^t": new(c1=False),
+            "v is not corrected for its start at 0: divide by 1 - b2^t": new(c2=False),
             "the corrected m and v are for the step only; return those without correction":
                 lambda out: (
                     np.allclose(out[1], new_m / (1 - b1 ** t))
                     or np.allclose(out[2], new_v / (1 - b2 ** t))),
             "the correction counts from t = 1 at the first step; yours is one step late":
-                moved(new(t=t + 1)),
-            "the correction fades with t: 1 - b1^t, not 1 - b1": moved(new(t=1)),
-            "b1 and b2 are exchanged": moved(new(b1=b2, b2=b1)),
+                new(t=t + 1),
+            "the correction fades with t: 1 - b1^t, not 1 - b1": new(t=1),
+            "b1 and b2 are exchanged": new(b1=b2, b2=b1),
             "the decay went into the gradient, so that m and v see it, and it is divided by the "
-            "root as well; here it acts on x alone": moved(coupled),
-            "the decay is multiplied by the learning rate, too": moved(new(rate=1 / lr)),
-            "the decay is missing": moved(new(decay=0.0)),
-            "the decay takes the same share of each x, not the same amount": moved(
-                (new_x + shrink - lr * decay, new_m, new_v)),
-            "the learning rate is missing in Adam's step": moved((x - step - shrink, new_m, new_v)),
-            "the decay has the wrong sign: it makes x smaller": moved(new(rate=-1.0)),
+            "root as well; here it acts on x alone": coupled,
+            "the decay is multiplied by the learning rate, too": new(rate=1 / lr),
+            "the decay is missing": new(decay=0.0),
+            "the decay takes the same share of each x, not the same amount": (
+                new_x + shrink - lr * decay, new_m, new_v),
+            "the learning rate is missing in Adam's step": (x - step - shrink, new_m, new_v),
+            "the decay has the wrong sign: it makes x smaller": new(rate=-1.0),
             "the decay acts on the x that the step has moved already; take both from the old x":
-                moved(((new_x + lr * decay * x) * (1 - lr * decay), new_m, new_v)),
-            "eps is added to the root, not inside of it": moved(new(eps=0.0, inside=eps)),
-            "eps is missing, and one gradient is so small that it counts": moved(
-                new(eps=0.0), 1e-2),
-            "the root of v is missing": moved(new(root=lambda v: v)),
+                ((new_x + lr * decay * x) * (1 - lr * decay), new_m, new_v),
+            "eps is added to the root, not inside of it": new(eps=0.0, inside=eps),
+            "eps is missing, and one gradient is so small that it counts": close_to(
+                new(eps=0.0), rtol=1e-3),
+            "the root of v is missing": new(root=lambda v: v),
             "the gradient is divided by the root; divide m, which remembers":
-                moved(new(old=g * (1 - b1 ** t))),
-            "the step takes the old m: update it first": moved(new(old=m0)),
-            "the step goes uphill": moved(new(sign=-1)),
+                new(old=g * (1 - b1 ** t)),
+            "the step takes the old m: update it first": new(old=m0),
+            "the step goes uphill": new(sign=-1),
             "v is the mean of the squares of g": lambda out: (
                 np.allclose(out[1], new_m) and np.shape(out[2]) == np.shape(v)
                 and np.allclose(out[2], b2 * v0 + (1 - b2) * g)),
@@ -124,9 +119,10 @@ def trapezoid(rng):
     warmup, hold, cooldown = (int(n) for n in rng.permutation([4, 7, 9]) + rng.integers(0, 3))
     steps = warmup + hold + cooldown
     inside = int(rng.integers(1, cooldown - 1))
+
     def case(step, where):
-        left = steps - step
-        right = min(1.0, (step + 1) / warmup, left / (cooldown + 1))
+        to_go = steps - step
+        right = min(1.0, (step + 1) / warmup, to_go / (cooldown + 1))
 
         def near(value):
             """A known mistake's value, where it is not the right one by chance."""
@@ -134,17 +130,17 @@ def trapezoid(rng):
 
         return Case((step, steps, warmup, cooldown), right, {
             "the first step would not move at all: step 0 has the factor 1 / warmup":
-                near(min(1.0, step / warmup, left / (cooldown + 1))),
-            "there is no warm-up": near(min(1.0, left / (cooldown + 1))),
-            "there is no cool-down": near(min(1.0, (step + 1) / warmup)),
+                near(min(1.0, step / warmup, to_go / (cooldown + 1))),
+            "the warm-up is missing": near(min(1.0, to_go / (cooldown + 1))),
+            "the cool-down is missing": near(min(1.0, (step + 1) / warmup)),
             "the cool-down reaches 0 at the last step, which then moves nothing: it would be 0 one "
-            "step later": near(min(1.0, (step + 1) / warmup, (left - 1) / cooldown)),
+            "step later": near(min(1.0, (step + 1) / warmup, (to_go - 1) / cooldown)),
             "the cool-down begins one step late: its first step is below 1 already":
-                near(min(1.0, (step + 1) / warmup, left / cooldown)),
+                near(min(1.0, (step + 1) / warmup, to_go / cooldown)),
             "the factor falls from the end of the warm-up on; it stays at 1 until the cool-down":
-                near(min(1.0, (step + 1) / warmup, left / (steps - warmup + 1))),
+                near(min(1.0, (step + 1) / warmup, to_go / (steps - warmup + 1))),
             "warm-up and cool-down are exchanged":
-                near(min(1.0, (step + 1) / cooldown, left / (warmup + 1))),
+                near(min(1.0, (step + 1) / cooldown, to_go / (warmup + 1))),
             "the factor never exceeds 1": lambda out: np.ndim(out) == 0 and out > 1 + 1e-9,
             "the factor is never negative": lambda out: np.ndim(out) == 0 and out < 0,
             "that is one cosine; here the cool-down is a straight line": near(
@@ -168,7 +164,7 @@ def best_rate(rng):
         n = 5
         rates = np.sort(np.exp(rng.uniform(-8, -1, n)))
         best = {0: int(rng.integers(1, n - 1)), 1: n - 1, -1: 0}[edge]
-        if diverged:                                      # the largest diverged: best is no edge
+        if diverged:                                      # then the best is not at an edge
             best = n - 2
         accuracy = rng.uniform(0.2, 0.4, (n, 1)) + rng.uniform(-0.02, 0.02, (n, 3))
         # The best mean, 0.62, has neither the best run nor the best worst or middle run.

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import special  # scipy.stats takes a second to import
 
-from . import Case, exercise
+from . import Case, close_to, exercise, part
 
 
 @exercise
@@ -16,14 +16,14 @@ def ranges_apart(rng):
             "either of the two arms may be the upper one": 1 / ways,
             "not every single pair of runs has to be compared: count the orders of all n + m runs":
                 2 ** (1 - n * m),
-            "the order within an arm does not matter: divide by it": lambda out: any(
-                np.isclose(out, k / math.factorial(n + m), rtol=1e-6) for k in (1, 2)),
-            "choose the places of one arm among all n + m": lambda out: any(
-                np.isclose(out, k / math.comb(a, b), rtol=1e-6)
-                for k in (1, 2) for a, b in ((2 * n, n), (2 * m, m), (n * m, n))),
+            "the order within an arm does not matter: divide by it": close_to(
+                *(k / math.factorial(n + m) for k in (1, 2))),
+            "choose the places of one arm among all n + m": close_to(
+                *(k / math.comb(a, b)
+                  for k in (1, 2) for a, b in ((2 * n, n), (2 * m, m), (n * m, n)))),
             "that is the chance that a coin falls the same way each time; here every order of the "
-            "runs is equally likely": lambda out: any(np.isclose(out, 2.0 ** -k)
-                                                      for k in (n + m, n + m - 1, n, m)),
+            "runs is equally likely": close_to(
+                *(2.0 ** -k for k in (n + m, n + m - 1, n, m))),
             "that is the chance that the ranges overlap": 1 - 2 / ways,
             "a probability is at most 1: divide by the number of ways": lambda out: out > 1,
         }, about=f"Here the arms have {n} and {m} runs: how many ways are there to choose which of "
@@ -44,34 +44,28 @@ def probe_gradient(rng):
     d = p - np.eye(K)[y]
     dW, db = f.T @ d / N + decay * W, d.sum(axis=0) / N
 
-    def first(wrong):
-        return lambda out: np.shape(out[0]) == wrong.shape and np.allclose(out[0], wrong)
-
-    def second(wrong):
-        return lambda out: np.shape(out[1]) == np.shape(wrong) and np.allclose(out[1], wrong)
-
     yield Case((f, W, b, y, decay), (dW, db), {
         "the loss is a mean over the examples: divide by N": lambda out: (
-            first(f.T @ d + decay * W)(out) or second(d.sum(axis=0))(out)),
+            part(0, f.T @ d + decay * W)(out) or part(1, d.sum(axis=0))(out)),
         "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
-            lambda out: first(f.T @ p / N + decay * W)(out) or second(p.sum(axis=0) / N)(out),
-        "the decay is missing in dW": first(f.T @ d / N),
+            lambda out: part(0, f.T @ p / N + decay * W)(out) or part(1, p.sum(axis=0) / N)(out),
+        "the decay is missing in dW": part(0, f.T @ d / N),
         "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
-            lambda out: any(first(f.T @ d / N + k * decay * W)(out) for k in (2, 0.5)),
+            part(0, *(f.T @ d / N + k * decay * W for k in (2, 0.5))),
         "the decay is divided by N, too; it belongs to the loss once":
-            first((f.T @ d + decay * W) / N),
-        "the decay has the wrong sign": first(f.T @ d / N - decay * W),
-        "the bias has no decay": second(db + decay * b),
+            part(0, (f.T @ d + decay * W) / N),
+        "the decay has the wrong sign": part(0, f.T @ d / N - decay * W),
+        "the bias has no decay": part(1, db + decay * b),
         "both have the wrong sign: the gradient points uphill": lambda out: (
-            first(-dW)(out) or first(2 * decay * W - dW)(out) or second(-db)(out)),
-        "the bias is missing in the scores": first(
+            part(0, -dW, 2 * decay * W - dW)(out) or part(1, -db)(out)),
+        "the bias is missing in the scores": part(0,
             f.T @ (special.softmax(f @ W, axis=1) - np.eye(K)[y]) / N + decay * W),
-        "the softmax runs over the classes, axis 1": lambda out: any(
-            first(f.T @ (special.softmax(f @ W + b, axis=axis) - np.eye(K)[y]) / N + decay * W)(out)
-            for axis in (0, None)),
-        "dW is (C, K), as W is: turn the product around": first(dW.T),
-        "dW: the scores are not the probabilities: take the softmax": lambda out: (
-            first(f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W)(out)),
+        "the softmax runs over the classes, axis 1": part(0, *(
+            f.T @ (special.softmax(f @ W + b, axis=axis) - np.eye(K)[y]) / N + decay * W
+            for axis in (0, None))),
+        "dW is (C, K), as W is: turn the product around": part(0, dW.T),
+        "dW: the scores are not the probabilities: take the softmax": part(
+            0, f.T @ (f @ W + b - np.eye(K)[y]) / N + decay * W),
         "that is one gradient for each example; add them up": lambda out: np.shape(out[1]) == (
             N, K),
     }, rtol=1e-5)
@@ -101,39 +95,36 @@ def difference_interval(rng):
         welch = (va / n + vb / m) ** 2 / ((va / n) ** 2 / (n - 1) + (vb / m) ** 2 / (m - 1))
         normal = special.ndtri((1 + confidence) / 2)
 
-        def near(*wrong):
-            return lambda out: np.shape(out) == (2,) and any(np.allclose(out, w, rtol=1e-6)
-                                                             for w in wrong)
-
         low, high = interval()
         return Case((a, b, confidence), (low, high), {
-            "the normal distribution in place of t: with few runs it is too narrow":
-                near(interval(t=normal), interval(t=normal, ddof=0)),
+            "the normal distribution instead of t: with few runs it is too narrow":
+                close_to(interval(t=normal), interval(t=normal, ddof=0)),
             "the level is that of the lesson; use the confidence that you are given":
-                near(interval(q=0.975), interval(t=1.96), interval(t=2.0)),
-            "the standard deviations divide by n - 1 (ddof=1)": near(interval(ddof=0)),
+                close_to(interval(q=0.975), interval(t=1.96), interval(t=2.0)),
+            "the standard deviations divide by n - 1 (ddof=1)": close_to(interval(ddof=0)),
             "that t leaves out the whole rest on one side; half of it is on each side":
-                near(interval(q=confidence)),
+                close_to(interval(q=confidence)),
             "the error of a mean: each variance is divided by its number of runs":
-                near(interval(se=lambda va, vb: math.sqrt(va + vb))),
-            "add the squares of the two errors, not the errors": near(
+                close_to(interval(se=lambda va, vb: math.sqrt(va + vb))),
+            "add the squares of the two errors, not the errors": close_to(
                 interval(se=lambda va, vb: math.sqrt(va / n) + math.sqrt(vb / m))),
-            "subtracting the means does not subtract the variances: both errors add to it": near(
-                interval(se=lambda va, vb: math.sqrt(abs(va / n - vb / m)))),
-            "both arms have an error": near(interval(se=lambda va, vb: math.sqrt(va / n)),
+            "subtracting the means does not subtract the variances: both errors add to it":
+                close_to(interval(se=lambda va, vb: math.sqrt(abs(va / n - vb / m)))),
+            "both arms have an error": close_to(interval(se=lambda va, vb: math.sqrt(va / n)),
                                             interval(se=lambda va, vb: math.sqrt(vb / m))),
             "t.ppf takes a share below 1, then the degrees of freedom":
                 lambda out: not np.isfinite(out).any(),
-            "the root is missing in the error": near(interval(se=lambda va, vb: va / n + vb / m)),
-            "a variance over its number of runs; yours takes the standard deviation over it": near(
-                interval(se=lambda va, vb: math.sqrt(va) / n + math.sqrt(vb) / m),
-                interval(se=lambda va, vb: math.hypot(math.sqrt(va) / n, math.sqrt(vb) / m))),
-            "one degree of freedom less than the smaller number of runs": near(
+            "the root is missing in the error":
+                close_to(interval(se=lambda va, vb: va / n + vb / m)),
+            "a variance over its number of runs; yours takes the standard deviation over it":
+                close_to(interval(se=lambda va, vb: math.sqrt(va) / n + math.sqrt(vb) / m),
+                         interval(se=lambda va, vb: math.sqrt(va / n ** 2 + vb / m ** 2))),
+            "one degree of freedom less than the smaller number of runs": close_to(
                 *(interval(df=df) for df in (n + m - 2, min(n, m), max(n, m) - 1, max(n, m),
                                              n + m, welch))),
-            "it is a minus b": near(interval(sign=-1)),
+            "the difference is a minus b": close_to(interval(sign=-1)),
             "the lower end comes first": lambda out: np.allclose(out, (high, low)),
-            "that is the standard error alone, without t": near(interval(t=1.0)),
+            "that is the standard error alone, without t": close_to(interval(t=1.0)),
             "the middle of the interval is mean(a) - mean(b)": lambda out: (
                 not np.isclose(out[0] + out[1], low + high)),
             "the middle is right and the length is not: t times the error on each side":
@@ -161,12 +152,12 @@ def seeds_needed(rng):
             return lambda out: abs(float(out) - value) <= 1.5 + 0.02 * value
 
         return Case((difference, spread), right, {
-            "return a whole number: there is no half of a run":
+            "return a whole number of runs":
                 lambda out: float(out) != int(out),
             "round up: the formula says a little more than that, and one run less than it says is "
             "too few (math.ceil)":
                 lambda out: out == enough - 1,
-            "that is half of what it takes: either 0.84 is missing, or one of the two variances":
+            "that is half of what is needed: either 0.84 or one of the two variances is missing":
                 near(per_arm / 2),
             "that is for both arms together; return the number in each": near(2 * per_arm),
             "the number grows with the square of spread / difference": near(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -14,14 +14,13 @@ def same_spread(rng):
             std * np.sqrt(new / C),
         "the spread of a sum grows with the root of the number of terms": std * C / new,
         "the other way round, and without the root": std * new / C,
-        "unchanged, the products get smaller with fewer channels": std,
+        "with unchanged weights, fewer channels make the products smaller": std,
         "that is the spread of the products; divide by the root of the new channels":
             std * np.sqrt(C),
         "it is relative to the old weights, not to 1": np.sqrt(C / new),
         "the lesson's 0.55 is for one standard deviation, 0.02 at 768 channels: compute it from "
-        "yours": lambda out: any(
-                np.isclose(out, relative / np.sqrt(new), rtol=1e-4)
-                for relative in (0.55, 0.02 * np.sqrt(768))),
+        "yours": close_to(
+                *(relative / np.sqrt(new) for relative in (0.55, 0.02 * np.sqrt(768))), rtol=1e-4),
         "the fourth root is for both queries and keys; here one product stays the same":
             std * (C / new) ** 0.25,
     })
@@ -43,7 +42,7 @@ def _ratio(s):
 def directions(rng):
     w_v, w_o, s = _head(rng)
 
-    def of(M):
+    def singular_values(M):
         return np.linalg.svd(M, compute_uv=False)
 
     return Case((w_v, w_o), _ratio(s ** 2), {
@@ -56,15 +55,13 @@ def directions(rng):
         "the numerator is the square of the sum, not the sum of the squares":
             lambda out: np.isclose(out, (s ** 2).sum() / (s ** 4).sum()) or np.isclose(out, 1),
         "what a head passes on goes through both matrices: take their product, first":
-            lambda out: any(np.isclose(out, _ratio(of(M) ** k)) for M in (w_v, w_o)
-                            for k in (1, 2)),
-        "the product is (C, C): x @ w_v @ w_o": lambda out: np.isclose(
-            out, _ratio(of(w_o @ w_v) ** 2)),
-        "those are the product's entries; turn to its singular values": lambda out: any(
-            np.isclose(out, _ratio(np.abs(w_v @ w_o).ravel() ** k)) for k in (1, 2)),
-        "the number of directions, not the singular values": lambda out: np.size(out) > 1,
-        "sums above and below the fraction line, no means": lambda out: any(
-            np.isclose(out, _ratio(s ** 2) * len(s) ** power) for power in (1, -1, -2)),
+            close_to(*(_ratio(singular_values(M) ** k) for M in (w_v, w_o) for k in (1, 2))),
+        "the product is (C, C): x @ w_v @ w_o": _ratio(singular_values(w_o @ w_v) ** 2),
+        "those are the product's entries; turn to its singular values": close_to(
+            *(_ratio(np.abs(w_v @ w_o).ravel() ** k) for k in (1, 2))),
+        "return the number of directions, not the singular values": lambda out: np.size(out) > 1,
+        "take sums above and below the fraction line, no means": close_to(
+            *(_ratio(s ** 2) * float(len(s)) ** power for power in (1, -1, -2))),
         "it is a number from 1 to D: above and below the fraction line stand fourth powers":
             lambda out: not 0.999 <= out <= 1.001 * len(s),
     }, rtol=1e-5)
@@ -78,23 +75,22 @@ def keep_directions(rng):
     k = int(rng.integers(2, len(s)))
 
     def cut(which, power=1.0):
-        kept = np.zeros(len(S))
-        kept[which] = S[which]
-        return (U * kept ** power) @ V
+        values = np.zeros(len(S))
+        values[which] = S[which]
+        return (U * values ** power) @ V
 
     def norm(A):
         return A * np.linalg.norm(M) / np.linalg.norm(A)
 
-    best = cut(slice(0, k))
+    best, smallest = cut(slice(0, k)), cut(slice(len(s) - k, len(s)))
     return Case((w_v, w_o, k), norm(best), {
         "the length is smaller than the product's: then the head would say less *and* say it more "
         "quietly, two differences at once": best,
-        "the largest singular values stay, not the smallest": lambda out: any(
-            np.shape(out) == M.shape and np.allclose(out, f(cut(slice(len(s) - k, len(s)))))
-            for f in (norm, lambda A: A)),
+        "the largest singular values stay, not the smallest": close_to(
+            smallest, norm(smallest)),
         "nothing is cut": M,
-        "one direction too many or too few": lambda out: any(np.allclose(out, norm(
-            cut(slice(0, j)))) for j in (k - 1, k + 1)),
+        "one direction too many or too few": close_to(
+            *(norm(cut(slice(0, j))) for j in (k - 1, k + 1))),
         "the length is the root of the sum of all squares, not the largest singular value "
         "and not the sum of the singular values":
             lambda out: np.shape(out) == M.shape and (
@@ -127,8 +123,8 @@ def fair_arms(rng):
     def where(arm):
         return next(i for i, (a, _) in enumerate(arms) if a is arm)
 
-    def says(arm, wrong):
-        return lambda out: len(out) == len(arms) and bool(out[where(arm)]) == wrong
+    def says(arm, verdict):
+        return lambda out: len(out) == len(arms) and bool(out[where(arm)]) == verdict
 
     control_again = next(a for a, fair in arms if a == control)
     return Case((control, [arm for arm, _ in arms]),

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise, part
 
 
 @exercise
@@ -19,11 +19,9 @@ def bias_for_half(rng):
                 lambda out, n=n: np.isclose(out, math.log(n - 1)) if n > 1 else False,
             "that leaves 1/e after n steps, not a half":
                 lambda out, n=n: np.isclose(out, -math.log(math.expm1(1 / n))),
-            "n gates one after the other multiply: f to the power of n is a half": lambda out, n=n:
-                any(np.isclose(out, v) for v in (0.0, math.log(0.5 / n / (1 - 0.5 / n)),
-                                                 math.log((1 - 0.5 / n) / (0.5 / n)))),
-            "the gate is a sigmoid of its bias: 1 / (1 + e^-b), not e^b":
-                lambda out, f=f: np.isclose(out, math.log(f)),
+            "n gates one after the other multiply: f to the power of n is a half": close_to(
+                0.0, math.log(0.5 / n / (1 - 0.5 / n)), math.log((1 - 0.5 / n) / (0.5 / n))),
+            "the gate is a sigmoid of its bias: 1 / (1 + e^-b), not e^b": math.log(f),
             "f is (1/2)^(1/n), not (1/2)^n": lambda out, n=n: np.isclose(
                 out, -math.log(2 ** n - 1)),
         }, about="Let f^n = 1/2, solve for f, then 1 / (1 + e^-b) = f for b.")
@@ -54,27 +52,23 @@ def decay_backward(rng):
     c, dx = decay(x, f), back_through(dy, f)
     df = (dx * c[:-1]).sum(axis=0)
 
-    def value(i, *wrong):
-        return lambda out: any(np.shape(out[i]) == np.shape(w) and np.allclose(out[i], w)
-                               for w in wrong)
-
     return Case((dy, x, f), (dx, df), {
-        "dx: nothing comes back from the next token: c_t is read by c_(t+1), too": value(0, dy),
-        "dx: only one step back is counted: c_t reaches every later token": value(
+        "dx: nothing comes back from the next token: c_t is read by c_(t+1), too": part(0, dy),
+        "dx: only one step back is counted: c_t reaches every later token": part(
             0, dy + f * np.vstack([dy[1:], np.zeros((1, D))])),
-        "dx: a step back multiplies by f: yours multiplies by 1": value(
+        "dx: a step back multiplies by f: yours multiplies by 1": part(
             0, back_through(dy, np.ones(D))),
-        "dx: the way back runs from the last token to the first; yours runs forward": value(
+        "dx: the way back runs from the last token to the first; yours runs forward": part(
             0, decay(dy, f)[1:]),
-        "dx: that is f times too much or too little: x_t is added, without a factor": value(
+        "dx: that is f times too much or too little: x_t is added, without a factor": part(
             0, dx * f, dx / f),
-        "df: c_(t-1) is what f multiplies, not c_t": value(1, (dx * c[1:]).sum(axis=0)),
-        "df: f multiplies the state c_(t-1), not the input x": value(
+        "df: c_(t-1) is what f multiplies, not c_t": part(1, (dx * c[1:]).sum(axis=0)),
+        "df: f multiplies the state c_(t-1), not the input x": part(
             1, (dx * x).sum(axis=0)),
-        "df: what arrives at a state is dx, not dy: it also comes from the tokens after": value(
+        "df: what arrives at a state is dx, not dy: it also comes from the tokens after": part(
             1, (dy * c[:-1]).sum(axis=0)),
-        "df: a mean in place of a sum: the same f is used at every token, and the paths add up":
-            value(1, df / T, df / (T - 1)),
+        "df: a mean instead of a sum: the same f is used at every token, and the paths add up":
+            part(1, df / T, df / (T - 1)),
         "df: one number for each channel: sum over the tokens": lambda out: (
             np.shape(out[1]) == (T, D)),
         "df: one number for each channel; yours sums over the channels, too": lambda out: (
@@ -103,10 +97,9 @@ def truncated_backward(rng):
         starts = set(range(0, T, k))
         answer = cut_back(dy, h, u, starts)
 
-        def near(*wrong, answer=answer):
-            """Right of none but these wrong ones: some cases cannot tell them apart."""
-            wrong = [w for w in wrong if not np.allclose(w, answer)]
-            return lambda out: any(np.allclose(out, w) for w in wrong)
+        def near(*values, answer=answer):
+            """As :func:`close_to`, without the mistakes that make no difference in this case."""
+            return close_to(*(v for v in values if not np.allclose(v, answer)))
 
         late = {t + 1 for t in starts}
         yield Case((dy, h, u, k), answer, {

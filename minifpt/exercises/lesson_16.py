@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import special
 
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -14,21 +14,21 @@ def prefix_mask(rng):
         causal = s <= t
         right = causal | (s < P)
 
-        def seen(out, T=T):
+        def mask_of(out, T=T):
             out = np.asarray(out)
             if out.shape != (T, T) or not np.isin(out, (0, 1)).all():
                 raise ValueError("not a mask")
             return out.astype(bool)
 
-        def same(other, seen=seen):
-            return lambda out: (seen(out) == other).all()
+        def same(other, mask_of=mask_of):
+            return lambda out: (mask_of(out) == other).all()
 
-        def either(*others, seen=seen):
-            return lambda out: any((seen(out) == other).all() for other in others)
+        def either(*others, mask_of=mask_of):
+            return lambda out: any((mask_of(out) == other).all() for other in others)
 
-        def no_mask(out, seen=seen):
+        def no_mask(out, mask_of=mask_of):
             try:
-                seen(out)
+                mask_of(out)
             except (TypeError, ValueError):
                 return True
             return False
@@ -46,15 +46,16 @@ def prefix_mask(rng):
             "True says that a token is *seen*": same(~right),
             "the tokens after the prefix see it as well, and each other backward": same(both),
             "each token sees itself, too": either(right & (s != t), (s < t) | (s < P)),
-            "one of the two is enough, before it or in the prefix: or, not and":
+            "a token is seen if it stands before or in the prefix: or, not and":
                 same(causal & (s < P)),
             "a token sees what comes before it, not after it": same((s >= t) | (s < P)),
             "a token after the prefix sees those before it, not only itself":
                 same(both | (s == t)),
             "the tokens after the prefix see it as well": same(both | (causal & (s >= P))),
             "a token after the prefix sees the others before it as well, not only the prefix":
-                lambda out, r=right, P=P, seen=seen: (seen(out)[:P] == r[:P]).all() and not (
-                    seen(out)[P:, P:].any()) and seen(out)[P:, :P].all(),
+                lambda out, r=right, P=P, mask_of=mask_of: (
+                    (mask_of(out)[:P] == r[:P]).all() and not mask_of(out)[P:, P:].any()
+                    and mask_of(out)[P:, :P].all()),
         }, about=f"T = {T}, P = {P}: what does each token see?")
 
 
@@ -66,60 +67,59 @@ def masked_gradient(rng):
     places = rng.permutation(B * T)[:4]
     y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
     y.flat[places[:2]] = 0, 1                             # 0 is a byte like any other
-    asked = y >= 0
+    is_asked = y >= 0
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
     p = e / e.sum(axis=-1, keepdims=True)
     onehot = np.eye(V)[y]                                 # where y is -1, the last id
     each = p - onehot
-    right = np.where(asked[:, :, None], each, 0) / 4
-    real = np.where(asked[:, :, None], onehot, 0)
-    other_axes = [np.where(asked[:, :, None], special.softmax(logits, axis=axis) - onehot, 0)
-                  for axis in (0, 1)] + [_placed(special.softmax(logits[asked], axis=axis)
-                                                 - onehot[asked], asked) for axis in (0, None)]
+    right = np.where(is_asked[:, :, None], each, 0) / 4
+    real = np.where(is_asked[:, :, None], onehot, 0)
+    other_axes = [np.where(is_asked[:, :, None], special.softmax(logits, axis=axis) - onehot, 0)
+                  for axis in (0, 1)]
+    other_axes += [_placed(special.softmax(logits[is_asked], axis) - onehot[is_asked], is_asked)
+                   for axis in (0, None)]
     yield Case((logits, y), right, {
-        "a sum in place of a mean: divide by the number of questions": 4 * right,
+        "a sum instead of a mean: divide by the number of questions": 4 * right,
         "you divide by all positions: the mean is over those that are asked":
             4 * right / (B * T),
-        "you divide by the number of passages": lambda out: any(
-            np.allclose(out, 4 * right / n) for n in (B, T)),
+        "you divide by the number of passages": close_to(
+            4 * right / B, 4 * right / T),
         "positions that are not asked get a gradient, as if their byte was the last id: -1 counts "
-        "from the end": lambda out: any(np.allclose(out, each / n) for n in (1, 4, B * T)),
+        "from the end": close_to(*(each / n for n in (1, 4, B * T))),
         "positions that are not asked get a gradient: nothing is lost there":
-            lambda out: any(np.allclose(out, (p - real) / n) for n in (1, 4, B * T)),
-        "the truth is missing: probability minus truth": lambda out: any(
-            np.allclose(out, np.where(asked[:, :, None], p, 0) / n) for n in (1, 4)),
-        "the truth is subtracted, not added": np.where(asked[:, :, None], p + onehot, 0) / 4,
-        "the softmax is missing: probability minus truth, not score minus truth": lambda out: any(
-            np.allclose(out, np.where(asked[:, :, None], logits - onehot, 0) / n)
-            for n in (1, 4)),
+            close_to(*((p - real) / n for n in (1, 4, B * T))),
+        "the truth is missing: the gradient is probability minus truth": close_to(
+            *(np.where(is_asked[:, :, None], p, 0) / n for n in (1, 4))),
+        "the truth is subtracted, not added": np.where(is_asked[:, :, None], p + onehot, 0) / 4,
+        "the softmax is missing: probability minus truth, not score minus truth": close_to(
+            *(np.where(is_asked[:, :, None], logits - onehot, 0) / n for n in (1, 4))),
         "the gradient has the shape of the logits, with 0 where nothing is asked":
             lambda out: np.shape(out) == (4, V),
-        "only the entry of the true byte: the others have a probability to lose as well":
-            lambda out: any(np.allclose(out, right * onehot * n) for n in (1, 4)),
-        "the softmax runs over the vocabulary, the last axis": lambda out: any(
-            np.allclose(out, w / 4) for w in other_axes),
-        "the exponentials must be divided by their sum": lambda out: any(
-            np.allclose(out, np.where(asked[:, :, None], w - onehot, 0) / 4)
-            for w in (e, np.exp(logits))),
+        "only the entry of the true byte has a gradient: the other bytes have one as well":
+            close_to(right * onehot, 4 * right * onehot),
+        "the softmax runs over the vocabulary, the last axis": close_to(
+            *(w / 4 for w in other_axes)),
+        "the exponentials must be divided by their sum": close_to(
+            *(np.where(is_asked[:, :, None], w - onehot, 0) / 4 for w in (e, np.exp(logits)))),
         "0 is a byte like any other: only -1 is not asked": lambda out: np.allclose(
             out, np.where(y[:, :, None] > 0, each, 0) / (y > 0).sum()),
         "where nothing is asked the gradient is 0": lambda out: np.any(
-            np.asarray(out)[~asked]),
+            np.asarray(out)[~is_asked]),
     }, rtol=1e-5)
     large = logits.copy()
-    large[asked] += [[900], [0], [0], [0]]                # exp of it is not finite, ...
-    large[asked, 0] += [0, 900, 0, 0]                     # ... nor less the row's smallest score
-    p = special.softmax(large[asked], axis=-1)
-    yield Case((large, y), _placed(p - np.eye(V)[y[asked]], asked) / 4, {
+    large[is_asked] += [[900], [0], [0], [0]]                # exp of it is not finite, ...
+    large[is_asked, 0] += [0, 900, 0, 0]                     # ... nor less the row's smallest score
+    p = special.softmax(large[is_asked], axis=-1)
+    yield Case((large, y), _placed(p - np.eye(V)[y[is_asked]], is_asked) / 4, {
         "scores may be large: subtract the largest of each row first, as in lesson 2":
             lambda out: not np.isfinite(out).all(),
     }, about="Some scores are large here.", rtol=1e-5)
 
 
-def _placed(rows, asked):
+def _placed(rows, is_asked):
     """rows (N, V) at the positions that are asked, 0 elsewhere."""
-    out = np.zeros((*asked.shape, rows.shape[-1]))
-    out[asked] = rows
+    out = np.zeros((*is_asked.shape, rows.shape[-1]))
+    out[is_asked] = rows
     return out
 
 
@@ -128,26 +128,25 @@ def missing_token(rng):
     V = int(rng.integers(5, 9))
     P = rng.dirichlet(np.full(V, 0.8), V) + 0.02
     P /= P.sum(axis=1, keepdims=True)
-    left, right_id = (int(i) for i in rng.permutation(V)[:2])
-    product = P[left] * P[:, right_id]
+    left_id, right_id = (int(i) for i in rng.permutation(V)[:2])
+    product = P[left_id] * P[:, right_id]
 
     def share(v):
         return v / v.sum()
 
-    mean = (P[left] + share(P[:, right_id])) / 2
-    return Case((P, left, right_id), share(product), {
+    mean = (P[left_id] + share(P[:, right_id])) / 2
+    return Case((P, left_id, right_id), share(product), {
         "the probabilities must sum to 1": product,
-        "that is what follows `left`: the right side is not used": P[left],
-        "that looks at the right side only": lambda p: np.allclose(p, share(P[:, right_id])) or (
-            np.allclose(p, P[:, right_id])),
+        "that is what follows `left`: the right side is not used": P[left_id],
+        "that looks at the right side only": close_to(
+            share(P[:, right_id]), P[:, right_id]),
         "that is what *follows* `right`: it is the token that comes after the missing one":
-            lambda p: np.allclose(p, P[right_id]) or np.allclose(p, share(P[left] * P[right_id])),
-        "left and right are exchanged": share(P[right_id] * P[:, left]),
-        "a column for `left`: what follows it stands in its row":
-            share(P[:, left] * P[:, right_id]),
-        "a sum in place of a product: both must happen": lambda p: any(
-            np.allclose(p, w) for w in (mean, share(P[left] + P[:, right_id]),
-                                        P[left] + P[:, right_id])),
+            close_to(P[right_id], share(P[left_id] * P[right_id])),
+        "left and right are exchanged": share(P[right_id] * P[:, left_id]),
+        "you take a column for `left`: what follows it stands in its row":
+            share(P[:, left_id] * P[:, right_id]),
+        "a sum instead of a product: both must happen": close_to(
+            mean, share(P[left_id] + P[:, right_id]), P[left_id] + P[:, right_id]),
         "a softmax of probabilities: they only have to be divided by their sum":
             share(np.exp(product)),
         "the logarithm must be undone before the sum is made 1": share(np.log(product)),

@@ -21,9 +21,9 @@ def scale_intensity(rng):
             "w is read, too: C numbers": flops / (e * 2 * N * C),
             "w has C numbers, not N of them for each row: it is read once": flops / (e * 3 * N * C),
             "x is read and y is written, too": flops / (e * (N * C + C)),
-            "one operation a number: a multiplication, and nothing is added":
+            "each number takes one operation: a multiplication, and nothing is added":
                 2 * flops / (e * numbers),
-            "bytes for each operation; it is the other way round": e * numbers / flops,
+            "those are bytes for each operation; it is the other way round": e * numbers / flops,
             "that is the number of bytes; divide the operations by it": e * numbers,
             "that is the number of operations; divide it by the bytes": flops,
             "w has C numbers, as a row of x; there are N rows": flops / (e * (2 * N * C + N)),
@@ -43,7 +43,7 @@ RULES = [
 @exercise
 def fewest_operations(rng):
     lefts = rng.permutation(np.arange(len(RULES)) % 2 == 0)
-    for rule, left in zip(RULES, lefts, strict=True):
+    for rule, ab_first in zip(RULES, lefts, strict=True):
         while True:
             a, b, c, d = sizes(rng, 4, 3, 60)
             ab, bc = 2 * a * b * c, 2 * b * c * d         # A B, B C
@@ -52,13 +52,14 @@ def fewest_operations(rng):
             one = {ab, bc, left_last, right_last}
             inner = {ab + bc, ab + right_last, bc + left_last}
             longer = {a * b * c * d, 2 * a * b * c * d}
-            if left == (cheap == ab + left_last) != rule(a, b, c, d) and cheap < 0.95 * dear and (
-                    len(one | inner | longer | {cheap, dear, cheap // 2}) == 12):
+            if ab_first == (cheap == ab + left_last) != rule(a, b, c, d) and (
+                    cheap < 0.95 * dear
+                    and len(one | inner | longer | {cheap, dear, cheap // 2}) == 12):
                 break
         yield Case((a, b, c, d), cheap, {
             "that is the dearer of the two orders: count all operations of each, then compare":
                 dear,
-            "a multiplication and an addition each: twice as many": cheap // 2,
+            "each term takes a multiplication and an addition: twice as many": cheap // 2,
             "that is one of the two products; count both": lambda out, one=one: out in one,
             "A B has the rows of A and the columns of B, (a, c); B C is (b, d)":
                 lambda out, inner=inner: out in inner,
@@ -66,7 +67,7 @@ def fewest_operations(rng):
                 lambda out, longer=longer: out in longer,
             "return the operations, not a name": lambda out: isinstance(out, str),
         }, rtol=1e-9,
-            about="Here (A B) C is cheaper." if left else "Here A (B C) is cheaper.")
+            about="Here (A B) C is cheaper." if ab_first else "Here A (B C) is cheaper.")
 
 
 def scores(T, tile, low, last=lambda i, j: j):
@@ -92,7 +93,7 @@ def scores_mistakes(T, tile, w):
             sum(tile * (min(i + tile, T) - low(i, 0)) for i in starts),
             sum(tile * (i + tile - low(i, 0)) for i in starts)],
         "the last tile is missing": [scores(T // tile * tile, tile, low)],
-        "there is no token before token 0": [scores(T, tile, lambda i, j: i - w + 1)],
+        "a window cannot begin before token 0": [scores(T, tile, lambda i, j: i - w + 1)],
         "a token sees itself and w - 1 before it: the tile's first query i begins at i - w + 1":
             [scores(T, tile, lambda i, j, d=d: max(0, i - w + d)) for d in (0, 2)],
         "it is the window of the tile's *first* query that reaches back furthest, not that of its "
@@ -112,14 +113,14 @@ def windowed_scores(rng):
             w = int({"within": rng.integers(tile + 2, 2 * tile), "wide": T + rng.integers(3, 9),
                      "narrow": rng.integers(2, tile - 1)}[kind])
             answer = scores(T, tile, lambda i, j, w=w: max(0, i - w + 1))
-            # Where the window is wide some mistakes make no difference.
-            wrong = {hint: {n for n in numbers if n != answer}
+            # With a wide window some mistakes give the right number.
+            mistakes = {hint: {n for n in numbers if n != answer}
                      for hint, numbers in scores_mistakes(T, tile, w).items()}
-            if len(set.union(*wrong.values())) == sum(map(len, wrong.values())):
+            if len(set.union(*mistakes.values())) == sum(map(len, mistakes.values())):
                 break                                     # no number can be two mistakes
         yield Case((T, tile, w), answer, {
             hint: lambda out, numbers=numbers: any(out == n for n in numbers)
-            for hint, numbers in wrong.items()}, rtol=1e-12, about=about)
+            for hint, numbers in mistakes.items()}, rtol=1e-12, about=about)
 
 
 @exercise
@@ -138,20 +139,20 @@ def predict(rng):
         return (out.shape == (N,) and (out >= slowest * (1 - 1e-9)).all()
                 and (out <= after_each_other * (1 + 1e-9)).all())
 
-    def is_(wrong):
-        return lambda out: np.shape(out) == (N,) and np.allclose(out, wrong, rtol=1e-6, atol=0)
+    def near(times):
+        return lambda out: np.shape(out) == (N,) and np.allclose(out, times, rtol=1e-6, atol=0)
 
     return Case((*args, peak, bandwidth, call), right, {
-        "one time for each of the N operations": lambda out: np.shape(out) != (N,),
-        "operations times the rate is no time: divide by what is done in a second": lambda out: (
+        "return one time for each of the N operations": lambda out: np.shape(out) != (N,),
+        "operations times the rate is not a time: divide by the rate": lambda out: (
             np.max(out) > 1e6 * after_each_other.max()),
-        "arithmetic is not counted": is_(np.maximum(limits[1], limits[2])),
-        "the bytes are not counted": is_(np.maximum(limits[0], limits[2])),
+        "arithmetic is not counted": near(np.maximum(limits[1], limits[2])),
+        "the bytes are not counted": near(np.maximum(limits[0], limits[2])),
         "the calls are not counted": lambda out: (
-            is_(np.maximum(limits[0], limits[1]))(out) or is_(limits[0] + limits[1])(out)),
-        "the fastest limit does not decide, but the slowest": is_(limits.min(axis=0)),
-        "a mean of the limits is less than the slowest of them": is_(limits.mean(axis=0)),
-        "only one of the three limits is counted": lambda out: any(is_(one)(out)
+            near(np.maximum(limits[0], limits[1]))(out) or near(limits[0] + limits[1])(out)),
+        "the fastest limit does not decide, but the slowest": near(limits.min(axis=0)),
+        "a mean of the limits is less than the slowest of them": near(limits.mean(axis=0)),
+        "only one of the three limits is counted": lambda out: any(near(one)(out)
                                                                    for one in limits),
         "some are faster than their slowest limit allows": lambda out: (
             np.asarray(out) < slowest * (1 - 1e-9)).any(),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise, part
 
 
 def close(a, b):
@@ -19,7 +19,7 @@ def scaled(rng):
             out.dtype == right.dtype and close(out, right)), {
             f"{name} comes in and {other.__name__} goes out: " + (
                 "np.sqrt(D) is a number of NumPy's, which turns float32 into float64"
-                if dtype == np.float32 else "take the dtype of S, whichever it is"):
+                if dtype == np.float32 else "take the dtype of S"):
             lambda out, right=right, other=other: close(out, right) and isinstance(
                 out, np.ndarray) and out.dtype == other,
             "return an array": lambda out: not isinstance(out, np.ndarray),
@@ -40,9 +40,6 @@ def swish_backward(rng):
     each = dy * x * x * slope
     dx, dbeta = dy * (s + x * beta * slope), each.sum(axis=(0, 1))
 
-    def part(i, *wrong):
-        return lambda out: any(close(out[i], w) for w in wrong)
-
     return Case((dy, x, beta), (dx, dbeta), {
         "return them in the order dx, dbeta": lambda out: close(out[0], dbeta),
         "in dx, a product has two terms, and you have the one in which the sigmoid stays":
@@ -57,7 +54,7 @@ def swish_backward(rng):
         "in dx, the sigmoid's argument is beta x, so a factor beta comes out": part(
             0, dy * (s + x * slope)),
         "in dx, the slope of the sigmoid s is s (1 - s)": part(
-            0, *(dy * (s + x * beta * wrong) for wrong in (s, 1 - s, 1, s * s))),
+            0, *(dy * (s + x * beta * factor) for factor in (s, 1 - s, 1, s * s))),
         "in dx, dy is missing": part(0, s + x * beta * slope),
         "for dbeta, one number for each channel; batch and tokens all use it": lambda out: (
             np.shape(out[1]) == each.shape or np.shape(out[1]) in (
@@ -94,36 +91,35 @@ def chain_backward(rng):
     x, dy = rng.standard_normal((2, n - 1, n))
 
     def caches(chained=True):
-        value, kept = x, []
+        value, saved = x, []
         for forward, _ in pairs:
             y, cache = forward(value)
-            kept.append(cache)
+            saved.append(cache)
             value = y if chained else value
-        return kept, y
+        return saved, y
 
-    def back(kept, order, start=dy):
+    def back(saved, order, start=dy):
         grad = start
         for i in order:
-            grad = pairs[i][1](grad, kept[i])
+            grad = pairs[i][1](grad, saved[i])
         return grad
 
-    (kept, y), backwards = caches(), [3, 2, 1, 0]
-    by_pair = {pair: cache for pair, cache in zip(pairs, kept, strict=True)}
-    return Case((pairs, x, dy), back(kept, backwards), {
-        "the last forward pass is the first to go back": back(kept, range(4)),
+    (saved, y), backwards = caches(), [3, 2, 1, 0]
+    by_pair = {pair: cache for pair, cache in zip(pairs, saved, strict=True)}
+    return Case((pairs, x, dy), back(saved, backwards), {
+        "the last forward pass is the first to go back": back(saved, range(4)),
         "each forward pass takes what the one before it gave, not x":
             back(caches(chained=False)[0], backwards),
-        "each backward pass takes what the one after it gave, not dy": lambda dx: any(
-            close(dx, w) for w in (pairs[0][1](dy, kept[0]),
-                                   sum(p[1](dy, c) for p, c in zip(pairs, kept, strict=True)))),
-        "that is the last pair alone": pairs[3][1](dy, kept[3]),
+        "each backward pass takes what the one after it gave, not dy": close_to(
+            pairs[0][1](dy, saved[0]), sum(p[1](dy, c) for p, c in zip(pairs, saved, strict=True))),
+        "that is the last pair alone": pairs[3][1](dy, saved[3]),
         "one pair stands there twice, and each time has a cache of its own": back(
             [by_pair[pair] for pair in pairs], backwards),
-        "each backward pass needs the cache of its own forward pass": lambda dx: any(close(
-            dx, back([cache] * 4, backwards)) for cache in (kept[0], kept[3])) or any(
-                close(dx, back(kept[::-1], order)) for order in (backwards, range(4))),
-        "one backward pass is missing": lambda dx: any(
-            close(dx, back(kept, order)) for order in ([3, 2, 1], [2, 1, 0], [3, 1, 0], [3, 2, 0])),
+        "each backward pass needs the cache of its own forward pass": close_to(
+            *(back([cache] * 4, backwards) for cache in (saved[0], saved[3])),
+            *(back(saved[::-1], order) for order in (backwards, range(4)))),
+        "one backward pass is missing": close_to(*(
+            back(saved, order) for order in ([3, 2, 1], [2, 1, 0], [3, 1, 0], [3, 2, 0]))),
         "that is y: run back from it, with dy": y,
     })
 

@@ -1,8 +1,8 @@
 """Mistakes that people make in each function of ``functional``, each with a hint.
 
-A mistake is a pattern of the library's own source and what stands there instead, see
-``viewer.rewriting``.  So there is no second copy of the mathematics, what a mistake gives is
-computed, not remembered, and the library's variables may be renamed.
+A mistake is a pattern of the library's source and its replacement, see ``viewer.rewriting``.  So
+the mathematics stands in one place, the result of a mistake is computed when it is needed, and the
+library's variables may be renamed.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from ..viewer.rewriting import rewrite
 LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
 VARIANCE = "1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)"
 SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
-# function -> [(hint, pattern of its source, what stands there instead)]
+# function -> [(hint, pattern of its source, replacement)]
 MISTAKES = {
     "linear": [
         ("the bias is missing", "x @ w + b", "x @ w"),
@@ -44,7 +44,7 @@ MISTAKES = {
         ("the argument start is not heeded: the first token is at position start", "dw[tokens]",
          "dw[:dy.shape[1]]")],
     "layer_norm": [
-        ("there is no eps", VARIANCE, VARIANCE.replace(" + eps", "")),
+        ("eps is missing", VARIANCE, VARIANCE.replace(" + eps", "")),
         ("the eps belongs under the root", VARIANCE,
          "1.0 / (np.sqrt((centred * centred).mean(axis=-1, keepdims=True)) + eps)"),
         ("the variance is the mean square, divided by C, not by C - 1", VARIANCE,

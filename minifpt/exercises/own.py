@@ -4,7 +4,7 @@
     minifpt check mine.py                what is done, what is wrong, what is next
     with using("mine.py"): ...           the library runs what is written in it
 
-What is not written yet is the library's.
+A function that is not written yet is the library's.
 """
 
 import ast
@@ -42,7 +42,8 @@ FUNCTIONS = {name: lesson for op, lesson in
              if name in vars(F) and LESSONS.get(name, lesson) == lesson}
 INTRODUCTION = '''
 # This file is yours.  Write one body after the other, in the order of the lessons that the stubs
-# name, in place of the line with NotImplementedError.  What is not written is the library's.
+# name, and remove the line with NotImplementedError.  As long as a function is not written, the
+# library runs its own.
 #
 #     minifpt check FILE                          what is done, what is wrong, what is next
 #     minifpt train bit-xor --functional FILE     train on what is written
@@ -59,6 +60,23 @@ STUCK = """#
 # Stuck?  ``minifpt new OTHER.py``, without --bare, writes the formulas of the gradients too.  Their
 # derivations are in the lessons that the stubs name.
 """
+TEST = '''"""The checks of {name}: run ``pytest`` in this folder."""
+
+from pathlib import Path
+
+import pytest
+
+from minifpt.exercises import own
+
+RESULTS = own.results(Path(__file__).with_name("{name}"))
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: result.name)
+def test_function(result):
+    if result.status == own.NOT_WRITTEN:
+        pytest.skip("not written yet")
+    assert result.status == "passed", result.hint
+'''
 
 
 # ------------------------------------------------------------------------ the skeleton
@@ -83,7 +101,7 @@ def skeleton(bare=False):
 
 
 def task(op):
-    """What a backward pass is to return, without a formula: its inputs and their shapes."""
+    """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
     inputs, _ = examples(op, np.random.default_rng(0))[0]
     names = [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
              if x.dtype == np.float64][:1 if op == "residual" else None]
@@ -102,32 +120,42 @@ def new(path, bare=False):
     write_beside(path, lambda f: f.write(skeleton(bare)), "w")
 
 
+def new_test(path):
+    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest; leave one
+    that is there.  Returns its path."""
+    path = Path(path)
+    test = path.with_name(f"test_{path.name}")
+    if not os.path.lexists(test):
+        write_beside(test, lambda f: f.write(TEST.format(name=path.name)), "w")
+    return test
+
+
 def put(path, *functions):
-    """Put functions into a file, each in place of the one of its name.  ``functions`` are defined
-    in a notebook or in another file; or the path of a file, of which all are taken that are empty
-    here."""
+    """Replace functions of a file by those of the same name in ``functions``, which are functions
+    of a notebook or of another file.  The path of a file stands for all of its functions that are
+    still stubs here."""
     path = Path(path)
     for function in functions:
         text = path.read_text(encoding="utf-8")
-        there = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+        nodes = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
         if isinstance(function, (str, Path)):
             source = Path(function).read_text(encoding="utf-8")
             new = {n.name: ast.get_source_segment(source, n) for n in ast.parse(source).body
                    if isinstance(n, ast.FunctionDef)}
             new = {name: text for name, text in new.items()
-                   if name in there and is_stub(there[name])}
+                   if name in nodes and is_stub(nodes[name])}
         else:
             new = {function.__name__: inspect.getsource(function).rstrip()}
-        if missing := set(new) - set(there):
-            raise ValueError(f"{path}: there is no function {', '.join(missing)} in it")
+        if missing := set(new) - set(nodes):
+            raise ValueError(f"{path}: it has no function {', '.join(missing)}")
         lines = text.splitlines()
-        for name in sorted(new, key=lambda name: -there[name].lineno):
-            lines[there[name].lineno - 1:there[name].end_lineno] = new[name].splitlines()
+        for name in sorted(new, key=lambda name: -nodes[name].lineno):
+            lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
         write_beside(path, lambda f, lines=lines: f.write("\n".join(lines) + "\n"), "w")
 
 
 def solution():
-    """The path of a possible answer to the skeleton, one of the lessons' solutions."""
+    """Return the path of an answer to the skeleton, one of the lessons' solutions."""
     for folder in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
         path = folder / "solutions" / "18_functional.py"
         if path.exists():
@@ -169,25 +197,25 @@ def load(path):
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
                          ) from None
-    own, module = Own(path, text), types.ModuleType("minifpt_own")
+    reader, module = Own(path, text), types.ModuleType("minifpt_own")
     sys.modules[module.__name__] = module                 # as dataclasses expect
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
-        raise ValueError(f"{path}, {own.line(e) or 'its first line'}: it raised {one_line(e)} when "
-                         "it was run") from None
+        where = reader.line(e) or "its first line"
+        raise ValueError(f"{path}, {where}: it raised {one_line(e)} when it was run") from None
     stubs = {node.name: is_stub(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, theirs in vars(F).items():
         mine = vars(module).get(name)
         if name in FUNCTIONS and callable(mine) and mine is not theirs and not stubs.get(name):
-            own.functions[name] = mine
+            reader.functions[name] = mine
         elif name in FUNCTIONS or getattr(mine, "_fields", 0) == getattr(theirs, "_fields", None):
             setattr(module, name, theirs)                 # the library's functions read its caches
-    return own
+    return reader
 
 
 def is_stub(function):
-    """Whether a function's body, an AST, is still to be written."""
+    """Return whether a function's body, an AST, is still to be written."""
     body = [s for s in function.body if not (isinstance(s, ast.Pass) or (
         isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)))]
     return not body or any(
@@ -206,25 +234,25 @@ class Raised(ValueError):
 
 @contextmanager
 def using(path, anyway=False):
-    """Within, the library runs the functions of a reader's file in place of its own, and the
-    simple form of those that are not written; no fast form runs.  Gives the :class:`Own`.
+    """Let the library run the functions of a reader's file instead of its own, while the block
+    lasts; give the :class:`Own`.  What is not written runs in its simple form, never a fast one.
 
-    The file is checked first: raises ``ValueError`` for a function that is wrong, unless
-    ``anyway``.  For all threads of the process, as a trace; one may be opened within.
+    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  It
+    holds for all threads of the process, like a trace, which may be opened inside.
     """
-    found = results(path)
-    wrong = [r for r in found if r.status == WRONG]
-    if wrong and not anyway:
-        raise ValueError(f"{path}: {wrong[0].name} is wrong. {wrong[0].hint}")
-    own, runs = load(path), {}
-    own.wrong = wrong
-    for r in found:
-        if r.status == NOT_WRITTEN and r.name in own.functions:
+    checked = results(path)
+    mistakes = [r for r in checked if r.status == WRONG]
+    if mistakes and not anyway:
+        raise ValueError(f"{path}: {mistakes[0].name} is wrong. {mistakes[0].hint}")
+    reader, runs = load(path), {}
+    reader.wrong = mistakes
+    for r in checked:
+        if r.status == NOT_WRITTEN and r.name in reader.functions:
             raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
                              "NotImplementedError, so that the library's runs")
     for op, pair in tracing.OPERATIONS.items():
-        mine = [f.__name__ in own.functions for f in pair]
-        runs[op] = tuple(_running(own, *each, mine) for each in zip(pair, mine, strict=True))
+        mine = [f.__name__ in reader.functions for f in pair]
+        runs[op] = tuple(_running(reader, *each, mine) for each in zip(pair, mine, strict=True))
     with ExitStack() as undo:
         for op, pair in runs.items():
             undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
@@ -236,27 +264,27 @@ def using(path, anyway=False):
             if function.__module__ in (F.__name__, fast.__name__) and function.__name__ in runs:
                 undo.enter_context(tracing.swapped(layers.ACTIVATIONS, key,
                                                    runs[function.__name__]))
-        yield own
+        yield reader
 
 
-def _running(own, simple, mine, pair):
+def _running(reader, simple, mine, pair):
     """A function as the library is to run it: the reader's where it is ``mine``, else the simple
     form.  Where only one of the ``pair`` is the reader's, the caches keep all that any gradient
     reads."""
     name, signature = simple.__name__, inspect.signature(simple)
-    function = own.functions[name] if mine else simple
+    function = reader.functions[name] if mine else simple
 
     @functools.wraps(function)
     def run(*args, **kwargs):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        if isinstance(given.get("past"), layers.KeyValues):
-            given["past"] = tracing.before(**given)
-        if "need" in given and any(pair) and not all(pair):
-            given["need"] = (True,) * len(given["need"])
+        arguments = bound.arguments
+        if isinstance(arguments.get("past"), layers.KeyValues):
+            arguments["past"] = tracing.before(**arguments)
+        if "need" in arguments and any(pair) and not all(pair):
+            arguments["need"] = (True,) * len(arguments["need"])
         if mine:
-            own.calls[name] += 1
+            reader.calls[name] += 1
         try:
             result = function(*bound.args, **bound.kwargs)
             if name.endswith("_backward"):
@@ -267,11 +295,11 @@ def _running(own, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                raise Raised(f"{own.path}, {own.line(e) or name}: {name} raised {one_line(e)}"
+                raise Raised(f"{reader.path}, {reader.line(e) or name}: {name} raised {one_line(e)}"
                              ) from e
-            if not own.calls:                             # nothing of the reader's has run yet
+            if not reader.calls:                             # nothing of the reader's has run yet
                 raise
-            raise Raised(f"{own.path}: the library's {name} raised {one_line(e)}, on what your "
+            raise Raised(f"{reader.path}: the library's {name} raised {one_line(e)}, on what your "
                          "functions returned") from e
     run.__name__ = name
     return run
@@ -281,12 +309,12 @@ def _running(own, simple, mine, pair):
 
 
 def check(path):
-    """Print what is done, what is wrong and what is next; what is not written is one line for
-    each lesson.  Returns how many are wrong."""
-    found = results(path)
+    """Print which functions are done or wrong, a line for each lesson with those not written, and
+    the next one.  Returns how many are wrong."""
+    checked = results(path)
     for lesson in sorted({*FUNCTIONS.values()}):
         missing = []
-        for r in (r for r in found if FUNCTIONS[r.name] == lesson):
+        for r in (r for r in checked if FUNCTIONS[r.name] == lesson):
             if r.status == NOT_WRITTEN:
                 missing.append(r)
             else:
@@ -295,12 +323,12 @@ def check(path):
         if missing:
             print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                   f"{', '.join(r.name for r in missing)}")
-    done, wrong = (sum(r.status == s for r in found) for s in ("passed", WRONG))
-    following = next((r for s in (WRONG, NOT_WRITTEN) for r in found if r.status == s), None)
-    print(f"{done} of {len(found)} done, {wrong} wrong. " + (
+    n_done, n_wrong = (sum(r.status == s for r in checked) for s in ("passed", WRONG))
+    following = next((r for s in (WRONG, NOT_WRITTEN) for r in checked if r.status == s), None)
+    print(f"{n_done} of {len(checked)} done, {n_wrong} wrong. " + (
         f"Next: {following.name}, lesson {FUNCTIONS[following.name]}." if following else
         "All of it is yours."))
-    return wrong
+    return n_wrong
 
 
 def results(path, seed=None):
@@ -311,8 +339,8 @@ def results(path, seed=None):
 
 
 def as_results(path, rows):
-    """The results in the rows of :func:`work`."""
-    found, missing = {}, ""
+    """Return the results in the rows of :func:`work`."""
+    by_name, missing = {}, ""
     for row in rows:
         if not row["name"]:
             missing = row["lost"]
@@ -320,22 +348,22 @@ def as_results(path, rows):
         hint = row.get("lost") or row["hint"]
         if row.get("printed") and row["status"] != "passed":
             hint += f" It printed: {' '.join(row['printed'].split())[:80]}"
-        found[row["name"]] = Result(row["name"], row.get("status", WRONG), hint)
-    if missing and not found:
+        by_name[row["name"]] = Result(row["name"], row.get("status", WRONG), hint)
+    if missing and not by_name:
         raise ValueError(f"{path}: {missing}")
-    return [found.get(name, Result(name, WRONG, missing)) for name in FUNCTIONS]
+    return [by_name.get(name, Result(name, WRONG, missing)) for name in FUNCTIONS]
 
 
 def work(path, seed, skip):
     """Check each function of a file but some; for :func:`apart`."""
     yield {"begin": ""}
     try:
-        own = load(path)
+        reader = load(path)
     except (ValueError, OSError) as e:
         yield {"name": "", "lost": str(e).removeprefix(f"{path}").lstrip(":, ")}
         return
     for name in FUNCTIONS:
         if name not in skip:
             yield {"begin": name}
-            result = examine(own, name, seed)
+            result = examine(reader, name, seed)
             yield {"name": name, "status": result.status, "hint": result.hint}

@@ -1,8 +1,7 @@
-"""The paper's tables as grids of runs: task x trunk x seed, each run in a folder of its own.
+"""The paper's tables as grids of runs: task x trunk x seed, each run in its own folder.
 
-A grid that was stopped goes on where it stood: a finished run is read, not run again, and
-an unfinished one resumes from its checkpoint.  Each trunk may choose its learning rate, on
-examples that no test sees.
+A grid that was stopped can be resumed: a finished run is read, and an unfinished one goes on from
+its checkpoint.  Each trunk may choose its learning rate, on examples that no test uses.
 """
 
 import inspect
@@ -40,34 +39,34 @@ from .tables import (
 )
 from .workers import perform
 
-CHOICES = 2                                               # validation seeds, unless told otherwise
+CHOICES = 2                                               # validation seeds by default
 MOST_SEEDS = 1000                                         # of one grid
-VALIDATION_EXAMPLES = 2000                                # by which a learning rate is chosen
+VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
 
 
 def task_class(name):
-    """The class of a task by its name, or by ``FILE.py:NAME`` for one of the user's own."""
+    """Return the class of a task by its name, or by ``FILE.py:NAME`` for the user's own."""
     return load_object(name) if USERS_OWN.fullmatch(name) else tasks.task_class(name)
 
 
-def make_task(name, given=None):
-    """The task of that name; ``FILE.py:NAME`` is a class or function of the user's own.
+def make_task(name, options=None):
+    """Return the task of a name; ``FILE.py:NAME`` is a class or function of the user's own.
 
-    given   {option: value}, or text as it stands on a command line, which is read as what the
-            option's default is.  ``data`` is left out where the task has no such option.
+    options   {option: value}.  A text, as from a command line, is converted to the type of the
+              option's default.  ``data`` is dropped where the task has no such option.
     """
     function = task_class(name)
-    known, options = inspect.signature(function).parameters, {}
-    for option, value in (given or {}).items():
-        if option in known:
-            options[option] = read_option(f"{name}: {option}", value, known[option])
+    parameters, arguments = inspect.signature(function).parameters, {}
+    for option, value in (options or {}).items():
+        if option in parameters:
+            arguments[option] = read_option(f"{name}: {option}", value, parameters[option])
         elif option != "data":
-            options[option] = value                       # an error, which make() words
-    return tasks.make(function, name, options)
+            arguments[option] = value                     # make() refuses it
+    return tasks.make(function, name, arguments)
 
 
-def read_option(what, value, parameter):
-    """An option's value, of the type of its default or its annotation, where it is text."""
+def read_option(label, value, parameter):
+    """Return an option's value; a text is converted to the type of its annotation or default."""
     kind = next((k for k in (parameter.annotation, type(parameter.default))
                  if k in (bool, int, float)), str)
     if not isinstance(value, str) or kind is str:
@@ -76,21 +75,22 @@ def read_option(what, value, parameter):
         return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
     except (ValueError, KeyError):
         expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{what} must be {expected}, got '{value}'") from None
+        raise ValueError(f"{label} must be {expected}, got '{value}'") from None
 
 
 def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        **options):
-    """One run of the paper's protocol: build the FPT for a task, freeze it, train it.
+        adapt=None, **options):
+    """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
-    ``source`` is what :func:`make_task` made the task from, if not by its own name; it is kept
-    in ``config.json``, as is the model, so that the run can be read back, and ``config``.
+    ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
+    ``config.json`` holds it, the model and ``config``, so that the run can be read back.
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
-    fpt = FPT.for_task(task, model, freeze, seed, dropout)
+    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt)
     source, spec = source or task.name, TrunkSpec.parse(model)
     code = code_crc(source, spec.text)
-    config = (config or {}) | ({"code_crc": code} if code else {}) | {
+    config = (config or {}) | ({"code_crc": code} if code else {}) | (
+              {"adapt": adapt} if adapt else {}) | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
@@ -99,7 +99,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
 
 
 def inputs(task, source, model):
-    """CRC-32 of what a run depends on that is in files: {what: text}."""
+    """Return the CRC-32 of each kind of file that a run depends on, {kind: text}."""
     spec = TrunkSpec.parse(model)
     crcs = {"code in files of your own": code_crc(source, spec.text), "data": fingerprint(task)}
     if spec.kind in ("weights", "statistics"):
@@ -110,8 +110,10 @@ def inputs(task, source, model):
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a grid, in words that another process understands.  ``inputs`` are those of the
-    process that asks for it: another machine may have other files under the same paths."""
+    """One run of a grid, as text and numbers that another process understands.
+
+    ``inputs`` are the CRCs of the process that asks for the run: another machine may have other
+    files under the same paths."""
 
     task: str
     task_options: dict
@@ -122,28 +124,27 @@ class Job:
     validation: bool = False
     inputs: dict = field(default_factory=dict)
 
-    def __call__(self, progress=False, stop=None, kept=None):
-        """The run's :class:`minifpt.History`.  One that has come to its end is read, and checked
-        to be this one.
+    def __call__(self, progress=False, stop=None, cache=None):
+        """Do the run and return its :class:`minifpt.History`; read it where it has been done.
 
-        stop  as for :func:`minifpt.train`.
-        kept  a dict that keeps the task for the next run of the same grid.
+        stop   as for :func:`minifpt.train`.
+        cache  a dict that holds the task for the next run of the same grid.
 
-        A run that diverged is not run again: its folder has a file ``diverged.txt``.  For the
-        choice of a learning rate it is the worst of all; elsewhere it raises ``Diverged``.
+        A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
+        run that diverged counts as the worst of all; another one raises ``Diverged``.
         """
         with users_code():
-            task = self.made({} if kept is None else kept)
-            here = inputs(task, self.task, self.model) if self.inputs else {}
-        for what, value in self.inputs.items():
-            if here[what] != value:
-                raise ValueError(f"{self.out}: {socket.gethostname()} has other {what} for "
+            task = self.make_task({} if cache is None else cache)
+            crcs = inputs(task, self.task, self.model) if self.inputs else {}
+        for kind, crc_expected in self.inputs.items():
+            if crcs[kind] != crc_expected:
+                raise ValueError(f"{self.out}: {socket.gethostname()} has other {kind} for "
                                  f"{self.task} and {self.model} than the machine that asks")
         task = Validation(task) if self.validation else task
         resume = (self.out / "config.json").exists()
         try:
-            # A run that diverges says so itself.  What the user's code raises may be of a class
-            # that another process does not know.
+            # NumPy's warnings add nothing to the error of a run that diverges.  Another process
+            # may not know the class of an error that the user's code raises.
             with np.errstate(all="ignore"), users_code():
                 return run(task, self.model, self.out, seed=self.seed, resume=resume, stop=stop,
                            progress=progress, source=self.task, **self.settings)[1]
@@ -153,21 +154,24 @@ class Job:
                 write_beside(self.out / DIVERGED, lambda f: f.write(text), "w")
             if not self.validation:
                 raise Diverged(f"{self.out}: {text}") from None
-            at = re.match(r"step (\d+)", text)
-            return History([dict.fromkeys(COLUMNS, np.nan) | {"step": int(at[1]) if at else 0}])
+            match = re.match(r"step (\d+)", text)
+            step = int(match[1]) if match else 0
+            return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
 
-    def made(self, kept):
-        """Its task.  One of the user's own may change as it is used: each run gets a new one."""
+    def make_task(self, cache):
+        """Return the task, from the cache if it is there.
+
+        A task of the user's own may change as it is used, so each run gets a new one."""
         if USERS_OWN.fullmatch(self.task):
             return make_task(self.task, self.task_options)
         key = self.task, repr(self.task_options)
-        if key not in kept:
-            kept.clear()                                  # one at a time: a task may hold much data
-            kept[key] = make_task(self.task, self.task_options)
-        return kept[key]
+        if key not in cache:
+            cache.clear()                                 # one at a time: a task may hold much data
+            cache[key] = make_task(self.task, self.task_options)
+        return cache[key]
 
-    def finished(self):
-        """Has the run come to its end, as far as its folder tells at a glance?"""
+    def is_finished(self):
+        """Return whether the run has ended, by a quick look at its folder."""
         try:
             return ((self.out / DIVERGED).exists() or History.load(self.out / "metrics.csv")[-1][
                 "step"] == self.settings["steps"])
@@ -176,12 +180,13 @@ class Job:
 
 
 class Validation:
-    """A task that is tested on validation draws, where it has them, else on fresh training
-    draws: what a learning rate may be chosen by.  The last test has ``VALIDATION_EXAMPLES``,
+    """A task whose tests use its validation split, or fresh training draws where it has none.
+
+    Learning rates are chosen by it.  The last test of a run has ``VALIDATION_EXAMPLES`` examples,
     the same for all trunks, learning rates and seeds."""
 
     def __init__(self, task):
-        self.task, self.drawn = task, None
+        self.task, self.validation_set = task, None
         self.options = getattr(task, "options", {}) | {"validation": VALIDATION_EXAMPLES}
         self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
 
@@ -189,20 +194,21 @@ class Validation:
         return getattr(self.task, name)
 
     def batch(self, rng, size, split):
-        """As the task's, with other examples to test on."""
+        """Return a batch of the task, with validation examples for the split ``test``."""
         return self.task.batch(rng, size, self.split if split == "test" else split)
 
     def test_set(self):
-        """``(x, y)`` of the examples that a learning rate is chosen by."""
-        if self.drawn is None:
-            self.drawn = self.batch(np.random.default_rng(0xC401CE), VALIDATION_EXAMPLES, "test")
-        return self.drawn
+        """Return ``(x, y)`` of the validation examples."""
+        if self.validation_set is None:
+            rng = np.random.default_rng(0xC401CE)
+            self.validation_set = self.batch(rng, VALIDATION_EXAMPLES, "test")
+        return self.validation_set
 
 
 @dataclass(frozen=True)
 class Column:
-    """A task of a grid: its name, or ``FILE.py:CLASS``; its options; what its runs take in place
-    of its defaults; and what its folder and its column are called, its own name by default."""
+    """A task of a grid: its name or ``FILE.py:CLASS``, its options, settings of its runs that
+    replace the task's defaults, and a title, by default the task's name."""
 
     task: str
     options: dict = field(default_factory=dict)
@@ -212,106 +218,112 @@ class Column:
 
 @dataclass(frozen=True)
 class Arm:
-    """A trunk of a grid, by what ``--model`` takes, with what is frozen, its label, and learning
-    rates that it tries besides the grid's."""
+    """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
+    tries besides the grid's, and its adapter as ``--adapt`` takes it."""
 
     model: str
     freeze: str = "fpt"
     label: str = ""
     rates: tuple = ()
+    adapt: str | None = None
 
-    def tries(self, rates):
-        """The learning rates that it tries in a grid of these; none where the grid tries none."""
+    def sweep(self, rates):
+        """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
         return list(dict.fromkeys([*rates, *self.rates])) if rates else []
 
     @property
     def folder(self):
-        """What the folder of its runs is called: arms of other trunks or masks have another."""
+        """The name of the folder of its runs, different for each trunk, mask and adapter."""
         mask = str(FreezeMask.parse(self.freeze))
         name = TrunkSpec.parse(self.model).folder
-        if mask == str(FreezeMask.fpt()):
+        if mask == str(FreezeMask.fpt()) and not self.adapt:
             return name
+        mask += f"+{self.adapt}" if self.adapt else ""
         return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
 
-    def called(self):
-        """Its label, or the trunk's and what is trained besides the paper's groups."""
+    def full_label(self):
+        """Return its label, or the trunk's with the mask where that is not the paper's."""
         mask = FreezeMask.parse(self.freeze)
-        label = TrunkSpec.parse(self.model).label
+        label = TrunkSpec.parse(self.model).label + (f", {self.adapt}" if self.adapt else "")
         return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
 def options_of_seed(name, options, seed):
-    """A task's options in the run of one seed.  Where the task's class names an option in
-    ``redrawn``, such as the draw of the labels, that option is the seed unless it is given."""
+    """Return a task's options in the run of one seed.
+
+    A task's class may name an option in ``redrawn``, such as the draw of the labels: that option
+    is the seed by default."""
     option = getattr(task_class(name), "redrawn", None)
     return ({option: seed} if option else {}) | options
 
 
 def columns_of(names, task_options, options):
-    """The :class:`Column` of each task's name; each option goes to the tasks that have it."""
-    columns, taken = [], {"data"}
+    """Return the :class:`Column` of each task; an option goes to the tasks that have it."""
+    columns, known = [], {"data"}
     for name in dict.fromkeys(names):                     # each once
-        known = inspect.signature(task_class(name)).parameters
-        columns.append(Column(name, {k: v for k, v in task_options.items() if k in known}, options))
-        taken |= {*known}
-    for option in {*task_options} - taken:
+        parameters = inspect.signature(task_class(name)).parameters
+        columns.append(Column(name, {k: v for k, v in task_options.items() if k in parameters},
+                              options))
+        known |= {*parameters}
+    for option in {*task_options} - known:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
     return columns
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
          options=None, jobs=1, executor=None, progress=True, ready=None):
-    """Run every task with every model and seed; a :class:`Grid`.
+    """Run every task with every model and seed and return a :class:`Grid`.
 
-    task_names    names of tasks, or :class:`Column` objects, which say more.
-    models        what ``--model`` takes, or :class:`Arm` objects.
+    task_names    names of tasks, or :class:`Column` objects.
+    models        texts that ``--model`` takes, or :class:`Arm` objects.
     rates         learning rates to try: each trunk takes the one with the highest final accuracy
-                  on validation draws, in the mean over ``choices`` further seeds.  Equals are
-                  told apart by the mean accuracy over the whole run.
+                  on validation draws, in the mean over ``choices`` validation seeds.  Between
+                  equal ones the mean accuracy over the whole run decides.
     task_options  each goes to the named tasks that have it.
-    options       replace a task's own defaults of steps, batch_size, lr, ... for all of them.
-    jobs          how many processes; or give an ``executor``, whose workers all see ``out``.
+    options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
+    jobs          number of processes.  An ``executor`` replaces them; all its workers see ``out``.
     ready         called when everything has been checked, before the first run.
 
-    Each run has its folder ``OUT/TASK/MODEL/SEED``, where rates are tried
-    ``OUT/TASK/MODEL/RATE/SEED``; those of a choice are in ``OUT/choice``.  Raises ``Diverged``
-    when a run of the results diverges, or one at each learning rate.
+    A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
+    the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
+    diverges, or one at each learning rate.
     """
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
         raise ValueError("compare: expected at least one task and one model")
-    for what, number in ("seeds", len(seeds)), ("seeds to choose by", choices if rates else 1):
+    for kind, number in ("seeds", len(seeds)), ("validation seeds", choices if rates else 1):
         if not 0 < number <= MOST_SEEDS:
-            raise ValueError(f"compare: {number} {what}, expected 1 to {MOST_SEEDS}")
+            raise ValueError(f"compare: {number} {kind}, expected 1 to {MOST_SEEDS}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file, expected a folder")
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
-    tried = [*rates, *(rate for arm in arms for rate in arm.rates)]
-    if any(not 0 < rate < np.inf for rate in tried):
-        raise ValueError(f"compare: learning rates {tried}, expected positive numbers")
+    all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
+    if any(not 0 < rate < np.inf for rate in all_rates):
+        raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     seeds, rates = list(dict.fromkeys(seeds)), list(dict.fromkeys(rates))
-    chosen_by = range(CHOICE, CHOICE + choices)
-    if rates and {*seeds} & {*chosen_by}:
-        raise ValueError(f"compare: the seeds {CHOICE} to {chosen_by[-1]} choose the learning "
-                         "rates, expected others for the results")
+    validation_seeds = range(CHOICE, CHOICE + choices)
+    if rates and {*seeds} & {*validation_seeds}:
+        raise ValueError(f"compare: the seeds {CHOICE} to {validation_seeds[-1]} are the "
+                         "validation seeds, expected others for the results")
     columns = columns_of([t for t in task_names if not isinstance(t, Column)],
                          task_options or {}, options or {})
     columns += [t for t in task_names if isinstance(t, Column)]
-    made = [make_task(column.task, column.options) for column in columns]
-    titles = [column.title or task.name for column, task in zip(columns, made, strict=True)]
+    all_tasks = [make_task(column.task, column.options) for column in columns]
+    titles = [column.title or task.name for column, task in zip(columns, all_tasks, strict=True)]
     folders = {title: re.sub(r"[^\w,-]", "-", title) for title in titles}
     if len({*folders.values()}) < len(titles):
         raise ValueError(f"compare: two tasks have one name: {', '.join(titles)}")
     if "choice" in folders.values():
-        raise ValueError("compare: a task is called choice, as is the folder of what is tried")
-    # Missing data or weights, and a trunk that does not fit, show before the first run.
-    read = {}
-    for (column, task), arm in itertools.product(zip(columns, made, strict=True), arms):
-        first_look(FPT.for_task(task, arm.model, arm.freeze), task)
+        raise ValueError("compare: a task has the name choice, which is the folder of the "
+                         "validation runs: rename it")
+    # Missing data or weights, and a trunk that does not fit, are errors before the first run.
+    crcs = {}
+    for (column, task), arm in itertools.product(zip(columns, all_tasks, strict=True), arms):
+        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt), task)
         if executor:
-            read[id(task), arm] = inputs(task, column.task, arm.model)
+            crcs[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.
-    labels = [arm.called() for arm in arms]
+    labels = [arm.full_label() for arm in arms]
     labels = [x if labels.count(x) == 1 else f"{arm.model}, {arm.freeze}" if arm.freeze != "fpt"
               else arm.model for arm, x in zip(arms, labels, strict=True)]
 
@@ -319,52 +331,54 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         ready()
 
     def perform_all(seeds, rates_of, choice=False):
-        """{task: {trunk's label: {learning rate: [History, ...]}}}, one history a seed."""
-        found, places, queue = {}, [], []
+        """Return {task: {trunk's label: {learning rate: [History, ...]}}}, one for each seed."""
+        results, places, queue = {}, [], []
         for (column, task, title), (arm, label) in itertools.product(
-                zip(columns, made, titles, strict=True), zip(arms, labels, strict=True)):
+                zip(columns, all_tasks, titles, strict=True), zip(arms, labels, strict=True)):
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
-            of = found.setdefault(title, {}).setdefault(label, {})
+            settings |= {"adapt": arm.adapt} if arm.adapt else {}
+            by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
                 folder = out / ("choice" if choice else "") / folders[title] / arm.folder
                 if rates:
                     folder /= f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
                 queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
                               arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
-                              read.get((id(task), arm), {}))
+                              crcs.get((id(task), arm), {}))
                           for seed in seeds]
-                places += [of.setdefault(rate, [])] * len(seeds)
+                places += [by_rate.setdefault(rate, [])] * len(seeds)
         for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
                                       strict=True):
             histories.append(history)
-        return found
+        return results
 
-    tries = sum(len(arm.tries(rates)) for arm in arms)
-    with progress_bar(total=len(made) * (tries * choices + len(arms) * len(seeds)), unit="run",
-              progress=progress) as bar:
-        sweeps = perform_all(chosen_by, lambda task, label, arm: arm.tries(rates),
+    validation_runs = choices * sum(len(arm.sweep(rates)) for arm in arms)
+    with progress_bar(total=len(all_tasks) * (validation_runs + len(arms) * len(seeds)), unit="run",
+                      progress=progress) as bar:
+        sweeps = perform_all(validation_seeds, lambda task, label, arm: arm.sweep(rates),
                              choice=True) if rates else {}
-        best = {(task, label): [best_rate(task, label, tried)]
-                for task, trunks in sweeps.items() for label, tried in trunks.items()}
-        found = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
-    results = {task: {label: histories for label, of in trunks.items() for histories in of.values()}
-               for task, trunks in found.items()}
-    used = {task: {label: rate for label, of in trunks.items() for rate in of}
-            for task, trunks in found.items()}
+        best = {(task, label): [best_rate(task, label, sweep)]
+                for task, trunks in sweeps.items() for label, sweep in trunks.items()}
+        runs = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
+    # Each trunk has runs at one learning rate only.
+    results = {task: {label: histories for label, by_rate in trunks.items()
+                      for histories in by_rate.values()} for task, trunks in runs.items()}
+    used = {task: {label: rate for label, (rate,) in trunks.items()}
+            for task, trunks in runs.items()}
     return Grid(results, sweeps, used, seeds)
 
 
-def best_rate(task, label, tried):
-    """The learning rate that a trunk takes among ``tried``, {learning rate: [History, ...]}."""
-    if all(map(diverged, tried.values())):
+def best_rate(task, label, sweep):
+    """Return the best learning rate of a ``sweep``, {learning rate: [History, ...]}."""
+    if all(map(diverged, sweep.values())):
         raise Diverged(f"compare: {label} on {task} diverged at every learning rate, "
-                       f"{', '.join(f'{rate:g}' for rate in tried)}: try smaller ones")
-    return max(tried, key=lambda rate: score(tried[rate]))
+                       f"{', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
+    return max(sweep, key=lambda rate: score(sweep[rate]))
 
 
 def score(histories):
-    """What a learning rate is chosen by: final accuracy, then that over the whole run.  One at
-    which a run diverged is worse than all others."""
+    """Return the final accuracy and the mean accuracy over the run, by which learning rates are
+    compared.  A rate at which a run diverged has the lowest score."""
     if diverged(histories):
         return -np.inf, -np.inf
     _, curves = plots.common(histories, "test_accuracy")
@@ -372,25 +386,26 @@ def score(histories):
 
 
 def compare(out, task_names, models, seeds, **options):
-    """Run a grid, write ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, where learning rates
-    were chosen, ``sweep.png``; returns the table and the differences between its arms.  Files
-    that are not ours are not replaced."""
+    """Run a grid and return its table and the differences between its arms.
+
+    It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
+    ``sweep.png``, and refuses to replace files that minifpt did not write."""
     out = Path(out)
     check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
         options.get("rates")))
-    found = grid(out, task_names, models, seeds, **options)
-    text = "\n\n".join(filter(None, [table(found), differences(found)]))
+    results = grid(out, task_names, models, seeds, **options)
+    text = "\n\n".join(filter(None, [table(results), differences(results)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
-    outputs.write_csv(out / "runs.csv", CSV, rows(found))
-    picture(found.results, out / "curves.png")
-    if found.sweeps:
-        sweep_picture(found.sweeps, out / "sweep.png")
-    elif outputs.is_output(out / "sweep.png", KIND):      # of another grid in this folder
+    outputs.write_csv(out / "runs.csv", CSV, rows(results))
+    picture(results.results, out / "curves.png")
+    if results.sweeps:
+        sweep_picture(results.sweeps, out / "sweep.png")
+    elif outputs.is_output(out / "sweep.png", KIND):      # of an earlier grid in this folder
         (out / "sweep.png").unlink()
     return text
 
 
 def check_outputs(out, *names, columns=CSV):
-    """Raise a ``ValueError`` for a file of these names that is not ours to replace."""
+    """Raise ``ValueError`` for a file of these names that minifpt did not write."""
     for name in names:
         outputs.check(out / name, columns if name.endswith(".csv") else KIND)

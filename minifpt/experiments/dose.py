@@ -1,12 +1,12 @@
 """``minifpt reproduce dose``: does the benefit of pretraining rise with its dose, and does it
-exceed what the matrices' spectra alone give?
+exceed the benefit of the matrices' spectra alone?
 
-Trunks are pretrained for several numbers of steps, their *dose*, on novels and on text that is
-drawn from the novels' trigrams, with several seeds.  Each is frozen and trained on each task with
-fresh layer norms and positions, the same in all arms of one seed.  Beside them stand, for each
-source, random matrices with the singular values of the full dose (``spectrum``), and random weights
-as the paper draws them.  The seed of the pretraining is the unit of all intervals: the runs of one
-seed differ in their frozen weights alone.
+Trunks are pretrained for several numbers of steps, their **dose**, with several seeds.  They read
+novels, or text that is drawn from the novels' trigrams.  Each trunk is then frozen and trained on
+each task with fresh layer norms and positions, which are the same in all arms of one seed.  There
+are two controls: random matrices with the singular values of the full dose (``spectrum``), and
+random weights as the paper draws them.  The runs of one pretraining seed differ in their frozen
+weights alone, so all intervals are over pretraining seeds.
 """
 
 import itertools
@@ -39,7 +39,7 @@ PAPER = "random@paper"
 
 
 def models(folder, seed):
-    """{label: what ``--model`` takes} of all arms of one pretraining seed."""
+    """Return ``{label: model}`` of all arms of one pretraining seed, for ``--model``."""
     arms = {PAPER: PAPER, "no pretraining": "random" + FRESH}
     for source in PRETRAINED_ON:
         for dose in DOSES:
@@ -50,34 +50,36 @@ def models(folder, seed):
 
 
 def weights_of(folder, source, dose, seed):
-    """The path of one pretrained trunk."""
+    """Return the path of one pretrained trunk."""
     return Path(folder) / "trunks" / f"{source}-{dose}-{seed}.npz"
 
 
 def pretrain_all(folder, text, seeds, progress):
-    """Pretrain what is not there yet; ``{(source, dose, seed): loss}``, in nats a byte, on what
-    was held out."""
+    """Pretrain the trunks that do not exist yet and return ``{(source, dose, seed): loss}``.
+
+    The loss is on held-out text, in nats for each byte."""
     losses = {}
     for source, dose, seed in itertools.product(PRETRAINED_ON, DOSES, range(seeds)):
         path = weights_of(folder, source, dose, seed)
         if not path.with_suffix(".csv").exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            begun = (path.with_suffix("") / "config.json").exists()
-            pretrain(source, path, text=text, seed=seed, steps=dose, resume=begun,
+            has_begun = (path.with_suffix("") / "config.json").exists()
+            pretrain(source, path, text=text, seed=seed, steps=dose, resume=has_begun,
                      progress=progress)
         losses[source, dose, seed] = History.load(path.with_suffix(".csv"))[-1]["test_loss"]
     return losses
 
 
 def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, progress=True):
-    """Run all of it, or go on where it stood; writes ``OUT/dose.md``, ``dose.csv`` and
-    ``dose.png`` and returns the Markdown.
+    """Run the whole experiment, or resume it, and return its tables as Markdown.
+
+    It writes ``OUT/dose.md``, ``dose.csv`` and ``dose.png``.
 
     text    files or folders of ``*.txt`` to pretrain on.
-    only    the titles of the tasks to run, all by default.
-    seeds   of the pretraining; each is also the seed of its runs.
-    rates   learning rates: each arm takes for all seeds the one that is best with its first
-            pretraining seed, on validation draws of two further seeds.
+    only    titles of the tasks to run, all by default.
+    seeds   how many pretraining seeds; each is also the seed of its runs.
+    rates   learning rates to try.  Each arm takes the best one with its first pretraining seed, on
+            validation draws of two validation seeds, for all seeds.
     """
     out, seeds = Path(out) / "dose", whole("reproduce", "seeds", seeds)
     if not text:
@@ -111,7 +113,7 @@ def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, pr
 
 
 def job_of(out, column, label, seed, rate):
-    """The run of one arm with a further pretraining seed."""
+    """Return the :class:`Job` of one arm with a further pretraining seed."""
     options = compare.options_of_seed(column.task, column.options, seed)
     settings = tasks.defaults_of(compare.make_task(column.task, options)) | column.settings
     folder = out / "seeds" / column.title / label.replace(" ", "-") / str(seed)
@@ -120,9 +122,10 @@ def job_of(out, column, label, seed, rate):
 
 
 def differences(grid):
-    """A Markdown table: the full dose less its spectrum, and less random weights, in points, at
-    the end and in the mean over the whole curve, the area; 95 % intervals by a bootstrap over the
-    pretraining seeds."""
+    """Return a Markdown table of the full dose against its spectrum and against random weights.
+
+    The differences are in points, at the end and in the area, the mean over the whole curve.  Their
+    95 % intervals come from a bootstrap over the pretraining seeds."""
     lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
     for title, arms in grid.results.items():
         for source, control in itertools.product(PRETRAINED_ON, ("spectrum", PAPER)):
@@ -137,8 +140,9 @@ def differences(grid):
 
 
 def bootstrap(values, draws=10_000):
-    """The mean of paired differences and, of several, the range that holds 95 % of the means of
-    as many values drawn from them with replacement, as text."""
+    """Return the mean of paired differences and its 95 % bootstrap interval, as text.
+
+    One value has no interval."""
     text = f"{np.mean(values):+.1f}"
     if len(values) == 1:
         return text
@@ -148,13 +152,12 @@ def bootstrap(values, draws=10_000):
 
 
 def picture(grid, losses, path):
-    """Final accuracy against the pretraining's loss, an axis a task: a line for each source, a
-    point for each dose and seed, the spectrum beside the full dose, random weights across."""
-    rows = 1 if len(grid.results) < 4 else 2
-    fig, axes = plots.figure(-(-len(grid.results) // rows), rows)
-    for ax in axes[len(grid.results):]:
-        ax.remove()
-    for ax, (title, arms) in zip(axes, grid.results.items(), strict=False):
+    """Draw final accuracy against the pretraining's loss.
+
+    Each task has an axis, each source a line, each dose and seed a point.  A cross at the full
+    dose is its spectrum; random weights are a horizontal line."""
+    fig, axes = tables.grid_of_axes(len(grid.results))
+    for ax, (title, arms) in zip(axes, grid.results.items(), strict=True):
         ends = {label: [100 * h[-1]["test_accuracy"] for h in runs] for label, runs in arms.items()}
         for source, color in zip(PRETRAINED_ON, ("#1f77b4", "#d62728"), strict=True):
             x = [[np.log(256)] * len(grid.seeds), *([losses[source, dose, s] for s in grid.seeds]
@@ -168,6 +171,6 @@ def picture(grid, losses, path):
                    label="random, as the paper draws it")
         ax.invert_xaxis()
         ax.set(title=tasks.label_of(title), ylabel="test accuracy (%)",
-               xlabel="loss of the pretraining (nats a byte)")
-    plots.legend(fig, axes[:len(grid.results)])
+               xlabel="loss of the pretraining (nats for each byte)")
+    plots.legend(fig, axes)
     plots.save(fig, path)

@@ -1,4 +1,4 @@
-"""How the weights in ``weights/`` were made: ``minifpt pretrain SOURCE``."""
+"""Pretrain the weights in ``weights/``: ``minifpt pretrain SOURCE``."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -10,9 +10,10 @@ from ..files.runs import COLUMNS
 from ..fpt import FPT
 from ..gpt2 import GPT2, SHAPES, GPT2Config, LanguageModel
 from ..training import train
+from ..trunks import Llama, LlamaConfig, LlamaLM
 from ..trunks.names import shape_of
 
-SHAPE = SHAPES["minigpt"]                                 # where no other is given
+SHAPE = SHAPES["minigpt"]                                 # by default
 PROCEDURES = {task.name: task for task in (tasks.Set, tasks.Reverse, tasks.Sort, tasks.Stack,
                                            tasks.Automata)}
 SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a text",
@@ -26,7 +27,7 @@ SOURCES = {"language": "the next byte of a text", "masked": "masked bytes of a t
 ON_TEXT, ON_MNIST = ("language", "masked", "trigrams"), ("images", "vision")
 AS_FPT = "bits", *ON_MNIST
 FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
-APART = 1 << 40                                           # from the seeds of later runs
+SEED_OFFSET = 1 << 40                                     # further than the seeds of later runs
 DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "masked": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
             "trigrams": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
@@ -38,7 +39,7 @@ DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
 
 
 def weight_file(out):
-    """The path that a trunk named ``out`` is saved under: ends in ``.npz``."""
+    """Return the path of the weight file of a trunk named ``out``; it ends in ``.npz``."""
     out = Path(out)
     return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
 
@@ -48,18 +49,19 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
 
     source   ``language``: a byte-level language model on ``text``, files or folders of
-             ``*.txt``, of which 5 % are held out.  ``masked``: one that sees the whole passage
-             and predicts the bytes that are hidden in it (:class:`minifpt.tasks.Masked`).
+             ``*.txt``, of which 5 % are held out.  ``masked``: a model that sees the whole passage
+             and predicts the hidden bytes in it (:class:`minifpt.tasks.Masked`).
              ``trigrams``: a language model on letters without language
              (:class:`minifpt.tasks.Trigrams`).  ``brackets``, ``copy``, ``set``, ``reverse``,
-             ``sort``, ``stack`` and ``automata``: one on strings that a rule makes.  ``bits``,
-             ``images`` and ``vision``: an FPT with nothing frozen, on bit memory or MNIST (its
-             files in ``data``), of which the trunk is kept.  ``vision`` has no causal mask, as
-             the paper's image transformer; ``images`` has one.
+             ``sort``, ``stack`` and ``automata``: a language model on strings that a rule makes.
+             ``bits``, ``images`` and ``vision``: the trunk of an FPT with nothing frozen, on bit
+             memory or on MNIST (its files in ``data``).  ``vision`` has no causal mask, like the
+             paper's image transformer; ``images`` has one.
     out      path of the weight file; the run's folder stands beside it, without ``.npz``.
-    shape    blocks x heads x channels, as in ``1x2x256``, or the name of one of ``SHAPES``, in
-             place of those of the weights that ship; positions and vocabulary stay theirs.
-    options  ``steps``, ``batch_size`` and ``lr`` in place of the source's ``DEFAULTS``.
+    shape    blocks x heads x channels, such as ``1x2x256``, or the name of one of ``SHAPES``; by
+             default the shape of the weights that ship.  Positions and vocabulary do not change.
+             After ``llama:``, such as ``llama:6x4x128``, the trunk is a Llama.
+    options  ``steps``, ``batch_size`` and ``lr``, by default the source's ``DEFAULTS``.
 
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
     Returns the run's history; ``OUT.csv`` is a copy of it.
@@ -73,33 +75,38 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     if data is not None and source not in ON_MNIST:
         raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
+    is_llama = str(shape).startswith("llama:")
+    if is_llama and source in FROM_BOTH_SIDES:
+        raise ValueError(f"pretrain: {source} needs a trunk without a causal mask, and a Llama has "
+                         "one")
     out, options = weight_file(out), DEFAULTS[source] | options
     table = out.with_suffix(".csv")
     for path in out, table:
         ours = resume and (path == table or str(weights.load(path)[0].get("command")).startswith(
             f"minifpt pretrain {source} ")) if path.exists() else False
         if path.exists() and not ours:
-            raise ValueError(f"pretrain: {path} is there already: choose another --out, or remove "
-                             "it")
+            raise ValueError(f"pretrain: {path} is there already: choose another --out, or "
+                             "remove it")
     outputs.check(table, COLUMNS)
-    # Dropout 0 here; the file says 0.1, what the paper fine-tunes with.
-    trunk = GPT2(GPT2Config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES),
-                 seed=seed)
+    # Dropout is 0 here; the file has 0.1, with which the paper fine-tunes.
+    config, kind, language_model = (LlamaConfig, Llama, LlamaLM) if is_llama else (
+        GPT2Config, GPT2, LanguageModel)
+    trunk = kind(config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES), seed=seed)
     tokens = size["n_positions"]
     task = {"language": lambda: tasks.Text(text, tokens),
             "masked": lambda: tasks.Masked(text, tokens),
             "brackets": lambda: tasks.Brackets(tokens=tokens),
             "trigrams": lambda: tasks.Trigrams(text, tokens),
             "copy": lambda: tasks.Copy(tokens=tokens), "bits": tasks.BitMemory,
-            **{name: partial(made, tokens=tokens) for name, made in PROCEDURES.items()},
+            **{name: partial(kind, tokens=tokens) for name, kind in PROCEDURES.items()},
             "images": lambda: tasks.MNIST(data=data),
             "vision": lambda: tasks.MNIST(data=data)}[source]()
     if source in AS_FPT:
-        # Not the layers that a later FPT with this seed begins with, which the trunk would know.
+        # A later FPT with this seed must begin with other layers than those the trunk has seen.
         model, saved = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens,
-                           seed=seed + APART), trunk
+                           seed=seed + SEED_OFFSET), trunk
     else:
-        model = saved = LanguageModel(trunk)
+        model = saved = language_model(trunk)
     provenance = {"text": sorted(Path(file).name for file in task.files)} if text else {
         "task": task.name}
     history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
@@ -107,8 +114,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
                     test_examples=128, checkpoint_every=250, progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
     saved.config = replace(saved.config, dropout=0.1)
-    said = ({"shape": shape} if shape else {}) | options
-    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in said.items())
+    arguments = ({"shape": shape} if shape else {}) | options
+    command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in arguments.items())
     saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),
                test_accuracy=round(history[-1]["test_accuracy"], 4),

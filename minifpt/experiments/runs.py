@@ -1,4 +1,4 @@
-"""A run's folder read back: its task, its model, its settings."""
+"""Read a run's folder: its task, its model, its settings, its history."""
 
 from pathlib import Path
 from textwrap import shorten
@@ -14,7 +14,7 @@ from ..training import fingerprint
 from ..trunks.names import code_crc
 from .compare import Validation, make_task
 
-# What every run's config.json holds, and what those of ``train`` and ``compare`` hold beside it.
+# Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
             "seed": int, "schedule": str, "clip": float, "eval_every": int, "test_examples": int,
             "warmup": int, "weight_decay": float, "data_crc": str}
@@ -22,18 +22,18 @@ BUILT = {"model": str, "freeze": str, "trunk_crc": str, "dropout": (int, float)}
 
 
 def load_run(folder):
-    """``(task, model, settings)`` of a run: the model has the parameters of its last checkpoint.
+    """Return ``(task, model, settings)`` of a run; the model is that of its last checkpoint.
 
-    Raises ``FileNotFoundError`` or ``ValueError``, with one line, for what is no run of ``train``
-    or ``compare``, is damaged, was changed, or was made of weights or of a user's own file that
-    are no longer there or no longer the same.
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
+    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
+    the user's own are missing or have changed.
     """
     task, run = load(folder)
     return task, run.model, run.settings
 
 
 def load(folder):
-    """``(task, Run)``: as :func:`load_run`, with the step, the history and Adam's moments."""
+    """Return ``(task, Run)``: like :func:`load_run`, with step, history and Adam's moments."""
     folder = Path(folder)
     settings = read_settings(folder, BUILT)
     if not (folder / "checkpoint.npz").is_file():
@@ -44,12 +44,12 @@ def load(folder):
     trained = [p for p in model.parameters() if p.trainable]
     run = Run(model, Adam(trained), np.random.default_rng(), settings)
     run.load(folder / "checkpoint.npz")
-    check_data(folder, settings, task)                    # of settings that fit the checkpoint
+    check_data(folder, settings, task)                    # last: damaged settings fail before
     return task, run
 
 
 def read_settings(folder, more=()):
-    """A run's ``config.json``, checked to hold what a run of this version holds."""
+    """Return a run's ``config.json``, checked to have the keys of this version."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: " + (
@@ -58,14 +58,14 @@ def read_settings(folder, more=()):
     settings = read_json(path)
     for key, kind in {**SETTINGS, **dict(more)}.items():
         if not isinstance(settings.get(key), kind):
-            what = "has no" if key not in settings else f"has {brief(settings[key])} for"
-            raise ValueError(f"{path}: {what} '{key}': it is damaged, of another version, or of no "
-                             f"run of {'train or compare' if key in BUILT else 'minifpt'}")
+            has = "has no" if key not in settings else f"has {brief(settings[key])} for"
+            raise ValueError(f"{path}: {has} '{key}': it is damaged, of another version, or "
+                             f"not of {'train or compare' if key in BUILT else 'minifpt'}")
     return settings
 
 
 def read_history(folder):
-    """A run's ``metrics.csv``, one row at least."""
+    """Return a run's ``metrics.csv``, checked to have a row and plausible numbers."""
     path = Path(folder) / "metrics.csv"
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: there is no metrics.csv; a run writes it at its first "
@@ -73,10 +73,10 @@ def read_history(folder):
     history = History.load(path)
     if not history:
         raise ValueError(f"{path}: holds no row")
-    for column in history[0]:                             # training is not measured in each row
+    for column in history[0]:                             # some rows have no training values
         values = history[column] if column.startswith("test") or column == "seconds" else (
             np.nan_to_num(history[column], nan=0.0, posinf=np.inf, neginf=-np.inf))
-        if not (np.abs(values) < 1e300).all():            # nor NaN
+        if not (np.abs(values) < 1e300).all():            # false for NaN
             raise ValueError(f"{path}: some rows have no {column}")
         if column.endswith("accuracy") and not ((0 <= values) & (values <= 1)).all():
             raise ValueError(f"{path}: some rows have a {column} outside 0 to 1")
@@ -86,26 +86,24 @@ def read_history(folder):
 
 
 def make_again(folder, settings):
-    """Return the task of a run.  Raises ``ValueError`` where the code of a user's own file has
-    changed."""
+    """Return the task of a run; raise ``ValueError`` where a user's own file has changed."""
     options = dict(settings["options"])
-    validation = options.pop("validation", False)         # a run by which a rate was chosen
+    is_validation = options.pop("validation", False)
     name = str(settings.get("source") or settings["task"])
-    task = _made(folder, "its task", lambda: make_task(name, options))
+    task = _restored(folder, "its task", lambda: make_task(name, options))
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
-    code = _made(folder, "its model", lambda: code_crc(name, settings["model"]))
+    code = _restored(folder, "its model", lambda: code_crc(name, settings["model"]))
     if code != settings.get("code_crc"):
         raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
                          "changed since the run: report, steps and attention need it as it was")
-    task = Validation(task) if validation else task
-    return task
+    return Validation(task) if is_validation else task
 
 
 def check_data(folder, settings, task):
-    """Raise ``ValueError`` where a task's data are not those of the run."""
-    if _made(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
+    """Raise ``ValueError`` where a task's data differ from the run's."""
+    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
         name = settings.get("source") or settings["task"]
         raise ValueError(f"{folder}: the data of {name} have changed since the run, "
                          "or cannot be drawn again: report, steps and attention need them as they "
@@ -113,23 +111,24 @@ def check_data(folder, settings, task):
 
 
 def at_start(folder, settings, task):
-    """A run's model as it was before the first step: same trunk, same seed, same mask."""
+    """Return a run's model as it was before the first step: same trunk, same seed, same mask."""
     def make():
-        fpt = FPT.for_task(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")))
+        fpt = FPT.for_task(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")),
+                           settings.get("adapt"))
         if crc(p.data for _, p in fpt.trunk.named_parameters()) != settings["trunk_crc"]:
             raise ValueError(f"{settings['model']} now has other weights")
         return fpt
-    return _made(folder, "its model", make)
+    return _restored(folder, "its model", make)
 
 
-def _made(folder, what, make):
-    """What ``make`` makes; its errors name the run."""
+def _restored(folder, part, make):
+    """Return ``make()``; its errors name the run and the part."""
     try:
         return make()
     except FileNotFoundError as e:
-        raise FileNotFoundError(f"{folder}: {what} cannot be made again: "
-                                f"{shorten(str(e), 300)}; paths are as they "
-                                "were where it was trained: start there") from None
+        raise FileNotFoundError(f"{folder}: {part} cannot be made again: {shorten(str(e), 300)}; "
+                                "its paths are relative to where it was trained: start "
+                                "there") from None
     except ValueError as e:
-        raise ValueError(f"{folder}: {what} cannot be made again: {shorten(str(e), 300)}"
+        raise ValueError(f"{folder}: {part} cannot be made again: {shorten(str(e), 300)}"
                          ) from None

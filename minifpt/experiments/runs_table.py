@@ -1,6 +1,6 @@
-"""Runs that exist, side by side: curves and final numbers, and steps to a threshold.
+"""Compare runs that exist: their curves, final numbers, and steps to a threshold.
 
-Nothing is trained and no weights are read: ``config.json`` and ``metrics.csv`` will do.
+It reads ``config.json`` and ``metrics.csv`` only, and trains nothing.
 """
 
 from pathlib import Path
@@ -15,17 +15,18 @@ from .compare import check_outputs
 from .runs import read_history, read_settings
 from .tables import KIND, first_step, markdown, picture, spread
 
-# Settings that say nothing of how a run was set up beyond its trunk and its seed.
+# Settings in which the runs of one arm may differ, or which its label has already.
 APART = {"task", "options", "source", "model", "seed", "trunk_crc", "test_examples"}
-SHARE = 0.99                                              # of the best arm's final accuracy
+SHARE = 0.99                                              # threshold / best final accuracy
 CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "threshold",
        "steps_to_threshold", "seconds"]
 
 
 def are_runs(words):
-    """Whether what stands on a command line names the folders of runs rather than tasks; a word
-    that names a task is one, even where there is a folder of that name.  Raises ``ValueError``
-    for a mixture."""
+    """Return whether the words of a command line name folders of runs rather than tasks.
+
+    A task's name is a task, even where there is a folder of that name.  Raises ``ValueError`` for a
+    mixture."""
     folders = [word for word in words if word not in tasks.names() and (
         Path(word).is_dir() or (Path(word).name != word and ".py:" not in word))]
     if folders and len(folders) < len(words):
@@ -36,33 +37,35 @@ def are_runs(words):
 
 
 def read(folders):
-    """``[(folder, settings, History), ...]`` of run folders, each once."""
-    found = {}
+    """Return ``[(folder, settings, History), ...]`` of run folders, each once."""
+    runs = {}
     for folder in map(Path, folders):
         settings, history = read_settings(folder), read_history(folder)
-        found.setdefault(folder.resolve(), (folder, settings, history))
-    return [*found.values()]
+        runs.setdefault(folder.resolve(), (folder, settings, history))
+    return [*runs.values()]
 
 
 def spec_of(folder, settings):
-    """The run's :class:`TrunkSpec`; ``None`` for one of a pretraining, which names none."""
+    """Return the run's :class:`TrunkSpec`, ``None`` for a pretraining."""
     try:
         return TrunkSpec.parse(settings["model"]) if settings.get("model") else None
     except ValueError as e:
-        raise ValueError(f"{folder}: what was its model? {shorten(str(e), 300)}") from None
+        raise ValueError(f"{folder}: its model cannot be read: {shorten(str(e), 300)}") from None
 
 
 def arms(runs):
-    """``{task: {arm: [(folder, settings, History), ...]}}``: runs that differ in their seed alone
-    are one arm; two with one seed in an arm raise a ``ValueError``.  An arm is called by its trunk
-    and by the settings in which arms of its task differ."""
+    """Return ``{task: {arm: [(folder, settings, History), ...]}}``.
+
+    Runs that differ in their seed alone are one arm.  An arm's label has its trunk and the settings
+    in which the arms of its task differ.  Raises ``ValueError`` where two runs of an arm have one
+    seed."""
     by_task, named = {}, {}
     for run in runs:
         settings, spec = run[1], spec_of(*run[:2])
-        drawn = spec is not None and spec.drawn           # by each seed
+        is_random = spec is not None and spec.drawn       # each seed has other weights
         options = {option: value for option, value in settings["options"].items()
                    if (option, value) != ("draw", settings["seed"])}    # labels drawn by the seed
-        key = repr((settings.get("model"), drawn or settings.get("trunk_crc"), options,
+        key = repr((settings.get("model"), is_random or settings.get("trunk_crc"), options,
                     [(k, settings[k]) for k in sorted(settings) if k not in APART]))
         same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
         for folder, others, _ in same:
@@ -70,13 +73,13 @@ def arms(runs):
                 raise ValueError(f"compare: {folder} and {run[0]} are one run, of seed "
                                  f"{settings['seed']}, and count once: name one of them")
         same.append(run)
-    for task, of in by_task.items():
-        first = [same[0][1] for same in of.values()]
+    for task, by_key in by_task.items():
+        first = [same[0][1] for same in by_key.values()]
         keys = dict.fromkeys(k for s in first for k in s if k not in APART)
         differ = [k for k in keys if len({repr(s.get(k)) for s in first}) > 1]
         options = [k for k in dict.fromkeys(k for s in first for k in s["options"])
                    if len({repr(s["options"].get(k)) for s in first}) > 1]
-        for same in of.values():
+        for same in by_key.values():
             folder, settings, _ = same[0]
             spec = spec_of(folder, settings)
             parts = [spec.label if spec else folder.name]
@@ -89,28 +92,29 @@ def arms(runs):
     return named
 
 
-def thresholds(found, percent=None):
-    """{task: the accuracy to be reached}: as given, else ``SHARE`` of the final accuracy of the
-    task's best arm, in the mean over its seeds."""
+def thresholds(runs_of, percent=None):
+    """Return {task: threshold accuracy}, by default ``SHARE`` of the best arm's final accuracy.
+
+    The final accuracy is the mean over the arm's seeds."""
     if percent is not None and not 1 < percent <= 100:
         raise ValueError(f"compare: the threshold is {percent:g}, expected per cent, more than 1 "
                          "and at most 100")
     return {task: percent / 100 if percent is not None else SHARE * max(
-        np.mean([history[-1]["test_accuracy"] for *_, history in runs]) for runs in of.values())
-        for task, of in found.items()}
+        np.mean([history[-1]["test_accuracy"] for *_, history in runs])
+        for runs in by_arm.values()) for task, by_arm in runs_of.items()}
 
 
-def table(found, limits):
-    """A line for each arm, as Markdown."""
+def table(runs_of, limits):
+    """Return a Markdown table with a row for each arm."""
     lines = [["task", "arm", "runs", "steps", "test accuracy (%)", "test loss",
               "steps to threshold", "threshold (%)", "seconds"]]
-    for task, of in found.items():
-        for arm, runs in of.items():
+    for task, by_arm in runs_of.items():
+        for arm, runs in by_arm.items():
             ends = [history[-1] for *_, history in runs]
-            reached = [first_step(history, limits[task]) for *_, history in runs]
-            there = [s for s in reached if s is not None]
-            cell = (spread(there, "{:.0f}") if len(there) == len(runs) else
-                    f"not reached{f' by {len(runs) - len(there)} of {len(runs)}' * bool(there)}")
+            steps = [first_step(history, limits[task]) for *_, history in runs]
+            reached = [step for step in steps if step is not None]
+            cell = (spread(reached, "{:.0f}") if len(reached) == len(runs) else "not reached" +
+                    f" by {len(runs) - len(reached)} of {len(runs)}" * bool(reached))
             lines.append([tasks.label_of(task), arm, str(len(runs)),
                           spread([e["step"] for e in ends], "{:.0f}"),
                           spread([100 * e["test_accuracy"] for e in ends]),
@@ -120,30 +124,31 @@ def table(found, limits):
     return markdown(lines)
 
 
-def rows(found, limits):
-    """A line for each run, {column of the CSV: value}."""
+def rows(runs_of, limits):
+    """Return a dictionary for each run, {column of the CSV: value}."""
     return [{
         "run": folder, "task": task, "arm": arm, "seed": settings["seed"],
         "steps": history[-1]["step"], "test_accuracy": f"{history[-1]['test_accuracy']:.6f}",
         "test_loss": f"{history[-1]['test_loss']:.6f}", "threshold": f"{limits[task]:.6f}",
         "steps_to_threshold": first_step(history, limits[task]),
         "seconds": f"{history[-1]['seconds']:g}"}
-        for task, of in found.items() for arm, runs in of.items()
+        for task, by_arm in runs_of.items() for arm, runs in by_arm.items()
         for folder, settings, history in runs]
 
 
 def compare_runs(out, folders, threshold=None):
-    """Write ``OUT/table.md``, ``runs.csv`` and ``curves.png`` of runs; returns the table.
+    """Compare runs by their folders and return their table.
 
-    Runs of several tasks have an axis for each.  Raises ``ValueError`` or ``FileNotFoundError``
-    with one line for a folder that holds no run, or a damaged one.
+    It writes ``OUT/table.md``, ``runs.csv`` and ``curves.png``, with an axis for each task.  Raises
+    ``ValueError`` or ``FileNotFoundError`` of one line for a folder without a run, or a damaged
+    one.
     """
-    found, out = arms(read(folders)), Path(out)
+    runs_of, out = arms(read(folders)), Path(out)
     check_outputs(out, "table.md", "runs.csv", "curves.png", columns=CSV)
-    limits = thresholds(found, threshold)
-    text = table(found, limits)
+    limits = thresholds(runs_of, threshold)
+    text = table(runs_of, limits)
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
-    outputs.write_csv(out / "runs.csv", CSV, rows(found, limits))
-    picture({task: {arm: [history for *_, history in runs] for arm, runs in of.items()}
-             for task, of in found.items()}, out / "curves.png", limits)
+    outputs.write_csv(out / "runs.csv", CSV, rows(runs_of, limits))
+    picture({task: {arm: [history for *_, history in runs] for arm, runs in by_arm.items()}
+             for task, by_arm in runs_of.items()}, out / "curves.png", limits)
     return text

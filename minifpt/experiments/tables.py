@@ -1,7 +1,6 @@
-"""What a grid of runs found, as tables, as CSV and as pictures."""
+"""The results of a grid of runs as tables, as CSV and as pictures."""
 
 import csv
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,18 +10,18 @@ from ..files import csv_text, regular
 from ..files.runs import History
 from ..reports import plots
 
-CHOICE = 1000                                             # the first seed that rates are chosen by
+CHOICE = 1000                                             # the first validation seed
 
 
 @dataclass
 class Grid:
-    """What :func:`grid` found.
+    """The results of :func:`minifpt.experiments.compare.grid`.
 
-    results  {task: {trunk's label: [History, ...]}}, one history a seed.
+    results  {task: {trunk's label: [History, ...]}}, one history for each seed.
     sweeps   {task: {trunk's label: {learning rate: [History, ...]}}} on validation draws; empty
-             where no rates were to be tried.
-    rates    {task: {trunk's label: the learning rate}} that the results were made with.
-    seeds    those of the results, in order.
+             without a learning-rate sweep.
+    rates    {task: {trunk's label: learning rate}} of the results.
+    seeds    the seeds of the results, in order.
     """
 
     results: dict
@@ -32,48 +31,50 @@ class Grid:
 
 
 def diverged(histories):
-    """Has one of these runs of a choice diverged?"""
+    """Return whether one of these validation runs diverged."""
     return any(np.isnan(history[-1]["test_accuracy"]) for history in histories)
 
 
-def table(found, cell=None, paper=None):
-    """Final test accuracy in per cent, mean and (least to largest) over seeds, as Markdown; the
-    learning rate where it was chosen, "edge" where that is the least or largest tried, and those
-    at which a run diverged.
+def table(grid, cell=None, paper=None):
+    """Return a Markdown table with a row for each trunk and a column for each task.
 
-    cell    another text for a task and trunk: a function of a :class:`Grid` and their names.
-    paper   {(trunk, task): the paper's number}, which then stands in the cell.
+    cell    a function of a :class:`Grid` and the names of a task and a trunk that gives the text
+            of their cell, :func:`final` by default.
+    paper   {(trunk, task): the paper's number}, added to the cell.
     """
-    models = dict.fromkeys(model for task in found.results.values() for model in task)
-    lines = [["trunk", *(tasks.label_of(task) for task in found.results)]]
+    models = dict.fromkeys(model for task in grid.results.values() for model in task)
+    lines = [["trunk", *(tasks.label_of(task) for task in grid.results)]]
     for model in models:
         lines.append([model])
-        for name, task in found.results.items():
-            text = (cell or final)(found, name, model) if task.get(model) else ""
+        for name, task in grid.results.items():
+            text = (cell or final)(grid, name, model) if task.get(model) else ""
             theirs = (paper or {}).get((model, name))
             lines[-1].append(text if theirs is None else f"{text}; paper {theirs}".lstrip("; "))
     return markdown(lines)
 
 
 def markdown(lines):
-    """Lists of texts as the lines of a Markdown table, the first its head."""
+    """Return lists of texts as the lines of a Markdown table; the first list is the header."""
     head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
 
 
-def final(found, task, model):
-    """A cell of the table: final test accuracy."""
-    runs = found.results[task][model]
+def final(grid, task, model):
+    """Return a cell: the final test accuracy in per cent and the learning rate."""
+    runs = grid.results[task][model]
     return (f"{spread([100 * h[-1]['test_accuracy'] for h in runs])}, "
-            f"{len(runs)} seed{'s' * (len(runs) > 1)}{chosen(found, task, model)}")
+            f"{len(runs)} seed{'s' * (len(runs) > 1)}{chosen_rate(grid, task, model)}")
 
 
-def differences(found):
-    """A Markdown table of each arm's accuracy less that of the task's first arm, in points: at
-    the end, and in the mean over the whole curve, its *area*.  Each is the mean over the seeds
-    that both have and a 95 % interval, see :func:`interval`; "" where there is one arm only."""
+def differences(grid):
+    """Return a Markdown table of paired differences from the task's first arm, in points.
+
+    It compares final accuracies and *areas*, the mean accuracy over the whole curve.  A cell has
+    the mean over the seeds that both arms have and its 95 % :func:`interval`.  With one arm only
+    the table is "".
+    """
     lines = [["task", "difference", "at the end", "area", "seeds"]]
-    for task, arms in found.results.items():
+    for task, arms in grid.results.items():
         (first, ours), *others = arms.items()
         for name, theirs in others:
             pairs = [*zip(theirs, ours, strict=False)]
@@ -85,8 +86,9 @@ def differences(found):
 
 
 def interval(values):
-    """The mean of paired differences and its 95 % interval by Student's t, which takes them for
-    draws from a normal distribution, as text; of one value there is no interval."""
+    """Return the mean of paired differences and its 95 % interval by Student's t, as text.
+
+    The interval assumes a normal distribution.  One value has no interval."""
     from scipy.stats import t
     mean, n = np.mean(values), len(values)
     if n == 1:
@@ -96,41 +98,44 @@ def interval(values):
 
 
 def spread(values, text="{:.1f}"):
-    """The mean of numbers, and (least to largest) where these differ, as text."""
+    """Return the mean of numbers as text, with (least to largest) where these differ."""
     mean, low, high = (text.format(v) for v in (np.mean(values), np.min(values), np.max(values)))
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def first_step(history, accuracy):
-    """The first step at which a test is at least that accurate, or ``None``."""
+    """Return the first step whose test accuracy is at least ``accuracy``, or ``None``."""
     return next((row["step"] for row in history if row["test_accuracy"] >= accuracy), None)
 
 
-def chosen(found, task, model):
-    """", lr 0.01", with "(edge)" where it is the least or largest tried, and the rates at which a
-    run diverged; "" where none was tried."""
-    tried = found.sweeps.get(task, {}).get(model)
-    if not tried:
+def chosen_rate(grid, task, model):
+    """Return ", lr 0.01" for the chosen learning rate, or "" without a learning-rate sweep.
+
+    "(edge)" marks the smallest and the largest rate of the sweep.  Rates at which a run diverged
+    follow."""
+    sweep = grid.sweeps.get(task, {}).get(model)
+    if not sweep:
         return ""
-    rate = found.rates[task][model]
-    edge = len(tried) > 1 and rate in (min(tried), max(tried))
-    bad = " and ".join(f"{x:g}" for x, histories in tried.items() if diverged(histories))
-    return f", lr {rate:g}{' (edge)' * edge}" + (f", {bad} diverged" if bad else "")
+    rate = grid.rates[task][model]
+    is_edge = len(sweep) > 1 and rate in (min(sweep), max(sweep))
+    bad = " and ".join(f"{x:g}" for x, histories in sweep.items() if diverged(histories))
+    return f", lr {rate:g}{' (edge)' * is_edge}" + (f", {bad} diverged" if bad else "")
 
 
-KIND = "comparison"                                       # of tables and pictures of grids
+KIND = "comparison"                                       # the mark in tables and pictures
 CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test_accuracy",
        "test_loss", "curve"]
 
 
-def rows(found):
-    """Every run as a line of a CSV, from which :func:`read_rows` makes all tables again.  The
-    ``curve`` is "step:test accuracy" at each test."""
-    ends = [(task, trunk, found.rates[task][trunk], 0, *end)
-            for task, trunks in found.results.items() for trunk, histories in trunks.items()
-            for end in zip(found.seeds, histories, strict=True)]
-    ends += [(task, trunk, rate, 1, *end) for task, trunks in found.sweeps.items()
-             for trunk, tried in trunks.items() for rate, histories in tried.items()
+def rows(grid):
+    """Return a CSV with a line for each run, from which :func:`read_rows` restores the grid.
+
+    The column ``curve`` has "step:test accuracy" for each test."""
+    ends = [(task, trunk, grid.rates[task][trunk], 0, *end)
+            for task, trunks in grid.results.items() for trunk, histories in trunks.items()
+            for end in zip(grid.seeds, histories, strict=True)]
+    ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
+             for trunk, sweep in trunks.items() for rate, histories in sweep.items()
              for end in enumerate(histories, CHOICE)]
     return csv_text([dict(zip(CSV, [
         task, trunk, f"{rate:g}", seed, choice, history[-1]["step"],
@@ -140,8 +145,8 @@ def rows(found):
 
 
 def read_rows(path):
-    """The :class:`Grid` of a file that :func:`rows` wrote."""
-    found = Grid({}, {}, {}, [])
+    """Return the :class:`Grid` of a file that :func:`rows` wrote."""
+    grid = Grid({}, {}, {}, [])
     with open(regular(path), newline="", encoding="utf-8") as f:
         for row in csv.DictReader(f):
             task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
@@ -150,55 +155,64 @@ def read_rows(path):
                               for step, accuracy in points)
             history[-1] |= {name: float(row[name]) for name in CSV[6:9]}
             if row["choice"] == "1":
-                tried = found.sweeps.setdefault(task, {}).setdefault(trunk, {})
-                tried.setdefault(rate, []).append(history)
+                sweep = grid.sweeps.setdefault(task, {}).setdefault(trunk, {})
+                sweep.setdefault(rate, []).append(history)
             else:
-                found.results.setdefault(task, {}).setdefault(trunk, []).append(history)
-                found.rates.setdefault(task, {})[trunk] = rate
-                found.seeds += [int(row["seed"])] * (int(row["seed"]) not in found.seeds)
-    return found
+                grid.results.setdefault(task, {}).setdefault(trunk, []).append(history)
+                grid.rates.setdefault(task, {})[trunk] = rate
+                grid.seeds += [int(row["seed"])] * (int(row["seed"]) not in grid.seeds)
+    return grid
 
 
 def sweep_picture(sweeps, path):
-    """Validation accuracy against the learning rate, an axis a task, a line a trunk; a cross at
-    the lower edge where a run diverged."""
-    fig, axes = plots.figure(len(sweeps))
+    """Draw validation accuracy against the learning rate.
+
+    Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
+    diverged."""
+    fig, axes = plots.figure(len(sweeps), width=3.3)
     for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
-        colors = plots.colors_of(models)
+        colors, dashes = plots.colors_of(models), plots.dashes_of(models)
         for i, (model, by_rate) in enumerate(models.items()):
             bad = [rate for rate, histories in by_rate.items() if diverged(histories)]
             rates = sorted({*by_rate} - {*bad})
             ends = [np.mean([100 * h[-1]["test_accuracy"] for h in by_rate[r]]) for r in rates]
             line, = ax.plot(rates, ends, marker=("osv^D*XPph" * 9)[i], label=model,
-                            color=colors[model])
+                            color=colors[model], linestyle=dashes[model])
             ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
                     label=f"{model}: diverged" if bad else None,
                     transform=ax.get_xaxis_transform())
+        plots.mark_level(ax, tasks.chance_of(task), "chance")
         ax.set(title=tasks.label_of(task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
     plots.legend(fig, axes)
     plots.save(fig, path, KIND)
 
 
-def picture(results, path, limits=None):
-    """Test accuracy against steps, an axis a task, a line a trunk, its range shaded; a line at
-    each accuracy of ``limits``, {task: accuracy}.  More than three axes stand in two rows."""
-    rows = 1 if len(results) < 4 else 2
-    fig, axes = plots.figure(-(-len(results) // rows), rows)
-    for ax in axes[len(results):]:
+def grid_of_axes(n):
+    """Return a figure and its ``n`` axes, at most two in a row."""
+    columns = min(2, n)
+    fig, axes = plots.figure(columns, -(-n // columns), width=5.2)
+    for ax in axes[n:]:
         ax.remove()
+    return fig, axes[:n]
+
+
+def picture(results, path, limits=None):
+    """Draw test accuracy against steps.
+
+    Each task has an axis, each trunk a line with its range shaded.  ``limits`` is {task: accuracy}
+    of a horizontal line."""
+    fig, axes = grid_of_axes(len(results))
     labels = dict.fromkeys(model for models in results.values() for model in models)
-    colors = plots.colors_of(labels)
-    styles = dict(zip(labels, itertools.cycle(["-", "--", "-.", ":"]), strict=False))
-    for ax, (task, models) in zip(axes, results.items(), strict=False):
-        for model, runs in models.items():                # a second sign beside the colour
-            plots.band(ax, runs, "test_accuracy", colors[model], model, style=styles[model])
-        levels = {"chance": tasks.chance_of(task), "threshold": (limits or {}).get(task)}
-        for text, share in levels.items():
-            if share is not None:
-                ax.axhline(100 * share, color="0.5", linewidth=0.8, linestyle=":")
-                ax.text(0.01, 100 * share, text, fontsize=7, color="0.4", va="top",
-                        transform=ax.get_yaxis_transform())
-        ax.set(title=tasks.label_of(task), xlabel="step", ylabel="test accuracy (%)")
-    plots.legend(fig, axes[:len(results)])
+    colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
+    for ax, (task, models) in zip(axes, results.items(), strict=True):
+        ends = {}
+        for model, runs in models.items():
+            plots.band(ax, runs, "test_accuracy", colors[model], model, style=dashes[model])
+            ends[model] = float(ax.lines[-1].get_ydata()[-1])
+        plots.mark_level(ax, tasks.chance_of(task), "chance")
+        plots.mark_level(ax, (limits or {}).get(task), "threshold")
+        plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
+        ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5)
+        ax.set(xlabel="step", ylabel="test accuracy (%)")
     plots.save(fig, path, KIND)

@@ -1,4 +1,4 @@
-"""Time and memory of a training step by operation, as it runs: with the fast forms."""
+"""Measure the time and memory of each operation in a training step, with its fast forms."""
 
 import functools
 import threading
@@ -17,8 +17,8 @@ from .plan import traced
 
 @dataclass
 class Cost:
-    """What one operation costs in a step: how often it is called, seconds forward and backward
-    (without other operations that it calls), bytes that its caches keep for the way back."""
+    """The cost of one operation in a step: its calls, its seconds forward and backward, without
+    other operations that it calls, and the bytes in its caches."""
 
     calls: int = 0
     forward: float = 0.0
@@ -28,7 +28,8 @@ class Cost:
 
 @dataclass
 class Costs:
-    """Of a whole step: {operation: :class:`Cost`}, seconds, most bytes beside the parameters."""
+    """The costs of a whole step: {operation: :class:`Cost`}, its seconds, and its largest number
+    of bytes beside the parameters."""
 
     operations: dict
     seconds: float
@@ -37,15 +38,16 @@ class Costs:
 
 @dataclass
 class _Clock:
-    """What the timed functions write into."""
+    """Collects the costs that timed functions measure."""
 
     costs: dict = field(default_factory=dict)
     running: list = field(default_factory=list)           # [name, seconds of others within]
-    seen: dict = field(default_factory=dict)              # arrays that are kept, by id
-    memory: bool = False                                  # whether to look into caches
+    arrays: dict = field(default_factory=dict)            # cached arrays by id
+    memory: bool = False                                  # whether to count the caches' bytes
     thread: int = field(default_factory=threading.get_ident)
 
     def timed(self, name, function, direction="forward"):
+        """Return the function with a clock around it."""
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
             if threading.get_ident() != self.thread:
@@ -56,10 +58,10 @@ class _Clock:
             start = time.perf_counter()
             result = function(*args, **kwargs)
             seconds = time.perf_counter() - start
-            own = seconds - self.running.pop()[1]
+            net_seconds = seconds - self.running.pop()[1]
             if self.running:
                 self.running[-1][1] += seconds
-            setattr(cost, direction, getattr(cost, direction) + own)
+            setattr(cost, direction, getattr(cost, direction) + net_seconds)
             cost.calls += direction == "forward" and name not in outer
             if self.memory and direction == "forward" and name in OPERATIONS:
                 cost.kept += self.bytes_in(result[1])
@@ -67,7 +69,7 @@ class _Clock:
         return wrapper
 
     def bytes_in(self, cache):
-        """Bytes of the arrays in a cache, each array counted once in a step."""
+        """Return the bytes of the arrays in a cache, each array counted once in a step."""
         if isinstance(cache, dict):
             cache = tuple(cache.values())
         if isinstance(cache, (tuple, list)):
@@ -76,19 +78,19 @@ class _Clock:
             return 0
         while isinstance(cache.base, np.ndarray):
             cache = cache.base
-        if id(cache) in self.seen:
+        if id(cache) in self.arrays:
             return 0
-        self.seen[id(cache)] = cache                      # held, so that no other gets its id
+        self.arrays[id(cache)] = cache                    # no other array may get its id
         return cache.nbytes
 
 
 def costs(model, task, batch_size, seconds=1.0, seed=0):
-    """The :class:`Costs` of a training step of a model, which is trained by it.
+    """Return the :class:`Costs` of a training step of a model, whose parameters this changes.
 
-    One step is measured by ``tracemalloc``.  One counts bytes: those of every array that a cache
-    keeps, at the operation that keeps it first, parameters and inputs left out.  As many more as
-    fit into ``seconds``, five at least, are timed, of which the fastest is told.  What an
-    operation does in further threads is its own.
+    ``tracemalloc`` measures the peak of the first step.  A second step counts the bytes of every
+    cached array, at the operation that caches it first, without parameters and inputs.  Then steps
+    are timed for ``seconds``, at least five, and the fastest is returned.  The time of an operation
+    includes its work in other threads.
     """
     rng = np.random.default_rng(seed)
     optimizer = Adam([p for p in model.parameters() if p.trainable], lr=1e-3)
@@ -98,32 +100,32 @@ def costs(model, task, batch_size, seconds=1.0, seed=0):
         start = time.perf_counter()
         training.step(model, task, optimizer, x, y, 1.0, rng)
         return time.perf_counter() - start
-    with traced() as memory:                              # this warms up, too
+    with traced() as memory:                              # also a warm-up
         step()
         peak = memory()[1]
-    if not OPEN.acquire(blocking=False):                  # operations are replaced for all
+    if not OPEN.acquire(blocking=False):                  # a trace replaces operations, too
         raise ValueError("timing: a trace is open; close it first")
-    found = []
+    timings = []
     with ExitStack() as undo, machine.kept_memory:
         undo.callback(OPEN.release)
         clock = _Clock(memory=True)
         _replace(undo, clock, optimizer)
-        clock.seen = {id(a): a for a in (x, y, *(p.data for p in model.parameters()))}
+        clock.arrays = {id(a): a for a in (x, y, *(p.data for p in model.parameters()))}
         step()
         counted = clock.costs
-        clock.memory, clock.seen = False, {}
+        clock.memory, clock.arrays = False, {}
         begin = time.perf_counter()
-        while len(found) < 5 or time.perf_counter() - begin < seconds:
+        while len(timings) < 5 or time.perf_counter() - begin < seconds:
             clock.costs = {}
-            found.append((step(), clock.costs))
-    whole, fastest = min(found, key=lambda each: each[0])
+            timings.append((step(), clock.costs))
+    whole, fastest = min(timings, key=lambda timing: timing[0])
     for name, cost in fastest.items():
         cost.kept = counted[name].kept
     return Costs(fastest, whole, peak)
 
 
 def _replace(undo, clock, optimizer):
-    """Timed functions in place of all operations, of clipping and of Adam, until ``undo``."""
+    """Replace all operations, clipping and Adam by timed functions until ``undo`` is closed."""
     def put(table, key, name, direction="forward"):
         undo.callback(table.__setitem__, key, table[key])
         table[key] = clock.timed(name, table[key], direction)

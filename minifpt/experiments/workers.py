@@ -1,8 +1,8 @@
-"""Where the runs of a grid are carried out: here, in several processes, or on a Dask cluster.
+"""Carry out the runs of a grid: in this process, in several processes, or on a Dask cluster.
 
-While a grid goes on there is a file in its folder.  Each run looks for it from time to time and
-stops with a checkpoint when it is gone.  That way a Ctrl-C reaches processes, threads and other
-machines alike.
+A **sign**, a file in the grid's folder, exists as long as the grid goes on.  Each run looks for it
+from time to time and stops with a checkpoint when it is gone.  So Ctrl-C reaches processes, threads
+and other machines alike.
 """
 
 import logging
@@ -39,47 +39,47 @@ from ..files import one_line
 from ..machine import one_core
 
 PATIENCE = 10                                             # seconds to wait for a cluster's answer
-NO_WORKER = 60                                            # seconds to wait when no worker is left
+NO_WORKER = 60                                            # seconds to wait for a worker
 
 
 def perform(jobs, folder, bar, processes=1, executor=None):
-    """The history of each job, in order.
+    """Do the jobs and return their histories in the same order.
 
-    ``folder`` is the grid's, which every process sees.  ``bar`` (of tqdm) gets one for each run.
-    More than one process, or any ``concurrent.futures.Executor``, runs several at once, each
-    with one BLAS thread.
+    ``folder`` is the grid's, which every process sees.  The tqdm ``bar`` counts the runs.  Several
+    ``processes``, or a ``concurrent.futures.Executor``, do several runs at once, each with one BLAS
+    thread.
     """
-    finished = [job.finished() for job in jobs]
+    finished = [job.is_finished() for job in jobs]
     stopped = f"stopped, go on from {folder} by the same command"
-    if not bar.disable:                                   # what was there tells no speed
+    if not bar.disable:                                   # finished runs do not count as speed
         bar.n = bar.last_print_n = bar.n + sum(finished)
         bar.initial += sum(finished)
         bar.refresh()
     if processes < 2 and executor is None:
-        kept, histories, stop = {}, [], threading.Event()
-        for job, known in zip(jobs, finished, strict=True):
+        cached, histories, stop = {}, [], threading.Event()
+        for job, is_finished in zip(jobs, finished, strict=True):
             try:
-                histories.append(job(progress=not bar.disable, stop=stop, kept=kept))
+                histories.append(job(progress=not bar.disable, stop=stop, cache=cached))
             except KeyboardInterrupt:
                 stop.set()
             if stop.is_set():
                 raise KeyboardInterrupt(stopped)
-            bar.update(not known)
+            bar.update(not is_finished)
         return histories
     with (running(Path(folder).absolute()) as sign, one_blas_thread(),
           nullcontext(executor) if executor else pool(
               min(processes, len(jobs)), sign) as workers):
         futures = {}
         try:
-            with no_interrupts():                         # for the processes that start here
-                for job, known in zip(jobs, finished, strict=True):
+            with no_interrupts():                         # the pool's processes start here
+                for job, is_finished in zip(jobs, finished, strict=True):
                     job = replace(job, out=job.out.absolute())
                     futures[workers.submit(work if executor else pool_work, job, sign,
-                                           identity())] = known
-            for done in as_they_end(futures, executor):
-                if done.result() is None:                 # raises what the run raised
+                                           identity())] = is_finished
+            for future in as_they_end(futures, executor):
+                if future.result() is None:               # or the run's error is raised
                     raise KeyboardInterrupt
-                bar.update(not futures[done])
+                bar.update(not futures[future])
             return [future.result() for future in futures]
         except BaseException as e:                        # the other runs stop
             sign.unlink(missing_ok=True)
@@ -87,49 +87,54 @@ def perform(jobs, folder, bar, processes=1, executor=None):
             if isinstance(e, KeyboardInterrupt):
                 raise KeyboardInterrupt(stopped) from None
             if isinstance(e, BrokenExecutor):
-                raise ChildProcessError("a process of the grid was killed, perhaps for want of "
+                raise ChildProcessError("a process of the grid was killed, perhaps for lack of "
                                         "memory: the same command goes on") from None
             raise
 
 
 def as_they_end(futures, executor):
-    """Yield each future once it is done.  Raises ``ConnectionError`` when a :class:`Cluster` has
-    had no worker for ``NO_WORKER`` seconds."""
+    """Yield each future once it is done.
+
+    Raises ``ConnectionError`` when a :class:`Cluster` has had no worker for ``NO_WORKER`` seconds.
+    """
     if not isinstance(executor, Cluster):
         yield from as_completed(futures)
         return
-    left = {*futures}
-    while left:
-        done, left = wait(left, 1, FIRST_COMPLETED)
-        yield from done
-        if not done:
+    pending = {*futures}
+    while pending:
+        finished, pending = wait(pending, 1, FIRST_COMPLETED)
+        yield from finished
+        if not finished:
             executor.check()
 
 
 @contextmanager
 def running(folder):
-    """The path of a new file in the folder; it is there as long as the grid goes on.  This process
-    holds a lock on it.  Files that nobody holds are of processes that were killed: they go."""
-    made = not folder.exists()
+    """Give the path of a new sign in the folder, which this process locks and removes at the end.
+
+    Signs without a lock are left over from processes that were killed; they are removed."""
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".running-", dir=folder)
-    hold(handle)
-    for left in folder.glob(".running-*"):
-        with suppress(OSError), open(left, "rb") as f:
-            if left != Path(name) and hold(f.fileno()):
-                left.unlink()
+    lock(handle)
+    for sign in folder.glob(".running-*"):
+        with suppress(OSError), open(sign, "rb") as f:
+            if sign != Path(name) and lock(f.fileno()):
+                sign.unlink()
     try:
         yield Path(name)
     finally:
         os.close(handle)
         Path(name).unlink(missing_ok=True)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+        for path in sorted(folder.rglob("*"), reverse=True) + [folder] if is_new else []:
+            with suppress(OSError):                       # runs that fail at once may leave empty
+                path.rmdir()                              # folders to each other
 
 
-def hold(handle):
-    """Lock an open file for this process; whether that succeeds.  Windows and some network file
-    systems have no such lock."""
+def lock(handle):
+    """Lock an open file for this process and return whether that succeeds.
+
+    Windows and some network file systems have no such lock."""
     try:
         import fcntl
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,36 +144,37 @@ def hold(handle):
 
 
 class Stop:
-    """Tells a run whether its grid has stopped; looks at most twice a second."""
+    """Tells a run whether its grid has stopped; looks for the sign at most twice a second."""
 
     def __init__(self, sign):
         self.sign, self.next, self.stopped = sign, 0.0, False
 
     def is_set(self):
-        """Is the grid's file gone?"""
+        """Return whether the grid's sign is gone."""
         if time.monotonic() >= self.next:
             self.next, self.stopped = time.monotonic() + 0.5, not self.sign.exists()
         return self.stopped
 
 
-KEPT = {}                                                 # a grid's file -> its tasks, already read
+CACHED_TASKS = {}                                         # {a grid's sign: its tasks, with data}
 
 
 def work(job, sign, expected):
-    """One run, in another thread, process or machine; None where it was stopped.  ``expected`` is
-    the :func:`identity` of the process that asks for it."""
-    if other := difference(identity(), expected):         # of a worker that came later
+    """Do one run in another thread, process or machine; return ``None`` where it was stopped.
+
+    ``expected`` is the :func:`identity` of the process that asks for the run."""
+    if other := difference(identity(), expected):         # the worker may have come later
         raise ConnectionError(f"the worker on {socket.gethostname()}, process {os.getpid()}, has "
                               f"{other}: {SAME}")
     if not sign.exists():
         raise FileNotFoundError(f"{socket.gethostname()} does not see {sign.parent}: expected a "
                                 "folder that all machines of the cluster share")
-    if sign not in KEPT:                                  # data may have changed since another grid
-        KEPT.clear()
+    if sign not in CACHED_TASKS:                          # another grid may need other data
+        CACHED_TASKS.clear()
     try:
         with one_core:
-            return job(stop=Stop(sign), kept=KEPT.setdefault(sign, {}))
-    except KeyboardInterrupt:                             # which would end a worker of Dask
+            return job(stop=Stop(sign), cache=CACHED_TASKS.setdefault(sign, {}))
+    except KeyboardInterrupt:                             # would end a worker of Dask
         return None
 
 
@@ -176,48 +182,50 @@ def work(job, sign, expected):
 
 
 def pool(processes, sign):
-    """An executor whose processes end when this one ends, however it does."""
+    """Return an executor whose processes end when this one ends, even when it is killed."""
     return ProcessPoolExecutor(processes, mp_context=get_context("spawn"),
                                initializer=follow_parent, initargs=(sign,))
 
 
-BUSY = threading.Lock()
+BUSY = threading.Lock()                                   # held during a run
 
 
 def pool_work(job, sign, expected):
-    """As :func:`work`, in a process of :func:`pool`."""
+    """Do the same as :func:`work` in a process of :func:`pool`."""
     with BUSY:
         return work(job, sign, expected)
 
 
 def follow_parent(sign):
-    """Ends this process when the one that started it was killed, or its grid has stopped: its run
-    stops first.  A stopped grid's processes are told to end, too, but one that was killed while it
-    waited for work has taken the lock of the queue with it, in which the others would wait."""
+    """End this process, after its run has stopped, when its parent was killed or its grid stopped.
+
+    A stopped grid also tells its processes to end.  But a process that was killed while it waited
+    for work still holds the lock of the queue, and the others would wait for that forever."""
     def follow():
         while parent_process().is_alive() and sign.exists():
             parent_process().join(1)
         sign.unlink(missing_ok=True)
-        with BUSY:                                        # then its result is on its way, and
+        with BUSY:                                        # then the run's result is on its way
             pass
-        time.sleep(2 * parent_process().is_alive())       # most end by themselves
+        time.sleep(2 * parent_process().is_alive())       # most processes end by themselves
         with BUSY:
             os._exit(1)
-    tqdm.set_lock(threading.RLock())                      # its own for processes outlives a kill
+    tqdm.set_lock(threading.RLock())                      # tqdm's lock of processes outlives a kill
     threading.Thread(target=follow, daemon=True).start()
 
 
 @contextmanager
 def no_interrupts():
-    """Within, Ctrl-C waits; processes that are started never get it: the one that starts them
-    tells them to stop."""
+    """Delay Ctrl-C until the block ends; processes that start in the block never get it.
+
+    Their parent tells them to stop."""
     if not hasattr(signal, "pthread_sigmask"):            # Windows
         yield
         return
     caught = []
     main = threading.current_thread() is threading.main_thread()
-    # The mask is what new processes inherit.  Here another thread may still be handed the signal,
-    # and Python would raise in this one.
+    # New processes inherit the mask.  In this process another thread may still get the signal, and
+    # Python would raise KeyboardInterrupt in the main thread.
     handler = signal.signal(signal.SIGINT, lambda *_: caught.append(1)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -232,7 +240,7 @@ def no_interrupts():
 
 @contextmanager
 def one_blas_thread():
-    """Within, processes that are started give BLAS one thread each."""
+    """Give BLAS one thread in each process that starts in the block."""
     names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "1"))
@@ -252,8 +260,9 @@ SAME = "expected the same on all machines; install it there and restart the work
 
 @cache
 def identity():
-    """Return what the results of a run depend on besides its settings, {what: a text}.  The first
-    call reads the package's source; a process that goes on keeps what it found."""
+    """Return the versions that the results of a run depend on, {name: text}.
+
+    The first call reads the package's source; later calls return the same."""
     crc, package = 0, Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix().encode()
@@ -263,30 +272,30 @@ def identity():
 
 
 def difference(theirs, ours):
-    """Return in what another process's :func:`identity` differs from ours, or ``""``."""
+    """Return how another process's :func:`identity` differs from ours, or ``""``."""
     if not isinstance(theirs, dict):                      # an error
         return f"none of this version, minifpt {ours['minifpt']} ({one_line(theirs)})"
-    return " and ".join(f"{what} {theirs.get(what)}, not {value}" for what, value in ours.items()
-                        if theirs.get(what) != value)
+    return " and ".join(f"{name} {theirs.get(name)}, not {text}" for name, text in ours.items()
+                        if theirs.get(name) != text)
 
 
 class Cluster:
-    """An executor that runs on a Dask cluster, and knows whether that has workers."""
+    """An executor that runs on a Dask cluster and knows how many workers that has."""
 
     def __init__(self, client, address):
         self.client, self.address, self.since = client, address, None
         self.executor = client.get_executor()
 
     def submit(self, function, *args):
-        """A ``concurrent.futures.Future`` of a call."""
+        """Return the ``concurrent.futures.Future`` of a call."""
         return self.executor.submit(function, *args)
 
     def count(self):
-        """How many workers there are."""
+        """Return the number of workers."""
         return len(answer(self.client.nthreads))
 
     def check(self):
-        """Say so when no worker is left.  Raises ``ConnectionError`` where that lasts."""
+        """Print a line when no worker is left; raise ``ConnectionError`` when none comes."""
         if self.count():
             self.since = None
         elif self.since is None:
@@ -298,8 +307,7 @@ class Cluster:
                                   "start some, and the same command goes on")
 
     def wait(self, futures):
-        """Wait until runs that were told to stop have done so, as long as there are workers, and
-        no longer than ``PATIENCE`` seconds."""
+        """Wait for runs to stop, while there are workers, at most ``PATIENCE`` seconds."""
         end = time.monotonic() + PATIENCE
         with suppress(Exception):                         # the scheduler is gone
             while wait(futures, 0.5).not_done and time.monotonic() < end and self.count():
@@ -307,8 +315,9 @@ class Cluster:
 
 
 def answer(ask):
-    """What ``ask()`` gives.  Raises ``TimeoutError`` where that takes too long: distributed itself
-    waits without end for a server of another kind."""
+    """Return ``ask()``; raise ``TimeoutError`` where that takes too long.
+
+    The package distributed itself waits forever for a server of another kind."""
     future = Future()
 
     def thread():
@@ -322,12 +331,11 @@ def answer(ask):
 
 @contextmanager
 def cluster(address):
-    """An executor that runs jobs on the Dask cluster whose scheduler has this address; None for
-    the address None.
+    """Give an executor on the Dask cluster whose scheduler has this address; ``None`` for ``None``.
 
-    What goes wrong with the cluster is a ``ConnectionError`` of one line: the package is not
-    installed, nobody answers, the scheduler or a worker lacks minifpt, a worker has another
-    version of it, a worker dies again and again, no worker is left.
+    Any failure of the cluster is a ``ConnectionError`` of one line: the package is not installed,
+    nobody answers, the scheduler or a worker lacks minifpt or has another version of it, a worker
+    dies again and again, no worker is left.
     """
     if address is None:
         yield None
@@ -341,13 +349,13 @@ def cluster(address):
         raise ConnectionError(f"--dask '{address}': expected an address like tcp://HOST:8786")
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     before = [logger.level for logger in loggers]
-    for logger in loggers:                                # what goes wrong is said below, once
+    for logger in loggers:                                # the errors below say it once
         logger.setLevel(logging.CRITICAL + 1)
     try:
         try:
             client = answer(lambda: distributed.Client(address, timeout=PATIENCE,
                                                        set_as_default=False))
-        except Exception as e:                            # of many kinds
+        except Exception as e:                            # many classes
             raise ConnectionError(f"--dask {address}: no Dask scheduler answers there "
                                   f"({one_line(e)})") from None
         with client:
@@ -358,7 +366,7 @@ def cluster(address):
             try:
                 client.run_on_scheduler(identity)
                 answers = client.run(identity, on_error="return")
-            except Exception as e:                        # it cannot even read the question
+            except Exception as e:                        # it cannot import minifpt
                 raise ConnectionError(f"--dask {address}: expected minifpt where the scheduler and "
                                       f"each worker run ({one_line(e)})") from None
             for worker, theirs in answers.items():

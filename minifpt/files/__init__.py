@@ -1,6 +1,6 @@
 """Files on disk: weights, checkpoints, tokenizers, data sets, run folders.
 
-Here is what all of them share.
+This module has the functions that all of them use.
 """
 
 import csv
@@ -20,14 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-# What reading a damaged zip file, or one that is encrypted, or a damaged array may raise.
+# The errors that a damaged or encrypted zip file, or a damaged array, may raise.
 DAMAGE = (ValueError, KeyError, EOFError, TypeError, RuntimeError, OverflowError, MemoryError,
           AttributeError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
           SyntaxError)
 
 
 def cache_folder():
-    """The user's cache folder for downloaded data and converted weights."""
+    """Return the user's cache folder for downloaded data and converted weights."""
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "minifpt"
     try:
@@ -37,8 +37,8 @@ def cache_folder():
 
 
 def make_folder(path):
-    """Make a folder and those above it.  ``Path.mkdir`` calls itself for each of them, which a
-    path of 1,000 levels does not survive."""
+    """Make a folder and its parents.  ``Path.mkdir`` calls itself for each parent and fails for a
+    path of 1,000 levels."""
     path = Path(path)
     missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
     for folder in reversed([*missing]):
@@ -46,8 +46,8 @@ def make_folder(path):
 
 
 def write_beside(path, write, mode="wb"):
-    """Call ``write(file)`` on a new file beside ``path``, then rename it over ``path``:
-    after a crash the old file stands, or the new one, never half of it."""
+    """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
+    crash there is the old file or the new one, never half of it."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
     make_folder(path.parent)
     remove_leftovers(path)
@@ -59,7 +59,7 @@ def write_beside(path, write, mode="wb"):
             os.fsync(f.fileno())
         os.replace(beside, path)
     except OSError as e:
-        if e.errno and e.filename is None:                # a full disk does not say whose
+        if e.errno and e.filename is None:                # as for a full disk
             e.filename = str(path)
         raise
     finally:
@@ -67,22 +67,22 @@ def write_beside(path, write, mode="wb"):
 
 
 def remove_leftovers(path):
-    """Remove what :func:`write_beside` left beside ``path`` in processes that were killed."""
-    if os.name == "nt":                                   # no harmless signal to ask a process by
+    """Remove the files of :func:`write_beside` beside ``path`` whose processes were killed."""
+    if os.name == "nt":                                   # Windows has no harmless signal
         return
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        pid = left.name.rpartition(".")[2]
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        pid = leftover.name.rpartition(".")[2]
         if pid.isdecimal() and len(pid) < 10:
             try:
                 os.kill(int(pid), 0)
             except ProcessLookupError:
-                left.unlink(missing_ok=True)
+                leftover.unlink(missing_ok=True)
             except OSError:                               # another user's process
                 pass
 
 
 def csv_text(rows, columns=None):
-    """Dictionaries as the lines of a CSV; its columns are by default those of the first."""
+    """Return dictionaries as the text of a CSV; by default its columns are the first row's keys."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0] if columns is None else columns, lineterminator="\n")
     writer.writeheader()
@@ -91,13 +91,13 @@ def csv_text(rows, columns=None):
 
 
 MOST_TEXT = 1 << 30                                       # bytes of a text, 1 GiB
-MOST_JSON = 1 << 28                                       # of a file of settings
-MOST_CODE = 1 << 24                                       # of a Python file
+MOST_JSON = 1 << 28                                       # bytes of a file of settings
+MOST_CODE = 1 << 24                                       # bytes of a Python file
 
 
 def regular(path, or_folder=False):
-    """Return a path.  Raises ``ValueError`` for what is there and is no regular file: to read a
-    pipe may wait for ever, and a device may have no end."""
+    """Return ``path``.  Raises ``ValueError`` for a pipe, which might let a reader wait for ever,
+    and for a device, which may have no end."""
     path = Path(path)
     if path.exists() and not path.is_file() and not (or_folder and path.is_dir()):
         raise ValueError(f"{path}: expected a regular file, it is "
@@ -107,18 +107,18 @@ def regular(path, or_folder=False):
 
 def read_bytes(path, most):
     """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
-    # Some files in /proc look regular and let a reader wait, unless it asks not to.
+    # Some files in /proc look regular and let a reader wait, unless it is opened without blocking.
     with open(regular(path), "rb", opener=lambda name, flags: os.open(
             name, flags | getattr(os, "O_NONBLOCK", 0))) as f:
-        size = os.fstat(f.fileno()).st_size               # 0 of what /proc holds
+        size = os.fstat(f.fileno()).st_size               # 0 for files in /proc
         raw = (f.read(min(most, size + (1 << 20)) + 1) or b"") if size <= most else b""
     if size > most or len(raw) > min(most, size + (1 << 20)):
-        raise ValueError(f"{path}: has more than {most:,} bytes, the most that is read of it")
+        raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
     return raw
 
 
 def read_text(path, most=MOST_TEXT):
-    """Return the text in a regular file, in UTF-8, of at most so many bytes."""
+    """Return the UTF-8 text in a regular file of at most ``most`` bytes."""
     try:
         return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as e:
@@ -126,7 +126,7 @@ def read_text(path, most=MOST_TEXT):
 
 
 def read_json(path):
-    """The JSON object in a file, as a dict."""
+    """Return the JSON object in a file, as a dict."""
     try:
         raw = read_bytes(path, MOST_JSON)
     except FileNotFoundError:
@@ -141,8 +141,8 @@ def read_json(path):
 
 
 def to_json(value):
-    """JSON text of dicts, lists, texts and numbers, also NumPy's, and paths.  ``ValueError`` with
-    one line for anything else."""
+    """Return dicts, lists, texts, paths and numbers, also NumPy's, as JSON text.  Raises
+    ``ValueError`` for anything else."""
     def plain(x):
         if isinstance(x, np.generic):
             return x.item()
@@ -153,9 +153,9 @@ def to_json(value):
 
 
 def heads(archive):
-    """{name: (shape, dtype)} of the arrays in an ``.npz``, an open ``ZipFile``, without reading
-    them.  Raises ``ValueError`` for one that is to be larger than its file."""
-    found = {}
+    """Return {name: (shape, dtype)} of the arrays in an ``.npz``, an open ``ZipFile``, without
+    reading them.  Raises ``ValueError`` for an array that is larger than its file."""
+    headers = {}
     for info in archive.infolist():
         name = printable(info.filename.removesuffix(".npy"))
         with archive.open(info) as f:
@@ -163,19 +163,20 @@ def heads(archive):
         if math.prod(shape) * dtype.itemsize > info.file_size:
             raise ValueError(f"'{name}' should have {math.prod(shape):,} numbers, and has "
                              f"{info.file_size:,} bytes")
-        found[name] = shape, dtype
-    return found
+        headers[name] = shape, dtype
+    return headers
 
 
 def read_head(f):
-    """(shape, whether in Fortran order, dtype) at the beginning of an ``.npy`` file."""
+    """Return (shape, is_fortran, dtype) from the beginning of an ``.npy`` file."""
     head = {(1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(f)]
     return head(f)
 
 
 def stored_json(archive, name, most):
-    """The JSON object in a text of at most so many bytes in an ``.npz``, an open ``ZipFile``."""
+    """Return the JSON object in the array ``name`` of an ``.npz``, an open ``ZipFile``: a text of
+    at most ``most`` bytes."""
     info = archive.getinfo(f"{name}.npy")
     if info.file_size > most:
         raise ValueError(f"its {name} has {info.file_size:,} bytes")
@@ -183,25 +184,25 @@ def stored_json(archive, name, most):
         shape, _, dtype = read_head(f)
         raw = f.read()
     if dtype.kind != "U" or shape or len(raw) != dtype.itemsize:
-        raise ValueError(f"its {name} is no text")
+        raise ValueError(f"its {name} is not a text")
     value = json.loads(str(np.frombuffer(raw, dtype)[0]))
     if not isinstance(value, dict):
-        raise ValueError(f"its {name} is no JSON object")
+        raise ValueError(f"its {name} is not a JSON object")
     return value
 
 
 def is_name(x):
-    """Whether this may be the name of an array or of a file: a text that fits on a line."""
+    """Return whether ``x`` can be the name of an array or file: a text that fits on a line."""
     return isinstance(x, str) and x.isprintable() and 0 < len(x) < 200
 
 
 def printable(name):
-    """The name of an array in a file.  Raises ``ValueError`` for one that fits on no line."""
+    """Return the name of an array in a file.  Raises ``ValueError`` if :func:`is_name` is false."""
     if not is_name(name):
         raise ValueError(f"it has the name {name!r:.60}")
     return name
 
 
 def one_line(error):
-    """An exception's kind and message on one line of at most 200 characters."""
+    """Return an exception's class and message on one line of at most 200 characters."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 200)

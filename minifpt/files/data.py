@@ -1,4 +1,4 @@
-"""Data sets: find their files, fetch them where they are nowhere, read them."""
+"""Data sets: find their files, or download them, and read them."""
 
 import gzip
 import io
@@ -17,20 +17,21 @@ import numpy as np
 
 from . import cache_folder, one_line, write_beside
 
-MOST = 1 << 28                                            # bytes that are read of one file
-PIECE, RECORD = 1 << 20, 1 << 24                          # of a long one: at a time, in a record
+MOST = 1 << 28                                            # bytes of a file
+PIECE = 1 << 20                                           # characters of JSON that are read at once
+MOST_RECORD = 1 << 24                                     # characters of a JSON record
 URLS = {"mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "cifar10": "https://www.cs.toronto.edu/~kriz/"}
-# What a data set's folder may be called: by us, or by who unpacks its archive.
+# The names of a data set's folder: ours, and the one in its archive.
 FOLDERS = {"cifar10": ("cifar10", "cifar-10-batches-bin"),
            "homology": ("homology", "remote_homology")}
 CIFAR10 = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-ARCHIVES = {"cifar10": ("cifar-10-binary.tar.gz",         # and its SHA-256
+ARCHIVES = {"cifar10": ("cifar-10-binary.tar.gz",         # name, and SHA-256
                         "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")}
-# What cannot be downloaded here, because nobody published its checksum.
+# Data sets that minifpt cannot download, because nobody published their checksums.
 ELSEWHERE = {"homology": "they are in http://s3.amazonaws.com/songlabdata/proteindata/"
                          "data_raw_pytorch/remote_homology.tar.gz (TAPE, as JSON): unpack it"}
-FOLDS = 1195                                              # of remote homology
+FOLDS = 1195                                              # classes of remote homology
 SHA256 = {                                                # MNIST's files
     "train-images-idx3-ubyte.gz":
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -44,16 +45,16 @@ SHA256 = {                                                # MNIST's files
 
 
 def find(name, files, data=None):
-    """The paths of the ``files`` of the data set ``name``, in their order.
+    """Return the paths of the ``files`` of the data set ``name``, in their order.
 
-    They are looked for in the folder ``data``; without one in ``$MINIFPT_DATA``, then in the
-    user's cache folder, and then they are downloaded there.  A folder holds a data set's
-    files itself or in a folder of the data set's name (see ``FOLDERS``).  Raises
-    ``FileNotFoundError`` with one line where they are not in ``data``, or cannot be downloaded.
+    The files may be in the folder ``data``, or if it is ``None`` in ``$MINIFPT_DATA`` or in the
+    user's cache folder; otherwise they are downloaded into the cache folder.  In each place they
+    may also be in a folder with the data set's name (see ``FOLDERS``).  Raises
+    ``FileNotFoundError`` if they are not in ``data``, or cannot be downloaded.
     """
     cache = cache_folder() / "data"
-    given = data or os.environ.get("MINIFPT_DATA")
-    places = ([Path(os.path.expanduser(given))] if given else []) + ([] if data else [cache])
+    chosen = data or os.environ.get("MINIFPT_DATA")
+    places = ([Path(os.path.expanduser(chosen))] if chosen else []) + ([] if data else [cache])
     inner = FOLDERS.get(name, (name,))
     for place in places:
         for folder in (*(place / n for n in inner), place):
@@ -64,41 +65,43 @@ def find(name, files, data=None):
         raise FileNotFoundError(f"{name}: {data} does not hold {' and '.join(files)}, "
                                 f"neither itself nor in its folder {' or '.join(inner)}"
                                 + (f"; {ELSEWHERE[name]}" if name in ELSEWHERE else ""))
-    looked = f"{name}: {' and '.join(files)} not found in {' or '.join(map(str, places))}"
+    missing = f"{name}: {' and '.join(files)} not found in {' or '.join(map(str, places))}"
     if name in ELSEWHERE:
-        raise FileNotFoundError(f"{looked}; {ELSEWHERE[name]} and give the folder as "
+        raise FileNotFoundError(f"{missing}; {ELSEWHERE[name]} and give the folder as "
                                 "MINIFPT_DATA or --data")
     if name in ARCHIVES:
-        unpack(download(name, *ARCHIVES[name], cache / name, looked), CIFAR10)
+        unpack(download(name, *ARCHIVES[name], cache / name, missing), CIFAR10)
         return [cache / name / file for file in files]
-    return [download(name, file, SHA256[file], cache / name, looked) for file in files]
+    return [download(name, file, SHA256[file], cache / name, missing) for file in files]
 
 
 def spellings(folder, file):
-    """The paths in ``folder`` that are ``file``: gzipped or not, ``-idx`` or ``.idx``."""
+    """Return the paths of ``file`` in ``folder``: gzipped or not, ``-idx`` or ``.idx``."""
     plain = file.removesuffix(".gz")
     names = (plain + ".gz", plain, plain.replace("-idx", ".idx"))
     return [folder / name for name in names if (folder / name).is_file()]
 
 
-def download(name, file, sha256, folder, looked):
-    """Fetch one file into ``folder`` and check it; its path.  ``looked`` begins the error."""
+def download(name, file, sha256, folder, missing):
+    """Download a file into ``folder``, check its hash, and return its path.  ``missing`` begins
+    the error."""
     try:
         import pooch
     except ImportError:
-        raise FileNotFoundError(f"{looked}: install pooch to download them, or give their folder "
+        raise FileNotFoundError(f"{missing}: install pooch to download them, or give their folder "
                                 "as MINIFPT_DATA or --data") from None
-    try:                          # pooch renames a file into place when its hash is right
+    try:                                                  # pooch renames the file after its check
         return Path(pooch.retrieve(URLS[name] + file, "sha256:" + sha256, fname=file,
                                    path=folder, progressbar=sys.stderr.isatty()))
     except (OSError, ValueError) as e:
-        raise FileNotFoundError(f"{looked}, the download from {URLS[name]} failed ({one_line(e)}): "
-                                "give their folder as MINIFPT_DATA or --data") from None
+        raise FileNotFoundError(f"{missing}, the download from {URLS[name]} failed "
+                                f"({one_line(e)}): give their folder as MINIFPT_DATA or --data"
+                                ) from None
 
 
 def unpack(archive, files):
-    """Write those ``files`` of a tar archive beside it, each renamed into place, and delete the
-    archive.  Where they lie in it, and what else it holds, does not matter."""
+    """Write the ``files`` of a tar archive beside it, from any folder in it, and delete the
+    archive."""
     missing = {*files}
     try:
         with tarfile.open(archive) as tar:
@@ -117,8 +120,8 @@ def unpack(archive, files):
 
 @contextmanager
 def unzipped(path):
-    """Within, the file to read bytes from, gzipped or not."""
-    with open(path, "rb") as f:   # by content: some programs unzip a file and keep the .gz
+    """Open a file, gzipped or not, to read its bytes."""
+    with open(path, "rb") as f:                           # some programs unzip and keep the .gz
         zipped = f.read(2) == b"\x1f\x8b"
     try:
         with (gzip.open if zipped else open)(path, "rb") as f:
@@ -128,17 +131,17 @@ def unzipped(path):
 
 
 def read_idx(path, ndim):
-    """The uint8 array with ``ndim`` axes in an IDX file, gzipped or not.
+    """Return the uint8 array with ``ndim`` axes in an IDX file, gzipped or not.
 
-    The file is ``00 00 08 ndim``, then each axis' length in four bytes, then the numbers.
-    Raises ``ValueError`` with one line when it is another file, or damaged.
+    The file has the bytes ``00 00 08 ndim``, then each axis' length in four bytes, then the
+    numbers.  Raises ``ValueError`` if it is another file, or damaged.
     """
     magic, start = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
     with unzipped(path) as f:
         head = f.read(start)
         shape = [int.from_bytes(head[i:i + 4], "big") for i in range(4, start, 4)]
         size = math.prod(shape)
-        # What a few bytes of gzip unpack to has no bound; what is wanted has one.
+        # A few bytes of gzip can unpack to any size: read one byte more than expected at most.
         raw = f.read(size + 1) if head[:4] == magic and size <= MOST else b""
     if head[:4] != magic:
         raise ValueError(f"{path}: starts with '{head[:4].hex(' ')}', expected "
@@ -146,13 +149,13 @@ def read_idx(path, ndim):
     if len(head) < start or len(raw) != size:
         has = (f"at most {MOST:,} are read" if size > MOST else
                f"the file has {'more' if len(raw) > size else f'{len(raw):,}'}")
-        raise ValueError(f"{path}: its header wants {size:,} bytes of numbers, {has}: damaged or "
+        raise ValueError(f"{path}: its header says {size:,} bytes of numbers, {has}: damaged or "
                          "cut short")
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 def mnist(split, data=None):
-    """The digits of a split: images uint8 (N, 28, 28), labels uint8 (N,) in 0 ... 9.
+    """Return the digits of a split: images uint8 (N, 28, 28), labels uint8 (N,) in 0 ... 9.
 
     ``split`` is "train" or "test"; see :func:`find` for ``data``.  The arrays are read-only.
     """
@@ -166,11 +169,11 @@ def mnist(split, data=None):
 
 
 def cifar10(split, data=None):
-    """The pictures of a split: images uint8 (N, 3, 32, 32), labels uint8 (N,) in 0 ... 9.
+    """Return the pictures of a split: images uint8 (N, 3, 32, 32), labels uint8 (N,) in 0 ... 9.
 
-    ``split`` is "train" or "test"; see :func:`find` for ``data``.  The files are those of the
-    binary version: for each picture a byte of label, then 1,024 of red, of green and of blue,
-    row by row.
+    ``split`` is "train" or "test"; see :func:`find` for ``data``.  The files are the binary
+    version, which has for each picture a byte for the label, then 1,024 bytes each for red,
+    green and blue, row by row.
     """
     paths = find("cifar10", CIFAR10[:-1] if split == "train" else CIFAR10[-1:], data)
     rows = np.concatenate([read_cifar10(path) for path in paths])
@@ -178,7 +181,7 @@ def cifar10(split, data=None):
 
 
 def read_cifar10(path):
-    """The uint8 (N, 3073) in a file of CIFAR-10's binary version: a label, then the pixels."""
+    """Return the uint8 (N, 3073) in a file of CIFAR-10's binary version: labels, then pixels."""
     with unzipped(path) as f:
         raw = f.read(MOST)
     if not raw or len(raw) % 3073:
@@ -192,13 +195,13 @@ def read_cifar10(path):
 
 
 def remote_homology(split, data=None):
-    """The proteins of a split: a list of strings, a letter an amino acid, and their folds,
-    uint16 (N,) in 0 ... 1194.
+    """Return the proteins of a split, a list of strings with a letter for each amino acid, and
+    their folds, uint16 (N,) in 0 ... 1194.
 
     ``split`` is "train", "valid", "test_fold_holdout", "test_superfamily_holdout" or
-    "test_family_holdout"; see :func:`find` for ``data``.  The files are those of TAPE (Rao et al.
-    2019, arXiv 1906.08230) in JSON, a list of records of which ``primary``, ``fold_label`` and
-    ``protein_length`` are read.
+    "test_family_holdout"; see :func:`find` for ``data``.  The files are TAPE's in JSON (Rao et
+    al. 2019, arXiv 1906.08230): lists of records with ``primary``, ``fold_label`` and
+    ``protein_length``.
     """
     path, = find("homology", [f"remote_homology_{split}.json"], data)
     proteins, folds = [], []
@@ -217,8 +220,8 @@ def remote_homology(split, data=None):
 
 
 def records(path):
-    """The records of a JSON file that holds a list of them, one after the other: TAPE's files
-    also hold 25 numbers for each amino acid, which would fill the memory."""
+    """Yield the records of a JSON file that holds a list of them.  They are read one by one,
+    because TAPE's files have 25 numbers for each amino acid, which would fill the memory."""
     decoder, between, n = json.JSONDecoder(), re.compile(r"[\s,]*"), 0
     with unzipped(path) as raw:
         f = io.TextIOWrapper(raw, "latin-1")              # its strings are ASCII
@@ -232,10 +235,10 @@ def records(path):
                 return
             try:
                 record, at = decoder.raw_decode(text, at)
-            except (ValueError, RecursionError):          # its end is not read yet
+            except (ValueError, RecursionError):          # the record is not complete yet
                 more = f.read(PIECE)
-                if not more or len(text) - at > RECORD:
-                    raise ValueError(f"{path}: record {n + 1} is no JSON, or cut short") from None
+                if not more or len(text) - at > MOST_RECORD:
+                    raise ValueError(f"{path}: record {n + 1} is not JSON, or cut short") from None
                 text, at = text[at:] + more, 0
                 continue
             n += 1

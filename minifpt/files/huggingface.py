@@ -1,8 +1,8 @@
-"""GPT-2 as Hugging Face's Transformers saves it: its config, its tensors, its hub.
+"""Read a GPT-2 that Hugging Face's Transformers saved, also from the hub.
 
-A safetensors file is eight bytes with the length of a header, the header as JSON (each
-tensor's dtype, shape and place), then the numbers as they lie in memory: little to read,
-and nothing in it can run code (https://github.com/huggingface/safetensors#format).
+A safetensors file has eight bytes with the length of a header, the header as JSON (each tensor's
+dtype, shape and place), then the numbers as they are in memory.  Nothing in it can run code
+(https://github.com/huggingface/safetensors#format).
 """
 
 import json
@@ -25,14 +25,15 @@ HUB = {
     "distilgpt2": "distilbert/distilgpt2",
 }
 
-# What a folder may hold its tensors in; the first that is there is read.
+# The files that may hold a folder's tensors; the first one that exists is read.
 FILES = ("model.safetensors", "model.safetensors.index.json")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safetensors' names
 BLOCK = 1 << 17                                           # numbers that are read at once
 
 
 def is_checkpoint(path):
-    """Whether a path looks like one of Transformers': a folder with tensors, or their file."""
+    """Return whether a path looks like a checkpoint of Transformers: a folder or file of
+    tensors."""
     path = Path(path)
     if path.is_dir():
         return any((path / file).is_file() for file in FILES)
@@ -40,12 +41,12 @@ def is_checkpoint(path):
 
 
 def read_config(raw, path, dropout=None):
-    """The fields of a :class:`minifpt.GPT2Config` from a ``config.json``'s, as a dict.
+    """Return the fields of a :class:`minifpt.GPT2Config` from those of a ``config.json``.
 
-    ``dropout`` overrides the file's three.  What would change the mathematics and is not built
-    here raises ``ValueError`` with one line: ``n_inner`` other than ``4 n_embd``, unscaled or
-    layer-scaled attention, cross-attention, pruned heads.  ``reorder_and_upcast_attn`` changes
-    rounding alone and is ignored.
+    ``dropout`` replaces the file's three.  Raises ``ValueError`` for mathematics that minifpt
+    does not have: ``n_inner`` other than ``4 n_embd``, unscaled or layer-scaled attention,
+    cross-attention, pruned heads.  ``reorder_and_upcast_attn`` only changes rounding and is
+    ignored.
     """
     if raw.get("model_type", "gpt2") != "gpt2":
         raise ValueError(f"{path}: model_type is {brief(raw['model_type'])}, expected 'gpt2'")
@@ -58,25 +59,25 @@ def read_config(raw, path, dropout=None):
                       ("scale_attn_by_inverse_layer_idx", (False,)),
                       ("add_cross_attention", (False,)), ("pruned_heads", (None, {}))):
         if raw.get(key, good[0]) not in good:
-            raise ValueError(f"{path}: {key} is {brief(raw[key])}, which minifpt does not build; "
-                             f"it builds {' or '.join(map(str, good))}")
+            raise ValueError(f"{path}: {key} is {brief(raw[key])}, minifpt has only "
+                             f"{' or '.join(map(str, good))}")
     rates = {key: raw.get(key, 0.1) for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
     if dropout is None and any(rate != rates["resid_pdrop"] for rate in rates.values()):
         raise ValueError(f"{path}: {', '.join(f'{k} {brief(v)}' for k, v in rates.items())}: "
-                         "minifpt has one dropout for all three, give it as dropout")
+                         "minifpt has one dropout for all three: pass dropout=")
     return shape | {"dropout": rates["resid_pdrop"] if dropout is None else dropout,
                     "layer_norm_epsilon": raw.get("layer_norm_epsilon", 1e-5),
                     "activation_function": raw.get("activation_function", "gelu_new")}
 
 
 def load_checkpoint(path, dropout=None):
-    """``(config, tensors)`` of a GPT-2 that Transformers saved: a dict, and {GPT-2's own name:
+    """Return ``(config, tensors)`` of a GPT-2 that Transformers saved: a dict, and {GPT-2's name:
     :class:`Tensor`}.
 
-    path is a folder with one of ``FILES`` and a ``config.json``, or such a file itself.  With
-    or without the prefix ``transformer.``; the masks that old versions saved
-    (``attn.bias``, ``attn.masked_bias``) and heads other than the language model's are left
-    out.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    ``path`` is a folder with one of ``FILES`` and a ``config.json``, or such a file.  Names may
+    have the prefix ``transformer.``.  The masks of old versions (``attn.bias``,
+    ``attn.masked_bias``) and heads other than the language model's are left out.  Raises
+    ``FileNotFoundError`` or ``ValueError``.
     """
     path = tensor_file(Path(path))
     raw = read_json(path.with_name("config.json"))
@@ -92,45 +93,46 @@ def load_checkpoint(path, dropout=None):
     tied = bool(raw.get("tie_word_embeddings", True))
     if not tied and head is None or head not in (None, wte) and (
             head.shape != wte.shape or not all(map(np.array_equal, head.blocks(), wte.blocks()))):
-        raise ValueError(f"{path}: lm_head.weight is not wte.weight (tie_word_embeddings is "
-                         f"{tied}); here one table is both")
+        raise ValueError(f"{path}: lm_head.weight differs from wte.weight (tie_word_embeddings is "
+                         f"{tied}); minifpt has one table for both")
     return config, tensors
 
 
 class Tensor:
-    """An array in a file: ``.shape``, and its numbers, which are read when they are asked for.
+    """An array in a file, whose numbers are read by :meth:`blocks`.
 
-    ``what`` names it in errors.  ``open_at_numbers()`` gives a binary file that stands where
-    the numbers begin; ``dtype`` is how they are stored, uint16 for bfloat16, or the name of a
-    dtype that is not read, as that of a mask.
+    label             its name in errors.
+    dtype             the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot
+                      be read, such as a mask's.
+    open_at_numbers   a function that returns a binary file, at the beginning of the numbers.
     """
 
-    def __init__(self, what, shape, dtype, open_at_numbers):
-        self.what, self.shape, self.dtype = what, shape, dtype
+    def __init__(self, label, shape, dtype, open_at_numbers):
+        self.label, self.shape, self.dtype = label, shape, dtype
         self.open_at_numbers = open_at_numbers
 
     def blocks(self):
-        """Its numbers in order, flat, at most ``BLOCK`` at a time."""
+        """Yield the numbers in order, flat, at most ``BLOCK`` at a time."""
         if isinstance(self.dtype, str):
-            raise ValueError(f"{self.what} is {self.dtype}, expected one of {', '.join(DTYPES)}")
-        left = math.prod(self.shape)
+            raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
+        remaining = math.prod(self.shape)
         try:
             with self.open_at_numbers() as f:
-                while left:
-                    raw = f.read(min(left, BLOCK) * self.dtype.itemsize)
+                while remaining:
+                    raw = f.read(min(remaining, BLOCK) * self.dtype.itemsize)
                     block = np.frombuffer(raw, self.dtype)
                     if block.size == 0:
                         raise EOFError("the file ends within it")
-                    left -= block.size
+                    remaining -= block.size
                     if self.dtype.kind == "u":            # the upper half of a float32
                         block = (block.astype(np.uint32) << 16).view(np.float32)
                     yield block
         except DAMAGE as e:                               # zipfile checks a CRC at the end
-            raise ValueError(f"{self.what} is damaged ({one_line(e)})") from None
+            raise ValueError(f"{self.label} is damaged ({one_line(e)})") from None
 
 
 def tensor_file(path):
-    """The file with the tensors: ``path`` itself, or the one in the folder ``path``."""
+    """Return the file with the tensors: ``path``, or a file in the folder ``path``."""
     if not path.is_dir():
         return path
     for file in FILES:
@@ -141,7 +143,7 @@ def tensor_file(path):
 
 
 def read_tensors(path):
-    """{name: tensor} of a file of tensors, or of an index and all the shards that it names."""
+    """Return {name: tensor} of a file of tensors, or of an index and all shards that it names."""
     if path.name.endswith(".index.json"):
         places = read_json(path).get("weight_map")
         if not isinstance(places, dict) or not all(
@@ -157,9 +159,9 @@ def read_tensors(path):
 
 
 def read_safetensors(path):
-    """{name: tensor} of one ``.safetensors`` file; no numbers are read yet.
+    """Return {name: tensor} of a ``.safetensors`` file, without reading the numbers.
 
-    Raises ``ValueError`` when the header and the file do not fit together.
+    Raises ``ValueError`` if the header does not fit the file.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
@@ -196,8 +198,8 @@ def read_safetensors(path):
                              f"{begin:,}, the one before ends at {at:,})")
         at = end
     if first + at != size:
-        raise ValueError(f"{path}: has {size:,} bytes, its header tells of {first + at:,}: "
-                         "damaged or cut short")
+        raise ValueError(f"{path}: has {size:,} bytes, its header says {first + at:,}: damaged or "
+                         "cut short")
     return tensors
 
 
@@ -208,25 +210,24 @@ def _open_at(path, start):
 
 
 def download(repo, revision=None):
-    """Fetch a GPT-2 from https://huggingface.co into its own cache; the folder that holds it,
-    which is called as the commit.
+    """Download a GPT-2 from https://huggingface.co into huggingface_hub's cache, and return its
+    folder, whose name is the commit.
 
-    repo is a hub id, ``owner/name``; revision a commit, tag or branch.  What was fetched before is
-    not fetched again, and a download that was cut off goes on.  Raises ``FileNotFoundError`` with
-    one line.
+    ``repo`` is a hub id, ``owner/name``; ``revision`` a commit, tag or branch.  Complete files
+    are not downloaded again, and partial ones are continued.  Raises ``FileNotFoundError``.
     """
     try:
         import huggingface_hub as hub
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install huggingface_hub") from None
-    wanted = ["config.json", "merges.txt", "vocab.json", *FILES, "model-*.safetensors"]
+    patterns = ["config.json", "merges.txt", "vocab.json", *FILES, "model-*.safetensors"]
     try:
-        folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=wanted))
-    except Exception as e:                                # its transport's errors differ by version
+        folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
+    except Exception as e:                                # its errors differ by version
         raise FileNotFoundError(f"'{repo}' could not be fetched from huggingface.co "
                                 f"({one_line(e)}): go online, or give a folder that "
-                                "Transformers saved") from None
+                                "Transformers saved, or a run's folder") from None
     if not is_checkpoint(folder):
         raise FileNotFoundError(f"'{repo}' on huggingface.co holds none of {', '.join(FILES)}")
     return folder

@@ -1,8 +1,8 @@
-"""Output files at paths that the user names: a file of the user's is never replaced.
+"""Output files at paths that the user names.  A file that minifpt did not write is never replaced.
 
-An output is recognised by what it holds.  A page, a table in Markdown or an SVG ends with a comment
-that names its kind and the CRC of its text, so that a text to which somebody added notes is no
-longer ours.  A PNG names its kind in its field ``Software``.  A CSV has its columns.
+An output is recognised by its content.  A page, a table in Markdown or an SVG ends with a comment
+with its kind and the CRC of its text, so that a text to which the user added notes is not replaced
+either.  A PNG has its kind in its field ``Software``.  A CSV has its columns.
 """
 
 import os
@@ -16,10 +16,10 @@ LARGEST = 1 << 28                                         # bytes of a text that
 
 
 def check(path, kind):
-    """Raise a ``ValueError`` or ``OSError`` of one line unless ``path`` can be written: a new file,
-    or one that minifpt wrote as this kind of output.
+    """Raise ``ValueError`` or ``OSError`` unless ``path`` can be written: a new file, or one that
+    minifpt wrote as this kind of output.
 
-    kind   what the file is, as text; of a CSV a list of its columns.
+    kind   a text such as "table"; for a CSV the list of its columns.
     """
     path = Path(path)
     try:
@@ -43,9 +43,9 @@ def check(path, kind):
 
 
 def is_output(path, kind):
-    """Whether minifpt wrote the file as this kind of output."""
+    """Return whether minifpt wrote the file as this kind of output."""
     path = Path(path)
-    if not path.is_file():                                # nor a device, which would not end
+    if not path.is_file():                                # a device would not end
         return False
     with open(path, "rb") as f:
         head = f.read(4096)
@@ -61,18 +61,18 @@ def is_output(path, kind):
 
 
 def software(kind):
-    """The field ``Software`` of a PNG."""
+    """Return the field ``Software`` of a PNG."""
     return f"minifpt {kind}"
 
 
 def signed(text, kind):
-    """The text with the comment by which it is recognised."""
-    text = text.replace("\r\n", "\n")                     # as files are read back everywhere
+    """Return the text with the comment by which it is recognised."""
+    text = text.replace("\r\n", "\n")                     # as it is read back
     return f"{text}<!-- minifpt {kind} {zlib.crc32(text.encode()):08x} -->\n"
 
 
 def write_text(path, kind, text):
-    """Write a page, a table in Markdown or an SVG; returns its size in bytes."""
+    """Write a page, a table in Markdown or an SVG, and return its size in bytes."""
     check(path, kind)
     text = signed(text, kind)
     write_beside(path, lambda f: f.write(text), "w")

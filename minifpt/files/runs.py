@@ -28,7 +28,7 @@ from . import (
 
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 MOST_STATE = 1 << 28                                      # bytes of a checkpoint's state
-DIVERGED = "diverged.txt"                                 # in a folder whose run ends in infinities
+DIVERGED = "diverged.txt"                                 # the error of a run that diverged
 
 
 class History(list):
@@ -40,12 +40,12 @@ class History(list):
         return super().__getitem__(key)
 
     def save(self, path):
-        """Write ``metrics.csv``; what was not measured is left empty."""
+        """Write ``metrics.csv``, with empty cells for values that were not measured."""
         write_beside(path, lambda f: f.write(csv_text(self, COLUMNS)), "w")
 
     @classmethod
     def load(cls, path):
-        """Read a ``metrics.csv``.  Raises ``ValueError`` for one that is damaged."""
+        """Read a ``metrics.csv``.  Raises ``ValueError`` if it is damaged."""
         try:
             text = io.StringIO(read_bytes(path, MOST_STATE).decode("utf-8"), newline="")
             reader = csv.DictReader(text, restval="missing")
@@ -62,7 +62,7 @@ class History(list):
 
 
 def crc(arrays):
-    """CRC-32 of arrays, as text: whether they are what they were."""
+    """Return a CRC-32 of arrays, as text."""
     value = 0
     for a in arrays:
         value = zlib.crc32(str((a.shape, a.dtype)).encode(), value)
@@ -71,26 +71,25 @@ def crc(arrays):
 
 
 class Run:
-    """All that a run needs to go on: parameters, Adam's moments, generator, history; and its
-    settings, by which its checkpoint is known.
+    """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
+    holds together with the run's settings.
 
-    ``norms`` has a row for each row of the history: of each trained parameter the norm of its
-    gradient in that step to six digits, as Adam got it, after clipping; NaN where an older
-    version ran.
+    ``norms`` has a row for each row of the history: the norm of each trained parameter's gradient
+    in that step, after clipping, to six digits; NaN in checkpoints of older versions.
     """
 
     def __init__(self, model, optimizer, rng, settings):
         self.model, self.optimizer, self.rng = model, optimizer, rng
-        self.settings = json.loads(to_json(settings))     # as they come back from a file
+        self.settings = json.loads(to_json(settings))     # as read from a file
         self.history, self.norms = History(), []
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
 
     def named(self, trainable=True):
-        """(name, Parameter) of what is trained, or of what is frozen."""
+        """Return [(name, Parameter)] of the trainable parameters, or of the frozen ones."""
         return [(n, p) for n, p in self.model.named_parameters() if p.trainable == trainable]
 
     def frozen(self):
-        """CRC-32 of all frozen parameters: they are not in the checkpoint."""
+        """Return a CRC-32 of all frozen parameters, which are not in the checkpoint."""
         return crc(p.data for _, p in self.named(trainable=False))
 
     def keep_norms(self):
@@ -99,7 +98,7 @@ class Run:
         self.norms.append([float(f"{norm:.6g}") for norm in norms])
 
     def save(self, path):
-        """Write the checkpoint, in one rename."""
+        """Write the checkpoint."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
                  "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
                  "rng": self.rng.bit_generator.state, "history": list(self.history),
@@ -112,19 +111,19 @@ class Run:
         write_beside(path, lambda f: np.savez(f, **arrays))
 
     def load(self, path):
-        """Read a checkpoint of the same model; nothing changes unless all of it fits."""
-        wanted = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
-                  for key in (name, f"m/{name}", f"v/{name}")}
+        """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
+        expected = {key: (p.data.shape, p.data.dtype) for name, p in self.named()
+                    for key in (name, f"m/{name}", f"v/{name}")}
         try:
-            # Of a damaged file that it opened itself NumPy would leave the closing to chance.
+            # NumPy might not close a damaged file that it opened itself.
             with open(regular(path), "rb") as f, np.load(f, allow_pickle=False) as file:
-                there = heads(file.zip)
+                headers = heads(file.zip)
                 state = stored_json(file.zip, "state", MOST_STATE)
-                # What the model has no use for is not read, however large it is.
-                arrays = {key: file[key] for key in wanted if there.get(key) == wanted[key]}
+                # Other arrays are not read: they may be large.
+                arrays = {key: file[key] for key in expected if headers.get(key) == expected[key]}
             frozen, settings = state["frozen"], dict(state["settings"])
             rng = type(self.rng.bit_generator)()
-            rng.state = state["rng"]                      # raises what a wrong one raises
+            rng.state = state["rng"]                      # raises for a wrong state
             check_state(state, self.settings["steps"])
         except (*DAMAGE, OSError) as e:
             raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
@@ -133,19 +132,20 @@ class Run:
             raise ValueError(f"{path}: was written over other frozen weights")
         for name, _ in self.named():
             moments = f"m/{name}", f"v/{name}"            # none before the first gradient
-            for key in (name, *moments) if {*moments} & {*there} else (name,):
-                if there.get(key) != wanted[key]:
-                    raise ValueError(f"{path}: '{key}' has {_form(there.get(key))}, "
-                                     f"the model wants {_form(wanted[key])}")
+            for key in (name, *moments) if {*moments} & {*headers} else (name,):
+                if headers.get(key) != expected[key]:
+                    raise ValueError(f"{path}: '{key}' has {_form(headers.get(key))}, "
+                                     f"expected {_form(expected[key])}")
                 if not np.isfinite(arrays[key]).all() or (key == moments[1]
                                                           and arrays[key].min() < 0):
-                    raise ValueError(f"{path}: '{key}' holds numbers that no run comes to")
+                    raise ValueError(f"{path}: '{key}' contains NaN, infinite or wrongly negative "
+                                     "values: the file is damaged")
         unknown = [np.nan] * len(self.named())
         norms = state.get("norms", [unknown for _ in state["history"]])
         if not (isinstance(norms, list) and len(norms) == len(state["history"]) and all(
                 isinstance(row, list) and len(row) == len(unknown)
                 and all(type(norm) is float for norm in row) for row in norms)):
-            raise ValueError(f"{path}: has no norm of each gradient for each row of its history")
+            raise ValueError(f"{path}: its norms do not fit its history: the file is damaged")
         for i, (name, p) in enumerate(self.named()):
             p.data[...] = arrays[name]
             self.optimizer.m[i] = arrays.get(f"m/{name}")
@@ -158,7 +158,7 @@ class Run:
 
 
 def check_state(state, steps):
-    """Raise a ``ValueError`` for a checkpoint's numbers that no run of so many steps writes."""
+    """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
     def numbers(values):
         return all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in values)
 
@@ -173,7 +173,7 @@ def check_state(state, steps):
         if not good(state[key]):
             raise ValueError(f"its {key} is {state[key]!r:.60}")
     if state["step"] == steps and not state["history"]:
-        raise ValueError("it has come to its end without a history")
+        raise ValueError("its run has ended, but its history is empty")
 
 
 def _form(head):
@@ -182,12 +182,14 @@ def _form(head):
 
 @contextmanager
 def locked(folder):
-    """Within, this process alone writes into a run's folder, which is made where it is not
-    there; a second one gets a ``ValueError``, where folders can be locked (not on Windows).  A new
-    folder that stays empty is removed, and one of a run that failed before its first test."""
+    """Make a run's folder and lock it for this process.
+
+    A second process gets a ``ValueError``, except on Windows and on file systems without locks.
+    At the end a new folder is removed if it is empty, or if its run failed before its first test.
+    """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
-    made, handle = [path for path in (folder, *folder.parents) if not path.exists()], None
+    new, handle = [path for path in (folder, *folder.parents) if not path.exists()], None
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
@@ -200,49 +202,49 @@ def locked(folder):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(f"{folder}: another run is writing there") from None
-            except OSError:                               # NFS and others: no locks on folders
+            except OSError:                               # NFS and others cannot lock folders
                 pass
-        for left in folder.glob(".*.[0-9]*"):             # by write_beside, when it was killed
-            left.unlink(missing_ok=True)
+        for leftover in folder.glob(".*.[0-9]*"):         # of a write_beside that was killed
+            leftover.unlink(missing_ok=True)
         yield
-    except BaseException as e:                            # a KeyboardInterrupt may be gone on from
-        if (made and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
+    except BaseException as e:                            # after Ctrl-C a run may be resumed
+        if (new and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
                 and folder.is_dir() and os.listdir(folder) == ["config.json"]):
             (folder / "config.json").unlink()
         raise
     finally:
         if handle is not None:
             os.close(handle)
-        for path in made:                                 # those that hold nothing
-            with suppress(OSError):                       # another run may be in the same place
+        for path in new:                                  # rmdir removes only empty folders
+            with suppress(OSError):
                 path.rmdir()
 
 
 def open_folder(out, resume, run):
-    """Start a new run's folder, or load the one that is to go on."""
-    known, checkpoint = out / "config.json", out / "checkpoint.npz"
+    """Start the folder of a new run, or load the run to resume."""
+    config, checkpoint = out / "config.json", out / "checkpoint.npz"
     if not resume:
-        there = [name for name in ("config.json", "checkpoint.npz", "metrics.csv", "curves.png")
+        files = [name for name in ("config.json", "checkpoint.npz", "metrics.csv", "curves.png")
                  if (out / name).exists()]
-        if there:
-            what = f"a run ({', '.join(there)}): resume it, or" if known.exists() else (
-                f"{', '.join(there)}:")
-            raise ValueError(f"{out} already holds {what} choose another folder")
-    elif not known.exists():
+        if files:
+            content = f"a run ({', '.join(files)}): resume it, or" if config.exists() else (
+                f"{', '.join(files)}:")
+            raise ValueError(f"{out} already holds {content} choose another folder")
+    elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        check_same(known, read_json(known), run.settings, "the run has")
-        if checkpoint.exists():                           # else it was killed before the first
+        check_same(config, read_json(config), run.settings, "the run has")
+        if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
-    write_beside(known, lambda f: json.dump(run.settings, f, indent=1), "w")
+    write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
 
 
-def check_same(path, before, now, what):
-    """Raise a ``ValueError`` for settings that are not those of before; a run at a constant rate
-    may be made longer, and its task's file, or that of its functions, be found by another path."""
-    for key, value in ({"functional_hash": None} | now).items():
+def check_same(path, before, now, verb):
+    """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
+    learning rate, and another path of the task's file or of the functions' file."""
+    for key, value in ({"functional_hash": None, "adapt": None} | now).items():
         if key in ("source", "functional"):
             continue
         was = before.get(key)
@@ -253,4 +255,4 @@ def check_same(path, before, now, what):
                     "code_crc": ": other code in a file of your own",
                     "functional_hash": ": --functional must name the same functions"}.get(key, "")
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
-            raise ValueError(f"{path}: {what} {key} = {was}, not {value}{hint}")
+            raise ValueError(f"{path}: {verb} {key} = {was}, not {value}{hint}")

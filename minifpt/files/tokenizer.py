@@ -1,9 +1,8 @@
 """Text to token ids and back: bytes, and GPT-2's byte-pair encoding.
 
-The small trunks that ship read bytes.  GPT-2 reads byte pairs (Sennrich et al. 2015, arXiv
-1508.07909; Radford et al. 2019): its ``merges.txt`` lists which neighbours become one symbol,
-in order.  The library ``tokenizers`` does the work (``pip install tokenizers``, or the extra
-``gpt2``).
+The shipped trunks read bytes.  GPT-2 reads byte pairs (Sennrich et al. 2015, arXiv 1508.07909;
+Radford et al. 2019): its ``merges.txt`` lists, in order, the neighbours that become one symbol.
+The library ``tokenizers`` does the work (``pip install tokenizers``, or the extra ``gpt2``).
 """
 
 import json
@@ -15,16 +14,17 @@ END = "<|endoftext|>"
 
 
 class Bytes:
-    """One token a byte, 256 in all: what the trunks that ship were trained on."""
+    """The tokenizer of the shipped trunks: each byte is a token, 256 in all."""
 
     vocab_size = 256
 
     def encode(self, text):
-        """str (as UTF-8) or bytes -> a list of ids."""
+        """Return the ids of a str (as UTF-8) or of bytes, as a list."""
         return list(text.encode("utf-8") if isinstance(text, str) else bytes(text))
 
     def decode(self, ids):
-        """ids -> str; bytes that are no UTF-8 become U+FFFD.  ``ValueError`` beyond 0 ... 255."""
+        """Return the text of ids, with U+FFFD for invalid UTF-8.  Raises ``ValueError`` for ids
+        outside 0 ... 255."""
         ids = [int(i) for i in ids]
         if ids and not 0 <= min(ids) <= max(ids) < 256:
             raise ValueError(f"tokenizer: ids run from {min(ids)} to {max(ids)}, "
@@ -33,19 +33,19 @@ class Bytes:
 
 
 class BPE:
-    """GPT-2's byte-pair encoding, from a folder with ``merges.txt``, or from that file itself
-    (``NAME.merges.txt`` too).
+    """GPT-2's byte-pair encoding, from a ``merges.txt`` or ``NAME.merges.txt``, or from the folder
+    of a ``merges.txt``.
 
-    ``vocab.json`` (``NAME.vocab.json``) beside it gives the ids, where it is there.  Without it
-    the 256 bytes come first, then what each merge makes, then ``<|endoftext|>``: that is GPT-2's
-    own order.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    A ``vocab.json`` or ``NAME.vocab.json`` beside it gives the ids.  Without one the ids are in
+    GPT-2's order: the 256 bytes, then the result of each merge, then ``<|endoftext|>``.  Raises
+    ``FileNotFoundError`` or ``ValueError``.
     """
 
     def __init__(self, path):
         path = Path(path)
         path = path / "merges.txt" if path.is_dir() else path
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: no byte-pair merges; GPT-2's merges.txt is needed")
+            raise FileNotFoundError(f"{path}: there is no such file: expected a merges.txt")
         try:
             from tokenizers import ByteLevelBPETokenizer
         except ImportError:
@@ -66,11 +66,11 @@ class BPE:
         self.vocab_size = max(vocab.values()) + 1
 
     def encode(self, text):
-        """str -> a list of ids; ``<|endoftext|>`` in the text is the token of that name."""
+        """Return the ids of a text as a list; ``<|endoftext|>`` in the text is one token."""
         return self.bpe.encode(text).ids
 
     def decode(self, ids):
-        """ids -> str; bytes that are no UTF-8, as in half a character, become U+FFFD."""
+        """Return the text of ids, with U+FFFD for invalid UTF-8 such as half a character."""
         ids = [int(i) for i in ids]
         unknown = [i for i in ids if i < 0 or self.bpe.id_to_token(i) is None]
         if unknown:
@@ -80,11 +80,11 @@ class BPE:
 
 
 def find(path, vocab_size):
-    """The tokenizer for weights at ``path``: :class:`Bytes` for 256 tokens, else the ``BPE`` of
-    ``NAME.merges.txt`` or ``merges.txt`` beside them, or in them if they are a folder.
+    """Return the tokenizer for weights at ``path``: :class:`Bytes` for 256 tokens, otherwise the
+    ``BPE`` of ``NAME.merges.txt`` or ``merges.txt`` beside them, or in their folder.
 
-    Raises ``FileNotFoundError`` with one line where there is none, ``ValueError`` where it has
-    more tokens than the weights.
+    Raises ``FileNotFoundError`` if there is none, ``ValueError`` if it has more tokens than the
+    weights.
     """
     if vocab_size == 256:
         return Bytes()
@@ -102,7 +102,7 @@ def find(path, vocab_size):
 
 
 def parse_merges(text):
-    """The pairs in a ``merges.txt``: two symbols a line, a first line ``#version`` apart."""
+    """Return the pairs in a ``merges.txt``: two symbols a line, after an optional ``#version``."""
     merges, known = [], set(byte_symbols())
     for i, line in enumerate(text.split("\n")):           # splitlines would cut at odd characters
         line = line.removesuffix("\r")
@@ -118,7 +118,7 @@ def parse_merges(text):
 
 
 def parse_vocab(text, needed):
-    """{symbol: id} from a ``vocab.json``, which must have the ``needed`` symbols."""
+    """Return {symbol: id} of a ``vocab.json``, which must have the ``needed`` symbols."""
     vocab = json.loads(text)
     if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
         raise ValueError("vocab.json must give each symbol its id")
@@ -132,10 +132,10 @@ def parse_vocab(text, needed):
 
 
 def byte_symbols():
-    """The character that stands for each byte in a symbol, in GPT-2's order.
+    """Return the character for each byte, in GPT-2's order.
 
-    A byte that prints as a Latin-1 character is that character; the others, spaces and
-    control characters among them, follow as U+0100, U+0101, ...: a space is ``Ġ``.
+    A byte that prints as a Latin-1 character is that character.  The other bytes, such as spaces
+    and control characters, follow as U+0100, U+0101, ...: a space is ``Ġ``.
     """
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [*map(chr, printed), *(chr(256 + i) for i in range(256 - len(printed)))]

@@ -1,9 +1,9 @@
 """Weight files: find them by name, load and save them.
 
-A weight file is an ``.npz`` with one array for each parameter under GPT-2's own name
-(float16 or float32) and a text ``config``: the model's shape and where it came from, as
-JSON.  Loading never unpickles, so no file can run code.  What Transformers saved is read as
-it is (see ``huggingface``), or converted once to such a file.
+A weight file is an ``.npz`` with an array for each parameter under GPT-2's name, float16 or
+float32, and a text ``config``, the model's shape and origin as JSON.  Loading never unpickles, so
+no file can run code.  A checkpoint of Transformers is read directly (see ``huggingface``), or
+converted once to such a file.
 """
 
 import os
@@ -33,28 +33,28 @@ MOST_CONFIG = 1 << 20                                     # bytes of a file's co
 
 
 def folders():
-    """Where weights are looked for by name: what the package ships (inside the package
-    when installed, beside it in a checkout), then the user's cache folder."""
+    """Return the folders with weights: the package's (in the package when installed, beside it in
+    a checkout), then the user's cache folder."""
     return [PACKAGE / "pretrained", PACKAGE.parent / "weights", cache_folder() / "weights"]
 
 
 def available():
-    """The names of all weights that :func:`find` finds."""
+    """Return the names of all weights in these folders."""
     return sorted({path.stem for folder in folders() for path in folder.glob("*.npz")})
 
 
 def origin(name):
-    """Where the weights of that name come from, as text: hub id and commit, or a command."""
+    """Return the origin of the weights ``name`` as text: hub id and commit, or a command."""
     try:
         config, _ = load(find(name))
     except (ValueError, OSError) as e:
         return one_line(e)
-    said = [str(config[key]) for key in ("command", "source", "revision") if key in config]
-    return shorten(" ".join(said[:1] if "command" in config else said) or "not known", 120)
+    parts = [str(config[key]) for key in ("command", "source", "revision") if key in config]
+    return shorten(" ".join(parts[:1] if "command" in config else parts) or "not known", 120)
 
 
 def find(name):
-    """The path of weights from their name (``minigpt-language``), or their own path: an
+    """Return the path of weights, from a name such as ``minigpt-language``, or from a path: an
     ``.npz`` file, or a folder or file that Transformers saved."""
     if not isinstance(name, (str, os.PathLike)):
         raise ValueError(f"no weights {name!r:.60}: expected a name or a path")
@@ -67,14 +67,14 @@ def find(name):
         if path.exists():
             return path
     if Path(name).is_dir():
-        huggingface.tensor_file(Path(name))               # says what the folder lacks
-    hint = f"; 'minifpt convert {name}' fetches it" if name in huggingface.HUB else ""
+        huggingface.tensor_file(Path(name))               # its error names the missing files
+    hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
     raise FileNotFoundError(f"no weights '{name}': neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
 
 def shipped(file):
-    """The path of another file that ships beside the weights."""
+    """Return the path of another file that comes with the shipped weights."""
     for folder in folders()[:2]:
         if (folder / file).is_file():
             return folder / file
@@ -82,21 +82,21 @@ def shipped(file):
 
 
 def file_name(name):
-    """The name of a hub id's file: ``owner/name`` is ``owner--name``."""
+    """Return the file name of a hub id: ``owner--name`` for ``owner/name``."""
     return str(name).replace("/", "--")
 
 
 def load(path, dropout=None):
-    """``(config, tensors)`` of a weight file, or of what Transformers saved: a dict, and
+    """Return ``(config, tensors)`` of a weight file or a checkpoint of Transformers: a dict, and
     {name: :class:`minifpt.files.huggingface.Tensor`}, whose numbers are not read yet.
-    ``dropout`` overrides the file's.
+    ``dropout`` replaces the file's.
 
-    Raises ``ValueError`` with one line when the file is no weight file or is damaged.
+    Raises ``ValueError`` if the file is not a weight file or is damaged.
     """
     if huggingface.is_checkpoint(path):
         return huggingface.load_checkpoint(path, dropout)
     try:
-        archive = zipfile.ZipFile(regular(path))          # closes with the last of its tensors
+        archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
         tensors = {}
         for info in archive.infolist():
             name = printable(info.filename.removesuffix(".npy"))
@@ -111,43 +111,45 @@ def load(path, dropout=None):
     return config | ({} if dropout is None else {"dropout": dropout}), tensors
 
 
-def _tensor(archive, info, what):
-    """An array of an ``.npz``, from its header alone."""
+def _tensor(archive, info, label):
+    """Return an array of an ``.npz``, of which only the header is read."""
     with archive.open(info) as f:
         shape, fortran_order, dtype = read_head(f)
         start = f.tell()
     if dtype.kind != "f" or fortran_order:
-        raise ValueError(f"{what} has dtype {dtype}{' in Fortran order' * fortran_order}, "
+        raise ValueError(f"{label} has dtype {dtype}{' in Fortran order' * fortran_order}, "
                          "expected float16 or float32 in C order")
 
     def open_at_numbers():
         f = archive.open(info)
         f.read(start)
         return f
-    return Tensor(what, shape, dtype, open_at_numbers)
+    return Tensor(label, shape, dtype, open_at_numbers)
 
 
 def matched(path, named, tensors, unused=()):
-    """[(name, tensor, array)] for each (name, array) of a model: its tensor in a weight file.
+    """Return [(name, tensor, array)] for the (name, array) pairs of a model, with the tensors of a
+    weight file.
 
-    Raises ``ValueError`` with one line for a name that the file lacks, for one that it holds
-    besides these and ``unused``, and for another shape.
+    Raises ``ValueError`` for a name that the file lacks, for a name that is neither a parameter
+    nor in ``unused``, and for another shape.
     """
-    known, held = {name for name, _ in named}, {*tensors}
-    for what, names in (("lacks", known - held), ("also holds", held - known - {*unused})):
-        if names:
-            raise ValueError(f"{path}: {what} '{min(names)}': it does not fit the model that its "
-                             "config describes")
+    expected, names = {name for name, _ in named}, {*tensors}
+    for verb, wrong_names in (("lacks", expected - names),
+                              ("also holds", names - expected - {*unused})):
+        if wrong_names:
+            raise ValueError(f"{path}: {verb} '{min(wrong_names)}': it does not fit the model that "
+                             "its config describes")
     for name, y in named:
         if tensors[name].shape != y.shape:
-            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, the model wants "
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
                              f"{y.shape}")
     return [(name, tensors[name], y) for name, y in named]
 
 
 def read_into(path, named, tensors, unused=()):
-    """Fill each (name, array) of a model from the ``tensors`` of a weight file, on all cores;
-    checked as by :func:`matched`, and every number must be finite."""
+    """Fill the (name, array) pairs of a model from the ``tensors`` of a weight file, on all cores.
+    Raises ``ValueError`` as :func:`matched` does, and for numbers that are not finite."""
     def read(piece):
         name, tensor, y = piece
         flat, start = y.reshape(-1), 0
@@ -157,20 +159,20 @@ def read_into(path, named, tensors, unused=()):
             flat[start:start + block.size] = block
             start += block.size
     pieces = matched(path, named, tensors, unused)
-    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # fair shares
+    shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # the largest first
 
 
 def save(path, config, named_arrays, dtype=np.float16):
-    """Write a weight file, beside its target first and then renamed over it."""
+    """Write a weight file of (name, array) pairs."""
     write(path, config, ((name, np.shape(a), [a]) for name, a in named_arrays), dtype)
 
 
 def write(path, config, tensors, dtype):
-    """Write a weight file piece by piece, so that no more than a piece is ever in memory.
+    """Write a weight file block by block, so that only one block is in memory.
 
-    tensors gives (name, shape, blocks), the blocks together the tensor's numbers in order.
-    The file is what ``np.savez`` would write, without the time: equal weights, equal bytes.
-    Raises ``ValueError`` when a number is not finite or too large for ``dtype``.
+    ``tensors`` yields (name, shape, blocks); the blocks hold the tensor's numbers in order.  The
+    file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
+    bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
     dtype = weight_dtype(dtype)
 
@@ -186,23 +188,25 @@ def write(path, config, tensors, dtype):
                     np.lib.format.write_array_header_1_0(g, {
                         "descr": dtype.str, "fortran_order": False, "shape": tuple(shape)})
                     for block in blocks:
-                        g.write(_cast(block, dtype, f"{path}: '{name}'").data)
+                        g.write(cast(block, dtype, f"{path}: '{name}'").data)
     write_beside(path, write_all)
 
 
 def weight_dtype(dtype):
-    """The dtype of a weight file: float16 or float32."""
+    """Return the dtype of a weight file: float16 or float32."""
     if dtype not in ("float16", "float32", np.float16, np.float32):
         raise ValueError(f"weights: dtype is {dtype}, expected float16 or float32")
     return np.dtype(dtype)
 
 
-def _cast(block, dtype, what):
+def cast(block, dtype, label):
+    """Return numbers in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
+    numbers that the dtype cannot hold."""
     with np.errstate(over="ignore"):
         cast = np.ascontiguousarray(block, dtype)
     if np.isfinite(cast).all():
         return cast
     if not np.isfinite(block).all():
-        raise ValueError(f"{what} holds a NaN or an infinity")
-    raise ValueError(f"{what} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
+        raise ValueError(f"{label} holds a NaN or an infinity")
+    raise ValueError(f"{label} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
                      "write float32")

@@ -68,15 +68,15 @@ def maps(model, x, mask=None):
         if mask is not None:
             m = mask[i:i + step, None]
             share = share + np.where(m, a, 0).sum(axis=(1, 3, 4), dtype=np.float64)
-    asked = 1 if mask is None else max(1, mask.any(axis=2).sum())
-    return Maps(total / len(x), None if mask is None else share / asked)
+    n_asking = 1 if mask is None else max(1, mask.any(axis=2).sum())
+    return Maps(total / len(x), None if mask is None else share / n_asking)
 
 
 def chance(mask, mean):
     """The share that lies where it is needed if each token attends evenly to all it may see."""
-    seen = (mean > 0).any(axis=(0, 1))                    # (T, T)
+    visible = (mean > 0).any(axis=(0, 1))                    # (T, T)
     rows = mask.any(axis=2)
-    return float(((mask & seen).sum(axis=2) / seen.sum(axis=1))[rows].mean())
+    return float(((mask & visible).sum(axis=2) / visible.sum(axis=1))[rows].mean())
 
 
 def needed(task, x):
@@ -111,15 +111,15 @@ def subjects(folders, models=(), examples=64, example=None):
     x = x if example is None else x[example:example + 1]
     mask = needed(task, x)
     names = [TrunkSpec.parse(run.settings["model"]).label for _, _, run in loaded]
-    found = []
+    shown = []
     for (folder, _, run), name in zip(loaded, names, strict=True):
         label = name if names.count(name) == 1 else f"{name}, {folder}"
         start = at_start(folder, run.settings, task)
-        found.append(Subject(label, maps(start, x, mask), maps(run.model, x, mask)))
+        shown.append(Subject(label, maps(start, x, mask), maps(run.model, x, mask)))
     for model in models:
         fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
-        found.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
-    return task, x, found
+        shown.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
+    return task, x, shown
 
 
 def like(settings):
@@ -134,11 +134,11 @@ def like(settings):
 # ------------------------------------------------------------------------------ numbers
 
 
-def rows(task, x, found):
+def rows(task, x, shown):
     """A line for each map: {trunk, state, layer, head, needed, even, moved}; ``None`` where the
     task does not say what is needed, or nothing was trained."""
     mask, lines = needed(task, x), []
-    for subject in found:
+    for subject in shown:
         for state, m in (("before", subject.before), ("after", subject.after)):
             if m is None:
                 continue
@@ -166,8 +166,8 @@ def summary(lines):
                           f"{percent(most[key])} ({most['layer']}.{most['head']})"]
             if key == "needed":
                 cells[-1].append(percent(most["even"]))
-    kept = [i for i, column in enumerate(zip(*cells[1:], strict=True)) if any(column)]
-    return [[line[i] for i in kept] for line in cells]
+    filled = [i for i, column in enumerate(zip(*cells[1:], strict=True)) if any(column)]
+    return [[line[i] for i in filled] for line in cells]
 
 
 def percent(share):
@@ -184,10 +184,10 @@ def columns(cells):
 # ------------------------------------------------------------------------------ picture
 
 
-def interesting(found):
+def interesting(shown):
     """(layer, head) of the map that is shown large: after training the one with most where it
     is needed, or the one that moved most."""
-    first = found[0]
+    first = shown[0]
     score = first.last.needed if first.last.needed is not None else (
         first.moved if first.after else first.before.mean.max(axis=-1).mean(axis=-1))
     return tuple(map(int, np.unravel_index(score.argmax(), score.shape)))
@@ -206,24 +206,24 @@ def token_labels(task, x):
         task, "token_names") else text
 
 
-def picture(task, x, found, which=None):
+def picture(task, x, shown, which=None):
     """A Matplotlib figure, a line for each trunk: all maps before and after training, then one
     of them, ``which = (layer, head)``, large."""
     from matplotlib.colors import PowerNorm
-    which = which or interesting(found)
-    layers, heads = np.max([s.before.mean.shape[:2] for s in found], axis=0)
+    which = which or interesting(shown)
+    layers, heads = np.max([s.before.mean.shape[:2] for s in shown], axis=0)
     tall = max(3.6, 0.65 * layers)                        # inches
     width = max(2.4, 0.85 * tall * heads / layers)
     fig, _ = plots.figure()
     fig.clear()
-    fig.set_size_inches(2 * width + 2 * (tall + 0.4) + 1.2, (tall + 0.4) * len(found) + 0.6)
-    axes = fig.add_gridspec(len(found), 4, width_ratios=[width, width, tall, tall]).subplots(
+    fig.set_size_inches(2 * width + 2 * (tall + 0.4) + 1.2, (tall + 0.4) * len(shown) + 0.6)
+    axes = fig.add_gridspec(len(shown), 4, width_ratios=[width, width, tall, tall]).subplots(
         squeeze=False)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.set(xticks=[], yticks=[])
     norm, mask, image = PowerNorm(0.5, 0, 1), needed(task, x), None
-    for subject, (all_before, all_after, before, after) in zip(found, axes, strict=True):
+    for subject, (all_before, all_after, before, after) in zip(shown, axes, strict=True):
         for ax, large, m, state in ((all_before, before, subject.before, "before training"),
                                     (all_after, after, subject.after, "after training")):
             if m is None:
@@ -250,20 +250,20 @@ def picture(task, x, found, which=None):
 
 
 def tiles(ax, m, norm):
-    """All maps of a model in one image: a line of tiles for each layer, a tile for each head."""
+    """Draw all maps of a model in one image: a row for each layer, a tile for each head."""
     layers, heads, T, _ = m.mean.shape
     above, beside = max(1, round((0.3 if m.needed is not None else 0.08) * T)), max(1, T // 12)
     canvas = np.full((layers * (T + above), heads * (T + beside)), np.nan)
     for layer, head in np.ndindex(layers, heads):
-        top, left = layer * (T + above) + above, head * (T + beside)
-        canvas[top:top + T, left:left + T] = m.mean[layer, head]
+        y, x = layer * (T + above) + above, head * (T + beside)
+        canvas[y:y + T, x:x + T] = m.mean[layer, head]
         if m.needed is not None:
-            ax.text(left + T / 2 - 0.5, top - above / 2 - 0.5, percent(m.needed[layer, head]),
+            ax.text(x + T / 2 - 0.5, y - above / 2 - 0.5, percent(m.needed[layer, head]),
                     ha="center", va="center", fontsize=min(7, 40 / heads))
     image = ax.imshow(canvas, cmap="Blues", norm=norm, interpolation="nearest")
     for layer, head in np.ndindex(layers, heads):         # where each tile ends
-        top, left = layer * (T + above) + above - 0.5, head * (T + beside) - 0.5
-        ax.plot([left, left + T, left + T, left, left], [top, top, top + T, top + T, top],
+        y, x = layer * (T + above) + above - 0.5, head * (T + beside) - 0.5
+        ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y],
                 color="0.75", linewidth=0.5)
     ax.set_xticks([head * (T + beside) + T / 2 for head in range(heads)], range(heads), fontsize=7)
     ax.set_yticks([layer * (T + above) + above + T / 2 for layer in range(layers)], range(layers),
@@ -275,7 +275,7 @@ def tiles(ax, m, norm):
 
 
 def ticks(ax, labels):
-    """The tokens at both axes; of very many only some."""
+    """Write the tokens at both axes; of very many only some."""
     every = -(-len(labels) // 64)
     at, size = range(0, len(labels), every), min(7, 220 / len(labels) * every)
     ax.set_xticks(at, labels[::every], rotation=90, fontsize=size)
@@ -284,7 +284,7 @@ def ticks(ax, labels):
 
 
 def outline(ax, mask):
-    """A frame around each place that is needed: solid where all examples need it."""
+    """Draw a frame around each place that is needed: solid where all examples need it."""
     from matplotlib.patches import Rectangle
     for i, j in () if mask is None else np.argwhere(mask.any(axis=0)):
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#c0392b",
@@ -305,15 +305,15 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     if models is None:
         models = like(read_settings(folders[0], BUILT)) if len(folders) == 1 else []
-    task, x, found = subjects(folders, models, examples, example)
+    task, x, shown = subjects(folders, models, examples, example)
     if which is not None:
-        layers, heads = found[0].before.mean.shape[:2]
+        layers, heads = shown[0].before.mean.shape[:2]
         known = {f"{i}.{j}": (i, j) for i, j in np.ndindex(layers, heads)}
         if which not in known:
             raise ValueError(f"attention: no map '{which}', expected LAYER.HEAD from 0.0 to "
                              f"{layers - 1}.{heads - 1}")
         which = known[which]
-    lines = rows(task, x, found)
-    plots.save(picture(task, x, found, which), out, KIND)
+    lines = rows(task, x, shown)
+    plots.save(picture(task, x, shown, which), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, lines)
     return columns(summary(lines))

@@ -4,14 +4,18 @@ import numpy as np
 
 from ..files import outputs, write_beside
 
-# One colour for each source of frozen weights, the same in every picture.
-COLORS = {"language": "#1f6fb4", "bits": "#2a9d6f", "images": "#8a5fbf",
-          "brackets": "#7a6a2f", "copy": "#b5a642", "masked": "#49b6c9", "vision": "#c58be0",
-          "statistics": "#e08a1e", "mimetic": "#111111", "random": "#c0392b", "LSTM": "#455a64"}
-SPREAD = "#e39a8e"                                        # random weights at another spread
-PAPER = "#6d1a36"                                         # random weights as the paper draws them
+# One colour for each source of frozen weights, the same in every picture.  With its dashes each
+# arm is distinct under deuteranopia, too.
+COLORS = {"language": "#0072b2", "bits": "#009e73", "images": "#56b4e9",
+          "brackets": "#7a6a2f", "copy": "#b5a642", "masked": "#49b6c9", "vision": "#8a5fbf",
+          "statistics": "#e69f00", "mimetic": "#111111", "random": "#d55e00", "LSTM": "#455a64"}
+SPREAD = "#cc79a7"                                        # random weights at another spread
+PAPER = "#5a1a3c"                                         # random weights as the paper draws them
+DASHES = {"language": "-", "statistics": "-.", "random": "--", "bits": (0, (6, 1, 1, 1)),
+          "images": (0, (3, 1)), SPREAD: (0, (8, 2)), PAPER: ":"}
 # For lines that have none of their own.
 OTHERS = "#6aa621", "#d6247f", "#1a2a6c", "#8d4a1f", "#7f8c8d", "#e6c229"
+OTHER_DASHES = "-", (0, (5, 1)), (0, (2, 1)), (0, (7, 1, 1, 1)), (0, (4, 1, 1, 1)), (0, (1, 2))
 TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
@@ -26,12 +30,21 @@ def color_of(label):
 
 def colors_of(labels):
     """{label: colour}: a trunk's own, another one for what has none, as "language, all trained"."""
-    found = {label: color_of(label) for label in labels}
-    others = [label for label, color in found.items() if color is None]
-    return found | {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(others)}
+    colors = {label: color_of(label) for label in labels}
+    others = [label for label, color in colors.items() if color is None]
+    return colors | {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(others)}
 
 
-def figure(columns=1, rows=1, width=5.2, height=3.6):
+def dashes_of(labels):
+    """{label: dash pattern}, as :func:`colors_of`."""
+    patterns = {}
+    for label, color in colors_of(labels).items():
+        known = DASHES.get(color) or (color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
+        patterns[label] = known or OTHER_DASHES[len(patterns) % len(OTHER_DASHES)]
+    return patterns
+
+
+def figure(columns=1, rows=1, width=4.2, height=3.2):
     """A Matplotlib figure and its axes (a list), independent of pyplot's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,13 +57,55 @@ def figure(columns=1, rows=1, width=5.2, height=3.6):
     return fig, axes
 
 
+def label_lines(ax, labels):
+    """Write each line's label beside its right end, apart from the others.
+
+    labels  {label: (y of the line's end, colour)}
+    """
+    low, high = ax.get_ylim()
+    gap, order = 0.075, sorted(labels.items(), key=lambda item: item[1][0])
+    ends = [(y - low) / (high - low) for _, (y, _) in order]
+    places = list(ends)
+    for i in range(1, len(places)):                       # upwards, then down from the top
+        places[i] = max(places[i], places[i - 1] + gap)
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], places[i + 1] - gap if i + 1 < len(places) else 1)
+    for (label, (_, color)), end, place in zip(order, ends, places, strict=True):
+        ax.annotate(label, (1, end), (1.06, place), "axes fraction", "axes fraction",
+                    color="0.15", fontsize=9, va="center", annotation_clip=False,
+                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 1.6,
+                                "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)})
+    ax.set_ylim(low, high)
+
+
+def mark_level(ax, share, text):
+    """Draw a dotted line across at a share, 0 ... 1, of the accuracy in per cent."""
+    if share is not None:
+        ax.axhline(100 * share, color="0.35", linewidth=0.9, linestyle=(0, (1, 2)))
+        ax.text(0.99, 100 * share, text, fontsize=8.5, color="0.3", va="top", ha="right",
+                transform=ax.get_yaxis_transform())
+
+
+def finding(ends):
+    """What {label: final accuracy in per cent} shows, in a few words."""
+    best = max(ends.values())
+    leaders = [label for label, end in ends.items() if end >= best - 1]
+    if len(leaders) == 1:
+        return f"{leaders[0]} ends highest, {best:.1f} %"
+    if len(leaders) == len(ends):
+        return f"all end within a point of {best:.1f} %"
+    return f"{len(leaders)} of {len(ends)} end within a point of {best:.1f} %"
+
+
 def legend(fig, axes):
-    """What the lines are, in the first axis that has them; beside all where these are many."""
+    """What the lines are, in the first axis that has them; below all where these are many."""
     handles = {label: handle for ax in axes for handle, label in
                zip(*ax.get_legend_handles_labels(), strict=True)}
-    if len(handles) > 5:
-        fig.set_figwidth(fig.get_figwidth() + 2.8)
-        fig.legend(handles.values(), handles, loc="outside right upper", frameon=False)
+    if len(handles) > 4:
+        columns = min(3, len(axes))
+        fig.set_figheight(fig.get_figheight() + 0.22 * -(-len(handles) // columns))
+        fig.legend(handles.values(), handles, loc="outside lower center", ncols=columns,
+                   frameon=False)
         return
     shown = set()
     for ax in axes:
@@ -60,19 +115,35 @@ def legend(fig, axes):
         shown |= labels
 
 
-def curves(histories, path):
-    """Loss and test accuracy against steps, one line for each ``{label: History}``."""
-    fig, (left, right) = figure(2)
-    for label, history in histories.items():
-        steps = history["step"]
-        line, = left.plot(steps, history["train_loss"], label=f"{label}, training")
-        left.plot(steps, history["test_loss"], "--", color=line.get_color(),
-                  label=f"{label}, test")
-        right.plot(steps, 100 * history["test_accuracy"], color=line.get_color(), label=label)
-    left.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
-    right.set(title="Test accuracy", xlabel="step", ylabel="accuracy (%)")
-    left.legend(frameon=False)
+def curves(histories, path, chance=None):
+    """Loss and test accuracy against steps, one colour for each ``{label: History}``."""
+    fig, axes = figure(2)
+    draw_curves(*axes, histories, chance)
     save(fig, path)
+
+
+def draw_curves(losses, accuracies, histories, chance=None):
+    """Draw :func:`curves` into two axes."""
+    ends = {}                                             # label -> (accuracy, colour)
+    for label, history in histories.items():
+        marker = "o" if len(history) < 3 else None
+        line, = accuracies.plot(history["step"], 100 * history["test_accuracy"], marker=marker)
+        for split, style, text in (("train", ":", "training"), ("test", "-", "test")):
+            losses.plot(history["step"], history[f"{split}_loss"], style, marker=marker,
+                        color=line.get_color(), label=None if ends else text)
+        ends[label] = float(line.get_ydata()[-1]), line.get_color()
+    losses.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
+    losses.legend(frameon=False)
+    accuracies.set(xlabel="step", ylabel="accuracy (%)")
+    mark_level(accuracies, chance, "chance")
+    tested = {label: end for label, end in ends.items() if np.isfinite(end[0])}
+    if len(tested) > 1:
+        accuracies.set_title(f"Test: {finding({label: end for label, (end, _) in tested.items()})}")
+        label_lines(accuracies, tested)
+    elif tested:
+        (label, (end, _)), = tested.items()
+        accuracies.set_title(
+            f"{label}: {end:.1f} % right after {histories[label]['step'][-1]:,.0f} steps")
 
 
 def common(runs, column):
@@ -86,7 +157,7 @@ def band(ax, runs, column, color, label, scale=100, style="-"):
     """The mean of several histories' column, the range from least to largest shaded."""
     steps, values = common(runs, column)
     values = scale * values
-    ax.plot(steps, values.mean(axis=0), style, color=color, label=label,
+    ax.plot(steps, values.mean(axis=0), linestyle=style, color=color, label=label,
             marker="o" if len(steps) == 1 else None)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,
                     linewidth=0)

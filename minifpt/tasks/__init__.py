@@ -1,9 +1,9 @@
-"""The tasks a model is put to, by name.
+"""The tasks, by name.
 
     task = minifpt.tasks.get("bit-xor", n=5)
     x, y = task.batch(np.random.default_rng(0), 32)
 
-See :class:`Task` for what each of them has.
+See :class:`Task` for their methods and attributes.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from typing import Any
 
 from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
-from .bits import BitMemory, BitXOR
+from .bits import BitMemory, BitRecall, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
 from .few import Few
 from .formal import Brackets, Copy
@@ -22,38 +22,38 @@ from .proteins import Families, Homology
 from .text import Masked, Text, Trigrams, Typos
 
 TASKS = {task.name: task for task in (
-    Addition, BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology, ListOps,
-    MNIST, Modular, Recall, Text, Typos)}
-# Trunks are pretrained on the others; no name stands for them.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitXOR",
-           "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few", "Homology",
-           "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack", "Task",
-           "Text", "Trigrams", "Typos", "chance_of", "defaults_of", "get", "label_of", "make",
-           "names", "task_class"]
+    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology,
+    ListOps, MNIST, Modular, Recall, Text, Typos)}
+# The other classes have no name: trunks are pretrained on them.
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitRecall",
+           "BitXOR", "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few",
+           "Homology", "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack",
+           "Task", "Text", "Trigrams", "Typos", "chance_of", "defaults_of", "get", "label_of",
+           "make", "names", "task_class"]
 
 
 def names():
-    """The names of all tasks, in alphabetical order."""
+    """Return the names of all tasks, in alphabetical order."""
     return sorted(TASKS)
 
 
 def task_class(name):
-    """The class of the task called ``name``.  Raises ``ValueError`` where there is none."""
+    """Return the class of the task ``name``.  Raises ``ValueError`` for an unknown name."""
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}': expected one of {', '.join(names())}")
     return TASKS[name]
 
 
 def get(name: str, **options: Any) -> Choices:
-    """The task called ``name``.  Raises ``ValueError`` for a name or option that is none."""
+    """Return the task ``name``.  Raises ``ValueError`` for an unknown name or option."""
     return make(task_class(name), name, options)
 
 
 def make(function, name, options):
-    """A task from its class, or a function that returns one, checked to be a :class:`Task`.
+    """Return the task that a class, or a function, makes, and check that it is a :class:`Task`.
 
-    Raises ``ValueError`` with one line for an option that it does not take, for one that it
-    needs, and for a part of the protocol that it lacks.
+    Raises ``ValueError`` for an unknown option, a missing option, or a task that breaks the
+    protocol.
     """
     known = inspect.signature(function).parameters
     for option in options:
@@ -70,7 +70,7 @@ def make(function, name, options):
 
 
 def label_of(name):
-    """Return the label in tables and pictures of the task called ``name``."""
+    """Return the label of the task ``name`` in tables and pictures."""
     few, rest = name.startswith("few-"), name.removeprefix("few-")
     if few and rest in TASKS:
         return f"few {label_of(rest)}"
@@ -78,5 +78,5 @@ def label_of(name):
 
 
 def chance_of(name):
-    """Return the chance accuracy of the task called ``name``, 0 ... 1; ``None`` if unknown."""
+    """Return the chance accuracy of the task ``name``, 0 ... 1; ``None`` if it is unknown."""
     return getattr(TASKS.get(name.removeprefix("few-")), "chance", None)

@@ -1,6 +1,6 @@
-"""Symbols in, symbols out by a rule: recall, modular sums, sums of decimal numbers.
+"""Tasks on symbols with a rule: recall, modular sums, sums of decimal numbers.
 
-Random transformers of which only the embeddings are trained learn such tasks (Zhong and Andreas
+Random transformers learn such tasks even if only their embeddings are trained (Zhong and Andreas
 2024, arXiv 2410.04368).
 """
 
@@ -9,27 +9,28 @@ import numpy as np
 from ..checks import whole
 from ..files import weights
 from .base import COSINE, Choices
+from .bits import place_after
 from .text import read_book
 
 SOURCES = "uniform", "zipf", "markov", "text"
 
 
 class Recall(Choices):
-    """Associative recall: what followed the last time?
+    """Associative recall: which symbol followed the query the last time?
 
-    A passage of symbols comes in whose last one stands further up, too; the answer, at the last
-    token, is the symbol that followed it there, the last time if there were several.  The query is
-    the symbol at a random place of the passage.
+    A passage of symbols comes in, and then the query, which is the symbol at a random place of
+    the passage.  The answer, at the last token, is the symbol that followed it there; if the
+    query appears several times, the last time counts.
 
     x (B, tokens) int64 in 0 ... symbols-1; y (B, 1).
 
     symbols  the size of the alphabet.
-    tokens   of a passage, with the query.
-    source   where the symbols come from, from bits to text: ``uniform``, all alike, so that 8
-             symbols are three fair bits each; ``zipf``, as likely as the bytes of the novel text
-             that ships, each independent of the others; ``markov``, each drawn from what follows
-             the one before it in that text; ``text``, passages of the text itself.  The text's
-             commonest bytes are symbols of their own, its other bytes the last symbol.
+    tokens   the length of a passage with its query.
+    source   the distribution of the symbols.  ``uniform``: all equally likely.  ``zipf``:
+             independent, with the frequencies of bytes in the shipped text of novels.
+             ``markov``: each symbol depends on the one before, as in that text.  ``text``:
+             passages of the text.  The text's most frequent bytes have a symbol each; all other
+             bytes share the last symbol.
     """
 
     name = "recall"
@@ -66,7 +67,7 @@ class Recall(Choices):
         self.after = np.cumsum(after / after.sum(axis=1, keepdims=True), axis=1)
 
     def passages(self, rng, size, split):
-        """Symbols (B, tokens - 1)."""
+        """Draw passages: symbols (B, tokens - 1)."""
         shape = size, self.tokens - 1
         if self.source == "uniform":
             return rng.integers(0, self.symbols, shape)
@@ -84,27 +85,22 @@ class Recall(Choices):
     def draw(self, rng, size, split):
         x = self.passages(rng, size, split)
         row, place = np.arange(size), rng.integers(0, self.tokens - 2, size)
-        query = x[row, place]
-        last = self.last_place(x, query)
-        return np.c_[x, query].astype(np.int64), x[row, last + 1][:, None].astype(np.int64)
-
-    def last_place(self, x, query):
-        """Where each query stood the last time with a symbol after it, (B,)."""
-        return x.shape[1] - 2 - (x[:, -2::-1] == query[:, None]).argmax(axis=1)
+        x = np.c_[x, x[row, place]].astype(np.int64)
+        return x, x[row, place_after(x[..., None])][:, None]
 
     def needed(self, x):
-        """The last token has to look at the symbol that followed."""
+        """Return the mask: the last token needs the symbol that followed the query."""
         mask = np.zeros((len(x), self.tokens, self.tokens), bool)
-        mask[np.arange(len(x)), -1, self.last_place(x[:, :-1], x[:, -1]) + 1] = True
+        mask[np.arange(len(x)), -1, place_after(x[..., None])] = True
         return mask
 
 
 class Modular(Choices):
-    """What are two numbers together, modulo ``p``?  One of twenty pairs is kept for validation
-    and one for the test, so an answer that was right has not been learned by heart.
+    """The sum of two numbers modulo ``p``.  One of twenty pairs is held out for validation and one
+    for the test, so that right answers there cannot be memorised.
 
-    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.  With a small ``p`` the pairs
-    are learned by heart and nothing else.
+    x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.  With a small ``p`` a model
+    only memorises the training pairs.
     """
 
     name = "modular"
@@ -126,11 +122,11 @@ class Modular(Choices):
         return self.sums(rng.choice(self.pairs[split], size))
 
     def test_set(self):
-        """``(x, y)`` of all pairs that are kept for the test."""
+        """Return ``(x, y)`` of all test pairs."""
         return self.sums(self.pairs["test"])
 
     def sums(self, pairs):
-        """(x, y) of pairs, each a number in 0 ... p^2-1."""
+        """Return (x, y) of pairs, each a number in 0 ... p^2-1."""
         x = np.stack([pairs // self.p, pairs % self.p], axis=1).astype(np.int64)
         return x, x.sum(axis=1, keepdims=True) % self.p
 
@@ -138,16 +134,16 @@ class Modular(Choices):
 class Addition(Choices):
     """The sum of two decimal numbers of ``digits`` digits, the last digit first.
 
-    x (B, 2 digits + 1) int64: the first number, the second one, and an equals sign, 10; y (B,
-    digits + 1), the sum's digits, each read at the digit of the second number that it belongs to
-    and the last carry at the equals sign.  So what a digit needs has been seen when it is read.
+    x (B, 2 digits + 1) int64: the first number, the second number, and 10 for an equals sign.
+    y (B, digits + 1): each digit of the sum, read at the same digit of the second number, and the
+    last carry, read at the equals sign.  So a digit is read after all digits that it depends on.
     """
 
     name = "addition"
     label = "addition"
     chance = 0.1
     ids, input_dim, output_dim, classes = True, 11, 10, 10
-    splits = "train", "validation", "test"                # all alike: every draw is fresh
+    splits = "train", "validation", "test"                # the same: every draw is fresh
     defaults = COSINE | {"steps": 4000}
 
     def __init__(self, digits=10):

@@ -1,4 +1,4 @@
-"""The paper's two bit tasks: XOR two strings, remember one of several."""
+"""Tasks on bits: the paper's two, XOR and memory, and associative recall."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from .base import COSINE, Choices
 
 
 class BitXOR(Choices):
-    """Two strings of ``n`` bits come in, one bit a token; their XOR goes out.
+    """The XOR of two strings of ``n`` bits, with a bit in each token.
 
     x (B, 2n, 1), the first string and then the second, 0 or 1; y (B, n), read at the
     second string's tokens.
@@ -16,7 +16,7 @@ class BitXOR(Choices):
     name = "bit-xor"
     label = "bit XOR"
     chance = 0.5
-    splits = "train", "validation", "test"                # all alike: every draw is fresh
+    splits = "train", "validation", "test"                # the same: every draw is fresh
     input_dim, output_dim, classes = 1, 2, 2
 
     def __init__(self, n=5):
@@ -36,21 +36,21 @@ class BitXOR(Choices):
         return [str(int(bit)) for bit in x[:, 0]]
 
     def needed(self, x):
-        """Output token t has to look at the two bits whose XOR it gives, its own one of them."""
+        """Return the mask: each output token needs the two bits of its XOR, one of them its own."""
         mask, i = np.zeros((len(x), self.tokens, self.tokens), bool), np.arange(self.n)
         mask[:, self.n + i, i] = mask[:, self.n + i, self.n + i] = True
         return mask
 
 
 class BitMemory(Choices):
-    """Several strings of bits come in, then one of them again, half masked; it goes out whole.
+    """Remember several strings of bits: one of them comes again, half masked, and the answer is
+    the whole string.
 
-    Bits are -1 or 1, a masked one is 0, ``patch`` bits make a token.  With P = bits / patch:
-    x (B, (strings + 1) P, patch), y (B, P, patch) the string asked for, in {0, 1}, read at the
-    masked string's tokens.  The paper has 5 strings of 1000 bits in patches of 50.
+    Bits are -1 or 1, masked bits 0, and ``patch`` bits make a token.  With P = bits / patch:
+    x (B, (strings + 1) P, patch), y (B, P, patch), the whole string in {0, 1}, read at the masked
+    string's tokens.  The paper has 5 strings of 1000 bits in patches of 50.
 
-    Half of the bits stay visible, so a model that learns nothing and guesses the rest is right
-    in 75 % of them.
+    Half of the bits are visible, so chance accuracy is 75 %.
     """
 
     name = "bit-memory"
@@ -73,15 +73,16 @@ class BitMemory(Choices):
         self.options = {"strings": self.strings, "bits": self.bits, "patch": self.patch}
 
     def sample(self, rng, size):
-        """As ``batch``, and ``which`` (B,) int64: the number of the string asked for."""
+        """Return x and y of a batch, and ``which`` (B,) int64, the number of the repeated
+        string."""
         strings = rng.integers(0, 2, (size, self.strings, self.bits))
         which = rng.integers(0, self.strings, size)
-        kept = rng.integers(0, 2, (size, self.bits))
-        asked = strings[np.arange(size), which]                   # (B, bits)
-        masked = (2 * asked - 1) * kept
+        visible = rng.integers(0, 2, (size, self.bits))
+        answer = strings[np.arange(size), which]                  # (B, bits)
+        masked = (2 * answer - 1) * visible
         x = np.concatenate([2 * strings - 1, masked[:, None]], axis=1).astype(np.float32)
         return (x.reshape(size, self.tokens, self.patch),
-                asked.reshape(size, self.output_tokens, self.patch), which)
+                answer.reshape(size, self.output_tokens, self.patch), which)
 
     def draw(self, rng, size, split):
         return self.sample(rng, size)[:2]
@@ -94,8 +95,8 @@ class BitMemory(Choices):
         return ["".join("0·1"[int(bit) + 1] for bit in patch) for patch in x]
 
     def needed(self, x):
-        """Output token t has to look at its patch in the string that was asked for: the one
-        that agrees with the visible bits, or all that do."""
+        """Return the mask: each output token needs its patch in every string that agrees with the
+        visible bits."""
         bits = x.reshape(len(x), self.strings + 1, self.bits)
         agree = (bits[:, :-1] * bits[:, -1:]).sum(axis=2) == np.abs(bits[:, -1:]).sum(axis=2)
         P, i = self.output_tokens, np.arange(self.output_tokens)
@@ -103,3 +104,49 @@ class BitMemory(Choices):
         for string in range(self.strings):
             mask[:, self.strings * P + i, string * P + i] = agree[:, string, None]
         return mask
+
+
+class BitRecall(Choices):
+    """Associative recall of bits: which item followed the query?
+
+    ``items`` random strings of ``bits`` bits come in, a token each, and then the query, which is
+    one of them but not the last.  The answer, at the last token, is the item that followed it; if
+    the query appears several times, the last time counts.
+
+    x (B, items + 1, bits), -1 or 1; y (B, 1, bits), 0 or 1.  Accuracy is a mean over bits.
+    """
+
+    name = "bit-recall"
+    label = "bit recall"
+    chance = 0.5
+    splits = "train", "validation", "test"                # the same: every draw is fresh
+    output_tokens, classes = 1, 2
+    defaults = COSINE | {"steps": 4000}
+
+    def __init__(self, items=30, bits=8):
+        self.items = whole(self.name, "items", items, 2)
+        self.bits = self.input_dim = whole(self.name, "bits", bits)
+        self.output_dim, self.tokens = 2 * self.bits, self.items + 1
+        self.options = {"items": self.items, "bits": self.bits}
+
+    def draw(self, rng, size, split):
+        items, row = rng.integers(0, 2, (size, self.items, self.bits)), np.arange(size)
+        query = items[row, rng.integers(0, self.items - 1, size)]
+        x = (2 * np.concatenate([items, query[:, None]], axis=1) - 1).astype(np.float32)
+        return x, items[row, place_after(x)][:, None]
+
+    def tokens_as_text(self, x):
+        return ["".join("01"[int(bit > 0)] for bit in item) for item in x]
+
+    def needed(self, x):
+        """Return the mask: the last token needs the item that followed the query."""
+        mask = np.zeros((len(x), self.tokens, self.tokens), bool)
+        mask[np.arange(len(x)), -1, place_after(x)] = True
+        return mask
+
+
+def place_after(x):
+    """Return the place after the query's last one, (B,): x (B, items + 1, numbers), the items and
+    then the query, which is one of them but not the last."""
+    same = (x[:, -3::-1] == x[:, -1:]).all(axis=2)        # from the last item but one backwards
+    return x.shape[1] - 2 - same.argmax(axis=1)

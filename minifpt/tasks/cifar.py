@@ -6,21 +6,21 @@ from ..files import data as files
 from .base import COSINE
 from .images import Stored, patches
 
-# Of red, green and blue over the 50,000 official training pictures.  The paper's code divides by
-# 0.2023, 0.1994 and 0.2010, which is the mean of each picture's own deviation.
+# Mean and standard deviation of red, green and blue over the 50,000 official training pictures.
+# The paper's code divides by 0.2023, 0.1994 and 0.2010, the mean of each picture's deviation.
 MEAN, STD = (np.array(numbers, np.float32) for numbers in (
     (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))
-PADDING, DEGREES = 4, 20                                  # of what is augmented
+PADDING, DEGREES = 4, 20                                  # largest shift and turn of a picture
 LUMA = 0.2989, 0.5870, 0.1140                             # grey of red, green and blue (ITU-R 601)
 
 
 class CIFAR10(Stored):
-    """What is in the picture?  The last token says: one of ten kinds of things.
+    """Classify a picture, at the last token: one of ten kinds of things.
 
-    x (B, (32 / patch)^2, 3 patch^2), a pixel's three colours side by side, each colour less its
-    mean and divided by its deviation (``MEAN``, ``STD``); y (B, 1) in 0 ... 9.  ``augment``:
-    training pictures are moved, mirrored and turned, see :func:`moved`; others never are.  The
-    last tenth of the training pictures, 5,000, is the validation split.
+    x (B, (32 / patch)^2, 3 patch^2), the three colours of a pixel side by side, normalised by
+    each colour's ``MEAN`` and ``STD``; y (B, 1) in 0 ... 9.  With ``augment`` the training
+    pictures are shifted, mirrored and turned, see :func:`moved`.  The last tenth of the training
+    pictures, 5,000, is the validation split.
     """
 
     name = "cifar10"
@@ -49,12 +49,12 @@ class CIFAR10(Stored):
 
 
 class CIFAR10Gray(Stored):
-    """CIFAR-10 in grey, a pixel a token, as in the Long Range Arena (Tay et al. 2020, arXiv
-    2011.04006).  The last token says what is in the picture.
+    """Classify a grey picture of CIFAR-10, with a pixel in each token, as in the Long Range Arena
+    (Tay et al. 2020, arXiv 2011.04006).  The answer is read at the last token.
 
     x (B, side^2, 1), grey in 256 levels from -1 to 1; y (B, 1) in 0 ... 9.  Nothing is
-    augmented.  A ``side`` of 16, 8 or 4 averages squares of pixels: 256, 64 or 16 tokens in
-    place of 1,024, for trunks with fewer positions.
+    augmented.  A ``side`` of 16, 8 or 4 averages squares of pixels: 256, 64 or 16 tokens instead
+    of 1,024, for trunks with fewer positions.
     """
 
     name = "cifar10-gray"
@@ -81,34 +81,34 @@ class CIFAR10Gray(Stored):
 
 
 def augmented(images, rng):
-    """images (B, C, H, W) -> the same in other places: each one cropped at random from itself
-    with 4 black pixels around, mirrored with probability 1/2, and then turned by up to 20
-    degrees, which is the paper's order.  The numbers are drawn from ``rng``."""
+    """Shift images (B, C, H, W) by up to 4 pixels, mirror them with probability 1/2, and turn
+    them by up to 20 degrees, in the paper's order; the numbers are drawn from ``rng``."""
     B = len(images)
     crop = rng.integers(-PADDING, PADDING + 1, (B, 2))
-    mirrored = rng.integers(0, 2, B) == 1
-    return moved(images, crop, mirrored, np.radians(rng.uniform(-DEGREES, DEGREES, B)))
+    is_mirrored = rng.integers(0, 2, B) == 1
+    return moved(images, crop, is_mirrored, np.radians(rng.uniform(-DEGREES, DEGREES, B)))
 
 
-def moved(images, crop, mirrored, angle):
-    """images (B, C, H, W) -> the same shape and dtype: shifted, mirrored, turned, in this order.
+def moved(images, crop, is_mirrored, angle):
+    """Shift, mirror and turn images (B, C, H, W), in this order; the result has the same shape
+    and dtype.
 
-    crop       (B, 2) integer: the row and column of the image where the result begins.
-    mirrored   (B,) bool: left and right are exchanged.
-    angle      (B,): turned about the middle, in radians, counter-clockwise.
+    crop          (B, 2) integer: the image's row and column at which the result begins.
+    is_mirrored   (B,) bool: whether left and right are exchanged.
+    angle         (B,): turn about the middle, in radians, counter-clockwise.
 
-    Each pixel is the nearest one of the image, as in the paper; what comes from outside the
-    image, or from outside the shifted one, is 0.
+    Each pixel is the image's nearest one, as in the paper; pixels from outside the image, or from
+    outside the shifted image, are 0.
     """
     B, C, H, W = images.shape
     i, j = (n - n.mean() for n in np.indices((H, W), np.float64))
     cos, sin = (f(angle)[:, None, None] for f in (np.cos, np.sin))
-    # Back from a pixel of the result, (B, H, W): where it was before the turn, ...
+    # For each pixel of the result, (B, H, W), its place before the turn, ...
     row = np.rint(cos * i + sin * j + (H - 1) / 2).astype(int)
     column = np.rint(cos * j - sin * i + (W - 1) / 2).astype(int)
     inside = (row >= 0) & (row < H) & (column >= 0) & (column < W)
-    # ... before it was mirrored, and before it was shifted.
-    column = np.where(mirrored[:, None, None], W - 1 - column, column) + crop[:, 1, None, None]
+    # ... and before the image was mirrored and shifted.
+    column = np.where(is_mirrored[:, None, None], W - 1 - column, column) + crop[:, 1, None, None]
     row = row + crop[:, 0, None, None]
     inside &= (row >= 0) & (row < H) & (column >= 0) & (column < W)
     index = np.where(inside, row * W + column, 0).reshape(B, 1, H * W)

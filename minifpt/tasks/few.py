@@ -1,4 +1,4 @@
-"""Few labels: another task, of which only some examples may be trained on."""
+"""Few labels: another task with only a few training examples."""
 
 import inspect
 
@@ -18,11 +18,11 @@ OF = {task.name: task for task in (BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digi
 
 
 class Few:
-    """The task ``of``, trained on ``labels`` of its training examples only, again and again.
+    """The task ``of``, trained on only ``labels`` of its training examples.
 
-    They are drawn as a batch is: of stored examples one may be drawn twice.  Which they are
-    depends on ``draw`` alone; ``minifpt compare`` and ``minifpt reproduce`` take the seed of each
-    run for it.  Nothing is augmented.  Tests are the other task's own.
+    These are drawn like a batch, so that a stored example may be drawn twice.  The choice depends
+    only on ``draw``, for which ``minifpt compare`` and ``minifpt reproduce`` take the seed of
+    each run.  Nothing is augmented.  The tests are those of the other task.
     """
 
     name = "few"
@@ -40,22 +40,22 @@ class Few:
         self.which = whole("few", "draw", draw, 0, np.inf)
         self.name = f"few-{of}"
         self.options = {"of": of, "labels": self.labels, "draw": self.which, "data": data}
-        self.kept = None
+        self.training_set = None
 
     def __getattr__(self, name):
-        if name == "task":                                # not made yet
+        if name == "task":                                # during __init__
             raise AttributeError(name)
         return getattr(self.task, name)
 
     def examples(self):
-        """``(x, y)`` of what may be trained on."""
-        if self.kept is None:
+        """Return ``(x, y)`` of the training examples."""
+        if self.training_set is None:
             rng = np.random.default_rng([self.which, 0xFE3])
-            self.kept = self.task.batch(rng, self.labels, "train")
-        return self.kept
+            self.training_set = self.task.batch(rng, self.labels, "train")
+        return self.training_set
 
     def batch(self, rng, size, split="train"):
-        """As the other task's; the split "train" draws from the few."""
+        """Draw a batch as the other task does, but for "train" from the few examples."""
         if split != "train":
             return self.task.batch(rng, size, split)
         x, y = self.examples()
@@ -63,6 +63,6 @@ class Few:
         return x[chosen], y[chosen]
 
     def fingerprint(self):
-        """CRC-32 of some of the data that the labels are drawn from; ``draw`` is an option."""
+        """Return a CRC-32 of a few examples of the other task; ``draw`` is an option anyway."""
         return crc(a for split in ("train", "test")
                    for a in self.task.batch(np.random.default_rng(0), 16, split))

@@ -1,8 +1,8 @@
-"""Formal languages: strings that a rule makes, as text for a language model.
+"""Formal languages: strings that follow a rule, as text for a language model.
 
-Language models that read such strings first need less text afterwards, most of all with brackets
-that may cross (Hu et al. 2025, arXiv 2502.19249), and are better at algorithmic tasks, for which
-attention often carries over the most (Shinnick et al. 2025, arXiv 2505.22308).
+A language model that is pretrained on such strings needs less text afterwards, most of all with
+brackets that may cross (Hu et al. 2025, arXiv 2502.19249).  It is also better at algorithmic
+tasks, to which attention often transfers best (Shinnick et al. 2025, arXiv 2505.22308).
 """
 
 import math
@@ -16,12 +16,11 @@ SMALL, CAPITAL, STOP = ord("a"), ord("A"), ord(".")
 
 
 class Formal(Choices):
-    """Which symbol comes next?  x (B, tokens) and y (B, tokens) int64, bytes of letters, y one
-    symbol further on.  Every string is fresh.
+    """The base class: predict the next symbol.  x (B, tokens) and y (B, tokens) int64 are bytes of
+    letters, y one symbol further on.  Every string is fresh.
 
-    A subclass has ``strings(rng, size)``, ``determined(y)``, True where the rule leaves no
-    choice, and, where it is known, ``entropy()``, the mean loss in nats of one who knows the rule:
-    no model has less.
+    A subclass has ``strings(rng, size)`` and ``determined(y)``, which is True where the rule
+    leaves no choice.  It may have ``entropy()``, the smallest possible mean loss in nats.
     """
 
     input_dim, output_dim, classes, ids = 256, 256, 256, True
@@ -31,11 +30,11 @@ class Formal(Choices):
         return strings[:, :-1], strings[:, 1:]
 
     def test_set(self):
-        """``(x, y)`` of 256 strings, always the same."""
+        """Return ``(x, y)`` of 256 strings, always the same."""
         return self.draw(np.random.default_rng(0xF0), 256, "test")
 
     def accuracy(self, logits, y):
-        """The share of right choices among the symbols that the rule determines."""
+        """Return the share of right choices among the symbols that the rule determines."""
         right = self.right(logits, y)
         return float(right[self.determined(y)].mean())
 
@@ -44,46 +43,47 @@ class Brackets(Formal):
     """Nested brackets of several ``kinds``: a small letter opens one, its capital closes it, as
     in ``abBcCA``.
 
-    At each symbol a fair coin says whether a bracket opens, of any kind, or the innermost open
-    one closes.  Where none is open one opens, and where ``depth`` are open one closes.  A string
-    begins with nothing open and is cut after tokens + 1 symbols.  This is the k-Dyck language.
+    At each symbol a fair coin decides whether a bracket of any kind opens, or the innermost open
+    one closes.  If none is open a bracket opens, and if ``depth`` are open one closes.  A string
+    begins with no open bracket and is cut after tokens + 1 symbols.  This is the k-Dyck language.
 
-    The accuracy is that of closing brackets: all of them for one who remembers what is open,
-    1 / kinds for one who does not.
+    The accuracy counts closing brackets only.  A model that remembers the open brackets gets all
+    of them; chance is 1 / kinds.
     """
 
     name = "brackets"
 
     def __init__(self, kinds=16, depth=16, tokens=256):
         self.kinds, self.depth = whole(self.name, "kinds", kinds), whole(self.name, "depth", depth)
-        # Within so many symbols at least one bracket closes.
+        # Among more than ``depth`` symbols at least one bracket closes.
         self.tokens = self.output_tokens = whole(self.name, "tokens", tokens, self.depth)
         if self.kinds > 26:
             raise ValueError(f"{self.name}: kinds is {kinds}, expected at most 26, a letter each")
         self.options = {"kinds": self.kinds, "depth": self.depth, "tokens": self.tokens}
 
     def strings(self, rng, size):
-        """Bytes int64 (B, tokens + 1)."""
+        """Draw strings: bytes int64 (B, tokens + 1)."""
         T = self.tokens + 1
         coins, kinds = rng.random((T, size)) < 0.5, rng.integers(0, self.kinds, (T, size))
         strings, row = np.empty((size, T), np.int64), np.arange(size)
         stack, n = np.empty((size, self.depth + 1), np.int64), np.zeros(size, np.int64)
         for t in range(T):
             opens = (n == 0) | (coins[t] & (n < self.depth))
-            stack[row, n] = kinds[t]                      # kept where a bracket opens
+            stack[row, n] = kinds[t]                      # used only if a bracket opens
             strings[:, t] = np.where(opens, SMALL + kinds[t], CAPITAL + stack[row, n - 1])
             n += np.where(opens, 1, -1)
         return strings
 
     def determined(self, y):
-        """True where a bracket closes."""
+        """Return True where a bracket closes."""
         return y < SMALL
 
     def entropy(self):
-        """Nats a symbol, by the chance of each number of open brackets before it."""
-        which, inside = math.log(self.kinds), np.arange(self.depth + 1) % self.depth > 0
-        nats = np.where(inside, math.log(2) + which / 2, 0.0)
-        nats[0] = which
+        """Return the mean nats of a symbol, from the probability of each number of open
+        brackets."""
+        kind_nats, inside = math.log(self.kinds), np.arange(self.depth + 1) % self.depth > 0
+        nats = np.where(inside, math.log(2) + kind_nats / 2, 0.0)
+        nats[0] = kind_nats
         chance, total = np.eye(self.depth + 1)[1], 0.0    # the first symbol is never predicted
         for _ in range(self.tokens):
             total += chance @ nats
@@ -94,11 +94,11 @@ class Brackets(Formal):
 
 
 class Copy(Formal):
-    """A string of ``least`` to ``most`` random letters and a full stop, again and again until
-    tokens + 1 symbols are full, as in ``qxb.qxb.qxb.q``.
+    """A string of ``least`` to ``most`` random letters and a full stop, repeated until there are
+    tokens + 1 symbols, as in ``qxb.qxb.qxb.q``.
 
-    The accuracy is that of all symbols after the first full stop: all of them for one who
-    copies, 1 / letters for one who guesses.
+    The accuracy counts the symbols after the first full stop.  A model that copies gets all of
+    them; chance is 1 / letters.
     """
 
     name = "copy"
@@ -114,20 +114,20 @@ class Copy(Formal):
                         "tokens": self.tokens}
 
     def strings(self, rng, size):
-        """Bytes int64 (B, tokens + 1)."""
+        """Draw strings: bytes int64 (B, tokens + 1)."""
         letters = SMALL + rng.integers(0, self.letters, (size, self.most + 1))
         n = rng.integers(self.least, self.most + 1, (size, 1))
         np.put_along_axis(letters, n, STOP, axis=1)
         return np.take_along_axis(letters, np.arange(self.tokens + 1) % (n + 1), axis=1)
 
     def determined(self, y):
-        """True after the first full stop."""
+        """Return True after the first full stop."""
         stop = y == STOP
         return (np.cumsum(stop, axis=1) - stop) > 0
 
     def entropy(self):
-        """Nats a symbol: the string's length and its letters but the first are all there is to
-        know."""
+        """Return the mean nats of a symbol: only the string's length and its letters after the
+        first are unknown."""
         lengths = self.most - self.least + 1
         letters = (self.least + self.most) / 2 - 1
         return (math.log(lengths) + letters * math.log(self.letters)) / self.tokens

@@ -1,4 +1,4 @@
-"""Images, cut into patches, a patch a token."""
+"""Tasks on images, which are cut into patches, one for each token."""
 
 from functools import cache
 from pathlib import Path
@@ -12,8 +12,8 @@ from .base import COSINE, Choices
 
 
 class Images(Choices):
-    """What the tasks share that ask which digit a square image shows; ``patch`` and ``size`` are
-    the pixels on a side of a patch and of an image."""
+    """The base class of tasks that classify a square image; ``patch`` and ``size`` are the pixels
+    along a side of a patch and of an image."""
 
     splits = "train", "validation", "test"
     output_dim, output_tokens, classes = 10, 1, 10
@@ -38,20 +38,20 @@ class Images(Choices):
 
 
 class Stored(Images):
-    """Images that lie in files, which are read when they are first asked for.
+    """The base class of tasks on images in files, which are read at their first use.
 
     ``data`` is the folder of the files, see :func:`minifpt.files.data.find`.  A subclass has
-    ``load(split)`` for "train" and "test", ``prepare(images, labels, rng)``, and in ``held_out``
-    which part of the training images, the last ones, is the validation split.
+    ``load(split)`` for "train" and "test", and ``prepare(images, labels, rng)``.  The last
+    ``1 / held_out`` of the training images are the validation split.
     """
 
     def __init__(self, patch, size, data):
         super().__init__(patch, size)
         self.data = self.options["data"] = None if data is None else str(data)
-        self.read = {}                                    # split -> images, labels: as bytes
+        self.read = {}                                    # {split: (images, labels)}, as bytes
 
     def images(self, split):
-        """All of a split as it is stored: images uint8 (N, ...) and labels uint8 (N,)."""
+        """Return all images uint8 (N, ...) and labels uint8 (N,) of a split."""
         if split not in self.read:
             if split == "test":
                 self.read["test"] = self.load("test")
@@ -60,13 +60,13 @@ class Stored(Images):
                 n = len(labels) - len(labels) // self.held_out
                 if n == len(labels):
                     raise ValueError(f"{self.name}: {n} training images, expected at least "
-                                     f"{self.held_out}, to keep some for validation")
+                                     f"{self.held_out}: some are for validation")
                 self.read["train"] = images[:n], labels[:n]
                 self.read["validation"] = images[n:], labels[n:]
         return self.read[split]
 
     def fingerprint(self):
-        """CRC-32 of all images and labels."""
+        """Return a CRC-32 of all images and labels."""
         return crc(a for split in self.splits for a in self.images(split))
 
     def draw(self, rng, size, split):
@@ -75,17 +75,17 @@ class Stored(Images):
         return self.prepare(images[chosen], labels[chosen], rng if split == "train" else None)
 
     def test_set(self):
-        """``(x, y)`` of all test images, the official 10,000."""
+        """Return ``(x, y)`` of all test images, the official 10,000."""
         return self.prepare(*self.images("test"))
 
 
 class MNIST(Stored):
-    """Which digit is it?  The last token says.
+    """Classify a handwritten digit, at the last token.
 
     x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  ``size`` is 28,
-    or 32 for two rows of zeros around the image, as in the paper.  ``data`` is the folder of
-    the files, see :func:`minifpt.files.data.find`; they are read when they are first asked for.
-    The last 5,000 of the official 60,000 training images are the validation split.
+    or 32 for a border of two zeros around the image, as in the paper.  ``data`` is the folder of
+    the files, see :func:`minifpt.files.data.find`.  The last 5,000 of the official 60,000
+    training images are the validation split.
     """
 
     name = "mnist"
@@ -109,8 +109,8 @@ class MNIST(Stored):
         return patches(x, self.patch), labels.astype(np.int64)[:, None]
 
 
-# The fonts that Matplotlib ships.  The test's are of families that the training never sees:
-# STIX (as Times) in four styles, and Computer Modern without serifs.
+# Fonts that come with Matplotlib.  The families of the test are not in training: STIX, which looks
+# like Times, in four styles, and Computer Modern without serifs.
 FONTS = {
     "train": ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
               "DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
@@ -118,15 +118,16 @@ FONTS = {
               "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic", "cmr10", "cmb10", "cmtt10"],
     "test": ["STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta", "cmss10"],
 }
-GLYPH, HEIGHT = 56, 40                                    # pixels of a glyph's square; of its ink
+GLYPH = 56                                                # pixels along a glyph's square
+HEIGHT = 40                                               # pixels of the glyph's height
 
 
 class Digits(Images):
-    """Which printed digit is it?  The last token says.  Needs no files: the digits are drawn
-    from the fonts that Matplotlib ships, then turned, stretched, shifted and blurred.
+    """Classify a printed digit, at the last token.  No files are needed: the digits are drawn from
+    fonts that come with Matplotlib, then turned, stretched, shifted and blurred.
 
-    x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  The test split
-    has other families of fonts than the training split, see ``FONTS``.
+    x (B, (size / patch)^2, patch^2), pixels in 0 ... 1; y (B, 1) in 0 ... 9.  Training and test
+    have different families of fonts, see ``FONTS``.
     """
 
     name = "digits"
@@ -135,8 +136,8 @@ class Digits(Images):
     defaults = COSINE | {"steps": 800, "warmup": 50}
 
     def images(self, rng, size, split):
-        """Images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""
-        # (fonts, 10, GLYPH, GLYPH); a validation draw is a fresh one of the training fonts.
+        """Draw images float32 (B, size, size) in 0 ... 1 and labels int64 (B,)."""
+        # (fonts, 10, GLYPH, GLYPH); validation draws afresh from the training fonts.
         shapes = glyphs("test" if split == "test" else "train")
         font, digit = rng.integers(0, len(shapes), size), rng.integers(0, 10, size)
         return distort(shapes[font, digit], rng, self.size), digit
@@ -146,19 +147,19 @@ class Digits(Images):
         return patches(images, self.patch), digit[:, None]
 
     def test_set(self):
-        """``(x, y)`` of 1,000 test images, always the same."""
+        """Return ``(x, y)`` of 1,000 test images, always the same."""
         return self.draw(np.random.default_rng(0xD161), 1000, "test")
 
 
 def distort(shapes, rng, size):
-    """shapes (B, G, G) -> (B, size, size), each turned by up to 15 degrees, stretched, shifted
-    and blurred, by numbers drawn from ``rng``."""
+    """Turn shapes (B, G, G) by up to 15 degrees, stretch, shift and blur them, by numbers drawn
+    from ``rng`` -> (B, size, size)."""
     from scipy.ndimage import affine_transform, gaussian_filter
     B, G, _ = shapes.shape
     angle = np.radians(rng.uniform(-15, 15, B))
-    scale = rng.uniform(0.8, 1.1, (B, 2))                 # of height and width
+    scale = rng.uniform(0.8, 1.1, (B, 2))                 # for height and width
     middle = (size - 1) / 2 + size * rng.uniform(-0.06, 0.06, (B, 2))
-    blur = size / 28 * rng.uniform(0.2, 0.7, B)           # deviation in pixels
+    blur = size / 28 * rng.uniform(0.2, 0.7, B)           # standard deviation in pixels
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     back = G / size * turn.transpose(2, 0, 1) / scale[..., None]  # from a pixel to the glyph
     start = (G - 1) / 2 - (back @ middle[..., None])[..., 0]
@@ -172,8 +173,8 @@ def distort(shapes, rng, size):
 
 @cache
 def glyphs(split):
-    """The digits of a split's fonts, float32 (fonts, 10, GLYPH, GLYPH) in 0 ... 1: all of one
-    height, each in the middle of its square.  Drawn once."""
+    """Return the digits of a split's fonts, float32 (fonts, 10, GLYPH, GLYPH) in 0 ... 1, all of
+    the same height, each in the middle of its square."""
     import matplotlib
     from matplotlib.ft2font import FT2Font
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -181,7 +182,7 @@ def glyphs(split):
     for squares, name in zip(shapes, FONTS[split], strict=True):
         font = FT2Font(str(folder / f"{name}.ttf"))
         for digit, square in enumerate(squares):
-            points = HEIGHT                               # then of the size that gives HEIGHT
+            points = HEIGHT                               # corrected after the first drawing
             for _ in range(2):
                 font.set_size(points, 72)
                 font.set_text(str(digit))
@@ -189,14 +190,14 @@ def glyphs(split):
                 ink = np.array(font.get_image())
                 ink = ink[ink.any(axis=1)][:, ink.any(axis=0)]
                 points *= HEIGHT / len(ink)
-            top, left = (GLYPH - ink.shape[0]) // 2, (GLYPH - ink.shape[1]) // 2
-            square[top:top + ink.shape[0], left:left + ink.shape[1]] = ink / 255
+            row, column = (GLYPH - ink.shape[0]) // 2, (GLYPH - ink.shape[1]) // 2
+            square[row:row + ink.shape[0], column:column + ink.shape[1]] = ink / 255
     shapes.flags.writeable = False
     return shapes
 
 
 def patches(images, p):
-    """images (B, H, W) -> (B, H/p * W/p, p * p): patches, and pixels in each, row by row."""
+    """Cut images (B, H, W) into patches (B, H/p * W/p, p * p), both row by row."""
     B, H, W = images.shape
     x = images.reshape(B, H // p, p, W // p, p)
     return x.transpose(0, 1, 3, 2, 4).reshape(B, (H // p) * (W // p), p * p)

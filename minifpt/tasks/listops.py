@@ -1,4 +1,4 @@
-"""ListOps: what does a nested expression of lists come to?"""
+"""ListOps: compute the value of a nested expression of lists."""
 
 from pathlib import Path
 
@@ -11,23 +11,24 @@ from .base import COSINE, Choices
 
 OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
              "[SM": lambda x: sum(x) % 10}
-SYMBOLS = [*map(str, range(10)), *OPERATORS, "]"]         # an id is the place here
+SYMBOLS = [*map(str, range(10)), *OPERATORS, "]"]         # ids are indices of this list
 PAD = len(SYMBOLS)
-OPERATOR = 0.25                                           # how likely a part is a list
-TRIES = 100_000
+OPERATOR = 0.25                                           # probability that a part is a list
+TRIES = 100_000                                           # draws until an expression has its length
 
 
 class ListOps(Choices):
-    """What does ``[MAX 4 3 [MIN 2 3 ] 1 0 ]`` come to?  The last token says: one of 10 digits.
+    """The value of an expression such as ``[MAX 4 3 [MIN 2 3 ] 1 0 ]``, a digit, read at the last
+    token.
 
-    x (B, length) int64: the 15 symbols, and a 16th that fills up from the left; y (B, 1).
-    Expressions are drawn by the rules of the Long Range Arena (Nangia and Bowman 2018, arXiv
-    1804.06028; Tay et al. 2020, arXiv 2011.04006): a part is a list with probability 1/4 while
-    fewer than ``depth`` lists are open, and has 2 to ``arguments`` parts; MED is the median
-    rounded down, SM the sum modulo 10.  Those of ``least`` to ``length`` symbols are kept.
+    x (B, length) int64: 15 symbols, and a 16th as padding on the left; y (B, 1).  Expressions are
+    drawn by the rules of the Long Range Arena (Nangia and Bowman 2018, arXiv 1804.06028; Tay et
+    al. 2020, arXiv 2011.04006).  While fewer than ``depth`` lists are open, a part is a list with
+    probability 1/4.  A list has 2 to ``arguments`` parts.  MED is the median rounded down, SM the
+    sum modulo 10.  Expressions have ``least`` to ``length`` symbols.
 
-    files   instead, a folder with the Arena's own ``basic_train.tsv``, ``basic_val.tsv`` and
-            ``basic_test.tsv``; expressions of more than ``length`` symbols are left out.
+    files   a folder with the Arena's ``basic_train.tsv``, ``basic_val.tsv`` and
+            ``basic_test.tsv`` instead; expressions of more than ``length`` symbols are left out.
     """
 
     name = "listops"
@@ -47,19 +48,19 @@ class ListOps(Choices):
         self.files = None if files is None else str(files)
         self.options = {"length": self.length, "depth": self.depth, "arguments": self.arguments,
                         "least": self.least, "files": self.files}
-        self.read = {}                                    # split -> ids, answers
+        self.read = {}                                    # {split: (ids, answers)}
 
     def draw(self, rng, size, split):
         if self.files is not None:
             ids, answers = self.stored(split)
             chosen = rng.integers(0, len(ids), size)
             return ids[chosen], answers[chosen]
-        drawn = [self.expression(rng) for _ in range(size)]
-        return (np.stack([self.padded(ids) for ids, _ in drawn]),
-                np.array([[value] for _, value in drawn]))
+        expressions = [self.expression(rng) for _ in range(size)]
+        return (np.stack([self.padded(ids) for ids, _ in expressions]),
+                np.array([[value] for _, value in expressions]))
 
     def expression(self, rng):
-        """(ids, value) of one expression."""
+        """Draw an expression: (ids, value)."""
         for _ in range(TRIES):
             ids = []
             value = self._part(rng, 0, ids)
@@ -69,7 +70,7 @@ class ListOps(Choices):
                          f"{self.least} to {self.length} symbols: change least, length or depth")
 
     def _part(self, rng, depth, ids):
-        """Append a part's symbols to ``ids``; its value, or None where they became too many."""
+        """Append a part's symbols to ``ids``; return its value, or None for too many symbols."""
         if len(ids) >= self.length:
             return None
         if depth > 0 and (depth >= self.depth or rng.random() > OPERATOR):
@@ -89,11 +90,11 @@ class ListOps(Choices):
         return [[*SYMBOLS, "·"][i] for i in x]
 
     def padded(self, ids):
-        """(length,) int64: the last symbol stands last."""
+        """Return ids (length,) int64, with padding on the left."""
         return np.array([PAD] * (self.length - len(ids)) + ids)
 
     def stored(self, split):
-        """(ids (N, length), answers (N, 1)) of one of the Arena's files."""
+        """Return (ids (N, length), answers (N, 1)) of one of the Arena's files."""
         if split not in self.read:
             stem = "val" if split == "validation" else split
             self.read[split] = self._read(Path(self.files) / f"basic_{stem}.tsv")
@@ -110,9 +111,9 @@ class ListOps(Choices):
                 source, target = line.split("\t")
                 row, value = parse(source), int(target)
                 if evaluate(row) != value:
-                    raise ValueError(f"it comes to {evaluate(row)}, not {value}")
+                    raise ValueError(f"its value is {evaluate(row)}, not {value}")
             except (ValueError, IndexError, KeyError) as e:
-                raise ValueError(f"{path}: line {number + 1} is no expression and its value "
+                raise ValueError(f"{path}: line {number + 1} is not an expression and its value "
                                  f"({one_line(e)})") from None
             if len(row) <= self.length:
                 ids.append(self.padded(row))
@@ -122,27 +123,27 @@ class ListOps(Choices):
         return np.stack(ids), np.array(answers)
 
     def fingerprint(self):
-        """CRC-32 of all stored expressions; of some draws where they are generated."""
+        """Return a CRC-32 of all stored expressions, or of a few generated ones."""
         if self.files is None:
             return crc(self.draw(np.random.default_rng(0), 16, "train"))
         return crc(a for split in self.splits for a in self.stored(split))
 
     def test_set(self):
-        """All of a stored test split; ``None`` where every batch is fresh."""
+        """Return the stored test split, or ``None`` if expressions are generated."""
         return None if self.files is None else self.stored("test")
 
 
 def parse(text):
-    """The ids of an expression as the Arena writes it; its round brackets say nothing more."""
+    """Return the ids of an expression in the Arena's form, whose round brackets are redundant."""
     words = text.replace("(", " ").replace(")", " ").split()
     for word in words:
         if word not in SYMBOLS:
-            raise ValueError(f"there is no symbol '{word[:20]}'")
+            raise ValueError(f"unknown symbol '{word[:20]}'")
     return [SYMBOLS.index(word) for word in words]
 
 
 def evaluate(ids):
-    """The value of an expression, by a stack of open lists."""
+    """Return the value of an expression, with a stack of open lists."""
     open_lists, operators = [[]], []
     for i in ids:
         if i < 10:
@@ -153,7 +154,7 @@ def evaluate(ids):
         elif operators:
             value = OPERATORS[operators.pop()](open_lists.pop())
             open_lists[-1].append(value)
-        else:                                             # it closes nothing
+        else:                                             # no list is open
             operators.append(SYMBOLS[i])
             break
     if operators or len(open_lists[0]) != 1:

@@ -1,23 +1,24 @@
 """Procedural data: strings that a short procedure makes, as text for a language model.
 
-What is a string's set, its reverse, its sorted form?  What does a stack hold at last?  And the
-rows of elementary cellular automata.  Such data carry no meaning; others pretrain on the like
-(Shinnick et al. 2025, arXiv 2505.22308).  The generators are our own.
+The answer to a string is its set of letters, its reverse, its sorted form, or the content of a
+stack.  Other strings are the rows of elementary cellular automata.  Shinnick et al. (2025, arXiv
+2505.22308) pretrain on such data, which have no meaning; these generators are our own.
 """
 
 import numpy as np
 
 from ..checks import whole
-from .formal import SMALL, STOP, Formal
+from .formal import SMALL, STOP, Copy, Formal
 
 POP = ord("-")
 
 
 class Procedure(Formal):
-    """``question.answer.`` again and again until tokens + 1 symbols are full; each question has
-    ``least`` to ``most`` symbols.  The accuracy is that of the answers, with their full stops.
+    """The base class: ``question.answer.`` pairs until there are tokens + 1 symbols.  A question
+    has ``least`` to ``most`` symbols.  The accuracy counts the answers with their full stops.
 
-    A subclass has ``pair(rng, n)``: a question of about n symbols and its answer, two lists.
+    A subclass has ``pair(rng, n)``, which returns a question of n symbols and its answer, two
+    lists.
     """
 
     def __init__(self, least=4, most=16, letters=26, tokens=256):
@@ -31,7 +32,7 @@ class Procedure(Formal):
                         "tokens": self.tokens}
 
     def strings(self, rng, size):
-        """Bytes int64 (B, tokens + 1)."""
+        """Draw strings: bytes int64 (B, tokens + 1)."""
         rows = []
         for _ in range(size):
             row = []
@@ -42,12 +43,11 @@ class Procedure(Formal):
         return np.array(rows, np.int64)
 
     def word(self, rng, n):
-        """n random letters."""
+        """Draw n letters."""
         return (SMALL + rng.integers(0, self.letters, n)).tolist()
 
     def determined(self, y):
-        """True in answers: after an odd number of full stops.  (The string's first symbol, which y
-        lacks, is a question's.)"""
+        """Return True in answers: after an odd number of full stops."""
         stop = y == STOP
         return (np.cumsum(stop, axis=1) - stop) % 2 == 1
 
@@ -58,18 +58,18 @@ class Set(Procedure):
     name = "set"
 
     def pair(self, rng, n):
-        """A question and its answer."""
+        """Draw a question and its answer."""
         word = self.word(rng, n)
         return word, [*dict.fromkeys(word)]
 
 
 class Reverse(Procedure):
-    """A string, then the same backwards."""
+    """A string, then its letters backwards."""
 
     name = "reverse"
 
     def pair(self, rng, n):
-        """A question and its answer."""
+        """Draw a question and its answer."""
         word = self.word(rng, n)
         return word, word[::-1]
 
@@ -80,19 +80,19 @@ class Sort(Procedure):
     name = "sort"
 
     def pair(self, rng, n):
-        """A question and its answer."""
+        """Draw a question and its answer."""
         word = self.word(rng, n)
         return word, sorted(word)
 
 
 class Stack(Procedure):
-    """Letters that are put on a stack and ``-``, which takes one off, then what the stack holds,
-    from the top."""
+    """Letters that are put on a stack, with ``-`` for one that is taken off; then the letters on
+    the stack, from the top."""
 
     name = "stack"
 
     def pair(self, rng, n):
-        """A question and its answer."""
+        """Draw a question and its answer."""
         stack, question = [], []
         for letter, pops in zip(self.word(rng, n), rng.random(n) < 0.4, strict=True):
             if pops and stack:
@@ -106,14 +106,15 @@ class Stack(Procedure):
 
 class Automata(Formal):
     """Rows of an elementary cellular automaton: a random row of ``width`` cells, ``a`` or ``b``,
-    a full stop, the row that follows by the rule, and so on.  The ends of a row are neighbours.
+    a full stop, the next row by the rule, and so on.  The ends of a row are neighbours.
 
-    rule   its number in Wolfram's scheme; 110 by default.
+    rule   number of the rule in Wolfram's scheme.
 
-    The accuracy is that of all symbols after the first full stop.
+    The accuracy counts all symbols after the first full stop.
     """
 
     name = "automata"
+    determined = Copy.determined                          # after the first full stop
 
     def __init__(self, width=15, rule=110, tokens=256):
         self.width, self.rule = whole(self.name, "width", width, 3), whole(
@@ -122,15 +123,10 @@ class Automata(Formal):
         self.options = {"width": self.width, "rule": self.rule, "tokens": self.tokens}
 
     def strings(self, rng, size):
-        """Bytes int64 (B, tokens + 1)."""
+        """Draw strings: bytes int64 (B, tokens + 1)."""
         row, parts = rng.integers(0, 2, (size, self.width)), []
         for _ in range(self.tokens // (self.width + 1) + 1):
             parts += [SMALL + row, np.full((size, 1), STOP)]
             place = 4 * np.roll(row, 1, axis=1) + 2 * row + np.roll(row, -1, axis=1)
             row = self.rule >> place & 1
         return np.concatenate(parts, axis=1)[:, :self.tokens + 1]
-
-    def determined(self, y):
-        """True after the first full stop."""
-        stop = y == STOP
-        return (np.cumsum(stop, axis=1) - stop) > 0

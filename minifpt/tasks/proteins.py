@@ -1,4 +1,4 @@
-"""Proteins: which fold has a chain of amino acids?  Real ones, and ones that are made up."""
+"""Tasks on proteins: predict the fold of a chain of amino acids, real or generated."""
 
 import itertools
 
@@ -9,34 +9,34 @@ from ..files import data as files
 from ..files.runs import crc
 from .base import COSINE, Choices
 
-LETTERS = "ABCDEFGHIKLMNOPQRSTUVWXYZ"                     # TAPE's (IUPAC); an id is the place here
+LETTERS = "ABCDEFGHIKLMNOPQRSTUVWXYZ"                     # TAPE's (IUPAC); ids are indices
 PAD = len(LETTERS)
 COMMON = np.array([LETTERS.index(a) for a in "ACDEFGHIKLMNPQRSTVWY"], np.uint8)   # the usual 20
 CODES = np.full(256, 255, np.uint8)                       # ids by ASCII
 CODES[list(LETTERS.encode())] = np.arange(PAD)
-MOTIFS = 6                                                # of a made-up protein
-HELD_OUT = 4                                              # families of a fold in either other split
+MOTIFS = 6                                                # motifs of a generated protein
+HELD_OUT = 4                                              # families of a fold in each other split
 
 
 class Proteins(Choices):
-    """What both tasks share: ids (B, tokens), the chain's last amino acid at the last token,
-    where the answer is read; a 26th symbol fills up from the left."""
+    """The base class of both tasks: ids (B, tokens) with a 26th symbol as padding on the left.
+    The answer is read at the last token, which is the chain's last amino acid."""
 
     input_dim, output_tokens, ids = PAD + 1, 1, True
     splits = "train", "validation", "test"
 
 
 class Homology(Proteins):
-    """Remote homology: which of 1,195 folds has a protein?  From TAPE (Rao et al. 2019, arXiv
-    1906.08230), whose files hold proteins from SCOP.
+    """Remote homology: classify a protein by its fold, one of 1,195.  The proteins are SCOP's, in
+    TAPE's files (Rao et al. 2019, arXiv 1906.08230).
 
-    x (B, length) int64: 25 amino acids and a 26th symbol that fills up from the left; y (B, 1).
-    Proteins of more than ``length`` amino acids are left out, in tests too; the paper leaves
-    out those of more than 1,024 and counts them as wrong.
+    x (B, length) int64: 25 amino acids, and a 26th symbol as padding on the left; y (B, 1).
+    Proteins of more than ``length`` amino acids are left out, also in tests.  The paper leaves out
+    proteins of more than 1,024 and counts them as wrong.
 
-    holdout   which of TAPE's test files, by its name: in "fold" are superfamilies that training
-              has not, in "superfamily" families that it has not, in "family" further proteins of
-              its families.  (The paper's code tests on TAPE's validation file.)
+    holdout   TAPE's test file: "fold" has superfamilies that are not in training, "superfamily"
+              has families that are not in training, "family" has more proteins of the training
+              families.  The paper's code tests on TAPE's validation file instead.
     data      the folder of the files, see :func:`minifpt.files.data.remote_homology`.
     """
 
@@ -53,26 +53,26 @@ class Homology(Proteins):
         self.tokens, self.holdout = whole(self.name, "length", length), holdout
         self.data = None if data is None else str(data)
         self.options = {"length": self.tokens, "holdout": holdout, "data": self.data}
-        self.read = {}                                    # split -> ids, folds
+        self.read = {}                                    # {split: (ids, folds)}
 
     def stored(self, split):
-        """All of a split: ids uint8 (N, length) and folds uint16 (N,)."""
+        """Return all ids uint8 (N, length) and folds uint16 (N,) of a split."""
         if split not in self.read:
             stem = {"train": "train", "validation": "valid",
                     "test": f"test_{self.holdout}_holdout"}[split]
             proteins, folds = files.remote_homology(stem, self.data)
             chains = [encode(f"{self.name}: {stem}: record {n}", protein)
                       for n, protein in enumerate(proteins, 1)]
-            kept = [n for n, chain in enumerate(chains) if len(chain) <= self.tokens]
-            if not kept:
+            rows = [n for n, chain in enumerate(chains) if len(chain) <= self.tokens]
+            if not rows:
                 raise ValueError(f"{self.name}: {stem} has no protein of at most length="
                                  f"{self.tokens} amino acids, the shortest has "
                                  f"{min(map(len, chains))}")
-            self.read[split] = padded([chains[n] for n in kept], self.tokens), folds[kept]
+            self.read[split] = padded([chains[n] for n in rows], self.tokens), folds[rows]
         return self.read[split]
 
     def fingerprint(self):
-        """CRC-32 of all ids and folds."""
+        """Return a CRC-32 of all ids and folds."""
         return crc(a for split in self.splits for a in self.stored(split))
 
     def draw(self, rng, size, split):
@@ -81,30 +81,30 @@ class Homology(Proteins):
         return chains[chosen].astype(np.int64), folds[chosen, None].astype(np.int64)
 
     def test_set(self):
-        """``(x, y)`` of all test proteins of at most ``length`` amino acids."""
+        """Return ``(x, y)`` of all test proteins of at most ``length`` amino acids."""
         chains, folds = self.stored("test")
         return chains.astype(np.int64), folds[:, None].astype(np.int64)
 
 
 class Families(Proteins):
-    """Which fold has a made-up protein?  A stand-in for :class:`Homology` that needs no files.
+    """Classify a generated protein by its fold, as in :class:`Homology` but without files.
 
-    All folds have the same six motifs, short chains of amino acids; a fold is the order in which
-    they follow one another round a circle.  An example begins with any of them.  Before each motif
-    and at the end stands a spacer of random length and random amino acids.  So neither the
-    amino acids, nor the pairs of neighbours, nor what stands where tell the fold: a linear
-    classifier of these guesses.  Each family of a fold has its own variants of the motifs, and
-    the families of the validation and of the test split are never trained on.
+    All folds have the same six motifs, short chains of amino acids.  A fold is the order of the
+    motifs on a circle, and an example may begin with any of them.  Before each motif and at the
+    end is a spacer of random length with random amino acids.  So neither the amino acids, nor the
+    pairs of neighbours, nor their places give away the fold: a linear classifier of these is at
+    chance.  Each family of a fold has its own variants of the motifs, and the families in
+    validation and test are not in training.
 
-    x (B, length) int64, filled up from the left as for :class:`Homology`; y (B, 1).
+    x (B, length) int64, with padding as in :class:`Homology`; y (B, 1).
 
-    folds      how many, the number of classes, at most 120.
-    families   of each fold that are trained on; 4 more are in either other split.
-    length     tokens.  A motif has a twelfth of it, a spacer at most an eighth; a chain that
-               is too long loses its beginning.
-    distance   the share of a motif's amino acids that a family has replaced.
-    mutation   the share that an example has replaced.
-    world      the seed that the motifs, the folds and the families are drawn from.
+    folds      number of folds, which are the classes, at most 120.
+    families   training families of each fold; validation and test have 4 more each.
+    length     number of tokens.  A motif has a twelfth of it, a spacer at most an eighth; a
+               longer chain loses its beginning.
+    distance   share of a motif's amino acids that a family replaces.
+    mutation   share of amino acids that an example replaces.
+    world      seed of the motifs, the folds and the families.
     """
 
     name = "families"
@@ -153,27 +153,27 @@ class Families(Proteins):
         return padded(chains, self.tokens).astype(np.int64), fold[:, None]
 
     def test_set(self):
-        """``(x, y)`` of 1,000 test examples, always the same in one world."""
+        """Return ``(x, y)`` of 1,000 test examples, which depend on ``world`` alone."""
         return self.draw(np.random.default_rng(0xFA3), 1000, "test")
 
 
 def replaced(rng, chains, share):
-    """``chains``, each amino acid replaced by a random one with probability ``share``."""
+    """Return ``chains``, each amino acid replaced by a random one with probability ``share``."""
     return np.where(rng.random(chains.shape) < share, rng.choice(COMMON, chains.shape), chains)
 
 
-def encode(what, protein):
-    """A string of letters -> ids uint8 (n,)."""
+def encode(label, protein):
+    """Return the ids uint8 (n,) of a string of letters; ``label`` begins the error."""
     ids = CODES[np.frombuffer(protein.encode("latin-1", "replace"), np.uint8)]
     if (ids == 255).any():
-        raise ValueError(f"{what} has {protein[int((ids == 255).argmax())]!r}, expected amino "
+        raise ValueError(f"{label} has {protein[int((ids == 255).argmax())]!r}, expected amino "
                          f"acids, {LETTERS}")
     return ids
 
 
 def padded(chains, tokens):
-    """Ids uint8 (N, tokens): each chain's last amino acid stands last; of a chain that is too
-    long, the last ones are kept."""
+    """Return ids uint8 (N, tokens): short chains have padding on the left, long ones lose their
+    beginning."""
     ids = np.full((len(chains), tokens), PAD, np.uint8)
     for row, chain in zip(ids, chains, strict=True):
         row[max(0, tokens - len(chain)):] = chain[-tokens:]

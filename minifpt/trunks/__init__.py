@@ -7,15 +7,27 @@ See :class:`TrunkSpec` for the names.
 
 import numpy as np
 
+from ..gpt2 import LanguageModel
+from . import llama_files
+from .llama import Llama, LlamaConfig, LlamaLM
 from .names import TrunkSpec
 
-__all__ = ["TrunkSpec", "get"]
+__all__ = ["Llama", "LlamaConfig", "LlamaLM", "TrunkSpec", "get", "language_model"]
 
 
 def get(name, seed=0, dropout=None, dtype=np.float32):
-    """Return the trunk that ``--model NAME`` makes; its random weights are drawn from ``seed``.
+    """Return the trunk of ``--model NAME``, with random weights drawn from ``seed``.
 
     ``dropout`` replaces the dropout of the weights.  Raises ``ValueError`` for an unknown name,
-    ``FileNotFoundError`` for weights that are not there.
+    ``FileNotFoundError`` for missing weights.
     """
     return TrunkSpec.parse(name).make(seed, dropout, dtype)
+
+
+def language_model(name, dtype=np.float32, dropout=None):
+    """Return the language model of weights by their name or path, a GPT-2 or a Llama.
+
+    Raises ``ValueError`` or ``FileNotFoundError`` with one line, as ``from_pretrained`` does.
+    """
+    kind = LlamaLM if llama_files.is_llama(name) else LanguageModel
+    return kind.from_pretrained(name, dtype=dtype, dropout=dropout)

@@ -1,4 +1,4 @@
-"""What FPT asks of a trunk."""
+"""The protocol of trunks, and its check."""
 
 import inspect
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from ..layers import Parameter
 
 
 class Trunk(Protocol):
-    """What a model asks of the trunk between its input layer and its output layer.
+    """The part of a model between its input layer and its output layer.
 
-    Any object will do that has these; :class:`minifpt.layers.Layer` supplies the last one for
-    the ``Parameter`` attributes of its own.  :class:`minifpt.GPT2` is one.
+    Any object with these members is a trunk, for example :class:`minifpt.GPT2`.  A subclass of
+    :class:`minifpt.layers.Layer` has ``named_parameters`` for its ``Parameter`` attributes.
 
-    ``config.n_embd`` is the number of channels C, ``dtype`` that of all arrays.
-    ``config.dropout``, where there is one, is applied after the input layer as well.
+    ``config.n_embd`` is the number of channels C, ``dtype`` the dtype of all arrays.  If there is
+    a ``config.dropout``, FPT also applies it after the input layer.
     """
 
     config: Any
@@ -27,23 +27,23 @@ class Trunk(Protocol):
         """x (B, T, C) -> (hidden (B, T, C), cache).
 
         With ``train=True`` dropout is on, drawn from ``rng``.  FPT passes two more keywords if
-        the signature names them: ``need_dx=False`` when nothing below the trunk learns, and
-        ``last=n`` when only the last n tokens are read, to return (B, n, C).  When neither the
+        the signature has them: ``need_dx=False`` if nothing below the trunk learns, and
+        ``last=n`` if only the last n tokens are read; hidden is then (B, n, C).  If neither the
         trunk nor anything below it learns, ``backward`` is not called.
         """
 
     def backward(self, dy: np.ndarray, cache: Any) -> np.ndarray:
-        """dy as hidden -> dx (B, T, C); adds into ``.grad`` by ``Parameter.add_grad``."""
+        """dy with the shape of hidden -> dx (B, T, C); calls ``Parameter.add_grad``."""
 
     def named_parameters(self) -> Iterable[tuple[str, Parameter]]:
-        """(name, ``minifpt.layers.Parameter``) of each parameter."""
+        """Return the (name, ``minifpt.layers.Parameter``) of each parameter."""
 
 
 def check_trunk(trunk):
-    """Raise a one-line ``ValueError`` for an object that breaks the protocol :class:`Trunk`."""
+    """Raise ``ValueError`` for an object that breaks the protocol :class:`Trunk`."""
     for message in misfits(trunk):                        # the first is enough
-        raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is no trunk: "
-                         f"{message} (see minifpt.fpt.Trunk)")
+        raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is not a "
+                         f"trunk: {message} (see minifpt.fpt.Trunk)")
 
 
 def misfits(trunk):
@@ -66,4 +66,4 @@ def misfits(trunk):
             yield f"{name}: {e}"
     for pair in trunk.named_parameters():
         if not (isinstance(pair, tuple) and isinstance(pair[-1], Parameter)):
-            yield "named_parameters gives something else than pairs (name, Parameter)"
+            yield "named_parameters must give pairs (name, Parameter)"

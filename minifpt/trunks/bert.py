@@ -1,5 +1,5 @@
-"""BERT (Devlin et al. 2018, arXiv 1810.04805) as a trunk: an encoder with its layer norms after
-the residual connections, from a checkpoint that Transformers saved."""
+"""BERT (Devlin et al. 2018, arXiv 1810.04805) as a trunk: an encoder with layer norms after the
+residual connections, read from a checkpoint that Transformers saved."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from .. import fast as ops
 from ..checks import brief
 from ..files import huggingface, one_line, read_json
 from ..gpt2 import config_of
-from ..layers import Block, Layer, LayerNorm, Positions
+from ..layers import Block, Layer, LayerNorm, Positions, blocks_backward
 
-# Hugging Face's names for BERT, by ours.  A linear layer of theirs holds the transposed weight.
+# {our name: Hugging Face's names}.  Their linear layers hold the transposed weight.
 POSITIONS = "embeddings.position_embeddings"
 BERTS = {"wpe": [POSITIONS, "embeddings.token_type_embeddings"], "ln": ["embeddings.LayerNorm"],
          "attn.c_attn": [f"attention.self.{part}" for part in ("query", "key", "value")],
@@ -50,10 +50,10 @@ class PostNormBlock(Block):
 
 
 class BERT(Layer):
-    """A :class:`minifpt.fpt.Trunk`: adds positions, then layer norm, then the blocks.
+    """The trunk: it adds positions, then runs a layer norm and the blocks.
 
-    Every token is of the first of BERT's two token types.  That type's vector is the same for
-    all, so it is part of the positions here.
+    Every token has the first of BERT's two token types.  That type's vector is the same for all
+    tokens, so it is added to the positions.
     """
 
     def __init__(self, config, dtype=np.float32):
@@ -65,9 +65,9 @@ class BERT(Layer):
                                 c.causal, c.activation_function) for _ in range(c.n_layer)]
 
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C).
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C).
 
-        With ``need_dx=False`` nothing below the trunk learns, as for :class:`minifpt.GPT2`.
+        ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         p, cache = checks.dropout("BERT", self.config.dropout, train, rng), {"h": []}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
@@ -83,11 +83,9 @@ class BERT(Layer):
         return x, cache if keep else None
 
     def backward(self, dy, cache):
-        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
-        for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
-            if block_cache is None:
-                return None
-            dy = block.backward(dy, block_cache)
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
+        had ``need_dx=False``."""
+        dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None
         dy = self.ln.backward(ops.dropout_backward(dy, cache["dropout"]), cache["ln"])
@@ -95,8 +93,8 @@ class BERT(Layer):
 
     @classmethod
     def from_pretrained(cls, path, dtype=np.float32, dropout=None):
-        """The encoder of a BERT that Transformers saved, with a head or without, from its folder
-        or file.  Raises ``FileNotFoundError`` or ``ValueError`` with one line."""
+        """Return the encoder of a BERT that Transformers saved, with or without a head, from its
+        folder or file.  Raises ``FileNotFoundError`` or ``ValueError``."""
         path = huggingface.tensor_file(Path(path))
         config = read_config(path, dropout)
         tensors = {name.removeprefix("bert.").replace("gamma", "weight").replace("beta", "bias"): t
@@ -105,54 +103,54 @@ class BERT(Layer):
         blocks = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
         if table is None or table.shape != shape or len(blocks) != config.n_layer:
             raise ValueError(f"{path}: does not hold the {config.n_layer} blocks and the "
-                             f"{POSITIONS} {shape} of which its config tells")
+                             f"{POSITIONS} {shape} of its config")
         model = cls(config, dtype)
         for name, p in model.named_parameters():
             try:
                 array = of_bert(name, tensors)
                 if array.shape != p.data.shape:
-                    raise ValueError(f"it comes to {array.shape}")
+                    raise ValueError(f"its shape is {array.shape}")
             except (KeyError, IndexError, ValueError) as e:
-                raise ValueError(f"{path}: no {name} of shape {p.data.shape} in it "
+                raise ValueError(f"{path}: holds no {name} of shape {p.data.shape} "
                                  f"({one_line(e)})") from None
             p.data[...] = array
             if not np.isfinite(p.data).all():
-                raise ValueError(f"{path}: {name} would hold a NaN or an infinity")
+                raise ValueError(f"{path}: {name} holds a NaN or an infinity")
         return model
 
 
 def of_bert(name, tensors):
-    """The array of a parameter of ours, from BERT's tensors."""
+    """Return the array of our parameter ``name``, from BERT's tensors."""
     layer, _, kind = name.rpartition(".")
     prefix, layer = ("", layer) if layer in BERTS else (
         f"encoder.layer.{layer.split('.')[1]}.", layer.split(".", 2)[2])
-    found = [tensors[f"{prefix}{theirs}.{kind}"] for theirs in BERTS[layer]]
-    found = [np.concatenate([*t.blocks()]).reshape(t.shape) for t in found]
+    parts = [tensors[f"{prefix}{theirs}.{kind}"] for theirs in BERTS[layer]]
+    parts = [np.concatenate([*t.blocks()]).reshape(t.shape) for t in parts]
     if layer == "wpe":
-        return found[0] + found[1][0]                     # of the first token type
-    return np.concatenate(found).T                        # does nothing to a bias
+        return parts[0] + parts[1][0]                     # positions and the first token type
+    return np.concatenate(parts).T                        # .T leaves a bias unchanged
 
 
 def settings_of(path):
-    """What the ``config.json`` of a checkpoint says, as a dict, and its path."""
+    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
     path = huggingface.tensor_file(Path(path)).with_name("config.json")
     return read_json(path), path
 
 
 def is_bert(path):
-    """Whether a path is a checkpoint that Transformers saved of a BERT."""
+    """Return whether a path is a checkpoint of a BERT that Transformers saved."""
     return huggingface.is_checkpoint(path) and settings_of(path)[0].get("model_type") == "bert"
 
 
 def read_config(path, dropout=None):
-    """The :class:`minifpt.GPT2Config` that stands for a BERT's; ``dropout`` overrides both of
-    the file's.  What is not built here raises ``ValueError`` with one line."""
+    """Return a BERT's config as a :class:`minifpt.GPT2Config`; ``dropout`` replaces both of the
+    file's.  Raises ``ValueError`` for settings that are not implemented."""
     raw, path = settings_of(path)
     drop, other = (raw.get(f"{part}_prob", 0.1) for part in ("hidden_dropout",
                                                              "attention_probs_dropout"))
     if dropout is None and drop != other:
-        raise ValueError(f"{path}: dropout {brief(drop)} and {brief(other)} in attention: minifpt "
-                         "has one for both, give it as dropout")
+        raise ValueError(f"{path}: dropout is {brief(drop)}, and {brief(other)} in attention: "
+                         "minifpt has one for both: pass dropout=")
     config = config_of({name: raw.get(theirs) for name, theirs in SETTINGS.items()} | {
         "dropout": drop if dropout is None else dropout, "causal": False}, path)
     for key, built in (("model_type", "bert"), ("intermediate_size", 4 * config.n_embd),

@@ -1,4 +1,4 @@
-"""Weights that Transformers saved, converted to a weight file of ours."""
+"""Convert weights that Transformers saved to a weight file of minifpt."""
 
 import os
 import re
@@ -11,20 +11,20 @@ from ..progress import progress_bar
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
-    """Write a GPT-2 that Transformers saved as a weight file of ours; returns its path.
+    """Write a weight file of a GPT-2 that Transformers saved, and return its path.
 
-    source   one of ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the path of
-             a folder or file that Transformers saved.
-    out      the file to write, or a folder for it; without one it lies in the user's cache
-             folder under the source's name, where ``GPT2.from_pretrained`` finds it by name.
-    dtype    ``float16`` or ``float32``.
-    dropout  stands in for the source's.
-    revision a commit, tag or branch of a hub id; by default the newest that can be fetched.  The
-             file's config holds the commit that was fetched.
+    source     a name in ``minifpt.files.huggingface.HUB``, any hub id ``owner/name``, or the
+               path of a folder or file that Transformers saved.
+    out        the file to write, or a folder for it; by default the user's cache folder, where
+               ``GPT2.from_pretrained`` finds it by the source's name.
+    dtype      ``float16`` or ``float32``.
+    dropout    replaces the source's.
+    revision   a commit, tag or branch of a hub id; by default the newest.  The file's config
+               holds the commit.
 
-    Tensor by tensor, in blocks: the whole model is never in memory.  The byte-pair encoding's
-    ``merges.txt`` and ``vocab.json`` are copied beside the file as ``NAME.merges.txt`` and
-    ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError`` with one line.
+    Tensors are converted one by one, in blocks, so that the whole model is never in memory.  The
+    tokenizer's ``merges.txt`` and ``vocab.json`` are copied beside the file as
+    ``NAME.merges.txt`` and ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError``.
     """
     dtype, source = weight_dtype(dtype), os.fspath(source)
     hub, path = huggingface.HUB.get(source, source), Path(source)
@@ -32,13 +32,13 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
         raise ValueError(f"convert: revision '{revision}' of {source}, expected a commit, tag or "
                          "branch of a hub id owner/name" + ", not of a path" * path.exists())
     if dropout is not None:
-        GPT2Config(**SHAPES["gpt2"], dropout=dropout)     # raises before anything is fetched
+        GPT2Config(**SHAPES["gpt2"], dropout=dropout)     # raises before any download
     if huggingface.is_checkpoint(path):
         named = path.is_file() and path.stem.split(".")[0] != "model"
         name = path.stem if named else huggingface.tensor_file(path.resolve()).parent.name
         origin = {"source": path.resolve().name}
     elif path.exists():
-        huggingface.tensor_file(path)                     # says what a folder lacks
+        huggingface.tensor_file(path)                     # its error names the missing file
         raise ValueError(f"convert: {source} is neither a folder that Transformers saved, nor a "
                          ".safetensors file")
     elif re.fullmatch(r"[\w.-]+/[\w.-]+", hub):
@@ -54,7 +54,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     if out.exists():
         raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
     outputs.check(out, "weights")
-    if path is None:                                      # fetched once it can be written
+    if path is None:                                      # download when the file can be written
         path = huggingface.download(hub, revision)
         origin["revision"] = path.name
     settings, tensors = huggingface.load_checkpoint(path, dropout)
@@ -68,10 +68,10 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     for file, data in tokenizer.items():
         beside = out.with_name(f"{out.stem}.{file}")
         if beside.exists() and not (beside.is_file() and beside.read_bytes() == data):
-            raise ValueError(f"convert: {beside} is there already, and is another tokenizer's: "
-                             "choose another --out, or remove it")
+            raise ValueError(f"convert: {beside} is there already, of another tokenizer: choose "
+                             "another --out, or remove it")
 
-    def tensors_then_tokenizer():                         # once the weights are there, all is
+    def tensors_then_tokenizer():                         # the weight file is complete last
         for key, tensor, _ in bar:
             yield key, tensor.shape, tensor.blocks()
         for file, data in tokenizer.items():

@@ -1,4 +1,4 @@
-"""The LSTM trunk: what stood in GPT-2's place before there were transformers."""
+"""The LSTM trunk: the usual model of sequences before there were transformers."""
 
 import math
 import zlib
@@ -8,16 +8,17 @@ import numpy as np
 
 from .. import checks
 from .. import fast as ops
-from ..layers import Layer, LayerNorm, Parameter, Positions, standard_normal
+from ..layers import Layer, LayerNorm, Parameter, Positions, blocks_backward, standard_normal
 
 
 @dataclass
 class LSTMConfig:
-    """What an LSTM trunk is made of; names that GPT-2 has too mean the same.
+    """The sizes and options of an LSTM trunk, with the names of :class:`minifpt.GPT2Config`.
 
-    ``residual`` adds each layer's input to its output, ``positions`` adds a table of
-    ``n_positions`` vectors to the tokens, as in GPT-2.  ``initializer_range`` is the standard
-    deviation that random weights start with; ``None`` is PyTorch's, ``1 / sqrt(3 n_embd)``.
+    residual            whether each layer's input is added to its output.
+    positions           whether ``n_positions`` vectors are added to the tokens, as in GPT-2.
+    initializer_range   standard deviation of random weights; ``None`` is PyTorch's,
+                        ``1 / sqrt(3 n_embd)``.
     """
 
     n_layer: int = 3
@@ -48,10 +49,10 @@ class LSTMConfig:
 
 class Recurrence(Layer):
     """One layer of long short-term memory: ``weight_ih`` (C, 4C) reads the token, ``weight_hh``
-    (C, 4C) the state, ``bias`` (4C,) is the sum of PyTorch's two.
+    (C, 4C) the state, and ``bias`` (4C,) is the sum of PyTorch's two.
 
-    All three are in the group ``attn``: as attention in GPT-2 they are all that mixes tokens,
-    and frozen in the paper's comparison.
+    All three are in the group ``attn``: like attention in GPT-2 they mix tokens, and the paper
+    freezes them.
     """
 
     def __init__(self, n_embd, dtype=np.float32, group="attn"):
@@ -75,8 +76,7 @@ class Recurrence(Layer):
 
 
 class RecurrentBlock(Layer):
-    """Layer norm, recurrence, dropout: ``y = dropout(lstm(ln_1(x)))``, and with ``residual``
-    that is added to x."""
+    """Layer norm, recurrence, dropout: ``y = dropout(lstm(ln_1(x)))``, with ``residual`` plus x."""
 
     def __init__(self, config, dropout, dtype=np.float32):
         self.ln_1 = LayerNorm(config.n_embd, config.layer_norm_epsilon, dtype)
@@ -102,14 +102,14 @@ class RecurrentBlock(Layer):
 
 
 class LSTM(Layer):
-    """The trunk: positions if it has them, the layers, the last layer norm.
+    """The trunk: optional positions, the layers, the last layer norm.
 
-    Dropout is where PyTorch's LSTM has it: on what each layer but the last hands on.  Weights and
-    biases start uniform with mean 0, positions normal as GPT-2's; each parameter draws from a
-    generator of its own, seeded by ``seed`` and its name.
+    Dropout acts on the output of each layer but the last, as in PyTorch's LSTM.  Weights and
+    biases start uniform with mean 0, positions normal as in GPT-2.  Each parameter has its own
+    generator, seeded by ``seed`` and the parameter's name.
 
-    A layer norm stands before each layer and one after the last, as in GPT-2.  The LSTM in the
-    paper's code has its layer norms inside: on both products and on the cell.
+    As in GPT-2, a layer norm stands before each layer and after the last.  The LSTM in the
+    paper's code has layer norms inside: on both products and on the cell.
     """
 
     def __init__(self, config=None, seed=0, dtype=np.float32):
@@ -130,9 +130,9 @@ class LSTM(Layer):
                 p.data *= 0.02
 
     def forward(self, x, train=False, rng=None, need_dx=True):
-        """x (B, T, C), embeddings before positions are added -> (B, T, C), after ln_f.
+        """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
-        With ``need_dx=False`` nothing below the trunk learns, as for :class:`minifpt.GPT2`.
+        ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
         if x.ndim != 3 or x.shape[2] != c.n_embd:
@@ -153,20 +153,18 @@ class LSTM(Layer):
         return y, cache if keep or self.ln_f.learns() else None
 
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
+        had ``need_dx=False``."""
         dy = checks.backward("LSTM", dy, cache, (self.config.n_embd,), self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
-        for block, block_cache in zip(reversed(self.h), reversed(cache["h"]), strict=True):
-            if block_cache is None:
-                return None
-            dy = block.backward(dy, block_cache)
+        dy = blocks_backward(self.h, dy, cache["h"])
         if not cache["keep"]:
             return None
         return self.wpe.backward(dy, cache["wpe"]) if self.config.positions else dy
 
 
 def uniform(shape, seed, name):
-    """Numbers of mean 0 and standard deviation 1 from a uniform distribution, float32, from a
-    generator of their own for each seed and name."""
+    """Return uniform numbers of mean 0 and standard deviation 1, float32, which depend on
+    ``seed`` and ``name`` alone."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return math.sqrt(3) * (2 * rng.random(shape, np.float32) - 1)

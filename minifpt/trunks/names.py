@@ -1,4 +1,4 @@
-"""Trunks by name: what ``--model`` takes."""
+"""Trunks by name: the values of ``--model``."""
 
 import ast
 import importlib.util
@@ -17,8 +17,10 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
 from ..layers import standard_normal
 from ..users import message, shown, users_code
-from . import bert
+from . import bert, llama_files
 from .base import check_trunk
+from .llama import Llama
+from .llama_files import LlamaConfig
 from .lstm import LSTM, LSTMConfig
 from .mimetic import mimetic
 
@@ -27,8 +29,8 @@ LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(
 
 
 def load_object(text):
-    """What ``FILE.py:NAME`` names: a class or function of a user's own file, which is run again
-    when it has changed."""
+    """Return the class or function that ``FILE.py:NAME`` names.  A file that has changed is run
+    again."""
     path, name = USERS_OWN.fullmatch(text).groups()
     path = Path(path)
     if not path.is_file():
@@ -41,12 +43,12 @@ def load_object(text):
 
 @cache
 def run_file(path, code):
-    """A Python file as a module."""
+    """Return a Python file as a module."""
     spec = importlib.util.spec_from_file_location(f"minifpt_user_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                       # as dataclasses and pickle expect
     try:
-        code = compile(code, path, "exec")                # no *.pyc of a file that may change
+        code = compile(code, path, "exec")                # leaves no *.pyc behind
     except (ValueError, SyntaxError, RecursionError, MemoryError) as e:
         line = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{shown(path)}{line}: {message(e)}") from e
@@ -56,39 +58,47 @@ def run_file(path, code):
 
 
 def code_crc(*texts):
-    """CRC-32 of the code of the files that ``FILE.py:NAME`` names in what tasks and trunks are
-    called, without comments and layout; ``None`` where there are none."""
-    found = [own for text in texts for part in re.split("[+=]", text)
-             if (own := USERS_OWN.fullmatch(part))]
-    for own in found:
-        if not Path(own[1]).is_file():
-            raise FileNotFoundError(f"{own[0]}: there is no file {own[1]}")
+    """Return a CRC-32 of the code, without comments and layout, of every ``FILE.py:NAME`` in the
+    names of tasks and trunks; ``None`` if there is none."""
+    names = [name for text in texts for part in re.split("[+=]", text)
+             if (name := USERS_OWN.fullmatch(part))]
+    for name in names:
+        if not Path(name[1]).is_file():
+            raise FileNotFoundError(f"{name[0]}: there is no file {name[1]}")
     try:
-        code = [ast.unparse(ast.parse(read_bytes(own[1], MOST_CODE))) for own in found]
+        code = [ast.unparse(ast.parse(read_bytes(name[1], MOST_CODE))) for name in names]
     except (SyntaxError, RecursionError) as e:
-        raise ValueError(f"{found[0][1]}: not Python ({one_line(e)})") from None
+        raise ValueError(f"{names[0][1]}: not Python ({one_line(e)})") from None
     return f"{zlib.crc32(''.join(code).encode()):08x}" if code else None
 
 
 def shape_of(name, where=""):
-    """A shape by its name, or by blocks x heads x channels, as a dict for a ``GPT2Config``.
-    ``where`` begins the error."""
+    """Return a shape, given by name or as blocks x heads x channels, as a dict for
+    ``GPT2Config``, or after ``llama:`` for ``LlamaConfig``.  ``where`` begins the error's text."""
     if name in SHAPES:
         return SHAPES[name]
-    found = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
-    if not found:
+    if name.startswith("llama:"):
+        sizes = re.fullmatch(r"llama:(\d{1,4})x(\d{1,4})(?:/(\d{1,4}))?x(\d{1,5})", name)
+        if not sizes:
+            raise ValueError(f"{where}: no shape '{name}', expected llama: and blocks x heads x "
+                             "channels, as in llama:6x4x128, or with fewer heads of keys and "
+                             "values, as in llama:6x4/2x128")
+        keys = "n_layer", "n_head", "n_group", "n_embd"
+        return {key: int(size) for key, size in zip(keys, sizes.groups(), strict=True) if size}
+    match = re.fullmatch(r"(\d{1,4})x(\d{1,4})x(\d{1,5})", name)
+    if not match:
         raise ValueError(f"{where}: no shape '{name}', expected one of "
                          f"{', '.join(SHAPES)}, or blocks x heads x channels, as in 1x4x256")
-    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, found.groups()), strict=True))
+    return dict(zip(("n_layer", "n_head", "n_embd"), map(int, match.groups()), strict=True))
 
 
 PAPER_SPREAD = 0.02 * 768 ** 0.5                          # of the paper's random GPT-2
 
 
 def read_spread(spread, text, names=()):
-    """Return the number after the @ of a random trunk's name, ``None`` where there is none.
+    """Return the number after the @ of a random trunk's name, ``None`` without an @.
 
-    ``names`` are words that may stand in place of a number.  Raises ``ValueError``.
+    ``names`` are words that are allowed instead of a number.  Raises ``ValueError``.
     """
     try:
         value = spread if spread is None or spread in names else float(spread)
@@ -102,48 +112,50 @@ def read_spread(spread, text, names=()):
 
 @dataclass(frozen=True)
 class TrunkSpec:
-    """A trunk that can be made, by what ``--model`` takes:
+    """A description of a trunk, which :meth:`make` builds.  Its text is a value of ``--model``:
 
     ===================  ===================================================================
     ``NAME`` or a path   pretrained weights; a folder that Transformers saved may hold a BERT
-    ``random``           the shape of the shipped weights, drawn from the seed;
-                         ``random:SHAPE`` another one of ``SHAPES``, or blocks x heads x
-                         channels (``random:1x4x256``); with ``@SPREAD`` at a
-                         standard deviation of SPREAD / sqrt(channels), of which GPT-2's own
-                         0.02 is 0.55 at its width
-    ``random@paper``     as the paper's random trunk: every matrix at GPT-2's own spread, those
-                         too that write into the residual stream, which ``random`` and
-                         ``random@SPREAD`` divide by sqrt(2 blocks)
-    ``mimetic``          as random, but with attention that looks pretrained, see
-                         :func:`minifpt.trunks.mimetic.mimetic`; ``mimetic:SHAPE`` and ``@SPREAD``,
-                         which is that of the rest, as for random
-    ``statistics:NAME``  random too, but each array with the mean and the standard deviation
-                         of the pretrained one
-    ``spectrum:NAME``    random too, but each matrix with the singular values of the pretrained
-                         one, see :func:`with_spectrum`; all other arrays as by statistics
+    ``random``           random weights in the shape of the shipped ones.  ``random:SHAPE`` has
+                         another shape: a name in ``SHAPES``, or blocks x heads x channels
+                         (``random:1x4x256``).  With ``@SPREAD`` the standard deviation is
+                         SPREAD / sqrt(channels); GPT-2's 0.02 is a spread of 0.55
+    ``random:llama:...`` a random Llama, see :class:`minifpt.trunks.llama.Llama`, with its shape:
+                         ``random:llama:6x4x128``, or ``random:llama:6x4/2x128`` for 2 heads of
+                         keys and values beside 4 of queries
+    ``random@paper``     random weights as in the paper: every matrix has GPT-2's spread.  In
+                         ``random`` and ``random@SPREAD`` the matrices that write into the
+                         residual stream are divided by sqrt(2 blocks)
+    ``mimetic``          random weights, but attention that looks pretrained, see
+                         :func:`minifpt.trunks.mimetic.mimetic`; also ``mimetic:SHAPE`` and
+                         ``@SPREAD``, which acts on the other weights
+    ``statistics:NAME``  random weights; each array has the mean and the standard deviation of
+                         the pretrained one
+    ``spectrum:NAME``    random weights; each matrix has the singular values of the pretrained
+                         one, see :func:`with_spectrum`; other arrays as in statistics
     ``lstm``             a random LSTM of 3 layers and 128 channels, see :class:`LSTMSpec`
-    ``A+MASK=B``         the trunk A with those parameters of B that a freeze mask names
-    ``FILE.py:NAME``     what a function or class of a file of your own makes; it may take
-                         ``seed``, ``dropout`` and ``dtype``
+    ``A+MASK=B``         the trunk A with the parameters of B that a freeze mask names
+    ``FILE.py:NAME``     your own function or class, which may take ``seed``, ``dropout`` and
+                         ``dtype`` and returns a trunk
     ===================  ===================================================================
     """
 
     text: str
-    kind: str                                             # one of those above, or lstm
+    kind: str                                             # a word of the table, own or mixed
     name: str = ""                                        # of weights, or of a shape
-    base: "TrunkSpec" = None                              # of a mixed trunk
-    other: "TrunkSpec" = None
+    base: "TrunkSpec" = None                              # A of a mixed trunk
+    other: "TrunkSpec" = None                             # B of a mixed trunk
     mask: FreezeMask = None
     spread: float | str = None                            # in 1 / sqrt(channels), or "paper"
 
     @classmethod
     def parse(cls, text):
-        """Read what ``--model`` takes.  Raises ``ValueError`` with one line."""
+        """Return the description of a text.  Raises ``ValueError``."""
         if isinstance(text, cls):
             return text
         text = str(text)
-        own = USERS_OWN.fullmatch(text)
-        if own and ("+" not in text or Path(own[1]).is_file()):
+        users = USERS_OWN.fullmatch(text)
+        if users and ("+" not in text or Path(users[1]).is_file()):
             return cls(text, "own", text)
         if "+" in text and not Path(text).exists():
             base, _, part = text.rpartition("+")
@@ -158,24 +170,26 @@ class TrunkSpec:
                 raise ValueError(f"--model {text}: expected {kind}:NAME, the name or path of "
                                  f"weights, as in {kind}:minigpt-language")
             return cls(text, kind, rest)
-        found = re.fullmatch(r"(random|mimetic)(?::([^@]+))?(?:@(.*))?", text)
-        if found:
-            kind, shape, spread = found[1], found[2] or "minigpt", found[3]
+        match = re.fullmatch(r"(random|mimetic)(?::([^@]+))?(?:@(.*))?", text)
+        if match:
+            kind, shape, spread = match[1], match[2] or "minigpt", match[3]
             shape_of(shape, f"--model {text}")
+            if kind == "mimetic" and shape.startswith("llama:"):
+                raise ValueError(f"--model {text}: mimetic weights are for a GPT-2's shape")
             return cls(text, kind, shape,
                        spread=read_spread(spread, text, ["paper"] * (kind == "random")))
         if re.match(r"lstm(?![^:,@])", text):
-            found = LSTM_NAME.fullmatch(text)
-            if not found:
+            match = LSTM_NAME.fullmatch(text)
+            if not match:
                 raise ValueError(f"--model {text}: expected lstm, or lstm:LAYERSxCHANNELS, as in "
                                  "lstm:3x128, then ,residual, then ,positions, then @SPREAD")
-            spec = LSTMSpec(text, "lstm", spread=read_spread(found[5], text))
-            spec.config()                                 # no layers, no channels
+            spec = LSTMSpec(text, "lstm", spread=read_spread(match[5], text))
+            spec.config()                                 # raises for 0 layers or channels
             return spec
         return cls(text, "weights", text)
 
     def make(self, seed=0, dropout=None, dtype=np.float32):
-        """The trunk.  ``dropout`` overrides that of the weights, which is 0.1 for random ones."""
+        """Build the trunk.  ``dropout`` replaces that of the weights; random ones have 0.1."""
         if self.kind == "own":
             function = load_object(self.name)
             options = {"seed": seed, "dtype": dtype} | (
@@ -187,9 +201,11 @@ class TrunkSpec:
         if self.kind == "mixed":
             return self._make_mixed(seed, dropout, dtype)
         if self.kind in ("random", "mimetic"):
-            trunk = GPT2(self.config(0.1 if dropout is None else dropout), seed, dtype)
+            config = self.config(0.1 if dropout is None else dropout)
+            trunk = (Llama if isinstance(config, LlamaConfig) else GPT2)(config, seed, dtype)
             return mimetic(trunk, seed) if self.kind == "mimetic" else trunk
-        kind = bert.BERT if bert.is_bert(self.name) else GPT2
+        kind = bert.BERT if bert.is_bert(self.name) else (
+            Llama if llama_files.is_llama(self.name) else GPT2)
         trunk = kind.from_pretrained(self.name, dtype=dtype, dropout=dropout)
         for name, p in trunk.named_parameters() if self.kind in ("statistics", "spectrum") else ():
             if self.kind == "spectrum" and p.data.ndim == 2:
@@ -206,32 +222,32 @@ class TrunkSpec:
         return trunk
 
     def _pairs(self, trunk, other):
-        """(parameter of ours, the one of another trunk that takes its place) of a mixed trunk."""
-        taken, theirs = self.mask.select(trunk), dict(other.named_parameters())
-        if not any(taken.values()):
+        """Yield (parameter, its replacement from the other trunk) for a mixed trunk."""
+        is_replaced, theirs = self.mask.select(trunk), dict(other.named_parameters())
+        if not any(is_replaced.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
         for name, p in trunk.named_parameters():
-            if taken[name]:
+            if is_replaced[name]:
                 if name not in theirs or theirs[name].data.shape != p.data.shape:
                     raise ValueError(f"--model {self.text}: the trunks have different shapes, "
                                      f"see {name}")
                 yield p, theirs[name]
 
     def config(self, dropout=None):
-        """The trunk's :class:`minifpt.GPT2Config`, without making it; ``None`` for a trunk of
-        the user's own.  The name of a shape will do where there are no weights of that name."""
+        """Return the trunk's :class:`minifpt.GPT2Config` without building it; ``None`` for a
+        user's trunk.  Without weights of a name, a shape with that name is enough."""
         if self.kind == "own":
             return None
         if self.kind == "mixed":
             base, other = self.base.config(dropout), self.other.config(dropout)
             if isinstance(base, GPT2Config) and isinstance(other, GPT2Config):
-                # raises what make would
-                list(self._pairs(GPT2(base, seed=None), GPT2(other, seed=None)))
+                list(self._pairs(GPT2(base, seed=None), GPT2(other, seed=None)))  # raises as make
             return base
         if self.kind not in ("random", "mimetic"):
             try:
-                read = bert.read_config if bert.is_bert(self.name) else read_config
+                read = bert.read_config if bert.is_bert(self.name) else (
+                    llama_files.config_at if llama_files.is_llama(self.name) else read_config)
                 return read(weights.find(self.name), dropout)
             except FileNotFoundError:
                 if self.name not in SHAPES:
@@ -242,28 +258,28 @@ class TrunkSpec:
             spread = PAPER_SPREAD if paper else self.spread
             shape |= {"initializer_range": spread / shape["n_embd"] ** 0.5,
                       "scaled_residual_init": not paper}
-        return GPT2Config(**shape)
+        return (LlamaConfig if self.name.startswith("llama:") else GPT2Config)(**shape)
 
     @property
     def drawn(self):
-        """Whether some of it is drawn from the seed, or may be."""
+        """Whether some of its weights are, or may be, drawn from the seed."""
         if self.kind == "mixed":
             return self.base.drawn or self.other.drawn
         return self.kind != "weights"
 
     @property
     def label(self):
-        """What tables and pictures call it: ``minigpt-language`` is language,
-        ``statistics:minigpt-language`` statistics."""
+        """The name in tables and pictures: "language" for ``minigpt-language``, "statistics" for
+        ``statistics:minigpt-language``."""
         if self.kind == "mixed":
             return f"{self.base.label} + {self.mask} of {self.other.label}"
         if self.kind in ("random", "mimetic"):
-            what = [] if self.name == "minigpt" else [self.name]
+            details = [] if self.name == "minigpt" else [self.name]
             if self.spread == "paper":
-                what.append("paper")
+                details.append("paper")
             elif self.spread is not None:
-                what.append(f"spread {self.spread:g}")
-            return f"{self.kind} ({', '.join(what)})" if what else self.kind
+                details.append(f"spread {self.spread:g}")
+            return f"{self.kind} ({', '.join(details)})" if details else self.kind
         if self.kind in ("statistics", "spectrum"):
             return self.kind
         if self.kind == "own":
@@ -272,33 +288,35 @@ class TrunkSpec:
 
     @property
     def folder(self):
-        """What the folder of its runs is called: no two models share one."""
+        """The name of the folder of its runs, which no other model has."""
         name = re.sub(r"[^\w.+=,-]", "-", self.text).lstrip(".-")
         return name if name == self.text else f"{name}-{zlib.crc32(self.text.encode()):08x}"
 
 
 def with_spectrum(matrix, seed, name):
-    """A matrix with the singular values of ``matrix`` and random singular vectors, uniform among
-    all orthonormal ones, drawn from the seed and the name."""
+    """Return a matrix with the singular values of ``matrix`` and random singular vectors, uniform
+    among all orthonormal ones, drawn from the seed and the name."""
     values = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
-    left, right = (np.linalg.qr(standard_normal((n, len(values)), seed, f"{name}.{side}"))
-                   for n, side in zip(matrix.shape, ("left", "right"), strict=True))
-    # QR's own signs are not random: those of R's diagonal make the vectors uniform.
-    left, right = (q * np.sign(np.diag(r)) for q, r in (left, right))
-    return (left * values) @ right.T
+    factors = [np.linalg.qr(standard_normal((n, len(values)), seed, f"{name}.{side}"))
+               for n, side in zip(matrix.shape, ("left", "right"), strict=True)]
+    # The signs of Q are not random; with the signs of R's diagonal the vectors are uniform.
+    u, v = (q * np.sign(np.diag(r)) for q, r in factors)
+    return (u * values) @ v.T
 
 
 class LSTMSpec(TrunkSpec):
-    """A random :class:`minifpt.trunks.lstm.LSTM`: ``lstm:LAYERSxCHANNELS`` (``lstm:3x128``), with
-    ``,residual``, ``,positions`` or both in this order, and with ``@SPREAD`` as for ``random``,
-    of which PyTorch's own is 0.577."""
+    """A description of a random :class:`minifpt.trunks.lstm.LSTM`.
+
+    Its text is ``lstm:LAYERSxCHANNELS`` (``lstm:3x128``), then ``,residual``, ``,positions`` or
+    both in this order, then ``@SPREAD`` as for ``random``; PyTorch's spread is 0.577.
+    """
 
     def make(self, seed=0, dropout=None, dtype=np.float32):
-        """The trunk."""
+        """Build the trunk."""
         return LSTM(self.config(dropout), seed, dtype)
 
     def config(self, dropout=None):
-        """The trunk's :class:`minifpt.trunks.lstm.LSTMConfig`, without making it."""
+        """Return the trunk's :class:`minifpt.trunks.lstm.LSTMConfig` without building it."""
         layers, channels, residual, positions, _ = LSTM_NAME.fullmatch(self.text).groups()
         options = {} if dropout is None else {"dropout": dropout}
         if layers:
@@ -310,9 +328,10 @@ class LSTMSpec(TrunkSpec):
 
     @property
     def label(self):
-        """``LSTM (3x128, residual, spread 1)``."""
+        """The name in tables and pictures: ``LSTM (3x128, residual, spread 1)``."""
         c = self.config()
-        what = [f"{c.n_layer}x{c.n_embd}", *(["residual"] if c.residual else []),
-                *(["positions"] if c.positions else []),
-                *([] if self.spread is None else [f"spread {self.spread:g}"])]
-        return f"LSTM ({', '.join(what)})"
+        details = [f"{c.n_layer}x{c.n_embd}", *["residual"] * c.residual,
+                   *["positions"] * c.positions]
+        if self.spread is not None:
+            details.append(f"spread {self.spread:g}")
+        return f"LSTM ({', '.join(details)})"

@@ -17,7 +17,7 @@ from .rewriting import rewrite
 
 TOLERANCE = 1e-6                                          # of a relative error
 NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # tried in this order
-Call = namedtuple("Call", "inputs result end rng inner")
+Call = namedtuple("Call", "op inputs result end rng inner")
 Difference = namedtuple("Difference", "numerical nudge noise")
 
 # Wrong by one statement: a title, whose backward it is, a pattern of its source and what stands
@@ -43,7 +43,8 @@ BREAKS = [
           "Only the way through the branch comes back; what went past it is lost."),
     Break("A lost 1/√D", "attention",
           "_ / math.sqrt(D)", "_",
-          "Queries and keys get a gradient that is √D times too large. Its direction is right."),
+          "The gradient of queries and keys is √D times as large as it should be. Its direction is "
+          "right."),
 ]
 
 
@@ -98,7 +99,8 @@ class Nudged:
             result = function(*bound.args, **bound.kwargs)
             self.depth -= 1
             state = rng.bit_generator.state if rng is not None else None
-            self.calls[n] = Call(dict(bound.arguments), result, len(self.calls), state, self.depth)
+            self.calls[n] = Call(op, dict(bound.arguments), result, len(self.calls), state,
+                                 self.depth)
             return result
 
         def run(*args, **kwargs):
@@ -129,16 +131,17 @@ class Nudged:
         self.at = 0
         return self._run()
 
-    def places_of(self, n, name, shape):
+    def places_of(self, n, name):
         """Where to move a number to see the gradient that the backward pass of operation n gives
         for its input ``name``.  A residual's goes through the branch as well."""
         if self.calls[n].inputs.get("branch") is None:
             return [(n, name)]
         x = self.calls[n].inputs[name]
-        if x.shape != shape:                              # the last tokens of it
-            x = next(c.inputs["x"] for c in self.calls if c.result[0] is x)
-        made = max((i for i, c in enumerate(self.calls) if c.result[0] is x), default=-1)
-        return [(i, key) for i, c in enumerate(self.calls) if i > made and c.inner == 0
+        maker = next((c for c in self.calls if c.result[0] is x), None)
+        if maker and maker.op == "last_tokens":           # its gradient is that of all tokens
+            x = maker.inputs["x"]
+        source = max((i for i, c in enumerate(self.calls) if c.result[0] is x), default=-1)
+        return [(i, key) for i, c in enumerate(self.calls) if i > source and c.inner == 0
                 for key, value in c.inputs.items() if value is x]
 
     def derivative(self, places, index, expected, scale):
@@ -174,18 +177,19 @@ def size(a):
 def measure(nudged, gradients, progress=True):
     """A :class:`Difference` for each entry that is asked for, in order.
 
-    gradients   [(forward operation's number, its input, the gradient's shape, its size,
+    gradients   [(forward operation's number, its input, the gradient's size,
                 {index: the expected value})]
     """
-    found = []
-    with progress_bar(total=sum(len(asked) for *_, asked in gradients), desc="finite differences",
-              unit="number", progress=progress, delay=1, leave=False) as bar:
-        for n, name, shape, scale, asked in gradients:
-            places = nudged.places_of(n, name, shape)
-            for index, expected in asked.items():
-                found.append(nudged.derivative(places, index, expected, scale))
+    results = []
+    total = sum(len(entries) for *_, entries in gradients)
+    with progress_bar(total=total, desc="finite differences", unit="number", progress=progress,
+                      delay=1, leave=False) as bar:
+        for n, name, scale, entries in gradients:
+            places = nudged.places_of(n, name)
+            for index, expected in entries.items():
+                results.append(nudged.derivative(places, index, expected, scale))
                 bar.update()
-    return found
+    return results
 
 
 def broken(it):
@@ -196,6 +200,6 @@ def broken(it):
 @contextmanager
 def running(it):
     """Within, a trace runs the wrong backward pass of a :class:`Break`, not the right one."""
-    wrong = broken(it).function
-    with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], wrong)):
-        yield wrong
+    faulty = broken(it).function
+    with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty)):
+        yield faulty

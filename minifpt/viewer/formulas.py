@@ -1,7 +1,8 @@
-"""The formula of each entry of a gradient, with the names of the values that go into it.
+"""The formula of each entry of an output or a gradient, with the names of the values in it.
 
-``FORMULAS[op][gradient]`` is a :class:`Formula`.  Its letters stand for axes: ``x[bti]`` is x at
-example b, token t, channel i.  A letter that the gradient lacks is summed over.
+``FORMULAS[op][gradient]`` and ``FORWARD[op]`` are each a :class:`Formula`.  Its letters stand for
+axes: ``x[bti]`` is x at example b, token t, channel i.  A letter that the entry lacks is summed
+over.
 """
 
 import re
@@ -11,11 +12,24 @@ import numpy as np
 
 from .. import functional as F
 
-# text: as on paper.  at: the letters of the gradient's axes, ~ for all leading ones.  put: an
-# expression in {names}.  over: the letters it is summed over, ~ too.  times: one of EXTRA's
-# numbers, a factor in front of all.
-Formula = namedtuple("Formula", "text at put over times", defaults=("", ""))
+# text: as on paper.  at: the letters of the entry's axes, ~ for all leading ones.  put: an
+# expression in names.  over: the letters it is summed over, ~ too.  times: the name of a number, a
+# factor in front of all.  plus: what is added to the sum.
+Formula = namedtuple("Formula", "text at put over times plus", defaults=("", "", ""))
 
+FORWARD = {
+    "linear": Formula("y = x @ w + b", "~o", "x[~i] * w[io]", "i", plus="b[o]"),
+    "unembedding": Formula("y = x @ w.T", "~v", "x[~i] * w[vi]", "i"),
+    "embedding": Formula("y = w[ids]", "~c", "one_hot[~v] * w[vc]", "v"),
+    "bias": Formula("y = x + b", "~c", "x[~c] + b[c]"),
+    "positions": Formula("y = x + w[t]", "btc", "x[btc] + w[tc]"),
+    "layer_norm": Formula("y = xhat * w + b, xhat = (x - mean(x)) * rstd", "~c",
+                          "(x[~c] - mean_x[~0]) * rstd[~0] * w[c] + b[c]"),
+    "softmax": Formula("y = exp(x) / sum_j exp(x_j)", "~i", "exp_x[~i] / sum_exp_x[~0]"),
+    "attention": Formula("y = dropout(A) V", "bhtd", "kept[bhts] * v[bhsd]", "s"),
+    "residual": Formula("y = x + branch", "~c", "x[~c] + branch[~c]"),
+}
+ELEMENTWISE = Formula("y = f(x)", "~c", "f(x[~c])")
 SLOPE = {"x": Formula("dx = dy * f'(x)", "~c", "dy[~c] * slope[~c]")}
 FORMULAS = {
     "linear": {
@@ -38,6 +52,18 @@ FORMULAS = {
                      "(dy[~c] * w[c] - mean_g[~0] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
         "w": Formula("dw = sum(dy * xhat)", "c", "dy[~c] * xhat[~c]", "~"),
         "b": Formula("db = sum(dy)", "c", "dy[~c]", "~")},
+    "rms_norm": {
+        "x": Formula("dx = (g - xhat * mean(g * xhat)) * rstd, g = dy * w", "~c",
+                     "(dy[~c] * w[c] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
+        "w": Formula("dw = sum(dy * xhat)", "c", "dy[~c] * xhat[~c]", "~")},
+    "swiglu": {
+        "gate": Formula("dgate = silu'(gate) * dy * up", "~c", "slope_gate[~c] * dy[~c] * up[~c]"),
+        "up": Formula("dup = dy * silu(gate)", "~c", "dy[~c] * activated[~c]")},
+    "rope": {"x": Formula("dx = dy, rotated back", "btc", "back[btc]")},
+    "grouped_heads": {
+        "q": Formula("dq = the first third of dqkv", "btc", "dq[btc]"),
+        "k": Formula("dk = sum of its copies' dk", "btc", "dk[btcr]", "r"),
+        "v": Formula("dv = sum of its copies' dv", "btc", "dv[btcr]", "r")},
     "softmax": {
         "x": Formula("dx = y * (dy - sum_j dy_j y_j)", "~i", "y[~i] * (dy[~i] - sum_dy_y[~0])")},
     "attention": {
@@ -55,14 +81,14 @@ FORMULAS = {
 
 
 def operands(step, inner):
-    """{name: array or number} of all that a backward step's formulas name.
+    """Return {name: array or number} of all that a backward step's formulas name.
 
     ``inner``: {op: backward step} of the operations that ran inside it.
     """
     names = {**step.inputs, **fields(step.inputs.get("cache"))}
     names.pop("cache", None)
     op, dy = step.op, names.get("dy")
-    if op == "layer_norm":
+    if op in ("layer_norm", "rms_norm"):
         g = dy * names["w"]
         if names.get("xhat") is not None:
             names["mean_g"] = g.mean(-1, keepdims=True)
@@ -77,6 +103,17 @@ def operands(step, inner):
         names["scale"] = 1.0 / q.shape[-1] ** 0.5
         if "softmax" in inner:
             names["ds"] = inner["softmax"].output
+    elif op == "swiglu":
+        names["slope_gate"] = F.silu_backward(np.ones_like(dy), F.ActivationCache(names["x"]))
+    elif op == "rope":
+        names["back"] = step.output
+    elif op == "grouped_heads":
+        (B, T, C), (*_, few), n_head = *names["shapes"], names["n_head"]
+        D = C // n_head
+        names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
+        for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)
+            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(
+                B, T, few, -1)
     elif op == "last_tokens":
         names["padded"] = step.output
     elif op == "log_sum_exp":
@@ -92,13 +129,48 @@ def operands(step, inner):
     return names
 
 
+def forward_operands(step):
+    """Return {name: array or number} of all that a forward step's formula names."""
+    names = {**fields(step.cache), **step.inputs}         # a cache leaves out what no one needs
+    x = names.get("x")
+    if step.op == "layer_norm":
+        names["mean_x"] = x.mean(-1, keepdims=True)
+        names["rstd"] = 1 / np.sqrt(x.var(-1, keepdims=True) + names.get("eps", 1e-5))
+    elif step.op == "softmax":
+        names["exp_x"] = np.exp(x - x.max(-1, keepdims=True))
+        names["sum_exp_x"] = names["exp_x"].sum(-1, keepdims=True)
+    elif step.op == "embedding":
+        names["one_hot"] = one_hot(names["ids"], len(names["w"]), names["w"].dtype)
+    elif step.op == "attention" and "probabilities" in names:
+        mask = names["mask"]
+        names["kept"] = names["probabilities"] * (1 if mask is None else mask)
+    return names
+
+
+def forward_formula(step, names):
+    """Return the :class:`Formula` of a forward step's output, or ``None``."""
+    x, y = names.get("x"), step.output
+    if step.op == "dropout":
+        kept_all = names.get("mask") is None
+        return Formula("y = x: nothing is dropped" if kept_all else "y = x * mask", "~c",
+                       "x[~c]" if kept_all else "x[~c] * mask[~c]")
+    if step.op == "attention" and "kept" not in names or step.op == "residual" and (
+            x.shape != names["branch"].shape):
+        return None
+    isolated = (step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
+                and x.shape == y.shape and len(step.gradients) == 1)
+    return FORWARD.get(step.op) or (ELEMENTWISE._replace(text=f"y = {step.op}(x)",
+                                                         put=f"{step.op}(x[~c])")
+                                    if isolated else None)
+
+
 def formulas(step, names):
     """{the forward input's name: its :class:`Formula`}; empty for an operation that is not known,
     which has to be elementwise to have one."""
     if step.op == "dropout":
-        kept = names["mask"] is None
-        return {"x": Formula("dx = dy: nothing is dropped" if kept else "dx = dy * mask", "~c",
-                             "dy[~c]" if kept else "dy[~c] * mask[~c]")}
+        kept_all = names["mask"] is None
+        return {"x": Formula("dx = dy: nothing is dropped" if kept_all else "dx = dy * mask", "~c",
+                             "dy[~c]" if kept_all else "dy[~c] * mask[~c]")}
     if step.op in FORMULAS:
         return FORMULAS[step.op]
     slope, dy = names.get("slope"), names.get("dy")
@@ -110,19 +182,19 @@ def formulas(step, names):
 def gradients(step, names):
     """{input's name: its gradient, or ``None``} of a backward step; attention's in three parts."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
-    found = dict(zip(step.partner.gradients, result, strict=False))
+    grads = dict(zip(step.partner.gradients, result, strict=False))
     if step.op == "attention":
-        dqkv = found.pop("qkv")
-        found |= dict(zip("qkv", F.split_heads(dqkv, names["q"].shape[1]), strict=True))
-    return found
+        dqkv = grads.pop("qkv")
+        grads |= dict(zip("qkv", F.split_heads(dqkv, names["q"].shape[1]), strict=True))
+    return grads
 
 
 def fields(cache):
     """{name: value} of a cache, those of a cache within it included."""
-    found = {}
+    values = {}
     for name, value in (cache._asdict() if hasattr(cache, "_asdict") else {}).items():
-        found |= fields(value) if hasattr(value, "_asdict") else {name: value}
-    return found
+        values |= fields(value) if hasattr(value, "_asdict") else {name: value}
+    return values
 
 
 def one_hot(ids, n, dtype):
@@ -131,15 +203,15 @@ def one_hot(ids, n, dtype):
 
 
 def spelled(formula, names):
-    """A formula with each ~ written out, by the axes of what it stands for."""
+    """Replace each ~ of a formula by letters, one for each leading axis of the array."""
     pieces = re.findall(r"(\w+)\[(~?)\w*\]", formula.put)
     axes = next((np.ndim(names[name]) for name, rest in pieces if rest), 1)
     return formula._replace(**{key: getattr(formula, key).replace("~", "btu"[:axes - 1])
-                               for key in ("put", "at", "over")})
+                               for key in ("put", "at", "over", "plus")})
 
 
 def cost(op, name, inputs):
-    """Multiply-adds of a gradient that was never computed; 0 where it is no more than a copy."""
+    """Return the multiply-adds of a gradient that was never computed; 0 if it is only a copy."""
     x = inputs.get("x")
     rows = x.size // x.shape[-1] if isinstance(x, np.ndarray) and x.ndim else 0
     if op in ("linear", "unembedding") and name in ("x", "w"):

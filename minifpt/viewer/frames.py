@@ -1,4 +1,4 @@
-"""What a page says of each operation of a trace, as plain JSON: arrays, formulas, source, cache."""
+"""Describe each operation of a trace as plain JSON: arrays, formulas, source, cache."""
 
 import ast
 import base64
@@ -12,38 +12,55 @@ import numpy as np
 
 from . import formulas
 
+TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
+SURE = 8                                                  # tokens that every file shows
+
+
+class StoreFull(Exception):
+    """The arrays of a file are larger than its room."""
+
 
 class Store:
     """The arrays of a file: cut, each kept once, exact in their own dtype.
 
-    A matrix of tokens has the norm of each row besides, of the whole row where it is cut.
+    The last tokens are kept, because the answer is read there; ``first`` says where they begin.  A
+    matrix of tokens has the norm of each whole row besides.  Arrays of more than ``room`` bytes
+    raise :class:`StoreFull`.
     """
 
-    def __init__(self, cut):
-        self.cut, self.arrays, self.known, self.bytes = cut, [], {}, 0
+    def __init__(self, cut, tokens, room):
+        self.cut, self.tokens, self.room = cut, tokens, room
+        self.arrays, self.known, self.bytes = [], {}, 0
 
     def add(self, a, axes):
-        """The number of an array whose axes have these names."""
+        """Store an array whose axes have these names; return its index."""
         a = np.asarray(a)
         a = a.astype(np.int32) if np.issubdtype(a.dtype, np.integer) else a
         shown = tuple(min(n, self.cut.get(axis, 16)) for n, axis in zip(a.shape, axes, strict=True))
-        part = np.ascontiguousarray(a[tuple(map(slice, shown))])
+        ends = [min(n, self.tokens) if axis == "position" else n
+                for n, axis in zip(a.shape, axes, strict=True)]
+        first = [max(0, end - n) if axis in TOKENS else 0
+                 for end, n, axis in zip(ends, shown, axes, strict=True)]
+        region = tuple(slice(i, i + n) for i, n in zip(first, shown, strict=True))
+        part = np.ascontiguousarray(a[region])
         key = part.tobytes(), part.dtype.str, a.shape, axes
         if key not in self.known:
             self.known[key] = len(self.arrays)
             self.bytes += part.nbytes
             self.arrays.append({"shape": list(a.shape), "shown": list(shown), "axes": list(axes),
-                                "dtype": part.dtype.str,
+                                "first": first, "dtype": part.dtype.str,
                                 "data": base64.b64encode(key[0]).decode()})
             if axes[-2:-1] == ("token",) and part.dtype.kind == "f" and a.shape[-1] > 1:
-                norms = np.linalg.norm(a[tuple(map(slice, shown[:-1]))], axis=-1).astype("<f4")
+                norms = np.linalg.norm(a[region[:-1]], axis=-1).astype("<f4")
                 self.bytes += norms.nbytes
                 self.arrays[-1]["norms"] = base64.b64encode(norms.tobytes()).decode()
+            if self.bytes > self.room:
+                raise StoreFull
         return self.known[key]
 
 
 def axes_of(op, name, a):
-    """The names of an array's axes."""
+    """Return the names of an array's axes."""
     if op in ("cross_entropy", "log_sum_exp"):
         lead = ("example", "token", "choice")
         return lead[:a.ndim] if name == "targets" else (*lead[:a.ndim - 1], "class")[-a.ndim:]
@@ -58,7 +75,7 @@ def axes_of(op, name, a):
 
 
 def axes_of_weight(op, a):
-    """The same for a parameter and its gradient."""
+    """Return the names of the axes of a parameter or its gradient."""
     if a.ndim != 2:
         return ("channel",) * a.ndim
     return {"positions": ("position", "channel"), "embedding": ("symbol", "channel"),
@@ -66,13 +83,13 @@ def axes_of_weight(op, a):
 
 
 def fold_of(layer):
-    """The block that a layer is in, ``trunk.h.0`` of ``trunk.h.0.attn``; ``None`` in none."""
-    found = re.match(r"(.*?\b\d+)(?:\.|$)", layer)
-    return found and found[1]
+    """Return a layer's block, ``trunk.h.0`` for ``trunk.h.0.attn``; ``None`` outside blocks."""
+    match = re.match(r"(.*?\b\d+)(?:\.|$)", layer)
+    return match and match[1]
 
 
 class Telling:
-    """What a page says of each step of a trace."""
+    """Describe each step of a trace for the page."""
 
     def __init__(self, t, store, model):
         self.t, self.store = t, store
@@ -82,7 +99,7 @@ class Telling:
         self.steps = [self.tell(step) for step in t.steps]
 
     def tell(self, step):
-        """One step as plain JSON."""
+        """Return one step as plain JSON."""
         return {
             "name": step.name, "layer": step.layer, "op": step.op, "back": step.backward,
             "fold": fold_of(step.layer),
@@ -92,12 +109,12 @@ class Telling:
             **(self.backward(step) if step.backward else self.forward(step))}
 
     def unseen(self):
-        """The parameters that no operation of the trace reads: a trunk's own code does."""
+        """Return the parameters that no operation reads, because a trunk's own code does."""
         read = {id(v) for step in self.t.steps for v in step.inputs.values()}
         return [name for key, (name, _) in self.parameters.items() if key not in read]
 
     def part(self, op, name, value, like=None):
-        """A value as an array of the file, or as text; a parameter has its name."""
+        """Return a value as an array of the file or as text; a parameter gets its name."""
         if not isinstance(value, np.ndarray):
             return {"name": name, "text": describe(value)}
         if name == "ids" or (op == "cross_entropy" and name == "targets"):
@@ -106,78 +123,85 @@ class Telling:
         owner = self.parameters.get(id(value))
         axes = (axes_of_weight if owner or like else axes_of)(*(
             (op, value) if owner or like else (op, name, value)))
-        told = {"name": name, "array": self.store.add(value, axes)}
-        return told | ({"parameter": owner[0], "trained": owner[1]} if owner else {})
+        entry = {"name": name, "array": self.store.add(value, axes)}
+        return entry | ({"parameter": owner[0], "trained": owner[1]} if owner else {})
 
     def forward(self, step):
-        given = dict(step.inputs)
+        inputs = dict(step.inputs)
         heads = hasattr(step.cache, "probabilities")
         parts = []
         if heads and step.inputs.get("past") is None:     # as the operation splits it
-            given.pop("qkv")
+            inputs.pop("qkv")
             parts = [self.part(step.op, n, getattr(step.cache, n)) for n in "qkv"]
-        parts += [self.part(step.op, n, v) for n, v in given.items() if n not in ("past", "need")]
-        kept = formulas.fields(step.cache) if step.cache is not None else {}
-        if not kept and step.cache is not None:           # a user's own, of no names
-            kept = {"cache": step.cache}
-        own = {name: v for name, v in kept.items() if id(v) not in self.parameters}
+        parts += [self.part(step.op, n, v) for n, v in inputs.items() if n not in ("past", "need")]
+        cached = formulas.fields(step.cache) if step.cache is not None else {}
+        if not cached and step.cache is not None:         # a user's own cache has no names
+            cached = {"cache": step.cache}
+        stored = [v for v in cached.values() if id(v) not in self.parameters]
         missing = [{"name": f"d{n}", "why": why, "of": self.parameters.get(
             id(step.inputs[n]), (None,))[0], "shape": list(step.inputs[n].shape),
             "cost": int(formulas.cost(step.op, n, step.inputs))}
             for n, why in step.reasons.items()]
-        return {"in": parts, "out": [self.part(step.op, "y", step.output)],
+        out = self.part(step.op, "y", step.output)
+        names = formulas.forward_operands(step)
+        formula = formulas.forward_formula(step, names) if "array" in out else None
+        if formula:
+            out["formula"] = self.formula(step, formula, names) | (
+                {"split": step.output.shape[-1] // step.inputs["n_head"]} if heads else {})
+        return {"in": parts, "out": [out],
                 "middle": [self.part(step.op, "probabilities", step.cache.probabilities)
                            ] if heads else [], "missing": missing,
-                "keeps": [{"name": n, "text": describe(v)} for n, v in kept.items()],
-                "bytes": sum(held(v) for v in own.values()), "form": type(step.cache).__name__}
+                "keeps": [{"name": n, "text": describe(v)} for n, v in cached.items()],
+                "bytes": sum(map(held, stored)), "form": type(step.cache).__name__}
 
     def backward(self, step):
         inner = {s.op: s for s in self.t.steps if s.inside is step}
         names = formulas.operands(step, inner)
-        found = formulas.gradients(step, names) if step.partner else {"": step.output}
+        grads = formulas.gradients(step, names) if step.partner else {"": step.output}
         known = formulas.formulas(step, names) if step.partner else {}
         shown = [*step.inputs, *formulas.fields(step.inputs.get("cache"))]
         parts = [self.part(step.op, n, names[n]) | {"cached": n not in step.inputs} for n in shown
                  if n in names and n not in ("cache", "need", "shape")]
         out = []
-        for name, grad in found.items():
+        for name, grad in grads.items():
             if grad is None:
                 continue
-            of = None if step.partner is None else step.partner.inputs.get(name)
-            owner = self.parameters.get(id(of))
+            source_input = None if step.partner is None else step.partner.inputs.get(name)
+            owner = self.parameters.get(id(source_input))
             if step.op == "positions" and owner:          # the others are 0
                 unused, grad = len(grad), grad[names["tokens"]]
                 unused -= len(grad)
-            told = self.part(step.op, f"d{name}", grad, owner)
+            entry = self.part(step.op, f"d{name}", grad, owner)
             if step.op == "positions" and owner and unused:
-                told["note"] = f"its other {unused} rows are 0: no token stands there"
-            told |= {"parameter": owner[0], "trained": True} if owner else {}
+                entry["note"] = f"its other {unused} rows are 0: no token stands there"
+            entry |= {"parameter": owner[0], "trained": True} if owner else {}
             if name in known:
-                told["formula"] = self.formula(step, known[name], names)
-            out.append(told)
+                entry["formula"] = self.formula(step, known[name], names)
+            out.append(entry)
         return {"in": parts, "out": out}
 
     def formula(self, step, formula, names):
-        """A formula with the numbers of the arrays that it names."""
+        """Return a formula with the indices of the arrays that it names."""
         it, refs = formulas.spelled(formula, names), {}
-        for name, letters in re.findall(r"(\w+)\[(\w*)\]", it.put):
+        for name, letters in re.findall(r"(\w+)\[(\w*)\]", it.put + it.plus):
             value = names[name]
             if letters and isinstance(value, np.ndarray):
                 refs[name] = self.part(step.op, name, value)["array"]
             else:
                 refs[name] = {"number": float(value)}
-        return {"text": it.text, "at": it.at, "put": it.put, "over": it.over, "refs": refs,
+        return {"text": it.text, "at": it.at, "put": it.put, "over": it.over, "plus": it.plus,
+                "refs": refs,
                 "times": float(names[it.times]) if it.times else 1.0}
 
     def source(self, function):
-        """The number of a function's source."""
+        """Store a function's source; return its index."""
         if function not in self.known:
             self.known[function] = len(self.sources)
             self.sources.append(source_of(function))
         return self.known[function]
 
     def run(self, step):
-        """The number of what :func:`watch` saw; operations of the same shapes ran the same way."""
+        """Return the index of the record of :func:`watch`; equal shapes share one record."""
         key = step.function, repr({n: describe(v) for n, v in step.inputs.items()})
         if key not in self.watched:
             self.watched[key] = len(self.runs)
@@ -186,7 +210,7 @@ class Telling:
 
 
 def source_of(function):
-    """{module, line, doc, lines: [[number, text], ...]} of a function, the docstring apart."""
+    """Return {module, doc, lines: [[number, text], ...]} of a function, lines without docstring."""
     doc = inspect.getdoc(function) or ""
     try:
         lines, first = inspect.getsourcelines(function)
@@ -202,15 +226,15 @@ def source_of(function):
 
 
 def watch(step):
-    """Run an operation once more: {line: what it gave a name}, for the lines that ran."""
-    code, ran, last, seen = getattr(step.function, "__code__", None), {}, [None], {}
+    """Run an operation again; return {line: the names that it assigned} for the lines that ran."""
+    code, ran, last, before = getattr(step.function, "__code__", None), {}, [None], {}
 
     def local(frame, event, arg):
         new = [f"{n} {describe(v)}" for n, v in frame.f_locals.items()
-               if n not in seen or seen[n] is not v]
+               if n not in before or before[n] is not v]
         if last[0] is not None and new:
             ran[last[0]] = ", ".join([*filter(None, [ran[last[0]]]), *new])
-        seen.update(frame.f_locals)
+        before.update(frame.f_locals)
         if event == "line":
             ran.setdefault(frame.f_lineno, "")
             last[0] = frame.f_lineno
@@ -218,7 +242,7 @@ def watch(step):
 
     def calls(frame, event, arg):
         if frame.f_code is code:
-            seen.update(frame.f_locals)
+            before.update(frame.f_locals)
             return local
         return None
     inputs, tracer = copy.deepcopy(step.inputs), sys.gettrace()
@@ -232,7 +256,7 @@ def watch(step):
 
 
 def describe(value):
-    """A value in a few characters: an array's shape, a number, what it is."""
+    """Describe a value in a few characters: an array's shape, a number or a type."""
     if isinstance(value, np.ndarray):
         return str(value.shape).replace(",)", ")") if value.ndim else f"{value:.4g}"
     if isinstance(value, (float, np.floating)):
@@ -247,7 +271,7 @@ def describe(value):
 
 
 def held(value):
-    """The bytes of all arrays in a value."""
+    """Return the number of bytes of all arrays in a value."""
     if isinstance(value, (tuple, list)):
         return sum(map(held, value))
     return value.nbytes if isinstance(value, np.ndarray) else 0

@@ -4,14 +4,17 @@
 
 // A model is {config, parameters}; a parameter is {data, grad, trainable} under GPT-2's own name.
 
-function forward(model, x) {
+// `call` runs every operation: the page opens them, and nudges their inputs, through it.
+const plain_call = (op, name, inputs) => op(...inputs);
+
+function forward(model, x, call = plain_call) {
   const {config, parameters} = model, cache = {outputs: {}};
   let below = false;                       // whether anything so far has something to learn
   const run = (name, op, x, ...options) => {
     const own = [`${name}.weight`, `${name}.bias`].map(n => parameters[n]).filter(p => p);
     const need = [below, ...own.map(p => p.trainable)];
     below = need.some(n => n);
-    const [y, c] = own.length ? op(x, ...own.map(p => p.data), need) : op(x, ...options);
+    const [y, c] = call(op, name, own.length ? [x, ...own.map(p => p.data), need] : [x, ...options]);
     cache[name] = c;
     cache.outputs[name] = y;
     return y;
@@ -38,18 +41,19 @@ function forward(model, x) {
 
 // Fill .grad of the trainable parameters.  A gradient that is null is wanted by nothing further
 // down, and the way back ends there.
-function backward(model, dlogits, cache) {
+function backward(model, dlogits, cache, call = plain_call) {
   const {config, parameters} = model;
   for (const p of Object.values(parameters)) p.grad = null;
   const run = (name, op, dy) => {
     if (dy === null) return null;
-    const [dx, ...grads] = op(dy, cache[name]);
+    const [dx, ...grads] = call(op, name, [dy, cache[name]]);
     [`${name}.weight`, `${name}.bias`].filter(n => parameters[n]).forEach((n, i) => {
       parameters[n].grad = grads[i];
     });
     return dx;
   };
-  const add = (dy, branch) => branch === null ? null : residual_backward(dy, branch)[0];
+  const add = (name, dy, branch) => branch === null ? null :
+    call(residual_backward, name, [dy, branch])[0];
   let dx = run("output", linear_backward, dlogits);
   dx = run("last", last_tokens_backward, dx);
   dx = run("trunk.ln_f", layer_norm_backward, dx);
@@ -59,12 +63,12 @@ function backward(model, dlogits, cache) {
     dm = run(`${h}.mlp.act`, gelu_backward, dm);
     dm = run(`${h}.mlp.c_fc`, linear_backward, dm);
     dm = run(`${h}.ln_2`, layer_norm_backward, dm);
-    dx = add(dx, dm);
+    dx = add(`${h}.residual_2`, dx, dm);
     let da = run(`${h}.attn.c_proj`, linear_backward, dx);
     da = run(`${h}.attn`, attention_backward, da);
     da = run(`${h}.attn.c_attn`, linear_backward, da);
     da = run(`${h}.ln_1`, layer_norm_backward, da);
-    dx = add(dx, da);
+    dx = add(`${h}.residual_1`, dx, da);
   }
   dx = run("trunk.wpe", positions_backward, dx);
   run("input", linear_backward, dx);

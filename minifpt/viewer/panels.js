@@ -15,7 +15,7 @@ const scale_slider = (id, value, act) => slider(id, "initialisation scale", -1.5
 const PANELS = {
   settings: () => [
     slider("rate", "learning rate", -5, 0, 0.1, Math.log10(S.rate), v => short(two(10 ** v)),
-      v => set({rate: two(10 ** v)}, true)),
+      v => set({rate: two(10 ** v)}, true), "about how far Adam moves each trained number in a step"),
     slider("batch", "examples in a batch", 0, 6, 1, Math.log2(S.batch), v => String(2 ** v),
       v => set({batch: 2 ** v}, true)),
     el("fieldset", {}, el("legend", {}, "the frozen weights are"),
@@ -29,7 +29,9 @@ const PANELS = {
       random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
         "0.55. Where does it stop working?"}[S.weights])],
   race: () => [
-    el("p", {class: "note"}, "Three trunks, one seed, the same batches: only the trunks differ."),
+    el("p", {class: "note"}, "Three trunks (the model between its input and output layers), one " +
+      "seed, the same batches. “Its statistics” are random numbers with the mean and spread of " +
+      "each pretrained matrix."),
     ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
       el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
       el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`,
@@ -59,6 +61,7 @@ const PANELS = {
       "gradients above it, never below."),
     el("p", {id: "left", role: "status"}, game.said),
     el("div", {id: "evidence"}, game.rows.map(evidence)),
+    el("p", {class: "note"}, "Which fault is it? You have three guesses."),
     el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
       FAULTS.filter(f => !f.hides).map(f => el("button", {onclick: () => guess(f.id),
         disabled: game.over || game.wrong.includes(f.id)}, f.title))),
@@ -206,16 +209,19 @@ function guess(id) {
 // ------------------------------------------------------------------------ things to try
 
 const TRIES = [
-  ["What does attention do here?", "Train, then point at b4 and flip a4. The answer at b4 needs " +
-    "a4, and only attention carries numbers from token to token. Block 1 comes to look at a4 " +
-    "when it is 1 and elsewhere when it is 0, although attention's own numbers are frozen: what " +
-    "it is given has changed.", {task: "bit-xor", look: 8}],
+  ["What does attention do here?", "The answer at b4 needs a4, and only attention carries " +
+    "numbers from token to token. A copy whose tokens see only themselves trains beside the " +
+    "right model: it stays at chance. Then flip a4: b4 looks at a4 in block 1 when it is 1, and " +
+    "elsewhere when it is 0. Attention's own numbers are frozen: what it is given has changed.",
+    {task: "bit-xor", tab: "break", fault: "alone", look: 8}],
   ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way " +
-    "back: from the answers up it carries how each number should change. Freeze all but the " +
-    "output layer: nothing runs back, and almost nothing is learned.",
+    "back: from the answers up it carries how each number should change. It passes through a " +
+    "frozen part, because trained ones lie above it. Here all but the output layer is frozen: " +
+    "nothing runs back, and almost nothing is learned. Click a layer norm to thaw it.",
     {frozen: PARTS.filter(p => p !== "output")}],
   ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
-    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves.",
+    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves. " +
+    "Move the slider under Settings; Reset begins again with it.",
     {rate: 0.3}],
   ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
     "and spread, and against random numbers that are too small.", {tab: "race"}],
@@ -228,6 +234,7 @@ const TRIES = [
 by("tries").querySelector("ol").append(...TRIES.map(([title, text, values]) => el("li", {},
   el("b", {}, title), el("p", {}, text), el("button", {onclick: () => {
     set({...DEFAULTS, task: S.task, ...values});
+    restart();                             // from the first step, even if nothing changed
     run(Infinity);
     scrollTo({top: 0, behavior: "smooth"});
   }}, "Show me"))));
@@ -244,7 +251,7 @@ by("slow").onchange = e => set({pace: e.target.checked ? 5 : 0});
 document.querySelectorAll("#tabs button").forEach(b => {
   b.onclick = () => set({tab: b.dataset.tab});
 });
-by("heads").append("heads ", ...heads.map((_, n) => el("button", {"aria-pressed": "true",
+by("heads").append("heads drawn ", ...heads.map((_, n) => el("button", {"aria-pressed": "true",
   style: `--own:var(${HEADS[n % HEADS.length]})`, onclick: e => {
     heads[n] = !heads[n];
     e.target.setAttribute("aria-pressed", String(heads[n]));
@@ -302,6 +309,7 @@ window.playground = {
     const done = set(rest);
     if (own) {
       example.bits = own.map(Number);
+      keep_bits();
       draw();
     }
     return done.then(() => window.playground.state());
@@ -312,6 +320,7 @@ Object.assign(S, read_address());
 restart();
 show_controls();
 show_panel();
+show_step();
 ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
   agreement = difference;
   const good = difference < 1e-4;

@@ -108,7 +108,7 @@ const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
   (p.match(/ln|attn|mlp/) || [p])[0]]));
 const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, rate: 3e-3, batch: 4, seed: 0,
-  frozen: FPT, fault: null, tab: "settings", pace: 0, look: null,
+  frozen: FPT, fault: null, tab: "settings", pace: 0, look: null, open: null, bits: null,
   race: [["pretrained", 1.4], ["statistics", 1.4], ["random", 0.1]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
@@ -140,13 +140,30 @@ function restart() {
     return {...lane, model};
   });
   shown = Math.min(shown, models.length - 1);
-  if (!example || example.task !== S.task)
-    example = {task: S.task, ...task.draw(E.generator(S.seed, "example"))};
+  show_example();
   noticed = null;
   latest = null;
   const done = tell({kind: "reset", settings: settings_of(), lanes});
   if (running) run(Infinity);
   return done;
+}
+// The bits of the picture: those that were set, S.bits, or some that the seed draws.
+function show_example() {
+  const task = TASKS[S.task], groups = (S.bits || "").split(".").map(g => [...g].map(Number));
+  if (example && example.task === S.task && S.bits === example.text) return;
+  if (!S.bits && example && example.task === S.task && !example.text) return;
+  const drawn = task.draw(E.generator(S.seed, "example"));
+  example = {task: S.task, text: S.bits, ...drawn};
+  if (groups[0].length !== drawn.bits.length) return;
+  example.bits = groups[0];
+  if (groups.length === 3 && drawn.visible) [[example.which], example.visible] = groups.slice(1);
+}
+const text_of = ({bits, which, visible}) => [bits, ...visible ? [[which], visible] : []]
+  .map(g => g.join("")).join(".");
+function keep_bits() {                     // into the address
+  S.bits = example.text = text_of(example);
+  write_address(true);
+  dirty = true;
 }
 function change() {
   for (const {model} of models) E.freeze(model, S.frozen);
@@ -176,7 +193,14 @@ function set(values, replace = false) {
   Object.assign(S, values);
   if (!changed.length) return Promise.resolve();
   write_address(replace);
+  if (changed.includes("open")) show_step();
+  if (changed.includes("task") && !("bits" in values)) S.bits = null;
   const again = changed.some(k => RESTARTS.includes(k)) || before !== JSON.stringify(lanes_of());
+  if (!again && changed.every(k => ["open", "bits", "look"].includes(k))) {
+    show_example();
+    dirty = true;
+    return Promise.resolve();
+  }
   if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
   show_controls();
@@ -185,44 +209,6 @@ function set(values, replace = false) {
   dirty = true;
   return done;
 }
-
-// ------------------------------------------------------------------------ the address
-
-function address() {
-  const q = Object.keys(DEFAULTS).filter(k => JSON.stringify(S[k]) !== JSON.stringify(DEFAULTS[k]))
-    .map(k => `${k}=${encodeURIComponent(k === "race" ? S.race.map(r => r.join("~")).join(",") :
-      k === "frozen" ? S.frozen.join(",") || "none" : S[k])}`);
-  return q.length ? `#${q.join("&")}` : "#";
-}
-let later = null;
-function write_address(replace) {
-  clearTimeout(later);
-  if (replace) later = setTimeout(() => location.replace(address()), 250);  // a slider moves often
-  else if (address() !== (location.hash || "#")) location.hash = address();
-}
-function read_address() {
-  const values = {...DEFAULTS};
-  for (const [k, text] of new URLSearchParams(location.hash.slice(1))) {
-    const number = Number(text);
-    if (k === "task" && Object.hasOwn(TASKS, text)) values.task = text;
-    if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
-    if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
-    if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)
-      values[k] = Math.round(k === "batch" ? Math.min(64, Math.max(1, number)) : number);
-    if (k === "frozen") values.frozen = PARTS.filter(p => text.split(",").includes(p));
-    if (k === "fault" && fault_of(text)) values.fault = text;
-    if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
-    if (k === "look" && number >= 0 && number < 12) values.look = number;
-    if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
-      .map(([kind, s]) => [kind, Number(s)]);
-  }
-  if (!values.race.length) values.race = DEFAULTS.race;
-  return values;
-}
-addEventListener("hashchange", () => {
-  if (address() !== (location.hash || "#")) set(read_address(), true);
-});
 
 // ------------------------------------------------------------------------ the model, drawn
 
@@ -236,8 +222,11 @@ by("flow").prepend(el("div", {class: "row"},
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
-  return el("div", {class: "row", style: `height:${row.height}px`}, row.button, el("span"),
-    row.back);
+  const open = el("button", {class: "open", onclick: () => set({open: row.part}),
+    "aria-label": `open ${name_of(row.part)}: its source and the numbers of this step`,
+    title: "open: its source and the numbers of this step"}, "ƒ");
+  return el("div", {class: "row", style: `height:${row.height}px`}, el("span", {class: "names"},
+    row.button, open), el("span"), row.back);
 }), ...blocks.map((_, i) => {
   const own = ROWS.filter(row => row.block === i + 1), {top, height} = own[own.length - 1];
   return el("span", {class: "block", "aria-hidden": "true",
@@ -254,6 +243,7 @@ function flip(i) {
   const task = TASKS[S.task];
   if (i < example.bits.length) example.bits[i] ^= 1;
   else example.visible[i - example.bits.length] ^= 1;
+  keep_bits();
   by("said").textContent = `${task.names[Math.floor(i / task.input_dim)]} flipped`;
   draw();                                  // at once, not at the next frame
 }
@@ -413,7 +403,8 @@ function show_numbers(model) {
   const lane = latest.lanes[shown];
   by("step").textContent = count(latest.step);
   by("accuracy").textContent = percent(lane.accuracy);
-  by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss.toFixed(3) : "not finite";
+  by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss < 5e-4 ? "< 0.001" :
+    lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
   draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
   const several = models.length > 1;

@@ -2,23 +2,30 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 
-from .. import __version__, tasks
+from .. import __version__, functional, tasks
 from ..experiments.pretrain import SOURCES
 from ..files import weights, write_beside
 from ..fpt import FPT
 from ..gpt2 import GPT2
 from ..trunks.names import TrunkSpec
+from . import formulas
+from .frames import source_of as lines_of
+from .steps import page_with
 
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
 ENTRIES = 40                                              # gradients that the page compares singly
 FOLDER = Path(__file__).parent
-PAGE = "drawing.js", "playground.js", "panels.js"
+PAGE = "drawing.js", "playground.js", "address.js", "live.js", "panels.js"
+# The operations of model.js, which the page opens with the source that runs in Python.
+OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
+              "cross_entropy")
 ENGINE = "engine.js", "model.js", "tasks.js"              # what runs in the worker and in the page
 
 
@@ -45,7 +52,8 @@ def playground(model=MODEL, task="bit-xor"):
             "statistics": statistics, "source": source_of(spec),
             "trunk": [[name, list(p.data.shape)] for name, p in trunk.named_parameters()],
             "weights": encode([p.data for p in trunk.parameters()], np.float16),
-            "reference": reference(trunk)}
+            "reference": reference(trunk), "operations": operations(),
+            "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
     return fill({"TITLE": "A transformer that trains in this page", "DATA": to_json(data),
                  "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
                  "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
@@ -57,6 +65,20 @@ def save(path, model=MODEL, task="bit-xor"):
     text = playground(model, task).encode()
     write_beside(path, lambda f: f.write(text))
     return len(text)
+
+
+def operations():
+    """{operation: its sources and formulas}, for the frames of the live step."""
+    pages = {}
+    for op in OPERATIONS:
+        forward = formulas.FORWARD.get(op) or (formulas.ELEMENTWISE._replace(
+            text="y = gelu(x)", put="gelu(x[~c])") if op == "gelu" else None)
+        back = formulas.FORMULAS.get(op, formulas.SLOPE)
+        pages[op] = {
+            "sources": [lines_of(vars(functional)[name]) for name in (op, f"{op}_backward")],
+            "forward": forward and forward._asdict(),
+            "back": {name: formula._asdict() for name, formula in back.items()}}
+    return pages
 
 
 def source_of(spec):
@@ -86,7 +108,7 @@ def reference(trunk):
     outer = {}
     for name, p in model.named_parameters():
         if not name.startswith("trunk."):
-            p.data = p.data.astype(np.float32).astype(np.float64)
+            p.data = p.data.astype(np.float64).round(4)   # short in the file
             outer[name] = p.data.ravel().tolist()
     x, y = task.batch(rng, 4)
     logits, cache = model.forward(x.astype(np.float64))

@@ -50,8 +50,8 @@ def same(form, node, names, fixed, renames):
         if form.id == "_":
             return names.setdefault("_", node) is node
         if renames and isinstance(node, ast.Name) and not {form.id, node.id} & fixed:
-            taken = {n.id for key, n in names.items() if key not in ("_", form.id)}
-            return names.setdefault(form.id, node).id == node.id and node.id not in taken
+            names_in_use = {n.id for key, n in names.items() if key not in ("_", form.id)}
+            return names.setdefault(form.id, node).id == node.id and node.id not in names_in_use
     if isinstance(form, list):
         return isinstance(node, list) and len(form) == len(node) and all(
             same(a, b, names, fixed, renames) for a, b in zip(form, node, strict=True))

@@ -1,5 +1,7 @@
 "use strict";
-const D = JSON.parse(document.getElementById("data").textContent);
+// The playground opens this page with the numbers of its own step.
+const DATA = document.getElementById("data").textContent, LIVE = DATA === "live";
+const D = LIVE ? parent.live_step() : JSON.parse(DATA);
 const SHORT = {linear: "lin", layer_norm: "ln", attention: "attn", softmax: "soft", dropout: "drop",
   residual: "+", positions: "pos", last_tokens: "last", cross_entropy: "CE", log_sum_exp: "lse",
   embedding: "emb", unembedding: "unemb", gelu_exact: "gelu"};
@@ -10,7 +12,7 @@ const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
 const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
   "branch that stands left of them.";
 const state = {at: 0, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
-  terms: [], entry: 0, entryAt: null, frame: 0, from: null};
+  terms: [], path: [], entry: 0, entryAt: null, frame: 0, map: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
 
 // ------------------------------------------------------------------------ small helpers
@@ -34,13 +36,24 @@ function array(n) {
   if (!a.values) a.values = bytes(a.data, TYPES[a.dtype]);
   return a;
 }
-function offset(a, index) {
+function offset(a, index) {                 // a.first: of each axis, the first index that is kept
   let at = 0;
   for (let i = 0; i < index.length; i++) {
-    if (index[i] >= a.shown[i]) return -1;
-    at = at * a.shown[i] + index[i];
+    const n = index[i] - a.first[i];
+    if (n < 0 || n >= a.shown[i]) return -1;
+    at = at * a.shown[i] + n;
   }
   return at;
+}
+// What a token is called, by its index along an axis of an array; without a name, its number.
+const TOKENS = ["token", "query", "key", "position"];
+function nameOf(a, axis, index) {
+  if (!TOKENS.includes(a.axes[axis])) return String(index);
+  const example = a.example ?? (a.axes[0] !== "example" ? null : a.shape.length > 2 ?
+    state.example : a.shown[0] === 1 ? 0 : null);
+  const names = D.names.length ? D.names : D.texts[example];
+  const t = index + (a.axes[axis] === "position" ? 0 : D.tokens - a.shape[axis]);
+  return names && names[t] !== undefined ? names[t] : String(index);
 }
 function valueAt(a, index) {
   const at = offset(a, index);
@@ -74,7 +87,7 @@ S.forEach((s, i) => {
 if (firstBack < 0) frames.push({kind: "loss"});
 const rest = forward.filter(i => S[i].partner === null && S[i].inside === null);
 if (rest.length) frames.push({kind: "rest"});
-frames.push({kind: "adam"});
+if (D.adam) frames.push({kind: "adam"});
 if (D.film) frames.push({kind: "film"});
 const frameOf = {};
 frames.forEach((f, n) => { frameOf[f.kind === "step" ? f.i : f.kind] = n; });
@@ -143,65 +156,101 @@ function norms(a) {                         // of each row of a matrix of tokens
   if (typeof a.norms === "string") a.norms = bytes(a.norms, Float32Array);
   return a.norms || null;
 }
-// part: {name, array, parameter?, trained?, formula?}; ask: which differences belong to it.
+// Black or white, whichever has more contrast on a colour: always 4.58 : 1 or better.
+function luminance(rgb) {
+  const [r, g, b] = rgb.map(v => v <= 10 ? v / 3294.6 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+const inkOn = rgb => luminance(rgb) > 0.179 ? "#000" : "#fff";
+const MONO = size => `${size}px ui-monospace, Menlo, Consolas, monospace`;
+const MAPS = ["probabilities"];             // drawn large: attention's own picture
+
+// part: {name, array, parameter?, trained?, formula?}; ask: the differences that belong to it;
+// step: the operation, if a click asks where a number comes from; picked: what a click calls.
 function matrix(part, tag = "", ask = null, step = null, picked = null) {
   const a = array(part.array), nd = a.shape.length;
-  const rows = nd > 1 ? a.shown[nd - 2] : 1, cols = nd ? a.shown[nd - 1] : 1;
-  const lead = a.axes.slice(0, Math.max(0, nd - 2)).map((axis, i) => Math.min(a.shown[i] - 1,
-    axis === "example" ? state.example : axis === "head" || axis === "token" ? state.head : 0));
-  const positive = part.name === "probabilities" || part.name === "one_hot"
-    || a.values.every(v => v >= 0);
-  const limit = positive && (part.name === "probabilities") ? 1 : limits(a.values);
-  const bars = norms(a), left = nd > 1 ? 17 : 1, top = 13, right = bars ? BAR + 3 : 1;
-  const cw = Math.min(64, Math.max(6, Math.floor((344 - left - right) / cols)));
-  const ch = Math.max(5, Math.min(rows > 5 ? 16 : 20, Math.floor(176 / rows)));
-  const canvas = el("canvas", {tabindex: 0, role: "img", class: ask || picked ? "ask" : null,
-    "data-key": picked ? `entry ${part.name}` : null});
+  const asked = state.asked && state.asked.name === part.name && step &&
+    S[state.asked.step] === step ? state.asked.at : [];
+  const window_of = i => {                  // [first, number] of the rows or columns that are drawn
+    const most = TOKENS.includes(a.axes[i]) ? 32 : 24, n = Math.min(most, a.shown[i]);
+    return [Math.max(0, Math.min(a.shown[i] - n, (asked[i] || 0) - a.first[i] - n + 6)), n];
+  };
+  const [r0, rows] = nd > 1 ? window_of(nd - 2) : [0, 1], [c0, cols] = nd ? window_of(nd - 1) : [0, 1];
+  const lead = a.axes.slice(0, Math.max(0, nd - 2)).map((axis, i) => a.first[i] +
+    Math.min(a.shown[i] - 1, axis === "example" ? state.example :
+      axis === "head" || axis === "token" ? state.head : 0));
+  const isMap = MAPS.includes(part.name), positive = isMap || part.name === "one_hot" ||
+    a.values.every(v => v >= 0);
+  const limit = isMap ? 1 : limits(a.values), bars = norms(a);
+  const at = (r, c) => nd > 1 ? [...lead, a.first[nd - 2] + r0 + r, a.first[nd - 1] + c0 + c] :
+    nd ? [a.first[0] + c0 + c] : [];
+  const rowName = r => nameOf(a, nd - 2, at(r, 0)[nd - 2]);
+  const colName = c => nameOf(a, nd - 1, at(0, c)[nd - 1]);
+  const texts = part.array === D.x && D.texts.length && TOKENS.includes(a.axes[nd - 1]) ?
+    (r, c) => D.texts[at(r, c)[0]][at(r, c)[1]] : null;    // letters where the numbers are ids
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = MONO(11);
+  const widest = (n, name) => Math.max(...Array.from({length: n}, (_, i) =>
+    ruler.measureText(name(i)).width));
+  const room = Math.min(560, window.innerWidth - 40);
+  const left = nd > 1 ? Math.ceil(Math.min(70, Math.max(17, widest(rows, rowName) + 7))) : 1;
+  const right = bars ? BAR + 3 : 1, space = (isMap ? room : Math.min(room, 334)) - left - right;
+  const cw = Math.min(64, Math.max(6, Math.floor(space / Math.max(1, cols))));
+  const longest = cols ? widest(cols, colName) : 0, upright = nd && longest > cw - 2 &&
+    TOKENS.includes(a.axes[nd - 1]);                      // long names of columns stand upright
+  const top = upright ? Math.ceil(Math.min(70, longest + 6)) : 14;
+  const ch = Math.max(5, Math.min(isMap ? 26 : rows > 5 ? 16 : 20,
+    Math.floor((isMap ? 330 : 176) / Math.max(1, rows))));
+  const asks = ask || picked || step;
+  const canvas = el("canvas", {tabindex: 0, role: "grid", class: asks ? "ask" : null,
+    "aria-rowcount": rows, "aria-colcount": cols, "data-key": `${tag} ${part.name}`});
+  const id = `cell${matrix.count = (matrix.count || 0) + 1}`;
   // Small or large numbers stand in the cells without their power of ten.
   const power = limit > 0 && (limit < 0.1 || limit >= 1e4) && !Number.isInteger(limit) ?
     Math.floor(Math.log10(limit)) : 0;
   const chosen = a.axes[nd > 1 ? nd - 2 : 0] === "example" && !part.parameter ? state.example : -1;
-  const normAt = r => bars[offset({shown: a.shown.slice(0, -1)}, [...lead, r])];
-  const longest = bars ? Math.max(...Array.from({length: rows}, (_, r) => normAt(r))) || 1 : 1;
+  const normAt = r => bars[offset({shown: a.shown.slice(0, -1), first: a.first.slice(0, -1)},
+    at(r, 0).slice(0, -1))];
+  const longestNorm = bars ? Math.max(...Array.from({length: rows}, (_, r) => normAt(r))) || 1 : 1;
   let cursor = null;
-  const at = (r, c) => nd > 1 ? [...lead, r, c] : nd ? [c] : [];
   const place = index => {                  // row and column of an entry, where it is in sight
-    const [r, c] = nd > 1 ? index.slice(-2) : [0, index[0] || 0];
-    return index.length === nd && r < rows && c < cols && lead.every((v, i) => v === index[i]) ?
-      [r, c] : null;
+    const [r, c] = nd > 1 ? [index[nd - 2] - a.first[nd - 2] - r0,
+      index[nd - 1] - a.first[nd - 1] - c0] : [0, (index[0] || 0) - (a.first[0] || 0) - c0];
+    return index.length === nd && r >= 0 && c >= 0 && r < rows && c < cols &&
+      lead.every((v, i) => v === index[i]) ? [r, c] : null;
   };
   const chosenCell = () => picked ? place(state.entryAt) : step && state.asked &&
     state.asked.step === S.indexOf(step) && state.asked.name === part.name ?
     place(state.asked.at) : null;
   function draw() {
     const g = drawOn(canvas, left + cols * cw + right, top + rows * ch + 1);
-    const font = size => { g.font = `${size}px ui-monospace, Menlo, Consolas, monospace`; };
-    g.textBaseline = "middle"; g.fillStyle = paint("--soft"); font(9.5);     // the indices
-    g.textAlign = "center";
-    for (let c = 0; c < cols; c += cw < 14 ? 4 : cw < 18 ? 2 : 1) {
-      font(nd === 1 && c === chosen ? "bold 11" : 9.5);
-      g.fillText(String(c), left + (c + 0.5) * cw, 7);
+    g.textBaseline = "middle"; g.textAlign = "center"; g.fillStyle = paint("--soft");
+    const every = upright ? Math.ceil(11 / cw) : Math.ceil((longest + 3) / cw);
+    for (let c = 0; c < cols; c += every) {               // the names of columns and rows
+      g.font = (nd === 1 && c === chosen ? "bold " : "") + MONO(11);
+      g.save(); g.translate(left + (c + 0.5) * cw, upright ? top - 3 : 7);
+      if (upright) { g.rotate(-Math.PI / 2); g.textAlign = "left"; }
+      g.fillText(colName(c), 0, 0, top); g.restore();
     }
     g.textAlign = "right";
-    if (nd > 1) for (let r = 0; r < rows; r += ch < 10 ? 4 : 1) {
-      font(r === chosen ? "bold 11" : 9.5);
-      g.fillText(String(r), left - 4, top + (r + 0.5) * ch);
+    if (nd > 1) for (let r = 0; r < rows; r += Math.ceil(11 / ch)) {
+      g.font = (r === chosen ? "bold " : "") + MONO(11);
+      g.fillText(rowName(r), left - 4, top + (r + 0.5) * ch, left - 4);
     }
     for (let r = 0; r < rows; r++) for (let c = 0; c < cols; c++) {
       const v = valueAt(a, at(r, c)), rgb = color(v, limit, positive);
       g.fillStyle = `rgb(${rgb})`;
       g.fillRect(left + c * cw, top + r * ch, cw - (cw > 5), ch - (ch > 5));
-      if (cw >= 32 && ch >= 12) {
-        g.fillStyle = 0.3 * rgb[0] + 0.6 * rgb[1] + 0.1 * rgb[2] < 140 ? "#fff" : "#1d2930";
-        font(cw > 44 ? 11.5 : 10.5);
-        g.textAlign = "center";
-        g.fillText(inCell(v, power, cw > 44 ? 3 : 2), left + (c + 0.5) * cw,
-          top + 0.5 + (r + 0.5) * ch);
+      if (texts ? cw >= 8 : cw >= 32 && ch >= 12) {
+        g.fillStyle = inkOn(rgb);
+        g.font = MONO(cw > 44 ? 11.5 : 11); g.textAlign = "center";
+        g.fillText(texts ? texts(r, c) : inCell(v, power, cw > 44 ? 3 : 2), left + (c + 0.5) * cw,
+          top + 0.5 + (r + 0.5) * ch, cw);
       }
     }
     if (bars) for (let r = 0; r < rows; r++) {
       g.fillStyle = paint("--soft");
-      g.fillRect(left + cols * cw + 3, top + r * ch + 2, (BAR - 2) * normAt(r) / longest,
+      g.fillRect(left + cols * cw + 3, top + r * ch + 2, (BAR - 2) * normAt(r) / longestNorm,
         Math.max(1, ch - 5));
     }
     if (chosen >= 0 && a.shown[0] > 1) {      // the example that is looked at
@@ -209,14 +258,10 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
       if (nd > 1) g.strokeRect(left, top + chosen * ch, cols * cw - 1, ch - 1);
       else g.strokeRect(left + chosen * cw, top, cw - 1, ch - 1);
     }
-    if (ask) {                              // the entries that have a difference
-      g.strokeStyle = paint("--ink"); g.lineWidth = 1.5; g.setLineDash([3, 2]);
-      const here = ask.filter(d => offset(a, d.at) >= 0 &&
-        d.at.slice(0, -2).every((v, i) => v === lead[i]));
-      const span = k => here.map(d => k < 0 ? 0 : d.at[k]), r = span(nd - 2), c = span(nd - 1);
-      if (here.length) g.strokeRect(left + 0.5 + Math.min(...c) * cw, top + Math.min(...r) * ch,
-        (Math.max(...c) - Math.min(...c) + 1) * cw - 2,
-        (Math.max(...r) - Math.min(...r) + 1) * ch - 2);
+    g.strokeStyle = paint("--ink"); g.lineWidth = 1.5; g.setLineDash([3, 2]);
+    for (const d of ask || []) {            // the entries that have a difference
+      const cell = place(d.at);
+      if (cell) g.strokeRect(left + cell[1] * cw + 0.5, top + cell[0] * ch + 0.5, cw - 2, ch - 2);
     }
     g.setLineDash([]);
     const ring = ([r, c], width) => [["--paper", width + 2], ["--ink", width]].forEach(
@@ -230,19 +275,30 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     if (marked) ring(marked, 2.5);
   }
   drawings.push(draw);
-  const text = (r, c) => `${part.name}[${at(r, c).join(", ")}] = ${num(valueAt(a, at(r, c)), 7)}`;
+  const text = (r, c) => `${part.name}[${at(r, c).join(", ")}] = ${num(valueAt(a, at(r, c)), 7)}` +
+    (nd > 1 && rowName(r) !== String(at(r, c)[nd - 2]) ? `, ${rowName(r)}` +
+      (colName(c) !== String(at(r, c)[nd - 1]) ? ` → ${colName(c)}` : "") : "");
+  function tell(r) {                        // a screen reader gets the row that is read
+    const cells = Array.from({length: cols}, (_, c) => el("span", {role: "gridcell",
+      id: `${id}-${c}`, "aria-colindex": c + 1, "aria-label": `${rowName(r)}, ${colName(c)}`},
+    num(valueAt(a, at(r, c)), 5)));
+    canvas.replaceChildren(el("div", {role: "row", "aria-rowindex": r + 1}, cells));
+    if (cursor) canvas.setAttribute("aria-activedescendant", `${id}-${cursor[1]}`);
+  }
   const where = e => {
     const box = canvas.getBoundingClientRect(), scale = box.width / (left + cols * cw + right);
     const c = Math.floor(((e.clientX - box.left) / scale - left) / cw);
-    const r = Math.floor((e.clientY - box.top - top) / ch);
+    const r = Math.floor(((e.clientY - box.top) / scale - top) / ch);
     return r >= 0 && r < rows && c >= 0 && (c < cols || bars) ? [r, c] : null;
   };
   const pick = (r, c) => {
     const low = canvas.getBoundingClientRect().top + top + (r + 1) * ch + 8;
     tip();
     if (picked) picked(offset(a, at(r, c)), at(r, c));
-    if (step) state.asked = {step: S.indexOf(step), name: part.name, at: at(r, c)};
-    if (step) answer();
+    if (!step) return;
+    state.path = [];
+    state.asked = {step: S.indexOf(step), name: part.name, at: at(r, c), from: `${tag} ${part.name}`};
+    answer();
     const box = document.querySelector(".asked");     // it must not lie on the cell
     if (box) window.scrollBy(0, Math.max(0, low - box.getBoundingClientRect().top));
   };
@@ -265,10 +321,11 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
         Math.max(0, Math.min(cols - 1, cursor[1] + move[1]))] : chosenCell() || [0, 0];
       const box = canvas.getBoundingClientRect();
       draw();
+      tell(cursor[0]);
       tip(text(...cursor), box.left + left + cursor[1] * cw, box.top + top + cursor[0] * ch);
       say(text(...cursor));
     } else if ((e.key === "Enter" || e.key === " ") && cursor) pick(...cursor);
-    else if (e.key === "Escape") { cursor = null; draw(); tip(); canvas.blur(); }
+    else if (e.key === "Escape" && !state.asked) { cursor = null; draw(); tip(); canvas.blur(); }
     else return;
     e.preventDefault(); e.stopPropagation();
   });
@@ -277,14 +334,16 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     finite.reduce((x, y) => pick(x, y)) : NaN);
   canvas.setAttribute("aria-label", `${part.name}, ${shape(a.shape)}, values from ` +
     `${extreme(Math.min)} to ${extreme(Math.max)}; arrow keys read them` +
-    (step || picked ? ", Enter shows where one comes from" : ""));
+    (asks ? ", Enter shows where one comes from" : ""));
   draw();
+  if (rows) tell(0);
   const title = (name, n) => name === "channel of the head" ? "channel" :
-    name === "token" && n < D.tokens ? `token (of the last ${n})` : name;
-  const axis = (i, arrow) => `${title(a.axes[i], a.shape[i])} ` +
-    arrow + (a.shown[i] < a.shape[i] ? ` (${a.shown[i]} of ${a.shape[i]} shown)` : "");
-  const names = (nd > 1 ? `${axis(nd - 2, "↓")}, ${axis(nd - 1, "→")}` :
-    nd ? axis(0, "→") : "") + (bars ? ", bars: row norm" : "");
+    name === "token" && n < D.tokens ? n === 1 ? "token (the last)" : `token (of the last ${n})` :
+      name;
+  const axis = (i, arrow, n) => `${title(a.axes[i], a.shape[i])} ` + arrow + (n < a.shape[i] ?
+    ` (${TOKENS.includes(a.axes[i]) ? "the last " : ""}${n} of ${a.shape[i]} shown)` : "");
+  const names = (nd > 1 ? `${axis(nd - 2, "↓", rows)}, ${axis(nd - 1, "→", cols)}` :
+    nd ? axis(0, "→", cols) : "") + (bars ? ", bars: row norm" : "");
   const scaled = power && cw >= 32 && ch >= 12 ? el("span", {class: "scaled"},
     `; unit 1e${power}`.replace("-", "−")) : "";
   return el("figure", {}, el("figcaption", {}, tag ? el("span", {class: `tag ${tag}`}, tag) : null,
@@ -335,142 +394,4 @@ function chooser() {
   const all = [buttons(examples, "example", "Example"), examples && total > examples ?
     `${examples} of ${total} examples are in this file` : null, buttons(heads, "head", what)];
   return all.some(Boolean) ? el("div", {class: "choose"}, all) : null;
-}
-
-// ------------------------------------------------------------------------ the ribbon
-
-function statusOf(i) {
-  if (state.broken === null || !S[i].back) return "";
-  const b = D.breaks[state.broken];
-  if (b.first === i) return "first";
-  return b.wrong[i] !== undefined ? "wrong" : checks[i] ? "right" : "";
-}
-function cell(i, extra = "") {
-  const s = S[i], kind = kindOf(s), n = frameOf[i], status = statusOf(i);
-  const when = n === state.at ? "now" : n < state.at ? "done" : "todo";
-  const words = {first: "the first wrong gradient", wrong: "wrong gradient",
-    right: "gradient agrees"}[status];
-  return el("button", {
-    class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra}`,
-    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${s.name}${s.back ?
-      ", backward" : ""}${s.name.endsWith(s.op) ? "" : ` (${s.op})`}: ${KINDS[kind]}${words ? "; " +
-        words : ""}`,
-    "aria-label": `${s.name}${s.back ? " backward" : ""}, ${KINDS[kind]}${words ? ", " +
-      words : ""}`,
-    "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
-  el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
-}
-function ribbon() {
-  const nav = document.getElementById("ribbon"), now = frames[state.at];
-  const here = now.kind === "step" ? groupOf(now.i) : null;
-  const end = (top, n, title, low, m, lowTitle) => el("div", {class: "group end"},
-    el("span", {class: "name"}, ""), el("div", {class: "column"},
-      el("button", {class: `cell ${state.at === n ? "now" : "done"}`, title,
-        tabindex: state.at === n ? 0 : -1, onclick: () => go(n)}, top),
-      low === null ? null : el("button", {class: `cell trained ${state.at === m ? "now" :
-        state.at > m ? "done" : "todo"}`, title: lowTitle, tabindex: state.at === m ? 0 : -1,
-      onclick: () => go(m)}, low)));
-  const parts = [end("start →", 0, "What goes in", "← Adam", frameOf.adam, "Adam: the update")];
-  for (const g of groups) {
-    const back = g.steps.map(i => S[i].partner).filter(i => i !== null);
-    const open = g.fold === null || g === here || state.open.has(g.fold);
-    const label = g.fold === null ? "" : `block ${g.fold.match(/\d+$/)[0]}`;
-    if (!open) {
-      const span = (list, arrow) => {
-        const ns = list.map(i => frameOf[i]);
-        const bad = list.find(i => statusOf(i) === "first");
-        const wrong = list.filter(i => statusOf(i) === "wrong").length;
-        return el("button", {class: `cell code ${Math.min(...ns) > state.at ? "todo" : "done"} ` +
-          (bad !== undefined ? "first" : wrong ? "wrong" : ""), tabindex: -1,
-        title: `${g.fold}: ${list.length} operations${arrow === "←" ? ", backward" : ""}` +
-          (wrong || bad !== undefined ? `, ${wrong + (bad !== undefined)} wrong` : ""),
-        style: `--code:${barcode(list)}`,
-        onclick: () => go(Math.min(...ns))}, el("span", {},
-          bad !== undefined ? `✗ ${wrong + 1}` : wrong ? `× ${wrong}` :
-            `${list.length} ${arrow}`));
-      };
-      parts.push(el("div", {class: "group folded"}, el("button", {class: "name", title: "Unfold",
-        "data-key": g.fold, onclick: () => { state.open.add(g.fold); render(); }}, `▸ ${label}`),
-      el("div", {class: "column"}, span(g.steps, "→"), back.length ? span(back, "←") :
-        el("div", {class: "cell none", title: "Nothing runs back here"}, "–"))));
-      continue;
-    }
-    const columns = g.steps.map(i => el("div", {class: "column"}, cell(i),
-      S[i].partner !== null ? cell(S[i].partner) : el("div", {class: "cell none",
-        title: "Nothing runs back here: nothing below learns"}, "–")));
-    parts.push(el("div", {class: "group", style: `flex-grow:${g.steps.length};flex-basis:` +
-      `${g.steps.length * 31}px;max-width:${g.steps.length * 98}px`}, g.fold === null ? el("span",
-        {class: "name"}) : el("button", {
-      class: "name", title: "Fold", "data-key": g.fold, onclick: () => {
-        state.open.delete(g.fold); if (g === here) go(frameOf[g.steps[0]] - 1); else render();
-      }}, `▾ ${label}`), el("div", {class: "columns"}, columns)));
-  }
-  const n = frameOf.loss;
-  const last = el("div", {class: "last"});            // in sight however long the strip is
-  parts.push(last);
-  last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
-    el("button", {class: `cell turn ${state.at === n ? "now" : state.at > n ? "done" : "todo"}`,
-      title: "The loss, where it turns round", tabindex: state.at === n ? 0 : -1,
-      onclick: () => go(n)}, "loss")));
-  if (D.film) last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
-    el("button", {class: `cell turn ${state.at === frameOf.film ? "now" : "todo"}`,
-      title: "Training as a film", tabindex: state.at === frameOf.film ? 0 : -1,
-      onclick: () => go(frameOf.film)}, "film")));
-  nav.replaceChildren(...parts);
-  nav.classList.toggle("over", nav.scrollWidth > nav.clientWidth + 1);
-  const current = nav.querySelector(".now");
-  if (current && !current.closest(".last")) {
-    const box = current.getBoundingClientRect();
-    if (box.left < 0 || box.right > window.innerWidth - 120)
-      nav.scrollLeft += box.left - window.innerWidth / 2;
-  }
-}
-
-function barcode(list) {                    // a folded block: a stripe for each operation
-  const order = S[list[0]].back ? [...list].sort((a, b) => b - a) : list;
-  const stops = order.map((i, n) => {
-    const c = {trained: "var(--trained)", frozen: "var(--stripe)",
-      plain: "var(--paper)"}[kindOf(S[i])];
-    return `${c} ${100 * n / order.length}% ${100 * (n + 1) / order.length}%`;
-  });
-  return `linear-gradient(90deg, ${stops.join(", ")})`;
-}
-
-// ------------------------------------------------------------------------ breaking it
-
-function breaks() {
-  const box = document.getElementById("breaks");
-  if (!D.breaks.length) {
-    box.replaceChildren(el("p", {}, "Differences and wrong backward passes are left out: " +
-      `${D.unchecked}.`));
-    return;
-  }
-  const parts = [el("b", {id: "bt"}, "Break it:")];
-  D.breaks.forEach((b, n) => parts.push(el("button", {role: "switch", id: `break${n}`,
-    "aria-checked": String(state.broken === n), title: `${b.op}_backward: ${b.instead}`,
-    onclick: () => toggle(n)}, b.title)));
-  const b = state.broken === null ? null : D.breaks[state.broken];
-  if (b) {
-    const wrong = Object.keys(b.wrong).length, checked = Object.keys(checks).length;
-    parts.push(el("p", {"aria-live": "polite"}, "The fault: ", el("b", {}, b.title),
-      ` in ${b.op}_backward. ${b.why}`, el("br"), b.first === null ?
-      `No gradient changes here: ${S.some(s => s.back && s.op === b.op) ?
-        "this step does not meet the fault" : `no ${b.op} runs back in it`}.` :
-      ["First red: ", el("b", {class: "no"},
-        `✗ ${S[b.first].name}, backward`), `, relative error ${num(b.wrong[b.first], 2)} ` +
-        `where 1e−6 is allowed. ${wrong} of ${checked} checked backward operations give a ` +
-        "wrong gradient: they run the faulty line, or receive a wrong gradient. " +
-        `${unchecked.length ? `Not checked: ${unchecked.length > 3 ?
-          `${unchecked.length} operations` : unchecked.join(", ")}.` : ""}`,
-      state.from !== null && state.from !== state.at ? el("button", {"data-key": "from",
-        onclick: () => go(state.from)}, "← back to where you were") : null]));
-  }
-  box.replaceChildren(...parts);
-}
-function toggle(n) {
-  if (state.broken === null) state.from = state.at;
-  state.broken = state.broken === n ? null : n;
-  const b = state.broken === null ? null : D.breaks[n];
-  if (b && b.first !== null) { go(frameOf[b.first]); } else render();
-  document.getElementById(`break${n}`).focus();
 }

@@ -14,8 +14,8 @@ INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
 
 
 def still(data, path):
-    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file, and a film that it has
-    into one beside it, ``NAME-film``; returns the paths."""
+    """Draw the ``data`` of a ``Steps`` into a ``.png`` or ``.svg`` file, and its film, if any, into
+    ``NAME-film`` beside it; return the paths."""
     names = paths(path, bool(data["film"] and data["film"]["layers"]))
     import matplotlib
     with matplotlib.rc_context({"hatch.linewidth": 0.7, "hatch.color": HATCH, "font.size": 9,
@@ -31,7 +31,7 @@ def still(data, path):
 
 
 def paths(path, has_film):
-    """The files that a still is drawn into.  Raises ``ValueError`` for one that is not ours."""
+    """Return the files that a still is drawn into.  Raises ``ValueError`` for a foreign file."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"{path}: expected a file .png or .svg")
@@ -45,15 +45,16 @@ def draw(data, names=()):
     """The filmstrip as a Matplotlib figure, of the operations with these names."""
     columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
     n = len(columns) + 2
-    fig = sheet(2.15 * n, 5.6, f"{called(data)}: forward above, backward below")
+    fig = sheet(1.55 * n, 5.2, f"{called(data)}: forward above, backward below")
     grid = fig.add_gridspec(3, n, height_ratios=(0.42, 1, 1))
     ribbon(fig.add_subplot(grid[0, :]), data)
     matrix(fig.add_subplot(grid[1, 0]), data, data["x"], "in: x")
     adam(fig.add_subplot(grid[2, 0]), data["adam"], data["losses"])
     for i, step in enumerate(columns, 1):
-        name = short(step["name"])
+        layer, _, op = short(step["name"]).rpartition(".")
         out = next((p for p in step.get("middle") or step["out"] if "array" in p), None)
-        matrix(fig.add_subplot(grid[1, i]), data, out and out["array"], f"{name}\n→ {named(out)}")
+        name = op if named(out) == "y" else named(out)
+        matrix(fig.add_subplot(grid[1, i]), data, out and out["array"], f"{layer}\n{name}")
         back = None if step["partner"] is None else data["steps"][step["partner"]]
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
@@ -75,7 +76,7 @@ def called(data):
 
 
 def named_steps(steps, names):
-    """The operations of the forward pass with these names."""
+    """Return the operations of the forward pass with these names."""
     ahead = {s["name"]: s for s in steps if not s["back"] and s["inside"] is None}
     for name in names:
         if name not in ahead:
@@ -86,24 +87,25 @@ def named_steps(steps, names):
 def film(data, layer=0, pictures=6):
     """The training that follows the step, as a Matplotlib figure: the loss, and where the heads of
     one layer look at ``pictures`` moments of it, a row a head."""
-    told = data["film"]
-    if told is None:
+    film_data = data["film"]
+    if film_data is None:
         raise ValueError("steps: there is no film, expected every=N when the step is made")
-    if not told["layers"]:
+    if not film_data["layers"]:
         raise ValueError("steps: the trunk has no attention of which to draw a film")
-    if not 0 <= layer < len(told["layers"]):
-        raise ValueError(f"steps: layer {layer}, expected 0 to {len(told['layers']) - 1}")
-    frames = told["frames"]
+    if not 0 <= layer < len(film_data["layers"]):
+        raise ValueError(f"steps: layer {layer}, expected 0 to {len(film_data['layers']) - 1}")
+    frames = film_data["frames"]
     at = sorted({*np.linspace(0, len(frames) - 1, min(pictures, len(frames))).round().astype(int)})
     maps = [np.frombuffer(base64.b64decode(frames[i]["maps"][layer]["data"]), np.uint8).reshape(
         frames[i]["maps"][layer]["shape"]) / 255 for i in at]
     heads = len(maps[0])
-    name = f"{called(data).split(': ')[-1]}: {short(told['layers'][layer])} while it is trained"
+    name = short(film_data["layers"][layer])
+    name = f"{called(data).split(': ')[-1]}: {name} while it is trained"
     fig = sheet(1.25 * len(at) + 0.4, 1.25 * heads + 2.1, name)
     grid = fig.add_gridspec(heads + 1, len(at), height_ratios=[1.1] + [1] * heads)
     ax = fig.add_subplot(grid[0, :])
-    first, width = told["first"], max(1, told["every"] // 2)
-    mean = np.convolve(told["losses"], np.ones(width) / width, "valid")
+    first, width = film_data["first"], max(1, film_data["every"] // 2)
+    mean = np.convolve(film_data["losses"], np.ones(width) / width, "valid")
     ax.plot(first + width // 2 + np.arange(len(mean)), mean, color=INK, linewidth=1.2)
     ax.set_title(f"loss, mean over {width} steps; dots: the pictures below", fontsize=9,
                  loc="left", color=INK)
@@ -118,21 +120,20 @@ def film(data, layer=0, pictures=6):
             frame(ax, "" if head else when)
             ax.imshow(shown[head], "YlGnBu", vmin=0, vmax=1, interpolation="nearest")
             if not column:
-                ax.set_ylabel(f"head {head}", fontsize=8.5, color=INK)
+                ax.set_ylabel(f"head {head}", fontsize=9, color=INK)
     return fig
 
 
 def chosen(steps):
-    """The operations that get a picture: one of each kind that the first block has."""
+    """Return the operations to draw: one of each kind in the first block."""
     ahead = [s for s in steps if not s["back"]]
     fold = next((s["fold"] for s in ahead if s["fold"]), None)
-    of, found = [s for s in ahead if s["fold"] == fold and s["inside"] is None], {}
-    for s in of:
-        if s["op"] not in ("dropout", "last_tokens", "positions"):
-            found.setdefault(s["op"], s)
-    last = {s["op"]: s for s in of}                       # the feed-forward part's, not attention's
-    kept = [last[op] if op == "linear" else s for op, s in found.items()][:5]
-    return sorted(kept, key=of.index)
+    block = [s for s in ahead if s["fold"] == fold and s["inside"] is None]
+    first = {s["op"]: s for s in reversed(block)}
+    last = {s["op"]: s for s in block}                    # the feed-forward part's, not attention's
+    shown = [last[op] if op == "linear" else first[op] for op in dict.fromkeys(
+        s["op"] for s in block) if op not in ("dropout", "last_tokens", "positions")][:5]
+    return sorted(shown, key=block.index)
 
 
 def short(name):
@@ -153,7 +154,7 @@ def values(data, number):
 
 
 def matrix(ax, data, number, title):
-    """A matrix as colours: blue below 0, orange above."""
+    """Draw a matrix as colours: blue below 0, orange above."""
     from matplotlib.colors import LinearSegmentedColormap
     frame(ax, title)
     if number is None:
@@ -166,7 +167,7 @@ def matrix(ax, data, number, title):
               vmin=0 if positive else -limit, vmax=limit, interpolation="nearest")
     full = " × ".join(map(str, data["arrays"][number]["shape"]))
     ax.set_xlabel(full + (", cut" if data["arrays"][number]["shape"]
-                          != data["arrays"][number]["shown"] else ""), fontsize=8, color=SOFT)
+                          != data["arrays"][number]["shown"] else ""), fontsize=9, color=SOFT)
 
 
 def frame(ax, title):
@@ -177,7 +178,7 @@ def frame(ax, title):
 
 
 def backward(ax, data, step, back):
-    """The gradient that comes out of an operation; hatched where none was ever computed."""
+    """Draw the gradient of an operation; hatched if it was never computed."""
     frozen = next((m for m in step["missing"] if m["why"] == "frozen" and m["cost"]), None)
     if back is None or frozen:
         frame(ax, f"← {frozen['name'] if frozen else 'nothing'}")
@@ -185,33 +186,34 @@ def backward(ax, data, step, back):
         ax.patch.set_hatch("////")
         text = (f"never computed:\nfrozen\nsaves {frozen['cost']:,}\nmultiply-adds" if frozen else
                 "nothing runs back:\nnothing below\nlearns")
-        ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=8.5,
+        ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", fontsize=9,
                 color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 3})
         return
     out = [p for p in back["out"] if "array" in p]
-    own = next((p for p in out if p.get("trained")), out[0])
-    matrix(ax, data, own["array"], f"← {own['name']}" + " (trained)" * bool(own.get("trained")))
+    part = next((p for p in out if p.get("trained")), out[0])
+    matrix(ax, data, part["array"],
+           f"← {part['name']}" + " (trained)" * bool(part.get("trained")))
 
 
 def loss(top, bottom, data):
-    """Probabilities, and what comes back: less 1 at the right answer, over their number."""
+    """Draw the probabilities and dlogits, the gradient of the loss."""
     frame(top, f"loss {data['loss']:.4f}")
     frame(bottom, "← dlogits")
     back = next((s for s in data["steps"] if s["back"] and s["op"] == "cross_entropy"), None)
     if back is None or "formula" not in back["out"][0]:
         return
     refs = back["out"][0]["formula"]["refs"]
-    matrix(top, data, refs["p"], f"loss {data['loss']:.4f}\n→ probabilities, ○ right")
+    matrix(top, data, refs["p"], f"loss {data['loss']:.4f}\np, ○ right")
     hot = values(data, refs["one_hot"])
     for i, j in np.argwhere(hot == 1):
         top.plot(j, i, "o", markersize=5, markerfacecolor="none", markeredgecolor="#c45400")
     matrix(bottom, data, back["out"][0]["array"], "← (p − one-hot) / n")
 
 
-def adam(ax, told, losses):
-    """How far each group moved."""
+def adam(ax, update, losses):
+    """Draw how far each group of parameters moved."""
     groups = {}
-    for row in told["rows"]:
+    for row in update["rows"]:
         moved, size = groups.get(row["group"], (0.0, 0))
         n = int(np.prod(row["shape"]))
         groups[row["group"]] = moved + row["moved"] ** 2 * n, size + n
@@ -223,19 +225,19 @@ def adam(ax, told, losses):
         ax.barh(i, most if still else moved[name], color="#eef2f4" if still else plots.TRAINED,
                 edgecolor=HATCH if still else plots.TRAINED, hatch="////" if still else None)
         if still:
-            ax.text(most / 2, i, "frozen", ha="center", va="center", fontsize=7.5, color=INK,
+            ax.text(most / 2, i, "frozen", ha="center", va="center", fontsize=9, color=INK,
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     ax.set_title(f"Adam: loss of this\nbatch {losses[0]:.3f} → {losses[1]:.3f}", fontsize=9,
                  color=INK, loc="left")
     ax.set(yticks=range(len(names)), yticklabels=names, xticks=[])
-    ax.tick_params(length=0, labelsize=8)
+    ax.tick_params(length=0, labelsize=9)
     ax.invert_yaxis()
     ax.spines[:].set_visible(False)
-    ax.set_xlabel("how far each group moved", fontsize=8, color=SOFT)
+    ax.set_xlabel("how far each group moved", fontsize=9, color=SOFT)
 
 
 def ribbon(ax, data):
-    """All operations: forward in the upper row, each one's backward pass below it."""
+    """Draw all operations: forward passes in the upper row, backward passes below them."""
     steps = data["steps"]
     ahead = [s for s in steps if not s["back"]]
     for x, step in enumerate(ahead):
@@ -249,12 +251,12 @@ def ribbon(ax, data):
     fold = None
     for x, step in enumerate(ahead):
         if step["fold"] and step["fold"] != fold:
-            ax.text(x, 1.95, short(step["fold"]), fontsize=8, color=SOFT)
+            ax.text(x, 1.95, short(step["fold"]), fontsize=9, color=SOFT)
         fold = step["fold"]
     ax.text(len(ahead) + 0.4, 0.9, "loss", va="center", fontsize=9, color=INK)
-    ax.text(-0.6, 1.4, "forward →", ha="right", va="center", fontsize=8.5, color=INK)
-    ax.text(-0.6, 0.4, "← backward", ha="right", va="center", fontsize=8.5, color=INK)
-    ax.text(0, -0.55, "solid: trained parameters    hatched: frozen    white: none", fontsize=8,
+    ax.text(-0.6, 1.4, "forward →", ha="right", va="center", fontsize=9, color=INK)
+    ax.text(-0.6, 0.4, "← backward", ha="right", va="center", fontsize=9, color=INK)
+    ax.text(0, -0.85, "solid: trained parameters    hatched: frozen    white: none", fontsize=9,
             color=SOFT)
-    ax.set(xlim=(-0.09 * len(ahead), len(ahead) * 1.05), ylim=(-0.7, 2.5))
+    ax.set(xlim=(-0.09 * len(ahead), len(ahead) * 1.05), ylim=(-0.9, 2.5))
     ax.axis("off")

@@ -28,8 +28,10 @@ function reset(message) {
   lanes = message.lanes.map(lane => {
     const model = R.make_model(config, task, {...trunk, ...lane}, settings.seed);
     R.freeze(model, settings.frozen);
-    const first = R.evaluate(model, R.draw_batch(task, R.generator(settings.seed, "first"), 64));
-    return {...lane, model, engine: ENGINES[lane.fault || "right"], recent: [], ...first,
+    const engine = ENGINES[lane.fault || "right"], rng = R.generator(settings.seed, "first");
+    const first = engine.evaluate(model, R.draw_batch(task, rng, 64));
+    engine.learn(model, R.draw_batch(task, rng, settings.batch));      // for the way back
+    return {...lane, model, engine, recent: [], ...first,
       moved: new Set(trained(model)), angles: null,
       curve: [[0, first.loss, first.accuracy]]};
   });

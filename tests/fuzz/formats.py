@@ -297,7 +297,7 @@ RUN = dict(steps=3, batch_size=2, eval_every=1, test_examples=4, checkpoint_ever
            progress=False, schedule="constant", seed=1)
 
 
-def no_picture(histories, path):
+def no_picture(histories, path, chance=None):
     path.write_bytes(b"none")
 
 

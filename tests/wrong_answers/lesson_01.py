@@ -96,6 +96,10 @@ WRONG = {
         ("everything", lambda dy: dy.sum()),
         ("some of the rows", lambda dy: dy[:, -1].sum(axis=0)),
         ("sign", lambda dy: -dy.sum(axis=(0, 1))),
+        ("some of the rows", lambda dy: dy[0].sum(axis=0)),
+        ("shape", lambda dy: dy.sum(axis=(0, 2))),
+        ("largest difference", lambda dy: dy.max(axis=(0, 1))),
+        ("shape", lambda dy: dy.sum(axis=(0, 1), keepdims=True)),
     ],
     "shared_weight_gradient": [
         ("second use of w alone", lambda x, w, dy: (x @ w).T @ dy),

@@ -53,7 +53,7 @@ WRONG = {
         ("natural", lambda V, k: np.log2((V - 1 + k) / k)),
         ("sum to 1", lambda V, k: np.log((V + k) / k)),
         ("knows nothing", lambda V, k: np.log(V)),
-        ("no probability", lambda V, k: np.log(V / k)),
+        ("not the probability", lambda V, k: np.log(V / k)),
         ("sign", lambda V, k: np.log(k / (V - 1 + k))),
         ("that is the probability", lambda V, k: k / (V - 1 + k)),
     ],

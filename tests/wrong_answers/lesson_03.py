@@ -75,6 +75,9 @@ WRONG = {
         ("which two changes", lambda x: x[::-1] + 5),
         ("another shape", lambda x: x[:, :-1]),
         ("another shape", lambda x: x.T + 1),
+        ("only stretched", lambda x: x / 2),
+        ("hardly change", lambda x: x + 0.05),
+        ("all channels of a row", lambda x: x - x.mean(axis=0)),
     ],
     "sees_the_future": [
         ("says that it does", lambda op, x: True),
@@ -122,7 +125,7 @@ WRONG = {
         ("both signs", _largest(lambda b, a: (a - b).mean(), _is_scale)),
         ("both signs", _largest(lambda b, a: np.linalg.norm(a) - np.linalg.norm(b), _is_scale)),
         ("bias", _largest(lambda b, a: np.abs(a - b).mean(), lambda n: "ln_" in n)),
-        ("no layer norm", _largest(lambda b, a: np.abs(a - b).sum(),
+        ("not a layer norm", _largest(lambda b, a: np.abs(a - b).sum(),
                                    lambda n: n.endswith("weight"))),
         ("was so before", _largest(lambda b, a: np.abs(a).mean(), _is_scale)),
         ("was so before", _largest(lambda b, a: np.abs(a).max(), _is_scale)),

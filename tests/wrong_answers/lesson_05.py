@@ -63,17 +63,21 @@ def _one_hot(A):
 
 WRONG = {
     "value_gradient": [
-        ("in place of a sum", lambda dy, A: A.T @ dy / len(A)),
+        ("instead of a sum", lambda dy, A: A.T @ dy / len(A)),
         ("shares are missing", lambda dy, A: (A > 0).T.astype(float) @ dy),
         ("shares are missing", lambda dy, A: np.ones_like(A).T @ dy),
         ("need not sum to 1", lambda dy, A: (A / A.sum(axis=0)).T @ dy),
         ("largest share gets", lambda dy, A: _one_hot(A).T @ dy),
         ("ValueError", lambda dy, A: A @ dy),
         ("each of the T values", lambda dy, A: A[:, :len(A)] @ dy),
+        ("largest difference", lambda dy, A: (A ** 2).T @ dy),
+        ("times as large", lambda dy, A: A.T @ dy / A.shape[1]),
+        ("shape", lambda dy, A: dy.T @ A),
+        ("largest difference", lambda dy, A: A.T @ dy.cumsum(axis=0)),
     ],
     "multi_query_backward": [
         ("one set of keys", _multi(heads=lambda M: M)),
-        ("in place of a sum", _multi(heads=lambda M: M.mean(axis=0))),
+        ("instead of a sum", _multi(heads=lambda M: M.mean(axis=0))),
         ("only one head", _multi(heads=lambda M: M[0])),
         ("only one head", _multi(heads=lambda M: M[-1])),
         ("only one head", _multi(heads=lambda M: M[1])),

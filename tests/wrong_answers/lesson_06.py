@@ -88,5 +88,9 @@ WRONG = {
         ("neither more", lambda f, n, k: _alone(f, n)[:k - 1]),
         ("twice", lambda f, n, k: [_alone(f, n)[0]] * k),
         ("cheaper set", lambda f, n, k: _alone(f, n)[-k - 1:-1]),
+        ("neither more", lambda f, n, k: _alone(f, n)[:k + 1]),
+        ("neither more", lambda f, n, k: list(range(n))),
+        ("neither more", lambda f, n, k: []),
+        ("list of part numbers", lambda f, n, k: f([0])),
     ],
 }

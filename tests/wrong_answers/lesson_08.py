@@ -73,7 +73,7 @@ WRONG = {
     ],
     "copy_share": [
         ("whole right string", _whole),
-        ("sum over the asked tokens in place", lambda *a: _on(*a).sum(axis=1).mean(axis=0)),
+        ("sum over the asked tokens instead", lambda *a: _on(*a).sum(axis=1).mean(axis=0)),
         ("sum over the examples", lambda *a: _on(*a).mean(axis=1).sum(axis=0)),
         ("exchanged", lambda A, *a: _on(A.swapaxes(-1, -2), *a).mean(axis=(0, 1))),
         ("same in both", lambda A, which, strings: _whole(A, which, strings) / (
@@ -103,8 +103,8 @@ WRONG = {
         ("means", lambda a, b: abs(a.mean() - b.mean())),
         ("means", lambda a, b: a.mean() - b.mean()),
         ("medians", lambda a, b: np.median(a) - np.median(b)),
-        ("comes first", lambda a, b: a.min() - b.max()),
-        ("comes first", lambda a, b: b.min() - a.max()),
+        ("either of the two", lambda a, b: a.min() - b.max()),
+        ("either of the two", lambda a, b: b.min() - a.max()),
         ("higher mean", _gap(np.median)),
         ("higher mean", _gap(np.sum)),
         ("higher mean", _gap(np.max)),

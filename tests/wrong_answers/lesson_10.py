@@ -1,7 +1,70 @@
 """Plausible wrong answers to lesson 10: (a word of the hint that fits, the answer)."""
 
+from collections import Counter
+
 import numpy as np
 from scipy.special import expit, softmax
+
+
+def _apply(word, pair):
+    out = []
+    for symbol in word:
+        if out and (out[-1], symbol) == pair:
+            out[-1] += symbol
+        else:
+            out.append(symbol)
+    return out
+
+
+def _merge(weight=lambda n: n, pairs_of=lambda w: zip(w, w[1:]), choose=max,  # noqa: B905
+           apply=_apply):
+    def answer(words, times):
+        found = Counter()
+        for word, n in zip(words, times, strict=True):
+            for pair in pairs_of(word):
+                found[pair] += weight(n)
+        best = choose(found, key=found.get)
+        return best, [apply(word, best) for word in words]
+    return answer
+
+
+def _by_replace(word, pair):
+    return " ".join(word).replace(" ".join(pair), "".join(pair)).split()
+
+
+def _from_the_right(word, pair):
+    return [s[::-1] for s in _apply([s[::-1] for s in word[::-1]],
+                                    tuple(s[::-1] for s in pair[::-1]))][::-1]
+
+
+def _first_place(word, pair):
+    for i in range(len(word) - 1):
+        if tuple(word[i:i + 2]) == pair:
+            return word[:i] + ["".join(pair)] + word[i + 2:]
+    return word
+
+
+def _keeps_second(word, pair):
+    return [t for a, b in zip(word, [*word[1:], ""], strict=True)
+            for t in ([a + b] if (a, b) == pair else [a])]
+
+
+def _removes(word, pair):
+    out, i = [], 0
+    while i < len(word):
+        gone = tuple(word[i:i + 2]) == pair
+        out += [] if gone else [word[i]]
+        i += 2 if gone else 1
+    return out
+
+
+def _most_frequent_symbols(words, times):
+    found = Counter()
+    for word, n in zip(words, times, strict=True):
+        for symbol in word:
+            found[symbol] += n
+    best = tuple(symbol for symbol, _ in found.most_common(2))
+    return best, [_apply(word, best) for word in words]
 
 
 def _scatter(dy, ids, V, add=True):
@@ -86,10 +149,39 @@ def _all(t):
 
 
 WRONG = {
+    "merge_step": [
+        ("how often a word", _merge(weight=lambda n: 1)),
+        ("each place counts", _merge(pairs_of=lambda w: set(zip(w[:-1], w[1:], strict=True)))),
+        ("order counts", _merge(pairs_of=lambda w: (
+            tuple(sorted(pair)) for pair in zip(w[:-1], w[1:], strict=True)))),
+        ("order counts", _merge(pairs_of=lambda w: (
+            tuple(sorted(pair, reverse=True)) for pair in zip(w[:-1], w[1:], strict=True)))),
+        ("several characters", _merge(pairs_of=lambda w: zip(
+            "".join(w)[:-1], "".join(w)[1:], strict=True))),
+        ("least frequent", _merge(choose=min)),
+        ("least frequent", _most_frequent_symbols),
+        ("least frequent", _merge(pairs_of=lambda w: zip(w[1:], w[:-1], strict=True))),
+        ("each place counts", _merge(pairs_of=lambda w: [tuple(w[:2])] if len(w) > 1 else [])),
+        ("each place counts", _merge(pairs_of=lambda w: zip(w[::2], w[1::2]))),  # noqa: B905
+        ("two symbols", lambda *a: ("".join(_merge()(*a)[0]), _merge()(*a)[1])),
+        ("the pair and the list", lambda *a: (*_merge()(*a), 26)),
+        ("the pair and the list", lambda *a: _merge()(*a)[1]),
+        ("words are as before", _merge(apply=lambda word, pair: word)),
+        ("first place", _merge(apply=_first_place)),
+        ("ends, or begins", _merge(apply=_by_replace)),
+        ("first two become one", _merge(apply=_from_the_right)),
+        ("do not stand beside", _merge(apply=_keeps_second)),
+        ("stands in the new word once", _merge(apply=_removes)),
+        ("list of symbols for each", _merge(apply=lambda word, pair: "".join(_apply(word, pair)))),
+        ("list of symbols for each", lambda *a: (_merge()(*a)[0], [
+            word for word in _merge()(*a)[1] if "".join(_merge()(*a)[0]) in word])),
+        ("stands in the new word once", _merge(apply=lambda word, pair: sorted(
+            _apply(word, pair)))),
+    ],
     "row_gradient": [
         ("only the last", _last),
         ("only the first", _first),
-        ("mean in place of a sum", lambda dy, ids, v: (
+        ("mean instead of a sum", lambda dy, ids, v: (
             dy[ids == v].sum(axis=0) / max(1, (ids == v).sum()))),
         ("only those where ids is v", lambda dy, ids, v: dy.sum(axis=(0, 1))),
         ("not* v", lambda dy, ids, v: dy[ids != v].sum(axis=0)),

@@ -90,7 +90,7 @@ WRONG = {
         ("bits per token", lambda p, n_bytes: -np.log2(p).mean()),
         ("nats per token", lambda p, n_bytes: -np.log(p).mean()),
         ("those are nats: a bit", lambda p, n_bytes: -np.log(p).sum() / n_bytes),
-        ("where it is divided", lambda p, n_bytes: -np.log(p).sum() * np.log(2) / n_bytes),
+        ("you multiply by log 2", lambda p, n_bytes: -np.log(p).sum() * np.log(2) / n_bytes),
         ("not averaged", lambda p, n_bytes: -np.log2(p).mean() / n_bytes),
         ("upside down", lambda p, n_bytes: n_bytes / -np.log2(p).sum()),
         ("base 10", lambda p, n_bytes: -np.log10(p).sum() / n_bytes),
@@ -124,7 +124,7 @@ WRONG = {
         ("first k", lambda z, t, k: softmax(np.where(np.arange(len(z)) < k, z / t, -np.inf))),
         ("minus infinity", lambda z, t, k: softmax(np.where(z >= np.sort(z)[-k], z / t, 0))),
         ("place", _sorted),
-        ("not finite", _unstable),
+        ("exponentials overflow", _unstable),
         ("one is missing", lambda z, t, k: _drawn()(z, t, min(k, len(z) - 1))),
     ],
     "bigram_bits": [
@@ -144,7 +144,7 @@ WRONG = {
         ("alpha is 1", _bigram(above=1, below=1)),
         ("unigram", _unigram),
         ("infinite", _bigram(above=0)),
-        ("no probabilities", _bigram(log=lambda p: np.log2(p), divide=False)),
+        ("not probabilities", _bigram(log=lambda p: np.log2(p), divide=False)),
         ("keepdims", _bigram(keepdims=False)),
         ("not by its mean", lambda train, test, V, alpha: (
             _bigram()(train, test, V, alpha) - np.log2(V))),
@@ -165,7 +165,7 @@ WRONG = {
         ("itself, too", _count(own=0)),
         ("not the whole text", _count(whole=True)),
         ("linear layers alone", _count(look=0)),
-        ("looks alone", _count(linear=0)),
+        ("attention alone", _count(linear=0)),
         ("one for the score", _count(look=1)),
     ],
     "in_circles": [

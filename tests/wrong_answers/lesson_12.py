@@ -99,8 +99,8 @@ WRONG = {
     ],
     "trapezoid": [
         ("not move at all", _trapezoid(step_of=lambda s: s)),
-        ("no warm-up", _trapezoid(up=False)),
-        ("no cool-down", _trapezoid(down=False)),
+        ("warm-up is missing", _trapezoid(up=False)),
+        ("cool-down is missing", _trapezoid(down=False)),
         ("reaches 0", _trapezoid(left_of=lambda n, s: n - s - 1, below=lambda c: c)),
         ("one step late", _trapezoid(below=lambda c: c)),
         ("end of the warm-up", lambda s, n, w, c: min(1, (s + 1) / w, (n - s) / (n - w + 1))),
@@ -109,7 +109,7 @@ WRONG = {
         ("never exceeds", lambda s, n, w, c: min((s + 1) / w, (n - s) / (c + 1))),
         ("one cosine", lambda s, n, w, c: (s + 1) / w if s < w else
          0.5 + 0.5 * np.cos(np.pi * (s - w) / (n - w))),
-        ("no warm-up", lambda s, n, w, c: 1.0),
+        ("warm-up is missing", lambda s, n, w, c: 1.0),
         ("it is wrong at", lambda s, n, w, c: 0.123),
     ],
     "best_rate": [

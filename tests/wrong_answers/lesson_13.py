@@ -87,7 +87,7 @@ WRONG = {
             _probe()(f, W, b, y, lam)[0], _probe()(f, W, b, y, lam)[1] / len(b))),
     ],
     "difference_interval": [
-        ("in place of t", _interval(t=lambda c: stats.norm.ppf((1 + c) / 2))),
+        ("instead of t", _interval(t=lambda c: stats.norm.ppf((1 + c) / 2))),
         ("that you are given", _interval(t=lambda c: 1.96)),
         ("that you are given", _interval(q=lambda c: 0.975)),
         ("ddof", _interval(ddof=0)),

@@ -75,7 +75,7 @@ WRONG = {
         ("not c_t", _decay(into="late")),
         ("not the input x", _decay(into="x")),
         ("not dy", _decay_dy),
-        ("mean in place of a sum", _decay(sums=lambda M: M.mean(axis=0))),
+        ("mean instead of a sum", _decay(sums=lambda M: M.mean(axis=0))),
         ("sum over the tokens", _decay(sums=lambda M: M)),
         ("over the channels", _decay(sums=lambda M: M.sum())),
         ("over the channels", _decay(sums=lambda M: M.sum(axis=1))),

@@ -84,7 +84,7 @@ WRONG = {
     ],
     "predict": [
         ("one time for each", lambda *a: _limits(*a).max(axis=0).sum()),
-        ("no time", lambda o, m, n, p, w, c: o * p + m * w),
+        ("not a time", lambda o, m, n, p, w, c: o * p + m * w),
         ("arithmetic is not", lambda *a: _limits(*a)[1:].max(axis=0)),
         ("bytes are not", lambda *a: _limits(*a)[::2].max(axis=0)),
         ("calls are not", lambda *a: _limits(*a)[:2].max(axis=0)),

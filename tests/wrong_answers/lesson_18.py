@@ -80,6 +80,10 @@ WRONG = {
         ("not the width of S", lambda S, D: S / S.shape[-1] ** 0.5),
         ("return an array", lambda S, D: (S / D ** 0.5).tolist()),
         ("Divide by the square root", lambda S, D: S),
+        ("Divide by the square root", lambda S, D: S * D),
+        ("Divide by the square root", lambda S, D: S / D ** 2),
+        ("not the width of S", lambda S, D: S / len(S) ** 0.5),
+        ("Divide by the square root", lambda S, D: (S / D ** 0.5).T),
     ],
     "swish_backward": [
         ("in which the sigmoid stays", _swish(lambda dy, x, beta, s, slope: dy * s)),

@@ -1,0 +1,194 @@
+"""Steps that random frozen trunks need on the paper's bit memory (5 strings of 1,000 bits).
+
+    python -m benchmarks.memory_map [--trunk NAME ...] [--rate RATE ...] [--seed SEED ...]
+                                    [--steps N] [--batch-size N] [--out FILE]
+
+Each trunk is trained at each learning rate, constant after a warm-up of 100 steps, until its test
+accuracy reaches 95 %, at most ``--steps`` steps.  A rate is given up once it has taken as many
+steps as the best rate of the same trunk and seed, which cannot change the answer.  Every run is a
+row of the CSV file, written as it ends: the command goes on where it was stopped.
+``python -m benchmarks.memory_map --picture`` draws ``memory-map.png`` from
+``benchmarks/results/memory-map.csv``; ``benchmarks.results`` puts its table into the documentation.
+"""
+
+import argparse
+import csv
+import itertools
+import math
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from minifpt import optim, training
+from minifpt.files import write_beside
+from minifpt.machine import single_threaded_blas
+from minifpt.progress import progress_bar
+from minifpt.reports import plots
+
+COLUMNS = ("trunk", "rate", "seed", "batch_size", "steps_to_95", "steps", "accuracy",
+           "seconds", "curve")
+RATES = 1e-2, 3e-2, 3e-3, 1e-1, 1e-3                      # the likeliest first, see run_all
+GOAL, WARMUP, EVAL_EVERY, TEST_EXAMPLES = 0.95, 100, 100, 64
+HERE = Path(__file__).resolve().parent
+SCALES = 0.55, 1.0, 1.41
+TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in SCALES),
+          *(f"random:2x{heads}x256@{scale}" for heads in (4, 2) for scale in SCALES),
+          "random:1x12x768@paper", "random:2x12x768@paper", "random:4x12x768@paper",
+          "random:12x12x768@paper")                       # with --batch-size 4: it takes an hour
+TOKENS = 120                                              # of the task: 6 strings, 20 patches each
+
+
+def run(name, rate, seed, steps, batch_size, bar):
+    """Train one trunk until it reaches ``GOAL`` or ``steps``; a row of the CSV file."""
+    task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
+    model = minifpt.FPT.for_task(task, name, seed=seed, dropout=0)
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], rate)
+    rng, start, curve, reached = np.random.default_rng([seed, 0]), time.perf_counter(), [], ""
+    test = task.batch(np.random.default_rng([seed, 1]), TEST_EXAMPLES, "test")
+    for number in range(1, steps + 1):
+        optimizer.lr = rate * min(1, number / WARMUP)
+        x, y = task.batch(rng, batch_size, "train")
+        try:
+            training.step(model, task, optimizer, x, y, 1.0, rng, number - 1)
+        except training.Diverged:
+            break
+        bar.update()
+        if number % EVAL_EVERY == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{number}:{accuracy:.4f}")
+            bar.set_postfix_str(f"{name} {rate:g}: {100 * accuracy:.1f} %")
+            if accuracy >= GOAL:
+                reached = number
+                break
+    accuracy = float(curve[-1].split(":")[1]) if curve else float("nan")
+    return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, reached, number, accuracy,
+                              round(time.perf_counter() - start), " ".join(curve)), strict=True))
+
+
+def read_rows(path):
+    """Return the rows of the CSV file, dictionaries of texts; none where it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def best_runs(path):
+    """Return ``{trunk: row}`` of seed 0: the run with the fewest steps to ``GOAL``, or, where no
+    rate reaches it, the run with the highest accuracy."""
+    rows = read_rows(path)
+    by_trunk = {name: [row for row in rows if (row["trunk"], row["seed"]) == (name, "0")]
+                for name in TRUNKS}
+    return {name: min(runs, key=lambda row: (int(row["steps_to_95"] or 10 ** 9),
+                                             -float(row["accuracy"])))
+            for name, runs in by_trunk.items() if runs}
+
+
+def read_shape(name):
+    """Return (blocks, heads, channels, initialisation scale) of a random trunk's name."""
+    blocks, heads, channels, scale = re.match(
+        r"random:(\d+)x(\d+)x(\d+)@([\w.]+)", name).groups()
+    return int(blocks), int(heads), int(channels), 0.55 if scale == "paper" else float(scale)
+
+
+def answer(row):
+    """Return "300", "3,000 of 4" for another batch than 8, or "not in 8,000: 77.9 %", of a row."""
+    if row["steps_to_95"]:
+        batch = "" if row["batch_size"] == "8" else f" of {row['batch_size']}"
+        return f"{int(row['steps_to_95']):,}{batch}"
+    return f"not in {int(row['steps']):,}: {100 * float(row['accuracy']):.1f} %"
+
+
+def table(path):
+    """Return the Markdown table of the runs: a row for each trunk at its best learning rate.
+
+    At the start the scores of attention have the standard deviation scale^2.  Above sqrt(2 ln T)
+    the softmax of T independent normal scores puts most of its mass on a few of them.
+    """
+    lines = ["| trunk | channels of a head | scale | standard deviation of the scores | "
+             "steps to 95 % | learning rate |", "|---|---|---|---|---|---|"]
+    for name, row in best_runs(path).items():
+        _, heads, channels, scale = read_shape(name)
+        lines.append(f"| `{name}` | {channels // heads} | {scale:g} | {scale ** 2:.2f} | "
+                     f"{answer(row)} | {float(row['rate']):g} |")
+    return "\n".join(lines)
+
+
+def picture(path, target):
+    """Draw the steps to 95 % of the trunks of 256 channels: scale against the width of a head."""
+    cells = {}
+    for name, row in best_runs(path).items():
+        blocks, heads, channels, scale = read_shape(name)
+        if channels == 256:
+            cells[blocks, channels // heads, scale] = row
+    depths = sorted({blocks for blocks, _, _ in cells})
+    fig, axes = plots.figure(len(depths))
+    for ax, blocks in zip(axes, depths, strict=True):
+        widths = sorted({width for b, width, _ in cells if b == blocks})
+        steps = np.array([[int(cells[blocks, width, scale]["steps_to_95"] or 8000)
+                           if (blocks, width, scale) in cells else np.nan
+                           for scale in SCALES] for width in widths])
+        ax.set_facecolor("#e8ecef")                       # of cells that were not run
+        ax.imshow(np.log(steps), cmap="viridis_r", vmin=math.log(100), vmax=math.log(8000),
+                  aspect="auto", origin="lower")
+        for i, width in enumerate(widths):
+            for j, scale in enumerate(SCALES):
+                row = cells.get((blocks, width, scale))
+                text = answer(row).replace(": ", "\n") if row else "not run"
+                ax.text(j, i, text, ha="center", va="center", fontsize=9,
+                        color="white" if steps[i, j] > 1500 else "black")
+        ax.grid(False)
+        ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels",
+               ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
+               xticks=range(len(SCALES)), xticklabels=SCALES, yticks=range(len(widths)),
+               yticklabels=widths)
+    plots.save(fig, target, "picture")
+
+
+def run_all(path, trunks, rates, seeds, steps, batch_size):
+    """Fill the CSV file with a row for each trunk, seed and learning rate."""
+    rows = read_rows(path)
+    with progress_bar(unit="step") as bar, single_threaded_blas:
+        for seed, name, rate in itertools.product(seeds, trunks, rates):
+            setting = name, str(seed), str(batch_size)
+            same = [row for row in rows
+                    if (row["trunk"], row["seed"], row["batch_size"]) == setting]
+            limit = min([steps, *(int(row["steps_to_95"]) for row in same if row["steps_to_95"])])
+            earlier = [row for row in same if float(row["rate"]) == rate]
+            if any(int(row["steps"]) >= limit for row in earlier):
+                continue
+            rows = [row for row in rows if row not in earlier]
+            rows.append(run(name, rate, seed, limit, batch_size, bar))
+            write_rows(path, rows, COLUMNS)
+
+
+def write_rows(path, rows, columns):
+    """Write the CSV file: the rows, dictionaries, under their columns."""
+    def write(file):
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    write_beside(path, write, "w")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trunk", nargs="+", default=TRUNKS)
+    parser.add_argument("--rate", nargs="+", type=float, default=RATES)
+    parser.add_argument("--seed", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--out", type=Path,
+                        default=HERE / "results" / "memory-map.csv")
+    parser.add_argument("--picture", action="store_true")
+    args = parser.parse_args()
+    if args.picture:
+        return picture(args.out, HERE / "memory-map.png")
+    run_all(args.out, args.trunk, args.rate, args.seed, args.steps, args.batch_size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Adapters: few new parameters beside frozen ones.
+
+    model = minifpt.FPT.for_task(task, freeze="attn,mlp,ln,pos", adapt="lora:rank=4,on=attn.c_attn")
+    minifpt.adapters.adapt(model, "bottleneck:size=8")
+
+=================================  ==============================================================
+``lora:rank=4,alpha=4,on=attn.*``  low-rank adapters on linear layers (Hu et al. 2021, arXiv
+                                   2106.09685)
+``bottleneck:size=8,on=attn+mlp``  a small network behind a part of a block (Houlsby et al. 2019,
+                                   arXiv 1902.00751)
+``prefix:tokens=4``                learned tokens before the input (Lester et al. 2021, arXiv
+                                   2104.08691)
+``bitfit``                         the trunk's own biases (Ben Zaken et al. 2021, arXiv 2106.10199)
+=================================  ==============================================================
+
+``on`` names layers of a block, several joined by +.  With ``lora`` and ``bottleneck`` the model
+computes at first what it did without them.  An adapter is trained whatever the freeze mask says,
+unless that names the group ``adapter``; ``bitfit`` unfreezes the biases.
+"""
+
+import inspect
+import math
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from . import checks
+from . import fast as ops
+from .layers import Layer, Linear, Parameter, standard_normal
+from .tracing import named_layers
+
+OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
+           "bottleneck": {"size": 8, "on": "attn+mlp"}, "prefix": {"tokens": 4}, "bitfit": {}}
+
+
+class LoRA(Linear):
+    """A linear layer with a low-rank term: ``y = x @ W + b + s (x @ A) @ B``, A (n_in, r), B (r,
+    n_out), ``s = alpha / r``.
+
+    With h = x @ A, the gradients are those of two linear layers in a row::
+
+        dB = s h.T @ dy      dh = s dy @ B.T      dA = x.T @ dh      dx = dy @ W.T + dh @ A.T
+
+    B starts at 0, so that y is unchanged, and A is random: if both were 0, both gradients would
+    stay 0.
+    """
+
+    def adapt(self, name, seed, rank, alpha):
+        """Add A and B to a linear layer that has just become a LoRA."""
+        (n_in, n_out), dtype = self.weight.data.shape, self.weight.data.dtype
+        a = standard_normal((n_in, rank), seed, f"{name}.lora_a").astype(dtype) / math.sqrt(n_in)
+        self.lora_a = Parameter(a, "adapter")
+        self.lora_b = Parameter(np.zeros((rank, n_out), dtype), "adapter")
+        self.scale = (rank if alpha is None else alpha) / rank
+
+    def forward(self, x):
+        """x (..., n_in) -> y (..., n_out)."""
+        a, b, cache = self.lora_a, self.lora_b, {}
+        y, cache["linear"] = super().forward(x)
+        no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros_like(y, shape=y.shape[-1])
+        h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
+        z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
+        return y + self.scale * z, cache
+
+    def backward(self, dy, cache):
+        """dy (..., n_out) -> dx (..., n_in)."""
+        dh, db, _ = ops.linear_backward(self.scale * dy, cache["b"])
+        dx, da, _ = ops.linear_backward(dh, cache["a"])
+        self.lora_a.add_grad(da)
+        self.lora_b.add_grad(db)
+        return super().backward(dy, cache["linear"]) + dx
+
+    def merge(self):
+        """Become a plain linear layer with ``W + s A @ B``."""
+        self.weight.data += self.scale * (self.lora_a.data @ self.lora_b.data)
+        del self.lora_a, self.lora_b, self.scale
+        self.__class__ = Linear
+
+
+class Bottleneck(Layer):
+    """Behind a part f of a block: ``y = f(x)``, ``y = y + gelu(y @ D + d) @ U + u``, D (C, m),
+    U (m, C).
+
+    y goes two ways, so its gradients add up: ``dy = dy + dbranch``, where dbranch runs back
+    through ``up``, gelu and ``down``.  U and u start at 0, so that y is unchanged.
+    """
+
+    def adapt(self, name, seed, channels, size, dtype):
+        """Add the small network to a layer that has just become a Bottleneck."""
+        self.adapter_down = Linear(channels, size, dtype, "adapter")
+        self.adapter_up = Linear(size, channels, dtype, "adapter")
+        down = standard_normal((channels, size), seed, f"{name}.adapter_down")
+        self.adapter_down.weight.data[...] = down / math.sqrt(channels)
+
+    def forward(self, x, *args, **options):
+        """Run as the part does without the adapter."""
+        y, cache = super().forward(x, *args, **options)
+        h, cache["adapter_down"] = self.adapter_down.forward(y)
+        h, cache["adapter_gelu"] = ops.gelu(h)
+        z, cache["adapter_up"] = self.adapter_up.forward(h)
+        return ops.residual(y, z)[0], cache
+
+    def backward(self, dy, cache):
+        """Run as the part does without the adapter."""
+        dbranch = self.adapter_up.backward(dy, cache["adapter_up"])
+        dbranch = ops.gelu_backward(dbranch, cache["adapter_gelu"])
+        dbranch = self.adapter_down.backward(dbranch, cache["adapter_down"])
+        return super().backward(ops.residual_backward(dy, dbranch), cache)
+
+
+class Prefix(Layer):
+    """A trunk with P learned vectors before its input: ``y = trunk([prefix; x])[:, P:]``.
+
+    Every example has the same prefix, so its gradient is the sum over the batch of the trunk's dx
+    at the first P tokens; the rest of dx is the gradient of x.
+    """
+
+    def adapt(self, seed, tokens):
+        """Add the prefix to a trunk that has just become a Prefix."""
+        prefix = standard_normal((tokens, self.config.n_embd), seed, "prefix").astype(self.dtype)
+        self.prefix = Parameter(prefix, "adapter")
+
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+        """x (B, T, C) -> (B, T, C) or (B, last, C), as the trunk's own."""
+        if past is not None:
+            raise ValueError("prefix: a trunk with a prefix generates no text")
+        if x.shape[1] + len(self.prefix.data) > self.config.n_positions:
+            raise ValueError(f"prefix: {len(self.prefix.data)} and {x.shape[1]} tokens, the trunk "
+                             f"has {self.config.n_positions} positions")
+        prefix = np.broadcast_to(self.prefix.data, (len(x), *self.prefix.data.shape))
+        joined = np.concatenate([prefix, x.astype(self.dtype, copy=False)], axis=1)
+        return super().forward(joined, train, rng, need_dx or self.prefix.trainable,
+                               last=last or x.shape[1])
+
+    def backward(self, dy, cache):
+        """dy as forward's y -> dx (B, T, C)."""
+        dx = super().backward(dy, cache)
+        if dx is None:
+            return None
+        n = len(self.prefix.data)
+        self.prefix.add_grad(dx[:, :n].sum(axis=0))
+        return dx[:, n:]
+
+
+def adapt(model, text, seed=0):
+    """Add the adapter that ``text`` names to a model's trunk, in place; return the model.
+
+    model  an :class:`minifpt.FPT`, or another model with a ``trunk``.
+    seed   draws what starts random.
+
+    Raises ``ValueError`` with one line.
+    """
+    kind, options = parse(text)
+    trunk = model.trunk
+    if any(p.group == "adapter" for p in trunk.parameters()):
+        raise ValueError("adapt: the model has an adapter, expected one without")
+    if kind == "bitfit":
+        biases = [p for name, p in trunk.named_parameters() if name.endswith("bias")]
+        if not biases:
+            raise ValueError("adapt: bitfit trains biases, and the trunk has none")
+        for p in biases:
+            p.trainable = True
+        return model
+    if kind == "prefix":
+        if "last" not in inspect.signature(trunk.forward).parameters:
+            raise ValueError(f"adapt: prefix needs a GPT-2 or a Llama, not {type(trunk).__name__}")
+        become(trunk, Prefix)
+        trunk.adapt(seed, options["tokens"])
+        return model
+    fits = (lambda layer: type(layer) is Linear) if kind == "lora" else (
+        lambda layer: hasattr(layer, "dropout"))          # attention and feed-forward parts
+    parts = [(name, name.split(".", 2)[-1], layer) for name, layer in named_layers(trunk)
+             if name.startswith("h.") and name.count(".") > 1 and fits(layer)]
+    patterns = options["on"].split("+")
+    chosen = [(name, layer) for name, part, layer in parts
+              if any(fnmatchcase(part, p) or fnmatchcase(name, p) for p in patterns)]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(part for _, part, _ in parts)) or "nothing"
+        raise ValueError(f"adapt: on={options['on']} names no layer that {kind} fits, expected "
+                         f"some of {known}")
+    for name, layer in chosen:
+        if kind == "lora":
+            layer.__class__ = LoRA
+            layer.adapt(name, seed, options["rank"], options["alpha"])
+        else:
+            become(layer, Bottleneck)
+            layer.adapt(name, seed, trunk.config.n_embd, options["size"], trunk.dtype)
+    return model
+
+
+def become(layer, kind):
+    """Turn a layer, in place, into one of its own class with an adapter around it."""
+    former = type(layer)
+    layer.__class__ = type(f"{kind.__name__}{former.__name__}", (kind, former), {})
+
+
+def parse(text):
+    """Return ``(kind, options)`` of an adapter's name.  Raises ``ValueError`` with one line."""
+    if not isinstance(text, str):
+        raise ValueError(f"adapt: got {checks.brief(text)}, expected a text such as 'lora:rank=4'")
+    kind, _, rest = text.partition(":")
+    if kind not in OPTIONS:
+        raise ValueError(f"adapt: no adapter '{kind}', expected one of {', '.join(OPTIONS)}")
+    options = dict(OPTIONS[kind])
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or key not in options:
+            known = ", ".join(f"{name}=..." for name in options) or "no options"
+            raise ValueError(f"adapt: '{item}' in {text}, expected {known}")
+        options[key] = value
+    for key in {"rank", "size", "tokens"} & options.keys():
+        value = options[key]
+        options[key] = checks.whole("adapt", key, int(value) if str(value).isdecimal() else value)
+    if options.get("alpha") is not None:
+        try:
+            options["alpha"] = checks.number("adapt", "alpha", float(options["alpha"]))
+        except ValueError:
+            raise ValueError(f"adapt: alpha is {options['alpha']}, expected a positive number"
+                             ) from None
+    return kind, options
+
+
+def merge(model):
+    """Add each low-rank adapter to the weight that it adapts, in place; return the model.
+
+    The outputs stay the same up to rounding.  Raises ``ValueError`` for a bottleneck or a prefix,
+    which cannot be merged.
+    """
+    layers = [layer for _, layer in named_layers(model)]
+    for layer in layers:
+        if isinstance(layer, (Bottleneck, Prefix)):
+            raise ValueError("merge: only low-rank adapters can be merged into the weights, the "
+                             f"model has a {'prefix' * isinstance(layer, Prefix) or 'bottleneck'}")
+    for layer in layers:
+        if isinstance(layer, LoRA):
+            layer.merge()
+    return model

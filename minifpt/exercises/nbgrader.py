@@ -1,0 +1,118 @@
+"""The exercises of the lessons as assignments of nbgrader.
+
+nbgrader releases, collects and grades notebooks.  An assignment here has a lesson's exercises, each
+with its text, a cell for the answer that holds our solution, and a cell whose hidden check gives a
+point.  The lesson itself is read and run in its own notebook, so that grading trains no model.
+"""
+
+import ast
+import json
+import re
+import textwrap
+from pathlib import Path
+
+from ..files import write_beside
+from . import grade
+from .lesson import lessons_folder
+
+SEEDS = 5                                                 # draws that an answer must pass
+CONFIG = """\
+c = get_config()
+c.CourseDirectory.course_id = "minifpt"
+c.ExecutePreprocessor.timeout = 120                       # seconds for a cell
+"""
+HIDDEN = """\
+check("{name}", {answer})
+### BEGIN HIDDEN TESTS
+from minifpt.exercises import examine
+for seed in range({seeds}):
+    result = examine("{name}", {answer}, seed)
+    assert result.status == "passed", str(result)
+### END HIDDEN TESTS"""
+
+
+def write_assignments(folder):
+    """Write nbgrader's configuration and an assignment for each lesson; return their paths.
+
+    Raises ``ValueError`` where there is an assignment already: a teacher may have changed it.
+    """
+    folder, lessons, written = Path(folder), lessons_folder(), []
+    for path in sorted(lessons.glob("[0-9][0-9]_*.ipynb")):
+        solutions = lessons / "solutions" / f"{path.stem}.py"
+        target = folder / "source" / f"lesson_{path.stem[:2]}" / path.name
+        if target.exists():
+            raise ValueError(f"{target} is there already: choose another folder")
+        text = json.dumps(assignment(path, solutions), indent=1, ensure_ascii=False) + "\n"
+        write_beside(target, lambda f, text=text: f.write(text), "w")
+        written.append(target)
+    if not (folder / "nbgrader_config.py").exists():
+        write_beside(folder / "nbgrader_config.py", lambda f: f.write(CONFIG), "w")
+    return written
+
+
+def assignment(path, solutions):
+    """Return a lesson's notebook as an assignment with solutions and hidden checks."""
+    lesson = json.loads(path.read_text(encoding="utf-8"))
+    statements, _ = grade.read_cells(path)
+    calls = grade.checks(statements)
+    answers = [s for s in ast.parse(solutions.read_text(encoding="utf-8")).body
+               if not isinstance(s, ast.If)]
+    title = "".join(lesson["cells"][0]["source"]).partition("\n")[0]
+    cells = [markdown("title", f"{title}: exercises\n\nThey belong to the lesson `{path.name}`, "
+                      "where the words and symbols are explained. A check says at once what is "
+                      "right. Leave the names of the functions as they are.")]
+    cells.append(code("imports", imports(statements), locked=True))
+    text = ""
+    for cell in lesson["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            text = source
+            continue
+        for name, answer in calls.items():
+            if f'check("{name}",' in source:
+                cells += [markdown(f"text-{name}", exercise_text(text)),
+                          code(name, solved(name, statements, answers), solution=True),
+                          code(f"check-{name}", HIDDEN.format(
+                              name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
+    return {"cells": cells, "metadata": lesson["metadata"] | {"minifpt": {}},
+            "nbformat": 4, "nbformat_minor": 5}
+
+
+def imports(statements):
+    """Return the imports of a lesson that answers may need."""
+    lines = [ast.unparse(s) for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
+    return "\n".join(line for line in lines if "tqdm" not in line)
+
+
+def exercise_text(text):
+    """Return the text of an exercise without the heading and the path of the solutions."""
+    return re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", text, flags=re.DOTALL)
+
+
+def solved(name, statements, answers):
+    """The definition of an answer as the lesson has it, with nbgrader's marks around our solution,
+    which brings along what it needs of the file of solutions."""
+    stub, function = (next(s for s in body if isinstance(s, ast.FunctionDef) and s.name == name)
+                      for body in (statements, answers))
+    needed = [s for s in grade.needed(ast.Name(name, ast.Load()), answers)
+              if s is not function and "minifpt.exercises" not in ast.unparse(s)]
+    body = function.body[ast.get_docstring(function) is not None:]
+    lines = "\n".join(ast.unparse(s) for s in [*needed, *body])
+    shapes = textwrap.indent(f'"""{ast.get_docstring(stub)}"""', "    ")
+    return (f"def {name}({ast.unparse(function.args)}):\n{shapes}\n    ### BEGIN SOLUTION\n"
+            + textwrap.indent(lines, "    ") + "\n    ### END SOLUTION")
+
+
+def markdown(identifier, source):
+    """Return a text cell, which is not graded."""
+    return {"cell_type": "markdown", "id": identifier[:64], "metadata": {},
+            "source": source.splitlines(keepends=True)}
+
+
+def code(identifier, source, solution=False, points=None, locked=False):
+    """A code cell with nbgrader's metadata: an answer, a check with points, or one to be run."""
+    marks = {"schema_version": 3, "grade_id": identifier, "solution": solution, "task": False,
+             "grade": points is not None, "locked": locked or points is not None}
+    marks |= {} if points is None else {"points": points}
+    return {"cell_type": "code", "id": identifier[:64], "metadata": {"nbgrader": marks},
+            "execution_count": None, "outputs": [], "source": source.splitlines(keepends=True)}

@@ -1,0 +1,65 @@
+"""Trained weights written for other programs: ``minifpt convert RUN --out FOLDER``."""
+
+from pathlib import Path
+
+from .. import adapters, trunks
+from ..files import export as folders
+from ..files import huggingface, weights
+from .runs import load_run
+
+
+def is_source(source, out):
+    """Return whether :func:`export` takes ``source`` and ``out``: the folder of a run, or a weight
+    file of ours and a folder."""
+    if is_run(source):
+        return True
+    to_folder = out is not None and Path(out).suffix != ".npz"
+    return to_folder and not huggingface.is_checkpoint(source) and (
+        str(source) in weights.available() or Path(source).suffix == ".npz")
+
+
+def is_run(source):
+    """Return whether a path is the folder of a run."""
+    return (Path(source) / "config.json").is_file() and not huggingface.is_checkpoint(source)
+
+
+def export(source, out, dtype=None):
+    """Write a run's trained model, or a weight file of ours; return where.
+
+    source  the folder of a run, or the name or path of weights.
+    out     a new folder, in the format of Transformers; for a run also an ``.npz`` file, which
+            ``--model`` takes and which holds the trunk alone.
+    dtype   ``float16`` or ``float32``; float32 for a folder and float16 for a file when ``None``.
+
+    The tokenizer's files are written into the folder where there are any.  Raises ``ValueError``
+    or ``FileNotFoundError`` with one line.
+    """
+    if out is None:
+        raise ValueError(f"convert: {source} is a run, so --out must say where its weights go")
+    out = Path(out)
+    if is_run(source):
+        _, model, settings = load_run(source)
+        origin = {"run": Path(source).resolve().name, "task": settings["task"],
+                  "model": settings["model"], "freeze": settings["freeze"]}
+        if "adapt" in settings:
+            origin["adapt"] = settings["adapt"]
+            adapters.merge(model)
+        if out.suffix != ".npz":
+            model.save(out, dtype, **origin)
+            return f"{out}: model.safetensors config.json layers.safetensors"
+        if out.exists():
+            raise ValueError(f"convert: {out} is there already: choose another --out, or remove "
+                             "it")
+        if not hasattr(model.trunk, "save"):
+            raise ValueError(f"convert: {type(model.trunk).__name__} cannot be written as an "
+                             ".npz file, expected a GPT-2 or a Llama")
+        model.trunk.save(out, dtype, **origin)
+        return str(out)
+    path = weights.find(source)
+    config, tensors = weights.load(path)
+    has_table = "wte.weight" in tensors
+    files = folders.tokenizer_files(path, config.get("vocab_size"))
+    model = trunks.language_model(path) if has_table else trunks.get(path)
+    model.save_folder(out, dtype, {
+        key: config[key] for key in ("source", "command", "revision") if key in config}, files)
+    return f"{out}: {' '.join(['model.safetensors', 'config.json', *files])}"

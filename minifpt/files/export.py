@@ -1,0 +1,142 @@
+"""Write weights for Transformers: a folder with ``config.json`` and ``model.safetensors``.
+
+``huggingface`` reads such folders and describes a safetensors file.
+"""
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from ..checks import brief
+from . import make_folder, regular, to_json
+from .huggingface import BLOCK
+from .tokenizer import byte_symbols
+from .weights import cast, weight_dtype
+
+NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
+SUFFIXES = (".safetensors", ".json", ".bin", ".pt")       # of files, not of folders
+
+
+def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
+    """Write a checkpoint that Transformers reads, as a new folder.
+
+    config        the fields of ``config.json``; the dtype is added.
+    named_arrays  (name, array) of each tensor, with Transformers' names and shapes.
+    files         {name: bytes} of more files, such as a tokenizer's.
+
+    The folder is written beside its place and then renamed: after a crash there is a whole
+    folder or none.  Raises ``ValueError`` if the path exists.
+    """
+    folder, dtype = check_folder(folder), weight_dtype(dtype)
+    config = config | {"dtype": dtype.name}
+    texts = {"config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    make_folder(folder.parent)
+    try:
+        beside.mkdir()
+        for name, data in (texts | (files or {})).items():
+            write_durably(beside / name, lambda f, data=data: f.write(data))
+        write_durably(beside / "model.safetensors",
+                      lambda f: write_safetensors(f, named_arrays, dtype, folder))
+        if folder.is_dir():
+            folder.rmdir()                                # an empty folder
+        os.replace(beside, folder)
+    except OSError as e:
+        if e.errno and e.filename is None:                # as for a full disk
+            e.filename = str(folder)
+        raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_folder(folder):
+    """Return the path of a folder that can be made.  Raises ``ValueError`` for a folder with
+    files, and for the name of a file."""
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+        raise ValueError(f"save: the path is {brief(folder)}, expected a folder or an .npz file")
+    folder = Path(folder)
+    if folder.suffix in SUFFIXES:
+        raise ValueError(f"{folder}: expected the name of a folder, in which model.safetensors "
+                         "and config.json are written, or of an .npz file")
+    regular(folder, or_folder=True)
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file, expected a folder or the name of a new one")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is there already and holds files: choose another folder, or "
+                         "remove it")
+    return folder
+
+
+def write_durably(path, write):
+    """Call ``write(file)`` with a new file, and return when its bytes are on the disk."""
+    with open(path, "xb") as f:
+        write(f)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def write_safetensors(f, named_arrays, dtype, path):
+    """Write arrays to an open binary file as safetensors: eight bytes with the length of the
+    header, the header as JSON, then the numbers of each array as they lie in memory."""
+    named = [(name, np.asarray(a)) for name, a in named_arrays]
+    header, end = {"__metadata__": {"format": "pt"}}, 0   # as Transformers writes it
+    for name, a in named:
+        begin, end = end, end + math.prod(a.shape) * dtype.itemsize
+        header[name] = {"dtype": NAMES[dtype.name], "shape": a.shape,
+                        "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
+    f.write(len(text).to_bytes(8, "little") + text)
+    for name, a in named:
+        flat = a.reshape(-1)                              # a copy if the array is transposed
+        for i in range(0, flat.size, BLOCK):
+            block = cast(flat[i:i + BLOCK], dtype, f"{path}: '{name}'")
+            f.write(block.astype(block.dtype.newbyteorder("<"), copy=False).data)
+
+
+def gpt2_config(config, architecture):
+    """Return the fields of a ``config.json`` for a ``GPT2Config``.  Raises ``ValueError`` for a
+    model that is not causal, which Transformers' GPT-2 always is."""
+    if not config.causal:
+        raise ValueError("save: the model is not causal, and Transformers' GPT-2 is: expected a "
+                         "path that ends in .npz")
+    end = 50256 if config.vocab_size == 50257 else None   # GPT-2's token <|endoftext|>
+    return {"architectures": [architecture], "model_type": "gpt2",
+            "n_layer": config.n_layer, "n_head": config.n_head, "n_embd": config.n_embd,
+            "n_positions": config.n_positions, "n_ctx": config.n_positions, "n_inner": None,
+            "vocab_size": config.vocab_size, "activation_function": config.activation_function,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+            "initializer_range": config.initializer_range,
+            "scale_attn_weights": True, "tie_word_embeddings": True,
+            "bos_token_id": end, "eos_token_id": end}
+
+
+def byte_tokenizer():
+    """Return the files of a tokenizer whose tokens are the 256 bytes: GPT-2's byte-pair encoding
+    without a merge.  Transformers' ``AutoTokenizer`` reads them."""
+    printed = [b for b in range(0x21, 0x100) if not 0x7F <= b <= 0xA0 and b != 0xAD]
+    order = printed + [b for b in range(256) if b not in printed]     # of byte_symbols
+    vocab = {symbol: byte for byte, symbol in sorted(zip(order, byte_symbols(), strict=True))}
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False,
+              **dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))}
+    return {"vocab.json": json.dumps(vocab).encode(), "merges.txt": b"#version: 0.2\n",
+            "tokenizer_config.json": json.dumps(config).encode()}
+
+
+def tokenizer_files(path, vocab_size):
+    """Return {name: bytes} of the tokenizer for weights at ``path``: the byte tokenizer for 256
+    tokens, else the ``merges.txt`` and ``vocab.json`` beside the weights, if there are any."""
+    if vocab_size == 256:
+        return byte_tokenizer()
+    path, files = Path(path), {}
+    folder = path if path.is_dir() else path.parent
+    for name in ("merges.txt", "vocab.json"):
+        for source in (folder / f"{path.stem}.{name}", folder / name):
+            if source.is_file() and name not in files:
+                files[name] = source.read_bytes()
+    return files

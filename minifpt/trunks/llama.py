@@ -1,0 +1,227 @@
+"""Llama (Touvron et al. 2023, arXiv 2302.13971) as a trunk and as a language model: RMS norm,
+rotary positions, grouped queries, a gated feed-forward part and hardly any bias.
+
+Its blocks run as GPT-2's do.  Llama, and Qwen2 with its biases, are read from folders that
+Transformers saved.
+"""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .. import checks
+from .. import fast as ops
+from ..files import export, huggingface, weights
+from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
+from ..layers import Block, Embedding, Layer, Linear, Parameter, blocks_backward, standard_normal
+from . import llama_files as stored
+from .llama_files import LlamaConfig
+
+
+class RMSNorm(Layer):
+    """Root-mean-square normalisation of the last axis with scale ``weight``."""
+
+    def __init__(self, n, eps, dtype=np.float32):
+        self.weight, self.eps = Parameter(np.ones(n, dtype), "ln"), eps
+
+    def forward(self, x):
+        """x (..., C) -> y (..., C)."""
+        return ops.rms_norm(x, self.weight.data, self.eps, (True, self.weight.trainable))
+
+    def backward(self, dy, cache):
+        """dy (..., C) -> dx (..., C)."""
+        dx, dw = ops.rms_norm_backward(dy, cache)
+        self.weight.add_grad(dw)
+        return dx
+
+
+def projection(n_in, n_out, dtype, group, bias=False):
+    """Return a linear layer.  Without ``bias`` it adds zeros, which are not a parameter."""
+    layer = Linear(n_in, n_out, dtype, group)
+    if not bias:
+        layer.bias = SimpleNamespace(data=np.zeros(n_out, dtype), trainable=False,
+                                     add_grad=lambda grad: None)
+    return layer
+
+
+class GroupedAttention(Layer):
+    """Self-attention with rotary positions and fewer heads of keys and values than of queries."""
+
+    def __init__(self, config, dtype=np.float32):
+        c, few = config, config.n_embd // config.n_head * config.n_group
+        self.q_proj, self.k_proj, self.v_proj = (
+            projection(c.n_embd, n, dtype, "attn", c.qkv_bias) for n in (c.n_embd, few, few))
+        self.o_proj = projection(c.n_embd, c.n_embd, dtype, "attn")
+        self.config = c
+
+    def forward(self, x, train=False, rng=None, past=None, last=None):
+        """x (B, T, C) -> y (B, T, C); ``past`` and ``last`` as for GPT-2's."""
+        c, cache, start = self.config, {}, past.n if past else 0
+        p = c.dropout if train else 0.0
+        q, cache["q_proj"] = self.q_proj.forward(x)
+        k, cache["k_proj"] = self.k_proj.forward(x)
+        v, cache["v_proj"] = self.v_proj.forward(x)
+        q, cache["rope_q"] = ops.rope(q, c.n_head, c.rope_base, start)
+        k, cache["rope_k"] = ops.rope(k, c.n_group, c.rope_base, start)
+        qkv, cache["grouped"] = ops.grouped_heads(q, k, v, c.n_head)
+        if past:
+            past.shared = c.n_head // c.n_group           # the heads that grouped_heads repeats
+        y, cache["heads"] = ops.attention(qkv, c.n_head, p, rng, True, past)
+        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
+        y, cache["o_proj"] = self.o_proj.forward(y)
+        y, cache["dropout"] = ops.dropout(y, p, rng)
+        return y, cache
+
+    def backward(self, dy, cache):
+        """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
+        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = self.o_proj.backward(dy, cache["o_proj"])
+        if cache["last"]:
+            dy = ops.last_tokens_backward(dy, cache["last"])
+        dqkv = ops.attention_backward(dy, cache["heads"])
+        dq, dk, dv = ops.grouped_heads_backward(dqkv, cache["grouped"])
+        dq = ops.rope_backward(dq, cache["rope_q"])
+        dk = ops.rope_backward(dk, cache["rope_k"])
+        dx = self.v_proj.backward(dv, cache["v_proj"])    # x went three ways
+        dx = dx + self.k_proj.backward(dk, cache["k_proj"])
+        return dx + self.q_proj.backward(dq, cache["q_proj"])
+
+
+class GatedMLP(Layer):
+    """The feed-forward part: ``down(silu(gate(x)) * up(x))``."""
+
+    def __init__(self, config, dtype=np.float32):
+        C, inner = config.n_embd, config.n_inner
+        self.gate_proj, self.up_proj, self.down_proj = (
+            projection(*shape, dtype, "mlp") for shape in ((C, inner), (C, inner), (inner, C)))
+        self.dropout = config.dropout
+
+    def forward(self, x, train=False, rng=None):
+        """x (B, T, C) -> y (B, T, C)."""
+        cache = {}
+        gate, cache["gate_proj"] = self.gate_proj.forward(x)
+        up, cache["up_proj"] = self.up_proj.forward(x)
+        y, cache["swiglu"] = ops.swiglu(gate, up)
+        y, cache["down_proj"] = self.down_proj.forward(y)
+        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, cache
+
+    def backward(self, dy, cache):
+        """dy (B, T, C) -> dx (B, T, C)."""
+        dy = ops.dropout_backward(dy, cache["dropout"])
+        dy = self.down_proj.backward(dy, cache["down_proj"])
+        dgate, dup = ops.swiglu_backward(dy, cache["swiglu"])
+        return (self.gate_proj.backward(dgate, cache["gate_proj"])
+                + self.up_proj.backward(dup, cache["up_proj"]))
+
+
+class LlamaBlock(Block):
+    """GPT-2's block of other parts: ``x = x + attn(ln_1(x))``, ``x = x + mlp(ln_2(x))``."""
+
+    def __init__(self, config, dtype=np.float32):
+        self.ln_1 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
+        self.attn = GroupedAttention(config, dtype)
+        self.ln_2 = RMSNorm(config.n_embd, config.rms_norm_epsilon, dtype)
+        self.mlp = GatedMLP(config, dtype)
+
+
+class LlamaWeights(Pretrained):
+    """What a trunk and a language model share: their weights come from files and go to stored."""
+
+    @classmethod
+    def from_pretrained(cls, name, dtype=np.float32, dropout=None):
+        """A model from its weights' name or path: a folder that Transformers saved of a Llama or a
+        Qwen2, or a weight file of ours.  ``dropout`` stands in for the file's.  Raises
+        ``FileNotFoundError`` or ``ValueError`` with one line."""
+        path = weights.find(name)
+        config, tensors = stored.load(path, dropout)
+        model = cls(config, seed=None, dtype=dtype)
+        stored.fill(path, by_gpt2_name(model), tensors, huggingface.is_checkpoint(path))
+        return model
+
+    def save_folder(self, folder, dtype=None, provenance=None, files=None):
+        """Write a folder that Transformers reads, as :meth:`minifpt.GPT2.save_folder` does."""
+        has_head = isinstance(self, LlamaLM)
+        arrays = [(stored.their_name(name, "model." * has_head),
+                   array.T if stored.is_transposed(name, array) else array)
+                  for name, array in by_gpt2_name(self)]
+        if files is None:
+            files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
+        export.write_folder(folder, stored.config_json(self.config, has_head)
+                            | ({"minifpt": provenance} if provenance else {}), arrays,
+                            np.float32 if dtype is None else dtype, files)
+
+
+class Llama(LlamaWeights):
+    """A :class:`minifpt.fpt.Trunk`: the blocks and the last RMS norm.  Random weights start as
+    GPT-2's do, scales at 1 and biases at 0; with ``seed=None`` all matrices are 0."""
+
+    def __init__(self, config: LlamaConfig | None = None, seed: int | None = 0,
+                 dtype: Any = np.float32):
+        c = self.config = LlamaConfig() if config is None else config
+        self.dtype = np.dtype(dtype)
+        if not isinstance(c, LlamaConfig) or self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"Llama: the config is {checks.brief(c)} and dtype {dtype}, expected "
+                             "a LlamaConfig and float32 or float64")
+        self.h = [LlamaBlock(c, dtype) for _ in range(c.n_layer)]
+        self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
+        draw(self, seed, c)
+
+    def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
+        """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
+        :meth:`minifpt.GPT2.forward`."""
+        c, start = self.config, past[0].n if past else 0
+        if checks.array("Llama", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
+            raise ValueError(f"Llama: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        if start + x.shape[1] > c.n_positions:
+            raise ValueError(f"Llama: {start + x.shape[1]} tokens, the trunk was made for "
+                             f"{c.n_positions}: expected fewer")
+        checks.dropout("Llama", c.dropout, train, rng)
+        x, cache, keep = x.astype(self.dtype, copy=False), {"h": []}, need_dx
+        for i, block in enumerate(self.h):
+            keep = keep or block.learns()
+            x, block_cache = block.forward(x, train, rng, past and past[i],
+                                           last if i == len(self.h) - 1 else None)
+            cache["h"].append(block_cache if keep else None)
+        cache["need_dx"] = need_dx
+        y, cache["ln_f"] = self.ln_f.forward(x)
+        return y, cache if keep or self.ln_f.learns() else None
+
+    def backward(self, dy, cache):
+        """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
+        dy = checks.backward("Llama", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = self.ln_f.backward(dy, cache["ln_f"])
+        dy = blocks_backward(self.h, dy, cache["h"])
+        return dy if cache["need_dx"] else None
+
+
+class LlamaLM(LlamaWeights, LanguageModel):
+    """A Llama as it is pretrained: token embedding, trunk, and scores by the same table, or by one
+    of their own, ``lm_head``, unless the config says ``tied``."""
+
+    def __init__(self, trunk=None, seed=0, dtype=np.float32):
+        self.trunk = trunk if isinstance(trunk, Llama) else Llama(trunk, seed, dtype)
+        c, self.dtype = self.trunk.config, self.trunk.dtype
+        self.config = c
+        self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
+        if not c.tied:
+            self.lm_head = Embedding(c.vocab_size, c.n_embd, self.dtype, "output")
+        draw(self, seed, c)
+
+    def table(self):
+        """Return the parameter (V, C) that the scores are computed with."""
+        return self.wte.weight if self.config.tied else self.lm_head.weight
+
+
+def draw(model, seed, config):
+    """Fill the matrices of a model, but not those of a trunk inside it, with the numbers that
+    random weights start from."""
+    for name, p in model.named_parameters() if seed is not None else ():
+        if p.data.ndim == 2 and not name.startswith("trunk."):
+            std = config.initializer_range
+            if config.scaled_residual_init and ("o_proj" in name or "down_proj" in name):
+                std /= math.sqrt(2 * config.n_layer)
+            p.data[...] = standard_normal(p.data.shape, seed, name)
+            p.data *= std

@@ -1,0 +1,225 @@
+"""A Llama's config, and Llamas in files: folders that Transformers saved, and weight files of
+ours."""
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from .. import checks
+from ..checks import brief
+from ..files import huggingface, read_json, weights
+
+KINDS = "llama", "qwen2"                                  # model types that are read
+# Transformers' names for a block's parts and for what is around the blocks, by ours.
+PARTS = {"ln_1": "input_layernorm", "attn": "self_attn", "ln_2": "post_attention_layernorm",
+         "mlp": "mlp"}
+AROUND = {"wte": "embed_tokens", "ln_f": "norm", "lm_head": "lm_head"}
+OURS = {theirs: ours for ours, theirs in (PARTS | AROUND).items()}
+TABLES = {"wte.weight", "lm_head.weight"}                 # of a language model, not of its trunk
+SETTINGS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+            "n_embd": "hidden_size", "n_positions": "max_position_embeddings",
+            "vocab_size": "vocab_size", "n_inner": "intermediate_size",
+            "n_group": "num_key_value_heads", "rms_norm_epsilon": "rms_norm_eps",
+            "initializer_range": "initializer_range", "tied": "tie_word_embeddings"}
+DEFAULTS = {"rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False,
+            "num_key_value_heads": None}                  # where a config.json lacks them
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The sizes and settings of a Llama; names that ``GPT2Config`` has, too, mean the same.
+
+    n_group    heads of keys and values; ``None`` is as many as of queries.
+    n_inner    channels inside the feed-forward part; ``None`` is 8/3 of ``n_embd``, rounded up to
+               a multiple of 8, with which it has as many parameters as GPT-2's.
+    qkv_bias   whether queries, keys and values have biases, as in Qwen2.
+    tied       whether the scores are computed with the table of the tokens.
+    """
+
+    n_layer: int = 6
+    n_head: int = 4
+    n_embd: int = 128
+    n_positions: int = 1024
+    vocab_size: int = 256
+    n_group: int | None = None
+    n_inner: int | None = None
+    dropout: float = 0.1
+    rms_norm_epsilon: float = 1e-6
+    rope_base: float = 10000.0
+    qkv_bias: bool = False
+    tied: bool = True
+    initializer_range: float = 0.02
+    scaled_residual_init: bool = True
+    causal: bool = True
+    model_type: str = "llama"                             # in a weight file, tells it from GPT-2
+
+    def __post_init__(self):
+        for name, value in (("n_group", self.n_head), ("n_inner", self.n_embd)):
+            if getattr(self, name) is None:
+                value = value if name == "n_group" else 8 * -(-value // 3)
+                object.__setattr__(self, name, value)
+        for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_group",
+                     "n_inner"):
+            checks.whole("LlamaConfig", name, getattr(self, name))
+        for name in ("rms_norm_epsilon", "rope_base", "initializer_range"):
+            checks.number("LlamaConfig", name, getattr(self, name))
+        if not 0 <= checks.number("LlamaConfig", "dropout", self.dropout, zero=True) < 1:
+            raise ValueError(f"LlamaConfig: dropout is {self.dropout}, expected 0 <= p < 1")
+        if self.n_embd % (2 * self.n_head) or self.n_head % self.n_group:
+            raise ValueError(f"LlamaConfig: {self.n_embd} channels, {self.n_head} heads, "
+                             f"{self.n_group} groups: expected an even number of channels in a "
+                             "head, and a number of groups that divides the heads")
+        if self.model_type != "llama" or not self.causal:
+            raise ValueError("LlamaConfig: expected model_type 'llama' and causal True")
+
+
+def is_llama(name):
+    """Return whether weights, by their name or path, are a Llama's; ``False`` if there are none."""
+    try:
+        path = weights.find(name)
+        if huggingface.is_checkpoint(path):
+            return settings_of(path)[0].get("model_type") in KINDS
+        return weights.load(path)[0].get("model_type") == "llama"
+    except (ValueError, OSError):
+        return False
+
+
+def settings_of(path):
+    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
+    path = huggingface.tensor_file(Path(path)).with_name("config.json")
+    return read_json(path), path
+
+
+def load(path, dropout=None):
+    """Return ``(LlamaConfig, tensors)`` of a file: {name of ours:
+    :class:`minifpt.files.huggingface.Tensor`}.  Transformers' matrices are transposed."""
+    is_theirs = huggingface.is_checkpoint(path)
+    settings, tensors = (load_checkpoint if is_theirs else weights.load)(path, dropout)
+    if settings.get("model_type") != "llama":
+        raise ValueError(f"{path}: this is not a Llama (model_type is "
+                         f"{brief(settings.get('model_type'))})")
+    config = config_of(settings, path)
+    check_size(path, vars(config), tensors)
+    return config, tensors
+
+
+def config_at(path, dropout=None):
+    """Return the ``LlamaConfig`` of weights at a path."""
+    return load(path, dropout)[0]
+
+
+def config_of(settings, path):
+    """Return the ``LlamaConfig`` of a file's settings, a dict with more in it."""
+    known = {f.name for f in fields(LlamaConfig)}
+    try:
+        return LlamaConfig(**{k: v for k, v in settings.items() if k in known})
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{path}: bad config: {e}") from None
+
+
+def load_checkpoint(path, dropout=None):
+    """Return ``(settings, tensors)`` of a folder that Transformers saved; the settings are those
+    of a ``LlamaConfig``."""
+    settings, tensors = read_config(path, dropout), {}
+    for name, tensor in huggingface.read_tensors(huggingface.tensor_file(Path(path))).items():
+        name = our_name(name)
+        if not name.endswith("rotary_emb.inv_freq"):      # which old versions saved
+            tensors[name] = tensor
+    if settings["tied"]:
+        tensors.pop("lm_head.weight", None)
+    return settings, tensors
+
+
+def read_config(path, dropout=None):
+    """Return the fields of a ``LlamaConfig`` from a ``config.json``, as a dict; ``dropout``
+    replaces the file's.  Raises ``ValueError`` for settings that minifpt does not build."""
+    raw, path = settings_of(path)
+    kind = raw.get("model_type")
+    if kind not in KINDS:
+        raise ValueError(f"{path}: model_type is {brief(kind)}, expected {' or '.join(KINDS)}")
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    base = rope.get("rope_theta", raw.get("rope_theta", 10000.0)) if isinstance(rope, dict) else 0
+    settings = {ours: raw.get(theirs, DEFAULTS.get(theirs)) for ours, theirs in SETTINGS.items()}
+    for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner"):
+        if type(settings[key]) is not int or settings[key] < 1:
+            raise ValueError(f"{path}: {SETTINGS[key]} is {brief(settings[key])}, expected an "
+                             "integer, at least 1")
+    width = settings["n_embd"] // settings["n_head"]
+    for key, value, built in (
+            ("hidden_act", raw.get("hidden_act", "silu"), ("silu", "swish")),
+            ("head_dim", raw.get("head_dim"), (None, width)),
+            ("attention_bias", raw.get("attention_bias", False), (False, None)),
+            ("mlp_bias", raw.get("mlp_bias", False), (False, None)),
+            ("use_sliding_window", raw.get("use_sliding_window", False), (False, None)),
+            ("rope_type", rope.get("rope_type", rope.get("type", "default")) if isinstance(
+                rope, dict) else rope, ("default",))):
+        if value not in built:
+            raise ValueError(f"{path}: {key} is {brief(value)}, which minifpt does not build; it "
+                             f"builds {built[-1] if built[0] is None else built[0]}")
+    rate = raw.get("attention_dropout", 0.0) if dropout is None else dropout
+    return settings | {"model_type": "llama", "rope_base": base, "qkv_bias": kind == "qwen2",
+                       "dropout": rate}
+
+
+def our_name(theirs):
+    """Return the name here of a tensor of Transformers."""
+    match = re.fullmatch(r"layers\.(\d+)\.(\w+)\.(.*)", theirs := theirs.removeprefix("model."))
+    if match:
+        return f"h.{match[1]}.{OURS.get(match[2], match[2])}.{match[3]}"
+    layer, _, kind = theirs.rpartition(".")
+    return f"{OURS.get(layer, layer)}.{kind}"
+
+
+def their_name(ours, prefix):
+    """Return Transformers' name of a parameter; ``prefix`` stands before all but the head."""
+    layer, _, kind = ours.partition(".")
+    if layer == "h":
+        i, part, rest = kind.split(".", 2)
+        return f"{prefix}layers.{i}.{PARTS[part]}.{rest}"
+    return f"{prefix * (layer != 'lm_head')}{AROUND[layer]}.{kind}"
+
+
+def is_transposed(name, array):
+    """Return whether Transformers stores a parameter of ours as the transposed matrix."""
+    return array.ndim == 2 and name not in TABLES
+
+
+def check_size(path, settings, tensors):
+    """Raise a ``ValueError`` before a model is made that is larger than its weight file."""
+    blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
+    if len(blocks) != settings["n_layer"]:
+        raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says "
+                         f"{settings['n_layer']}")
+    for name, sizes in (("h.0.mlp.up_proj.weight", ("n_embd", "n_inner")),
+                        ("wte.weight", ("n_embd", "vocab_size"))):
+        shape = tuple(settings[size] for size in sizes)
+        if name in tensors and {*tensors[name].shape} != {*shape}:
+            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, its config says "
+                             f"{shape}")
+
+
+def fill(path, named, tensors, is_theirs):
+    """Fill each (name, array) of a model from the tensors of a file, ``is_theirs`` if
+    Transformers wrote it; checked as :func:`minifpt.files.weights.read_into` checks."""
+    targets = [(name, array.T if is_theirs and is_transposed(name, array) else array)
+               for name, array in named]
+    for name, tensor, target in weights.matched(path, targets, tensors, TABLES):
+        target[...] = np.concatenate([*tensor.blocks()]).reshape(tensor.shape)
+        if not np.isfinite(target).all():
+            raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
+
+
+def config_json(config, has_head):
+    """Return the fields of a ``config.json`` for a ``LlamaConfig``."""
+    kind = "qwen2" if config.qkv_bias else "llama"
+    name = {"qwen2": "Qwen2", "llama": "Llama"}[kind]
+    fields = {theirs: getattr(config, ours) for ours, theirs in SETTINGS.items()}
+    return fields | {
+        "architectures": [f"{name}{'ForCausalLM' if has_head else 'Model'}"], "model_type": kind,
+        "hidden_act": "silu", "head_dim": config.n_embd // config.n_head,
+        "attention_dropout": config.dropout, "rope_theta": config.rope_base,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base},
+        "attention_bias": False, "mlp_bias": False, "use_sliding_window": False,
+        "bos_token_id": None, "eos_token_id": None}

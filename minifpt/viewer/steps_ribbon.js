@@ -1,0 +1,137 @@
+// ------------------------------------------------------------------------ the ribbon
+
+function statusOf(i) {
+  if (state.broken === null || !S[i].back) return "";
+  const b = D.breaks[state.broken];
+  if (b.first === i) return "first";
+  return b.wrong[i] !== undefined ? "wrong" : checks[i] ? "right" : "";
+}
+function cell(i, extra = "") {
+  const s = S[i], kind = kindOf(s), n = frameOf[i], status = statusOf(i);
+  const when = n === state.at ? "now" : n < state.at ? "done" : "todo";
+  const words = {first: "the first wrong gradient", wrong: "wrong gradient",
+    right: "gradient agrees"}[status];
+  return el("button", {
+    class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra}`,
+    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${s.name}${s.back ?
+      ", backward" : ""}${s.name.endsWith(s.op) ? "" : ` (${s.op})`}: ${KINDS[kind]}${words ? "; " +
+        words : ""}`,
+    "aria-label": `${s.name}${s.back ? " backward" : ""}, ${KINDS[kind]}${words ? ", " +
+      words : ""}`,
+    "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
+  el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
+}
+function ribbon() {
+  const nav = document.getElementById("ribbon"), now = frames[state.at];
+  const here = now.kind === "step" ? groupOf(now.i) : null;
+  const end = (top, n, title, low, m, lowTitle) => el("div", {class: "group end"},
+    el("span", {class: "name"}, ""), el("div", {class: "column"},
+      el("button", {class: `cell ${state.at === n ? "now" : "done"}`, title,
+        tabindex: state.at === n ? 0 : -1, onclick: () => go(n)}, top),
+      m === undefined ? null : el("button", {class: `cell trained ${state.at === m ? "now" :
+        state.at > m ? "done" : "todo"}`, title: lowTitle, tabindex: state.at === m ? 0 : -1,
+      onclick: () => go(m)}, low)));
+  const parts = [end("start →", 0, "What goes in", "← Adam", frameOf.adam, "Adam: the update")];
+  for (const g of groups) {
+    const back = g.steps.map(i => S[i].partner).filter(i => i !== null);
+    const open = g.fold === null || g === here || state.open.has(g.fold);
+    const label = g.fold === null ? "" : `block ${g.fold.match(/\d+$/)[0]}`;
+    if (!open) {
+      const span = (list, arrow) => {
+        const ns = list.map(i => frameOf[i]);
+        const bad = list.find(i => statusOf(i) === "first");
+        const wrong = list.filter(i => statusOf(i) === "wrong").length;
+        return el("button", {class: `cell code ${Math.min(...ns) > state.at ? "todo" : "done"} ` +
+          (bad !== undefined ? "first" : wrong ? "wrong" : ""), tabindex: -1,
+        title: `${g.fold}: ${list.length} operations${arrow === "←" ? ", backward" : ""}` +
+          (wrong || bad !== undefined ? `, ${wrong + (bad !== undefined)} wrong` : ""),
+        style: `--code:${barcode(list)}`,
+        onclick: () => go(Math.min(...ns))}, el("span", {},
+          bad !== undefined ? `✗ ${wrong + 1}` : wrong ? `× ${wrong}` :
+            `${list.length} ${arrow}`));
+      };
+      parts.push(el("div", {class: "group folded"}, el("button", {class: "name", title: "Unfold",
+        "data-key": g.fold, onclick: () => { state.open.add(g.fold); render(); }}, `▸ ${label}`),
+      el("div", {class: "column"}, span(g.steps, "→"), back.length ? span(back, "←") :
+        el("div", {class: "cell none", title: "Nothing runs back here"}, "–"))));
+      continue;
+    }
+    const columns = g.steps.map(i => el("div", {class: "column"}, cell(i),
+      S[i].partner !== null ? cell(S[i].partner) : el("div", {class: "cell none",
+        title: "Nothing runs back here: nothing below learns"}, "–")));
+    parts.push(el("div", {class: "group", style: `flex-grow:${g.steps.length};flex-basis:` +
+      `${g.steps.length * 31}px;max-width:${g.steps.length * 98}px`}, g.fold === null ? el("span",
+        {class: "name"}) : el("button", {
+      class: "name", title: "Fold", "data-key": g.fold, onclick: () => {
+        state.open.delete(g.fold); if (g === here) go(frameOf[g.steps[0]] - 1); else render();
+      }}, `▾ ${label}`), el("div", {class: "columns"}, columns)));
+  }
+  const n = frameOf.loss;
+  const last = el("div", {class: "last"});            // in sight however long the strip is
+  parts.push(last);
+  last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
+    el("button", {class: `cell turn ${state.at === n ? "now" : state.at > n ? "done" : "todo"}`,
+      title: "The loss, where it turns round", tabindex: state.at === n ? 0 : -1,
+      onclick: () => go(n)}, "loss")));
+  if (D.film) last.append(el("div", {class: "group end"}, el("span", {class: "name"}, ""),
+    el("button", {class: `cell turn ${state.at === frameOf.film ? "now" : "todo"}`,
+      title: "Training as a film", tabindex: state.at === frameOf.film ? 0 : -1,
+      onclick: () => go(frameOf.film)}, "film")));
+  nav.replaceChildren(...parts);
+  nav.classList.toggle("over", nav.scrollWidth > nav.clientWidth + 1);
+  const current = nav.querySelector(".now");
+  if (current && !current.closest(".last")) {
+    const box = current.getBoundingClientRect();
+    if (box.left < 0 || box.right > window.innerWidth - 120)
+      nav.scrollLeft += box.left - window.innerWidth / 2;
+  }
+}
+
+function barcode(list) {                    // a folded block: a stripe for each operation
+  const order = S[list[0]].back ? [...list].sort((a, b) => b - a) : list;
+  const stops = order.map((i, n) => {
+    const c = {trained: "var(--trained)", frozen: "var(--stripe)",
+      plain: "var(--paper)"}[kindOf(S[i])];
+    return `${c} ${100 * n / order.length}% ${100 * (n + 1) / order.length}%`;
+  });
+  return `linear-gradient(90deg, ${stops.join(", ")})`;
+}
+
+// ------------------------------------------------------------------------ breaking it
+
+function breaks() {
+  const box = document.getElementById("breaks");
+  if (!D.breaks.length) {
+    box.replaceChildren(LIVE ? "" : el("p", {}, "Finite differences and faults are left out: " +
+      `${D.unchecked}.`));
+    return;
+  }
+  const parts = [el("b", {id: "bt"}, "Break it:")];
+  D.breaks.forEach((b, n) => parts.push(el("button", {role: "switch", id: `break${n}`,
+    "aria-checked": String(state.broken === n), disabled: b.first === null,
+    title: b.first === null ? (S.some(s => s.back && s.op === b.op) ?
+      "this fault changes no gradient of this step" : `no ${b.op} runs back in this step`) :
+      `${b.op}_backward: ${b.instead}`,
+    onclick: () => toggle(n)}, b.title)));
+  const b = state.broken === null ? null : D.breaks[state.broken];
+  if (b) {
+    const wrong = Object.keys(b.wrong).length, checked = Object.keys(checks).length;
+    parts.push(el("p", {"aria-live": "polite"}, "The fault: ", el("b", {}, b.title),
+      ` in ${b.op}_backward. ${b.why}`, el("br"), "First red: ", el("b", {class: "no"},
+        `✗ ${S[b.first].name}, backward`), `, relative error ${num(b.wrong[b.first], 2)} ` +
+        `where 1e−6 is allowed. ${wrong} of ${checked} checked backward operations give a ` +
+        "wrong gradient: they run the faulty line, or receive a wrong gradient. " +
+        `${unchecked.length ? `Not checked: ${unchecked.length > 3 ?
+          `${unchecked.length} operations` : unchecked.join(", ")}. ` : ""}` +
+        "The button above mends it and goes back to where you were."));
+  }
+  box.replaceChildren(...parts);
+}
+function toggle(n) {
+  const mends = state.broken === n;
+  if (D.breaks[n].first === null) return;
+  if (state.broken === null) state.from = state.at;
+  state.broken = mends ? null : n;
+  go(mends ? state.from : frameOf[D.breaks[n].first]);
+  document.getElementById(`break${n}`).focus();
+}

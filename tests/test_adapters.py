@@ -1,0 +1,329 @@
+"""Adapters: unchanged at the start, right gradients, merged to equal outputs, saved with a run."""
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+from conftest import assert_a_mask_only_takes_away, gradients
+
+import minifpt
+from minifpt import adapters, cli
+from minifpt import functional as F
+from minifpt.gradients import gradcheck_layer
+
+KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*", "bottleneck:size=3", "prefix:tokens=2", "bitfit"]
+TRUNKS = ["random:2x2x8", "random:llama:2x2/1x8"]
+
+
+def fpt(trunk="random:2x2x8", mask="attn,mlp,ln", dtype=np.float64, dropout=0.0):
+    model = minifpt.FPT(minifpt.trunks.get(trunk, dropout=dropout, dtype=dtype), 3, 4, 2)
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    return model
+
+
+def batch(B=3, T=5):
+    return np.random.default_rng(1).standard_normal((B, T, 3))
+
+
+def randomised(model, size=0.3):
+    rng = np.random.default_rng(5)
+    for p in model.parameters():
+        p.data += size * rng.standard_normal(p.data.shape)
+    return model
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+@pytest.mark.parametrize("kind", [k for k in KINDS if not k.startswith("prefix")])
+def test_at_the_start_the_model_is_unchanged(kind, trunk):
+    if kind == "bitfit" and "llama" in trunk:
+        pytest.skip("it has no biases")
+    model = fpt(trunk)
+    before = model.predict(batch())
+    names = {name for name, _ in model.named_parameters()}
+    adapters.adapt(model, kind, seed=3)
+    assert np.array_equal(model.predict(batch()), before)
+    assert names <= {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_right(kind, trunk):
+    """Those of the model in full by differences, and under each mask those that it leaves."""
+    if kind == "bitfit" and "llama" in trunk:
+        pytest.skip("it has no biases")
+    model = randomised(adapters.adapt(fpt(trunk, "full", dropout=0.2), kind))
+    report = gradcheck_layer(model, batch(), elementwise=8, directions=2)
+    assert report.max_relative_error <= 1e-6, str(report)
+    full = gradients(model, batch())
+    for mask in ("attn,mlp,ln", "output_only"):
+        model = randomised(adapters.adapt(fpt(trunk, mask, dropout=0.2), kind))
+        assert_a_mask_only_takes_away(model, batch(), full)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_changes_the_adapter_and_no_frozen_bit(kind):
+    task = minifpt.tasks.get("bit-xor", n=3)
+    model = minifpt.FPT.for_task(task, "random:2x2x8", "attn,mlp,ln,pos", adapt=kind)
+    before = {name: p.data.copy() for name, p in model.named_parameters()}
+    minifpt.train(model, task, steps=4, progress=False)
+    for name, p in model.named_parameters():
+        changed = not np.array_equal(before[name], p.data)
+        is_key = name.endswith("c_attn.bias")             # a bias of keys changes no probability
+        assert changed == p.trainable or is_key, name
+    learns = {name for name, p in model.named_parameters() if p.trainable and "trunk" in name}
+    assert learns and all(("bias" if kind == "bitfit" else "lora") in name or "adapter" in name
+                          or "prefix" in name for name in learns)
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+def test_merged_weights_equal_the_adapted_outputs(trunk):
+    model = adapters.adapt(fpt(trunk), "lora:rank=2,alpha=6,on=attn.*+mlp.*")
+    randomised(model)
+    want, names = model.predict(batch()), {name for name, _ in fpt(trunk).named_parameters()}
+    adapters.merge(model)
+    np.testing.assert_allclose(model.predict(batch()), want, atol=1e-12)
+    assert {name for name, _ in model.named_parameters()} == names
+    assert not any(isinstance(layer, adapters.LoRA)
+                   for _, layer in minifpt.tracing.named_layers(model))
+
+
+@pytest.mark.parametrize("kind, count", [
+    ("lora:rank=3,on=attn.c_attn", 2 * 3 * (8 + 24)), ("lora:rank=1,on=h.1.mlp.c_fc", 8 + 32),
+    ("bottleneck:size=3", 4 * (8 * 3 + 3 + 3 * 8 + 8)), ("bottleneck:size=3,on=mlp", 2 * 59),
+    ("prefix:tokens=5", 40)])
+def test_the_summary_counts_an_adapter(kind, count):
+    model = adapters.adapt(fpt(), kind)
+    assert model.counts()["adapter"] == (count, count)
+    assert "adapter adapters" in model.summary()
+    model.freeze(minifpt.FreezeMask.parse("adapter,attn"))
+    assert model.counts()["adapter"] == (count, 0)
+
+
+def test_bitfit_trains_the_biases_of_the_trunk():
+    model = adapters.adapt(fpt(mask="attn,mlp,ln,pos"), "bitfit")
+    trained = {name for name, p in model.named_parameters() if p.trainable}
+    assert trained == {name for name, _ in model.named_parameters()
+                       if name.endswith("bias")} | {"input.weight", "output.weight"}
+
+
+def test_the_same_seed_gives_the_same_adapter():
+    arrays = [[p.data for p in adapters.adapt(fpt(), "lora", seed).parameters()
+               if p.group == "adapter" and p.data.any()] for seed in (1, 1, 2)]
+    assert all(map(np.array_equal, arrays[0], arrays[1]))
+    assert not any(map(np.array_equal, arrays[0], arrays[2]))
+
+
+def test_a_prefix_is_seen_by_all_tokens_and_read_by_none():
+    model = adapters.adapt(fpt(), "prefix:tokens=2")
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(batch())
+        model.backward(logits, cache)
+    assert logits.shape == (3, 2, 4) and t.outputs["trunk"].shape == (3, 2, 8)
+    assert t.attention["trunk.h.0.attn"].shape == (3, 2, 7, 7)
+    assert model.trunk.prefix.grad.shape == (2, 8)
+    limit = model.trunk.config.n_positions
+    with pytest.raises(ValueError, match="positions"):
+        model.predict(batch(1, limit - 1))
+
+
+def test_a_trace_shows_an_adapter():
+    model = adapters.adapt(fpt(), "lora:on=attn.c_attn")
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(batch())
+        model.backward(logits, cache)
+    steps = [s for s in t.steps if s.name == "trunk.h.0.attn.c_attn.linear" and not s.backward]
+    assert len(steps) == 3 and all(step.partner for step in steps)
+    assert steps[2].gradients["w"].shape == (4, 24)
+
+
+@pytest.mark.parametrize("kind", [adapters.LoRA, adapters.Bottleneck, adapters.Prefix])
+def test_an_adapter_is_short(kind):
+    """At most 40 lines of code, without docstrings and blank lines."""
+    source = inspect.getsource(kind)
+    for part in (kind, *vars(kind).values()):
+        source = source.replace(getattr(part, "__doc__", None) or "\0", "")
+    assert len([line for line in source.splitlines() if line.strip(' "')]) <= 40
+
+
+@pytest.mark.parametrize("text, says", [
+    ("lora:rank=0", "rank"), ("lora:rank=x", "rank"), ("lora:size=3", "'size=3'"), ("lore", "lore"),
+    ("lora:on=mlp.x", "attn.c_attn"), ("bottleneck:on=attn.c_attn", "expected some of attn"),
+    ("bitfit:x=1", "no options"), ("lora:alpha=-1", "alpha"), ("lora:alpha=x", "alpha"),
+    ("prefix:tokens", "tokens=..."), (3, "expected a text")])
+def test_what_is_refused_in_one_line(text, says):
+    with pytest.raises(ValueError) as error:
+        adapters.adapt(fpt(), text)
+    assert says in str(error.value) and "\n" not in str(error.value), error.value
+
+
+def test_a_second_adapter_and_trunks_without_parts_are_refused():
+    with pytest.raises(ValueError, match="has an adapter"):
+        adapters.adapt(adapters.adapt(fpt(), "lora"), "bottleneck")
+    with pytest.raises(ValueError, match="LSTM"):
+        adapters.adapt(fpt("lstm:1x8"), "prefix")
+    with pytest.raises(ValueError, match="names no layer"):
+        adapters.adapt(fpt("lstm:1x8"), "lora")
+    with pytest.raises(ValueError, match="has none"):
+        adapters.adapt(fpt("random:llama:1x2x8"), "bitfit")
+    for kind in ("bottleneck", "prefix"):
+        with pytest.raises(ValueError, match=f"has a {kind}"):
+            adapters.merge(adapters.adapt(fpt(), kind))
+
+
+def test_a_model_with_an_adapter_is_not_saved_unmerged(tmp_path):
+    model = randomised(adapters.adapt(fpt(dtype=np.float32), "lora"))
+    with pytest.raises(ValueError, match="merge"):
+        model.save(tmp_path / "a")
+    adapters.merge(model).save(tmp_path / "a")
+    trunk = minifpt.GPT2.from_pretrained(tmp_path / "a")
+    x = batch().astype(np.float32)
+    x = np.repeat(x, 3, axis=2)[..., :8]
+    np.testing.assert_allclose(trunk.forward(x)[0], model.trunk.forward(x)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "bit-xor", "--model", "random:2x2x8", "--freeze", "attn,mlp,ln", "--out", "r"]
+    assert cli.main([*line, "--adapt", kind, "--steps", 3]) == 0
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["adapt"] == kind
+    checkpoint = np.load(tmp_path / "r" / "checkpoint.npz")
+    if kind != "bitfit":
+        assert any(word in name for name in checkpoint.files
+                   for word in ("lora", "adapter", "prefix"))
+    assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0
+    assert cli.main(["report", "r"]) == 0 and cli.main(["steps", "r", "--html", "s.html",
+                                                          "--differences", 20]) == 0
+    capsys.readouterr()
+    assert cli.main([*line, "--steps", 5, "--resume"]) == 2
+    assert "adapt" in capsys.readouterr().err
+    can_export = kind.startswith(("lora", "bitfit"))
+    assert (cli.main(["convert", "r", "--out", "folder"]) == 0) == can_export
+    if can_export:
+        minifpt.GPT2.from_pretrained("folder")
+
+
+def test_the_summary_on_the_command_line(capsys):
+    assert cli.main(["summary", "--adapt", "lora:rank=4,on=attn.c_attn"]) == 0
+    assert "12,288" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------- columns
+
+
+def test_columns_of_queries_and_keys_are_frozen_to_the_bit():
+    task = minifpt.tasks.get("bit-xor", n=3)
+    model = minifpt.FPT.for_task(task, "random:2x2x8", "mlp,*.c_attn.*.queries,*.c_attn.*.keys")
+    before = {name: p.data.copy() for name, p in model.named_parameters()}
+    minifpt.train(model, task, steps=4, progress=False)
+    for name, p in model.named_parameters():
+        if "c_attn" in name:
+            assert np.array_equal(before[name][..., :16], p.data[..., :16])
+            assert not np.array_equal(before[name][..., 16:], p.data[..., 16:])
+    attn = 2 * (8 * 24 + 24 + 8 * 8 + 8)
+    assert model.counts()["attn"] == (attn, attn - 2 * 16 * 9)
+    optimizer = minifpt.optim.Adam(model.parameters(), weight_decay=0.1)
+    with pytest.raises(ValueError, match="frozen columns"):
+        optimizer.step()
+
+
+def test_gradients_of_the_other_columns_are_as_without_a_mask():
+    grads = []
+    for mask in ("mlp", "mlp,h.0.attn.c_attn.weight.values"):
+        model = fpt(mask=mask)
+        logits, cache = model.forward(batch())
+        model.backward(logits, cache)
+        grads.append(model.trunk.h[0].attn.c_attn.weight.grad)
+    assert np.array_equal(grads[0][:, :16], grads[1][:, :16])
+    assert not grads[1][:, 16:].any() and grads[0][:, 16:].any()
+
+
+def test_all_three_are_the_whole_parameter_and_a_new_mask_forgets_columns():
+    mask = minifpt.FreezeMask.parse("*.c_attn.weight.*")
+    model = fpt(mask=str(mask))
+    weight = model.trunk.h[0].attn.c_attn.weight
+    assert not weight.trainable and model.trunk.h[0].attn.c_attn.bias.trainable
+    model.freeze(minifpt.FreezeMask.parse("*.weight.keys"))
+    assert weight.trainable and weight.frozen_columns == (slice(8, 16),)
+    model.freeze(minifpt.FreezeMask.full())
+    assert weight.trainable and weight.frozen_columns == ()
+    with pytest.raises(ValueError, match="matches no parameter"):
+        fpt(mask="*.c_fc.weight.keys")
+
+
+# ----------------------------------------------------------------------------- oracle
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        n_layer=2, n_head=2, n_embd=8, n_positions=12, vocab_size=13, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
+        attn_implementation="eager"))
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.2 * torch.randn_like(p)
+    model.save_pretrained(tmp_path / "base")
+    return model, minifpt.LanguageModel.from_pretrained(tmp_path / "base", np.float64, 0.0)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore::FutureWarning")      # of peft, about Transformers
+def test_peft_gives_the_same_low_rank_adapters(theirs):
+    """Logits, the gradients of A and B, and the merged weights, on the same weights."""
+    import peft
+    import torch
+    model, lm = theirs
+    reference = peft.get_peft_model(model.double(), peft.LoraConfig(
+        r=3, lora_alpha=6, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0))
+    adapters.adapt(lm, "lora:rank=3,alpha=6,on=attn.c_attn")
+    weights = {name: p for name, p in reference.named_parameters() if "lora" in name}
+    assert len(weights) == 4
+    with torch.no_grad():
+        for name, p in weights.items():
+            p.normal_()
+            which = "lora_a" if "lora_A" in name else "lora_b"
+            layer = lm.trunk.h[int(name.split(".h.")[1][0])].attn.c_attn
+            getattr(layer, which).data[...] = p.T.numpy()
+    ids, targets = np.random.default_rng(0).integers(0, 13, (2, 2, 9))
+    expected = reference(torch.tensor(ids)).logits
+    torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(targets).flatten()
+                                      ).backward()
+    logits, cache = lm.forward(ids)
+    _, kept = F.cross_entropy(logits, targets)
+    lm.backward(F.cross_entropy_backward(1.0, kept), cache)
+    np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-6)
+    for name, p in weights.items():
+        layer = lm.trunk.h[int(name.split(".h.")[1][0])].attn.c_attn
+        got = getattr(layer, "lora_a" if "lora_A" in name else "lora_b").grad
+        np.testing.assert_allclose(got, p.grad.T.numpy(), atol=1e-6, err_msg=name)
+    adapters.merge(lm)
+    merged = reference.merge_and_unload()
+    for block, their_block in zip(lm.trunk.h, merged.transformer.h, strict=True):
+        np.testing.assert_allclose(block.attn.c_attn.weight.data,
+                                   their_block.attn.c_attn.weight.detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore::FutureWarning")      # of peft, about Transformers
+def test_peft_gives_the_same_prefix(theirs):
+    import peft
+    import torch
+    model, lm = theirs
+    reference = peft.get_peft_model(model, peft.PromptTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    adapters.adapt(lm, "prefix:tokens=3")
+    prompt = reference.prompt_encoder["default"].embedding.weight
+    lm.trunk.prefix.data[...] = prompt.detach().numpy()
+    ids = np.random.default_rng(0).integers(0, 13, (2, 7))
+    expected = reference(torch.tensor(ids)).logits[:, 3:]
+    weights = torch.tensor(np.random.default_rng(1).standard_normal(expected.shape)).float()
+    (expected * weights).sum().backward()
+    logits, cache = lm.forward(ids)
+    lm.backward(weights.numpy().astype(np.float64), cache)
+    np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(lm.trunk.prefix.grad, prompt.grad.numpy(), atol=1e-4)

@@ -1,0 +1,230 @@
+"""Weights written as Transformers reads them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from conftest import refused
+
+import minifpt
+from minifpt import cli
+from minifpt.files import export, huggingface
+
+CONFIG = dict(n_layer=2, n_head=2, n_embd=8, n_positions=6, vocab_size=11, dropout=0.2)
+
+
+def language_model(seed=3, dtype=np.float32, **changes):
+    model = minifpt.LanguageModel(minifpt.GPT2Config(**CONFIG | changes), seed, dtype)
+    rng = np.random.default_rng(seed)
+    for p in model.parameters():                          # no bias 0, no scale 1
+        p.data += 0.1 * rng.standard_normal(p.data.shape)
+    return model
+
+
+def test_a_saved_folder_is_read_back_to_the_same_bits(tmp_path):
+    lm = language_model()
+    lm.save(tmp_path / "new" / "folder", source="a test")
+    assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["config.json", "model.safetensors"]
+    assert os.listdir(tmp_path / "new") == ["folder"]
+    again = minifpt.LanguageModel.from_pretrained(tmp_path / "new" / "folder")
+    assert again.config == lm.config
+    for (name, p), (_, q) in zip(lm.named_parameters(), again.named_parameters(), strict=True):
+        assert np.array_equal(p.data, q.data), name
+    raw = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
+    assert raw["minifpt"] == {"source": "a test"} and raw["dtype"] == "float32"
+
+
+def test_a_trunk_is_saved_without_a_table(tmp_path):
+    trunk = language_model().trunk
+    trunk.save(tmp_path / "trunk")
+    tensors = huggingface.read_safetensors(tmp_path / "trunk" / "model.safetensors")
+    assert "wte.weight" not in tensors and tensors["h.1.mlp.c_fc.weight"].shape == (8, 32)
+    again = minifpt.GPT2.from_pretrained(tmp_path / "trunk")
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
+    assert np.array_equal(trunk.forward(x)[0], again.forward(x)[0])
+
+
+def test_an_fpt_is_saved_with_its_input_and_output_layers(tmp_path):
+    model = minifpt.FPT(language_model().trunk, 3, 4, seed=1)
+    model.save(str(tmp_path / "fpt"))
+    layers = huggingface.read_safetensors(tmp_path / "fpt" / "layers.safetensors")
+    for name, layer in (("input", model.input), ("output", model.output)):
+        for kind, p in layer.named_parameters():
+            numbers = np.concatenate([*layers.pop(f"{name}.{kind}").blocks()])
+            assert np.array_equal(numbers.reshape(p.data.shape), p.data)
+    assert not layers
+    minifpt.GPT2.from_pretrained(tmp_path / "fpt")
+
+
+def test_a_path_that_ends_in_npz_is_a_weight_file_in_float16(tmp_path):
+    language_model().save(tmp_path / "lm.npz")
+    assert {a.dtype for name, a in np.load(tmp_path / "lm.npz").items() if name != "config"} == {
+        np.dtype(np.float16)}
+
+
+def test_float16_halves_the_file_and_refuses_larger_numbers(tmp_path):
+    lm = language_model()
+    lm.save(tmp_path / "a")
+    lm.save(tmp_path / "b", "float16")
+    sizes = [os.path.getsize(tmp_path / name / "model.safetensors") for name in "ab"]
+    assert 1.4 < sizes[0] / sizes[1] < 2
+    minifpt.LanguageModel.from_pretrained(tmp_path / "b")
+    lm.wte.weight.data[0, 0] = 1e5
+    with refused("wte.weight"):
+        lm.save(tmp_path / "c", np.float16)
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_and_leave_nothing(tmp_path, value):
+    lm = language_model()
+    lm.trunk.ln_f.bias.data[2] = value
+    with refused("ln_f.bias"):
+        lm.save(tmp_path / "folder")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_folder_with_files_is_refused_and_an_empty_one_is_filled(tmp_path):
+    lm = language_model()
+    lm.save(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="holds files"):
+        language_model(seed=4).save(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "config.json", ""])
+def test_the_name_of_a_file_is_no_folder(tmp_path, name):
+    with refused("folder"):
+        language_model().save(str(tmp_path / name) if name else "")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(ValueError, match="is a file"):
+        language_model().save(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_crash_leaves_no_folder(tmp_path, monkeypatch):
+    def crash(*_):
+        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(export.os, "fsync", crash)
+    with pytest.raises(OSError):
+        language_model().save(tmp_path / "folder")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_model_without_a_causal_mask_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="causal"):
+        language_model(causal=False).save(tmp_path / "folder")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_trunk_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="LSTM"):
+        minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4).save(tmp_path / "folder")
+
+
+def test_the_header_is_aligned_and_says_what_follows(tmp_path):
+    language_model().save(tmp_path / "folder")
+    raw = (tmp_path / "folder" / "model.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + length])
+    assert length % 8 == 0 and header.pop("__metadata__") == {"format": "pt"}
+    assert max(entry["data_offsets"][1] for entry in header.values()) == len(raw) - 8 - length
+
+
+def test_convert_exports_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trunk = language_model(n_positions=16).trunk
+    trunk.save("small.npz")
+    assert cli.main(["train", "bit-xor", "--model", "small.npz", "--steps", 3, "--out", "run"]) == 0
+    assert cli.main(["convert", "run", "--out", "folder"]) == 0
+    assert "layers.safetensors" in capsys.readouterr().out
+    exported = dict(minifpt.GPT2.from_pretrained("folder").named_parameters())
+    checkpoint = np.load("run/checkpoint.npz")
+    trained = [name for name in checkpoint.files if name.startswith("trunk.")]
+    assert len(trained) == 11                             # positions, 5 layer norms
+    for name in trained:
+        assert np.array_equal(exported[name.removeprefix("trunk.")].data, checkpoint[name])
+    layers = huggingface.read_safetensors(tmp_path / "folder" / "layers.safetensors")
+    numbers = np.concatenate([*layers["output.weight"].blocks()])
+    assert np.array_equal(numbers.reshape(8, 2), checkpoint["output.weight"])
+    assert cli.main(["convert", "run", "--out", "run.npz", "--dtype", "float32"]) == 0
+    again = dict(minifpt.GPT2.from_pretrained("run.npz").named_parameters())
+    assert all(np.array_equal(again[name].data, p.data) for name, p in exported.items())
+
+
+@pytest.mark.parametrize("argv, says", [
+    (["run"], "--out must say"), (["run", "--out", "."], "holds files"),
+    (["run", "--out", "x", "--dropout", "0.1"], "--dropout and --revision"),
+    (["empty", "--out", "x"], "config.json"),
+    (["small.npz", "--out", "small.npz"], "neither a folder")])
+def test_convert_refuses_in_one_line(tmp_path, monkeypatch, capsys, argv, says):
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    language_model().trunk.save("small.npz")
+    if "." in argv:
+        argv = ["small.npz", *argv[1:]]
+    assert cli.main(["convert", *argv]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and (says in error or argv[0] == "empty"), error
+
+
+def test_convert_exports_shipped_weights_with_the_tokenizer_of_bytes(tmp_path, capsys):
+    assert cli.main(["convert", "minigpt-tiny", "--out", tmp_path / "tiny"]) == 0
+    vocab = json.loads((tmp_path / "tiny" / "vocab.json").read_text())
+    assert sorted(vocab.values()) == list(range(256)) and vocab["A"] == 65 and vocab["Ġ"] == 32
+    ids = np.arange(12)[None] + 60
+    a = minifpt.LanguageModel.from_pretrained("minigpt-tiny").logits(ids)
+    assert np.array_equal(a, minifpt.LanguageModel.from_pretrained(tmp_path / "tiny").logits(ids))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("changes", [{}, {"n_head": 4, "n_layer": 3, "vocab_size": 256},
+                                     {"activation_function": "relu", "n_embd": 12},
+                                     {"activation_function": "gelu", "layer_norm_epsilon": 1e-3}])
+def test_transformers_reads_a_folder_and_gives_equal_logits(tmp_path, changes):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    lm = language_model(**changes)
+    lm.save(tmp_path / "lm")
+    ids = np.random.default_rng(0).integers(0, lm.config.vocab_size, (3, 6))
+    theirs, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "lm", output_loading_info=True)
+    assert not any(report.values()), report
+    with torch.no_grad():
+        expected = theirs.eval()(torch.tensor(ids)).logits.numpy()
+    assert np.abs(lm.logits(ids) - expected).max() < 1e-5 * np.abs(expected).max()
+    lm.trunk.save(tmp_path / "trunk")
+    theirs = transformers.GPT2Model.from_pretrained(tmp_path / "trunk").eval()
+    x = np.random.default_rng(1).standard_normal((2, 6, lm.config.n_embd)).astype(np.float32)
+    with torch.no_grad():
+        expected = theirs(inputs_embeds=torch.tensor(x)).last_hidden_state.numpy()
+    assert np.abs(lm.trunk.forward(x)[0] - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_safetensors_library_reads_the_file(tmp_path, dtype):
+    numpy = pytest.importorskip("safetensors.numpy")
+    lm = language_model()
+    lm.save(tmp_path / "lm", dtype)
+    tensors = numpy.load_file(tmp_path / "lm" / "model.safetensors")
+    for name, p in lm.named_parameters():
+        name = name if name.startswith("trunk.") else f"trunk.{name}"
+        assert np.array_equal(tensors[name.replace("trunk.", "transformer.")],
+                              p.data.astype(dtype)), name
+
+
+@pytest.mark.oracle
+def test_transformers_reads_the_tokenizer_of_bytes(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    minifpt.LanguageModel.from_pretrained("minigpt-tiny").save(tmp_path / "tiny")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "tiny")
+    text = "It's Ähm – 你好\n\n  <|x|>\x00 end  "
+    assert words.encode(text) == list(text.encode()) and words.decode(words.encode(text)) == text

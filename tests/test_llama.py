@@ -1,0 +1,425 @@
+"""Llama: its parts against their definitions, the whole by its gradients and Transformers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import assert_a_mask_only_takes_away, gradients, refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minifpt
+from minifpt import cli, trunks
+from minifpt import functional as F
+from minifpt.files import weights
+from minifpt.gradients import gradcheck_layer
+from minifpt.layers import KeyValues
+from minifpt.trunks import Llama, LlamaConfig, LlamaLM, llama_files
+
+SMALL = dict(n_layer=2, n_head=4, n_embd=16, n_group=2, n_positions=12, vocab_size=11, dropout=0.0)
+
+
+def config(**changes):
+    return LlamaConfig(**SMALL | changes)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+# ------------------------------------------------------------------------ operations
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
+def test_a_score_of_rotated_queries_and_keys_depends_on_the_distance(n_head, half, T, start):
+    q, k = normal(2, 1, 1, n_head * 2 * half)
+    scores = []
+    for first in (start, start + 7):
+        a, _ = F.rope(q, n_head, 30.0, first)
+        b, _ = F.rope(k, n_head, 30.0, first + T)
+        scores.append((a * b).reshape(n_head, -1).sum(axis=1))
+    np.testing.assert_allclose(*scores, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(a), np.linalg.norm(q))
+
+
+def test_rope_is_a_product_with_a_complex_number():
+    x = normal(2, 5, 3 * 8)
+    y, _ = F.rope(x, 3, 100.0, 2)
+    heads = x.reshape(2, 5, 3, 2, 4)
+    turned = (heads[:, :, :, 0] + 1j * heads[:, :, :, 1]) * np.exp(
+        1j * np.arange(2, 7)[:, None, None] * 100.0 ** (-np.arange(4) / 4))
+    np.testing.assert_allclose(y.reshape(heads.shape), np.stack([turned.real, turned.imag], 3))
+
+
+def test_rms_norm_is_layer_norm_of_centred_rows():
+    x, w = normal(3, 4, 6), normal(6, seed=1)
+    x -= x.mean(axis=-1, keepdims=True)
+    np.testing.assert_allclose(F.rms_norm(x, w, 1e-3)[0], F.layer_norm(x, w, 0 * w, 1e-3)[0])
+
+
+def test_grouped_heads_share_keys_and_values_in_a_row():
+    q, k, v = normal(1, 3, 8), normal(1, 3, 4, seed=1), normal(1, 3, 4, seed=2)
+    qkv, _ = F.grouped_heads(q, k, v, 4)
+    queries, keys, values = F.split_heads(qkv, 4)
+    for head in range(4):
+        group = slice(2 * (head // 2), 2 * (head // 2) + 2)
+        assert np.array_equal(queries[0, head], q[0, :, 2 * head:2 * head + 2])
+        assert np.array_equal(keys[0, head], k[0, :, group])
+        assert np.array_equal(values[0, head], v[0, :, group])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtypes_stay(dtype):
+    x = normal(2, 3, 8).astype(dtype)
+    for y in (F.rms_norm(x, x[0, 0])[0], F.rope(x, 2)[0], F.silu(x)[0], F.swiglu(x, x)[0],
+              F.grouped_heads(x, x, x, 2)[0]):
+        assert y.dtype == dtype
+
+
+def test_silu_of_extreme_numbers_is_finite():
+    x = np.array([-1e30, -100, 0, 100, 1e30], np.float32)
+    y, cache = F.silu(x)
+    assert np.array_equal(y, [0, 0, 0, 100, x[-1]])
+    assert np.array_equal(F.silu_backward(np.ones_like(x), cache), [0, 0, 0.5, 1, 1])
+
+
+# ------------------------------------------------------------------------ the whole
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"n_group": 1}, {"n_group": 4, "n_head": 4}, {"qkv_bias": True}, {"dropout": 0.3},
+    {"n_layer": 1, "n_inner": 5, "rope_base": 50.0}])
+def test_gradients_of_the_trunk(randomise, changes):
+    trunk = randomise(Llama(config(**changes), dtype=np.float64))
+    report = gradcheck_layer(trunk, normal(2, 5, 16), elementwise=8, directions=2)
+    assert report.max_relative_error <= 1e-6, str(report)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradients_of_the_language_model(randomise, tied):
+    lm = randomise(LlamaLM(config(tied=tied), dtype=np.float64))
+    ids = np.random.default_rng(0).integers(0, 11, (2, 6))
+    report = gradcheck_layer(lm, ids, elementwise=8, directions=2)
+    assert report.max_relative_error <= 1e-6, str(report)
+    assert ("lm_head.weight" in dict(lm.named_parameters())) != tied
+
+
+def test_gradients_of_an_fpt(randomise):
+    """Those of the model in full by differences, and under each mask those that it leaves."""
+    model, x = randomise(minifpt.FPT(Llama(config(), dtype=np.float64), 3, 4, 2)), normal(2, 5, 3)
+    report = gradcheck_layer(model, x, elementwise=8, directions=2)
+    assert report.max_relative_error <= 1e-6, str(report)
+    full = gradients(model, x)
+    for mask in ("fpt", "output_only", "attn,mlp,h.1.ln_1.*"):
+        model.freeze(minifpt.FreezeMask.parse(mask))
+        assert_a_mask_only_takes_away(model, x, full)
+
+
+def test_frozen_weights_stay_the_same_to_the_bit():
+    task = minifpt.tasks.get("bit-xor", n=3)
+    model = minifpt.FPT.for_task(task, "random:llama:2x4/2x16")
+    before = {name: p.data.copy() for name, p in model.named_parameters()}
+    minifpt.train(model, task, steps=5, progress=False)
+    for name, p in model.named_parameters():
+        assert np.array_equal(before[name], p.data) != p.trainable, name
+    assert sum(p.trainable for p in model.parameters()) == 5 + 4     # scales, both ends
+
+
+def test_dropout_is_off_in_a_test_and_the_same_for_the_same_draws():
+    trunk, x = Llama(config(dropout=0.5)), normal(2, 5, 16).astype(np.float32)
+    a, b, c = (trunk.forward(x, True, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
+    assert np.array_equal(a, b) and not np.array_equal(a, c)
+    assert np.array_equal(trunk.forward(x)[0], trunk.forward(x)[0])
+
+
+def test_below_the_lowest_layer_that_learns_nothing_runs_back():
+    trunk, x = Llama(config()), normal(2, 5, 16).astype(np.float32)
+    trunk.freeze(minifpt.FreezeMask.parse("h.0.*"))
+    y, cache = trunk.forward(x, need_dx=False)
+    assert cache["h"][0] is None and cache["h"][1] is not None
+    assert trunk.backward(y, cache) is None
+    assert all((p.grad is None) == name.startswith("h.0.") for name, p in trunk.named_parameters())
+    with trunk.all_frozen():
+        assert trunk.forward(x, need_dx=False)[1] is None
+
+
+@pytest.mark.parametrize("parts", [[12], [5, 7], [1] * 12, [10, 1, 1]])
+def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts):
+    trunk = Llama(config(qkv_bias=True), dtype=np.float64)
+    x = normal(2, 12, 16)
+    whole, _ = trunk.forward(x)
+    past, outputs, start = [KeyValues(12) for _ in trunk.h], [], 0
+    with trunk.all_frozen():
+        for n in parts:
+            outputs.append(trunk.forward(x[:, start:start + n], need_dx=False, past=past)[0])
+            start += n
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, atol=1e-12)
+
+
+def test_the_last_tokens_alone_are_those_of_all():
+    trunk, x = Llama(config(), dtype=np.float64), normal(2, 7, 16)
+    np.testing.assert_allclose(trunk.forward(x, last=3)[0], trunk.forward(x)[0][:, -3:],
+                               atol=1e-12)
+
+
+@pytest.mark.parametrize("n_group", [1, 2, 8])
+def test_a_key_value_cache_stores_each_group_once(n_group):
+    config = LlamaConfig(n_layer=1, n_head=8, n_embd=32, n_group=n_group, dropout=0.0)
+    past = [KeyValues(6)]
+    Llama(config, seed=0).forward(np.ones((2, 5, 32), np.float32), need_dx=False, past=past)
+    assert past[0].k.shape == past[0].v.shape == (2, n_group, 6, 4)
+
+
+def test_generation_is_the_likeliest_token_of_the_logits():
+    lm = LlamaLM(config(tied=False, initializer_range=0.5), seed=3)
+    text = lm.generate(np.array([1, 2, 3]), 6, temperature=0)
+    for t in range(3, 9):
+        assert text[t] == lm.logits(text[None, :t])[0, -1].argmax()
+    assert len(lm.generate(np.array([1, 2]), 30, seed=1)) == 32    # beyond the window
+    assert lm.perplexity(np.arange(40) % 11)["tokens"] == 39
+
+
+def test_a_trace_has_every_layer_and_the_attention():
+    model = minifpt.FPT(Llama(config()), 3, 4, 2)
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(normal(2, 5, 3).astype(np.float32))
+        model.backward(logits, cache)
+    assert t.attention["trunk.h.1.attn"].shape == (2, 4, 5, 5)
+    names = {step.name for step in t.steps}
+    assert {"trunk.h.0.attn.rope", "trunk.h.0.attn.grouped_heads", "trunk.h.0.mlp.swiglu",
+            "trunk.h.0.mlp.silu", "trunk.h.1.ln_2.rms_norm"} <= names
+    assert all(step.partner for step in t.steps)
+    with minifpt.trace(model, {"trunk.h.*.mlp": lambda y: 0 * y}) as muted:
+        model.forward(normal(2, 5, 3).astype(np.float32))
+    assert not muted.outputs["trunk.h.0.mlp"].any()
+
+
+def test_the_default_has_as_many_parameters_as_gpt2():
+    llama, gpt2 = (trunks.get(f"random:{kind}6x4x128") for kind in ("llama:", ""))
+
+    def in_blocks(trunk):
+        return sum(p.data.size for p in trunk.parameters() if p.group in ("attn", "mlp"))
+    assert abs(in_blocks(llama) / in_blocks(gpt2) - 1) < 0.02
+    grouped = trunks.get("random:llama:6x4/2x128")
+    assert grouped.h[0].attn.k_proj.weight.data.shape == (128, 64)
+
+
+# ------------------------------------------------------------------------------ files
+
+
+def test_a_weight_file_is_read_back(tmp_path):
+    lm = LlamaLM(config(tied=False, qkv_bias=True), seed=2)
+    lm.save(tmp_path / "a.npz", np.float32, source="test")
+    again = trunks.language_model(tmp_path / "a.npz")
+    assert isinstance(again, LlamaLM) and again.config == lm.config
+    ids = np.arange(10)[None]
+    assert np.array_equal(lm.logits(ids), again.logits(ids))
+    trunk = trunks.get(str(tmp_path / "a.npz"), dropout=0.25)
+    assert isinstance(trunk, Llama) and trunk.config.dropout == 0.25
+    with pytest.raises(ValueError, match="GPT-2"):
+        minifpt.GPT2.from_pretrained(tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="not a Llama"):
+        Llama.from_pretrained("minigpt-tiny")
+
+
+@pytest.mark.parametrize("changes", [{}, {"tied": False}, {"qkv_bias": True, "n_group": 4}])
+def test_a_folder_is_read_back(tmp_path, changes):
+    lm = LlamaLM(config(**changes), seed=2)
+    lm.save(tmp_path / "a")
+    again = trunks.language_model(tmp_path / "a")
+    assert again.config == lm.config
+    for (name, p), (_, q) in zip(lm.named_parameters(), again.named_parameters(), strict=True):
+        assert np.array_equal(p.data, q.data), name
+    assert isinstance(trunks.get(str(tmp_path / "a")), Llama)
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"rope_scaling": {"rope_type": "llama3"}, "rope_parameters": None}, "rope_type"),
+    ({"hidden_act": "gelu"}, "hidden_act"), ({"attention_bias": True}, "attention_bias"),
+    ({"head_dim": 8}, "head_dim"), ({"num_hidden_layers": 3}, "holds 2 blocks"),
+    ({"num_hidden_layers": "2"}, "num_hidden_layers"), ({"vocab_size": 12}, "wte.weight"),
+    ({"num_key_value_heads": 3}, "groups"), ({"use_sliding_window": True}, "sliding"),
+    ({"intermediate_size": 10 ** 9}, "up_proj"), ({"rms_norm_eps": 0}, "rms_norm"),
+    ({"tie_word_embeddings": False}, "lm_head"), ({"rope_parameters": [1]}, "rope")])
+def test_a_config_that_does_not_fit_is_refused(tmp_path, change, says):
+    LlamaLM(config()).save(tmp_path / "a")
+    path = tmp_path / "a" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with refused(says):
+        LlamaLM.from_pretrained(tmp_path / "a")
+
+
+def test_a_nan_is_refused(tmp_path):
+    lm = LlamaLM(config())
+    lm.save(tmp_path / "a")
+    raw = bytearray((tmp_path / "a" / "model.safetensors").read_bytes())
+    raw[-4:] = np.float32(np.nan).tobytes()
+    (tmp_path / "a" / "model.safetensors").write_bytes(raw)
+    with pytest.raises(ValueError, match="NaN"):
+        LlamaLM.from_pretrained(tmp_path / "a")
+
+
+@pytest.mark.parametrize("changes", [{"n_head": 3}, {"n_group": 3}, {"n_embd": 20}, {"n_layer": 0},
+                                     {"dropout": 1}, {"rope_base": 0}, {"causal": False},
+                                     {"model_type": "gpt2"}])
+def test_a_config_that_cannot_be_is_refused(changes):
+    with refused():
+        config(**changes)
+
+
+def test_the_shipped_llama_predicts_held_out_text():
+    """Its pretraining came to 1.632 nats a byte on all of it; letters alone have about 3."""
+    text = weights.shipped("held-out.txt").read_bytes()[:4000]
+    lm = trunks.language_model("minillama-tiny")
+    assert 1.2 < lm.perplexity(np.frombuffer(text, np.uint8).astype(int))["nats_per_token"] < 1.9
+
+
+# ------------------------------------------------------------------------ command line
+
+
+@pytest.mark.parametrize("name", ["random:llama:2x4", "random:llama:2x4/3x16",
+                                  "mimetic:llama:2x4x16", "random:llama:2x4/x16"])
+def test_a_name_that_is_no_shape_is_refused(capsys, name):
+    assert cli.main(["summary", "--model", name]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_command_takes_a_llama(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
+    model = "random:llama:2x4/2x16@0.8"
+    for argv in (["summary", "bit-xor"], ["plan", "bit-xor"],
+                 ["train", "bit-xor", "--steps", 3, "--out", "run"],
+                 ["steps", "bit-xor", "--html", "steps.html", "--differences", 20]):
+        assert cli.main([*argv, "--model", model]) == 0, capsys.readouterr().err
+    assert cli.main(["train", "bit-xor", "--model", model, "--steps", 4, "--out", "run",
+                     "--resume"]) == 0
+    assert cli.main(["steps", "run", "--html", "run.html", "--differences", 20]) == 0
+    assert cli.main(["report", "run"]) == 0
+    assert cli.main(["attention", "run", "--model", "none", "--examples", 4]) == 0
+    assert cli.main(["compare", "bit-xor", "--models", model, "random:2x4x16", "--seeds", 1,
+                     "--steps", 2]) == 0
+    assert "llama:2x4/2x16, spread 0.8" in Path("runs/compare/table.md").read_text()
+    assert cli.main(["convert", "run", "--out", "folder"]) == 0
+    assert cli.main(["summary", "--model", "folder"]) == 0
+    assert cli.main(["summary", "--model", "statistics:folder"]) == 0
+    assert cli.main(["summary", "--model", "folder+attn=statistics:folder"]) == 0
+
+
+def test_pretraining_a_llama(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["pretrain", "copy", "--shape", "llama:1x2x8", "--steps", 2, "--batch-size", 2,
+                     "--out", "small"]) == 0
+    assert cli.main(["generate", "ab", "--model", "small.npz", "--tokens", 3]) == 0
+    assert cli.main(["convert", "small.npz", "--out", "folder"]) == 0
+    assert isinstance(trunks.language_model("folder"), LlamaLM)
+    assert cli.main(["summary", "--model", "small.npz"]) == 0
+    assert cli.main(["pretrain", "vision", "--shape", "llama:1x2x8"]) == 2
+    assert "causal" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------- oracle
+
+
+SHAPES = [
+    ("Llama", dict(num_hidden_layers=3, num_attention_heads=4, hidden_size=32,
+                   num_key_value_heads=2, intermediate_size=44, tie_word_embeddings=True)),
+    ("Llama", dict(num_hidden_layers=2, num_attention_heads=6, hidden_size=48,
+                   num_key_value_heads=1, intermediate_size=40, tie_word_embeddings=False,
+                   rope_theta=500.0, rms_norm_eps=1e-4)),
+    ("Llama", dict(num_hidden_layers=4, num_attention_heads=9, hidden_size=144,
+                   num_key_value_heads=3, intermediate_size=384, tie_word_embeddings=True,
+                   rope_theta=100000.0)),                 # SmolLM2's proportions
+    ("Llama", dict(num_hidden_layers=1, num_attention_heads=2, hidden_size=8,
+                   num_key_value_heads=2, intermediate_size=16, tie_word_embeddings=False)),
+    ("Qwen2", dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=32,
+                   num_key_value_heads=2, intermediate_size=64, tie_word_embeddings=True)),
+    ("Qwen2", dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=24,
+                   num_key_value_heads=4, intermediate_size=20, tie_word_embeddings=False))]
+
+
+@pytest.fixture
+def theirs():
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+
+    def make(kind, options, V=97):
+        torch.manual_seed(0)
+        settings = getattr(transformers, f"{kind}Config")(
+            vocab_size=V, max_position_embeddings=160, bos_token_id=None, eos_token_id=None,
+            pad_token_id=None, attn_implementation="eager", **options)
+        model = getattr(transformers, f"{kind}ForCausalLM")(settings).eval()
+        with torch.no_grad():
+            for p in model.parameters():
+                p += torch.randn_like(p) * (0.1 if p.ndim == 1 else 0.05)
+        return model
+    return make
+
+
+def close(got, want, name):
+    want = want.detach().numpy()
+    assert got.shape == want.shape, name
+    error = np.abs(got - want).max() / np.abs(want).max()
+    assert error <= 1e-4, f"{name}: relative error {error:.1e}"
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind, options", SHAPES)
+@pytest.mark.parametrize("T, max_shard_size", [(7, "5GB"), (100, "20KB")])
+def test_transformers_gives_the_same(tmp_path, theirs, kind, options, T, max_shard_size):
+    """Hidden states, logits, every gradient and the text that follows, in float32."""
+    import torch
+    model = theirs(kind, options)
+    model.save_pretrained(tmp_path / "a", max_shard_size=max_shard_size)
+    is_sharded = (tmp_path / "a" / "model.safetensors.index.json").exists()
+    assert is_sharded == (max_shard_size == "20KB") or options["hidden_size"] == 8
+    lm = trunks.language_model(tmp_path / "a", dropout=0.0)
+    ids, targets = np.random.default_rng(0).integers(0, 97, (2, 2, T))
+    expected = model(torch.tensor(ids), output_hidden_states=True)
+    torch.nn.functional.cross_entropy(expected.logits.flatten(0, 1), torch.tensor(targets).flatten()
+                                      ).backward()
+    hidden, _ = lm.trunk.forward(lm.wte.weight.data[ids])
+    close(hidden, expected.hidden_states[-1], "hidden")
+    logits, cache = lm.forward(ids)
+    close(logits, expected.logits, "logits")
+    assert logits.dtype == np.float32
+    _, kept = F.cross_entropy(logits, targets)
+    lm.backward(F.cross_entropy_backward(np.float32(1), kept), cache)
+    grads = {llama_files.their_name(name.removeprefix("trunk."), "model."):
+             p.grad.T if p.grad.ndim == 2 and name not in llama_files.TABLES else p.grad
+             for name, p in lm.named_parameters()}
+    for name, p in model.named_parameters():
+        close(grads.pop(name), p.grad, name)
+    assert not grads
+    text = model.generate(torch.tensor(ids[:, :7]), max_new_tokens=40, do_sample=False,
+                          pad_token_id=0)
+    assert np.array_equal(lm.generate(ids[:, :7], 40, temperature=0), text.numpy())
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("kind, options", SHAPES[1:5:3])
+def test_what_is_saved_transformers_reads(tmp_path, theirs, kind, options):
+    import torch
+    import transformers
+    model = theirs(kind, options)
+    model.save_pretrained(tmp_path / "a")
+    trunks.language_model(tmp_path / "a").save(tmp_path / "b")
+    again, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "b", output_loading_info=True)
+    assert type(again) is type(model) and not any(report.values()), report
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        close(again(ids).logits.numpy(), model(ids).logits, "logits")
+    for (name, p), q in zip(model.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
+@pytest.mark.oracle
+def test_transformers_base_model_is_read_as_a_trunk(tmp_path, theirs):
+    import torch
+    model = theirs(*SHAPES[0]).model
+    model.save_pretrained(tmp_path / "a")
+    trunk = trunks.get(str(tmp_path / "a"), dropout=0.0)
+    x = normal(2, 9, 32).astype(np.float32)
+    with torch.no_grad():
+        close(trunk.forward(x)[0], model(inputs_embeds=torch.tensor(x)).last_hidden_state, "hidden")

@@ -1,0 +1,101 @@
+"""The site: it builds without a warning, its links lead somewhere, and a browser can read it."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
+                                reason="needs a checkout")
+# Twenty pages of every kind.
+PAGES = ["index", "docs/index", "docs/live", "docs/step", "docs/gallery", "RESULTS",
+         "docs/results/index", "docs/results/language", "docs/results/scale",
+         "docs/results/paper", "docs/performance", "docs/guide/code", "docs/guide/task",
+         "docs/guide/start", "docs/reference", "docs/api/functional", "lessons/README",
+         "lessons/03_layer_norm", "lessons/14_which_part_of_pretraining", "CONTRIBUTING"]
+
+
+@pytest.fixture(scope="module")
+def builder():
+    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs" / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for package in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(package, reason="pip install '.[docs]'")
+    out = tmp_path_factory.mktemp("site")
+    process = subprocess.run([sys.executable, ROOT / "docs" / "build.py", out], cwd=out,
+                          capture_output=True, text=True, timeout=900)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return out
+
+
+def test_docstrings_become_markdown(builder):
+    def scale(x):
+        """Multiply ``x_i`` by *two*.
+
+        x    an array
+        """
+    assert builder.docstring(scale) == (
+        "Multiply `` x_i `` by \\*two\\*.\n\n```\nx    an array\n```\n")
+
+
+def test_links_that_lead_nowhere_are_found(builder, tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here">1</a><a href="#there">2</a><a href="b.html">3</a>'
+        '<img src="https://example.org/x.png"><a href="https://example.org">4</a>')
+    assert builder.check(tmp_path) == [
+        "a.html: #there has no such place", "a.html: b.html leads nowhere",
+        "a.html loads https://example.org/x.png"]
+
+
+def test_the_published_site_links_binder_and_colab(builder, monkeypatch):
+    text = (ROOT / "docs" / "guide" / "launch.md").read_text(encoding="utf-8")
+    monkeypatch.delenv("MINIFPT_HOME", raising=False)
+    assert builder.launch_links(text) == text
+    monkeypatch.setenv("MINIFPT_HOME", "https://github.com/owner/name")
+    links = builder.launch_links(text)
+    assert "](https://mybinder.org/v2/gh/owner/name/HEAD" in links
+    assert "](https://colab.research.google.com/github/owner/name/" in links
+
+
+@pytest.mark.slow
+def test_every_page_of_the_repository_is_there(site):
+    for lesson in (ROOT / "lessons").glob("[0-9]*.ipynb"):
+        page = (site / "lessons" / f"{lesson.stem}.html").read_text(encoding="utf-8")
+        assert "cell_output" in page, lesson              # the stored outputs
+    assert "minifpt gradcheck" in (site / "docs/reference.html").read_text(encoding="utf-8")
+    assert (site / "searchindex.js").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_reads_twenty_pages(site, browser, width):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url)
+            if not request.url.startswith((site.as_uri(), "blob:", "data:")) else None)
+    page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+    for name in PAGES:
+        page.goto((site / f"{name}.html").as_uri(), wait_until="load")
+        page.wait_for_url("**/docs/index.html" if name == "index" else f"**/{name}.html")
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.locator("h1").count() == 1, name
+        broken = page.evaluate("[...document.images].filter("
+                               "i => i.complete && !i.naturalWidth).map(i => i.src)")
+        assert broken == [], name
+    page.goto((site / "lessons/03_layer_norm.html").as_uri())
+    page.wait_for_selector("mjx-container", timeout=20_000)        # formulas are drawn
+    page.goto((site / "search.html").as_uri() + "?q=layer_norm")
+    page.wait_for_selector("ul.search li a", timeout=20_000)
+    assert complaints == [], complaints
+    page.close()
