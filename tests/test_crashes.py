@@ -145,7 +145,7 @@ def test_a_full_disk_is_one_line_and_the_work_goes_on(name, go, source, tmp_path
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w") as full:
-        done = command("info", stdout=full)
+        done = command("summary", stdout=full)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("minifpt: the output cannot be written: [Errno 28]")
 

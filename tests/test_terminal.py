@@ -121,8 +121,8 @@ def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
 
 def test_lines_on_a_terminal_break_between_words():
     text = on_terminal("info")
-    piped = subprocess.run([sys.executable, "-m", "minifpt", "info"], capture_output=True,
-                           text=True, timeout=60).stdout
+    piped = subprocess.run([sys.executable, "-m", "minifpt", "info"], text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60).stdout
     assert text.split() == piped.split() and text.count("\n") > piped.count("\n")
     assert all(len(line) < 80 or " " not in line.strip() for line in text.splitlines())
 
