@@ -121,8 +121,10 @@ def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
 
 def test_lines_on_a_terminal_break_between_words():
     text = on_terminal("info")
-    piped = subprocess.run([sys.executable, "-m", "minifpt", "info"], text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60).stdout
+    # The environment in so many words: readline gives COLUMNS to processes behind Python's back.
+    piped = subprocess.run([sys.executable, "-m", "minifpt", "info"], text=True, timeout=60,
+                           env={**os.environ}, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT).stdout
     assert text.split() == piped.split() and text.count("\n") > piped.count("\n")
     assert all(len(line) < 80 or " " not in line.strip() for line in text.splitlines())
 
