@@ -126,7 +126,8 @@ def test_lines_on_a_terminal_break_between_words():
                            env={**os.environ}, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT).stdout
     assert text.split() == piped.split() and text.count("\n") > piped.count("\n")
-    assert all(len(line) < 80 or " " not in line.strip() for line in text.splitlines())
+    assert all(len(line) < 80 or " " not in line.strip() for line in text.splitlines()
+               if not line.startswith("minifpt: "))       # a warning is one line at any width
 
 
 def test_a_bar_is_not_written_into_a_pipe(capfd):
