@@ -111,6 +111,18 @@ def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
     assert not (tmp_path / "w.npz").exists()
 
 
+def test_shorter_passages_leave_the_later_positions_untrained(text, tmp_path):
+    language(text, tmp_path / "w", tokens=9)
+    config, _ = weights.load(tmp_path / "w.npz")
+    start = minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=0).wpe.weight.data
+    rows = arrays_of(tmp_path / "w.npz")["wpe.weight"]
+    is_trained = (rows / start).std(axis=1) > 1e-2        # decay scales a row
+    assert config["n_positions"] == 16 and "--tokens 9" in config["command"]
+    assert [*is_trained] == [True] * 9 + [False] * 7
+    with refused("tokens must be a whole number, at least 2 and at most 16"):
+        language(text, tmp_path / "v", tokens=17)
+
+
 def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
     """Heads and the mask show in no array's shape."""
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
@@ -173,7 +185,8 @@ def test_sources_that_are_an_fpt_save_its_trunk(source, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source, kw, message", [
     ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
-    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images")])
+    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images"),
+    ("bits", {"tokens": 9}, "tokens is not for bits")])
 def test_unknown_sources_are_refused(source, kw, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         pretrain.pretrain(source, tmp_path / "w", **kw)

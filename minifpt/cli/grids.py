@@ -101,11 +101,11 @@ def reproduce(args):
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()}
                    | {"dose": doses.SHOWS})
     elif args.name == "dose":
-        if args.plan or args.scale != "mini":
-            raise ValueError("reproduce: dose has neither --plan nor --scale")
+        if args.plan:
+            raise ValueError("reproduce: dose has no --plan")
         with workers.cluster(args.dask) as executor:
-            say(doses.dose(args.out, args.text, only=args.only, rates=args.rates, jobs=args.jobs,
-                             executor=executor, **given_options(args, "seeds")))
+            say(doses.dose(args.out, args.text, scale=args.scale, only=args.only, rates=args.rates,
+                           jobs=args.jobs, executor=executor, **given_options(args, "seeds")))
         print(f"{args.out}: dose.md dose.csv dose.png")
     elif args.text:
         raise ValueError("reproduce: --text is for dose")

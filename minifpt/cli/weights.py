@@ -62,15 +62,17 @@ def slow_kernels(kernels, extensions):
            help="for images, vision: folder of MNIST's files (default: MINIFPT_DATA)"),
     option("--shape", metavar="BxHxC",
            help="blocks x heads x channels, or llama:6x4x128 (default: 6x4x128)"),
+    option("--tokens", type=whole, help="tokens in a passage, at most 256 (default: 256)"),
     option("--out", type=path, help="weight file to write (default: minigpt-SOURCE.npz)"),
     *run_options("steps", "batch_size", "lr", default="the source's"),
     SEED,
     option("--resume", action="store_true", help="continue from the last checkpoint"))
 def pretrain(args):
     out = pretraining.weight_file(args.out or f"minigpt-{args.source}")
-    last = pretraining.pretrain(args.source, out, shape=args.shape, text=args.text, data=args.data,
-                             seed=args.seed, resume=args.resume,
-                             **given_options(args, "steps", "batch_size", "lr"))[-1]
+    last = pretraining.pretrain(args.source, out, shape=args.shape, tokens=args.tokens,
+                                text=args.text, data=args.data, seed=args.seed,
+                                resume=args.resume,
+                                **given_options(args, "steps", "batch_size", "lr"))[-1]
     say(f"{out}: {last['test_loss']:.3f} nats, {100 * last['test_accuracy']:.1f} % accuracy on "
         f"held-out data, {pretraining.SOURCES[args.source]}")
 

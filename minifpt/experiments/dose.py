@@ -34,18 +34,21 @@ STEPS = 4000
 TASKS = (("bit-memory", {}, ""), ("cifar10", {}, ""),
          *(("recall", {"source": source}, f"recall-{source}")
            for source in ("uniform", "zipf", "markov", "text")))
-FRESH = "+ln,pos=random@paper"                            # layer norms and positions of all arms
 PAPER = "random@paper"
+# The mini scale takes a few hours of a core, the other one more than a day.
+SCALES = {"mini": {"shape": "2x2x64", "tokens": 64}, "paper": {"shape": "6x4x128", "tokens": 256}}
 
 
-def models(folder, seed):
+def models(folder, seed, scale="mini"):
     """Return ``{label: model}`` of all arms of one pretraining seed, for ``--model``."""
-    arms = {PAPER: PAPER, "no pretraining": "random" + FRESH}
+    shape = SCALES[scale]["shape"]
+    fresh = f"+ln,pos=random:{shape}@paper"               # layer norms and positions of all arms
+    arms = {PAPER: f"random:{shape}@paper", "no pretraining": f"random:{shape}{fresh}"}
     for source in PRETRAINED_ON:
         for dose in DOSES:
-            arms[f"{source} {dose}"] = f"{weights_of(folder, source, dose, seed)}{FRESH}"
+            arms[f"{source} {dose}"] = f"{weights_of(folder, source, dose, seed)}{fresh}"
         full = weights_of(folder, source, DOSES[-1], seed)
-        arms[f"{source} spectrum"] = f"spectrum:{full}{FRESH}"
+        arms[f"{source} spectrum"] = f"spectrum:{full}{fresh}"
     return arms
 
 
@@ -54,7 +57,7 @@ def weights_of(folder, source, dose, seed):
     return Path(folder) / "trunks" / f"{source}-{dose}-{seed}.npz"
 
 
-def pretrain_all(folder, text, seeds, progress):
+def pretrain_all(folder, text, seeds, progress, scale="mini"):
     """Pretrain the trunks that do not exist yet and return ``{(source, dose, seed): loss}``.
 
     The loss is on held-out text, in nats for each byte."""
@@ -65,17 +68,20 @@ def pretrain_all(folder, text, seeds, progress):
             path.parent.mkdir(parents=True, exist_ok=True)
             has_begun = (path.with_suffix("") / "config.json").exists()
             pretrain(source, path, text=text, seed=seed, steps=dose, resume=has_begun,
-                     progress=progress)
+                     progress=progress, **SCALES[scale])
         losses[source, dose, seed] = History.load(path.with_suffix(".csv"))[-1]["test_loss"]
     return losses
 
 
-def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, progress=True):
+def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, executor=None,
+         progress=True):
     """Run the whole experiment, or resume it, and return its tables as Markdown.
 
     It writes ``OUT/dose.md``, ``dose.csv`` and ``dose.png``.
 
     text    files or folders of ``*.txt`` to pretrain on.
+    scale   ``mini``: trunks of 2 blocks and 64 channels, pretrained on passages of 64 bytes.
+            ``paper``: 6 blocks and 128 channels, passages of 256 bytes.
     only    titles of the tasks to run, all by default.
     seeds   how many pretraining seeds; each is also the seed of its runs.
     rates   learning rates to try.  Each arm takes the best one with its first pretraining seed, on
@@ -92,13 +98,14 @@ def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, pr
                              f"{', '.join(titles)}")
     columns = [Column(name, options, {"steps": STEPS}, title or name)
                for name, options, title in TASKS if (title or name) in (only or titles)]
-    losses = pretrain_all(out, text, seeds, progress)
+    losses = pretrain_all(out, text, seeds, progress, scale)
     grid = compare.grid(out, columns, [Arm(model, label=label) for label, model in
-                                        models(out, 0).items()], [0],
+                                        models(out, 0, scale).items()], [0],
                          rates=rates or RATES, jobs=jobs, executor=executor, progress=progress)
-    others = [(column, label, seed) for column in columns for label in models(out, 0)
+    others = [(column, label, seed) for column in columns for label in models(out, 0, scale)
               for seed in range(1, seeds)]
-    queue = [job_of(out, column, label, seed, grid.rates[column.title][label])
+    queue = [job_of(models(out, seed, scale)[label], out, column, label, seed,
+                    grid.rates[column.title][label])
              for column, label, seed in others]
     with progress_bar(total=len(queue), unit="run", progress=progress) as bar:
         histories = perform(queue, out, bar, jobs, executor) if queue else []
@@ -112,12 +119,12 @@ def dose(out, text, *, only=None, seeds=3, rates=None, jobs=1, executor=None, pr
     return report
 
 
-def job_of(out, column, label, seed, rate):
+def job_of(model, out, column, label, seed, rate):
     """Return the :class:`Job` of one arm with a further pretraining seed."""
     options = compare.options_of_seed(column.task, column.options, seed)
     settings = tasks.defaults_of(compare.make_task(column.task, options)) | column.settings
     folder = out / "seeds" / column.title / label.replace(" ", "-") / str(seed)
-    return Job(column.task, options, models(out, seed)[label], seed, folder,
+    return Job(column.task, options, model, seed, folder,
                settings | {"lr": rate, "freeze": "fpt"})
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from .. import tasks
+from ..checks import whole
 from ..files import outputs, weights
 from ..files.runs import COLUMNS
 from ..fpt import FPT
@@ -44,7 +45,7 @@ def weight_file(out):
     return out if out.suffix == ".npz" else out.with_name(out.name + ".npz")
 
 
-def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=False,
+def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed=0, resume=False,
              progress=True, **options):
     """Train a trunk from random weights, all of it, and save it as ``OUT.npz``.
 
@@ -61,6 +62,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     shape    blocks x heads x channels, such as ``1x2x256``, or the name of one of ``SHAPES``; by
              default the shape of the weights that ship.  Positions and vocabulary do not change.
              After ``llama:``, such as ``llama:6x4x128``, the trunk is a Llama.
+    tokens   tokens in a passage, by default the trunk's positions, 256; positions beyond them are
+             not trained.  Not for ``bits``, ``images`` and ``vision``.
     options  ``steps``, ``batch_size`` and ``lr``, by default the source's ``DEFAULTS``.
 
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
@@ -74,6 +77,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
                          "other source takes it")
     if data is not None and source not in ON_MNIST:
         raise ValueError(f"pretrain: data is for {' and '.join(ON_MNIST)}")
+    if tokens is not None and source in AS_FPT:
+        raise ValueError(f"pretrain: tokens is not for {', '.join(AS_FPT)}")
     size = SHAPE | ({} if shape is None else shape_of(shape, "pretrain"))
     is_llama = str(shape).startswith("llama:")
     if is_llama and source in FROM_BOTH_SIDES:
@@ -92,13 +97,14 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
     config, kind, language_model = (LlamaConfig, Llama, LlamaLM) if is_llama else (
         GPT2Config, GPT2, LanguageModel)
     trunk = kind(config(**size, dropout=0.0, causal=source not in FROM_BOTH_SIDES), seed=seed)
-    tokens = size["n_positions"]
-    task = {"language": lambda: tasks.Text(text, tokens),
-            "masked": lambda: tasks.Masked(text, tokens),
-            "brackets": lambda: tasks.Brackets(tokens=tokens),
-            "trigrams": lambda: tasks.Trigrams(text, tokens),
-            "copy": lambda: tasks.Copy(tokens=tokens), "bits": tasks.BitMemory,
-            **{name: partial(kind, tokens=tokens) for name, kind in PROCEDURES.items()},
+    length = size["n_positions"] if tokens is None else whole("pretrain", "tokens", tokens, 2,
+                                                              size["n_positions"])
+    task = {"language": lambda: tasks.Text(text, length),
+            "masked": lambda: tasks.Masked(text, length),
+            "brackets": lambda: tasks.Brackets(tokens=length),
+            "trigrams": lambda: tasks.Trigrams(text, length),
+            "copy": lambda: tasks.Copy(tokens=length), "bits": tasks.BitMemory,
+            **{name: partial(kind, tokens=length) for name, kind in PROCEDURES.items()},
             "images": lambda: tasks.MNIST(data=data),
             "vision": lambda: tasks.MNIST(data=data)}[source]()
     if source in AS_FPT:
@@ -114,7 +120,8 @@ def pretrain(source, out, *, shape=None, text=None, data=None, seed=0, resume=Fa
                     test_examples=128, checkpoint_every=250, progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
     saved.config = replace(saved.config, dropout=0.1)
-    arguments = ({"shape": shape} if shape else {}) | options
+    arguments = {name: value for name, value in {"shape": shape, "tokens": tokens}.items()
+                 if value is not None} | options
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in arguments.items())
     saved.save(out, source=source, command=f"minifpt pretrain {source} {command} --seed {seed}",
                test_loss=round(history[-1]["test_loss"], 4),

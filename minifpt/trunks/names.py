@@ -217,19 +217,23 @@ class TrunkSpec:
 
     def _make_mixed(self, seed, dropout, dtype):
         trunk = self.base.make(seed, dropout, dtype)
-        for p, theirs in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
-            p.data[...] = theirs.data
+        for p, data in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
+            p.data[...] = data
         return trunk
 
     def _pairs(self, trunk, other):
-        """Yield (parameter, its replacement from the other trunk) for a mixed trunk."""
-        is_replaced, theirs = self.mask.select(trunk), dict(other.named_parameters())
+        """Yield (parameter, the other trunk's array) for each that a mixed trunk replaces.  Of
+        more positions than the trunk has, it takes the first."""
+        is_replaced = self.mask.select(trunk)
+        theirs = {name: p.data for name, p in other.named_parameters()}
         if not any(is_replaced.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
         for name, p in trunk.named_parameters():
             if is_replaced[name]:
-                if name not in theirs or theirs[name].data.shape != p.data.shape:
+                if name == "wpe.weight" and name in theirs:
+                    theirs[name] = theirs[name][:len(p.data)]
+                if name not in theirs or theirs[name].shape != p.data.shape:
                     raise ValueError(f"--model {self.text}: the trunks have different shapes, "
                                      f"see {name}")
                 yield p, theirs[name]
