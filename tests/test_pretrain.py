@@ -114,9 +114,9 @@ def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
 def test_shorter_passages_leave_the_later_positions_untrained(text, tmp_path):
     language(text, tmp_path / "w", tokens=9)
     config, _ = weights.load(tmp_path / "w.npz")
-    start = minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=0).wpe.weight.data
+    start = minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=2).wpe.weight.data
     rows = arrays_of(tmp_path / "w.npz")["wpe.weight"]
-    is_trained = (rows / start).std(axis=1) > 1e-2        # decay scales a row
+    is_trained = np.abs(rows - start).max(axis=1) > 1e-4
     assert config["n_positions"] == 16 and "--tokens 9" in config["command"]
     assert [*is_trained] == [True] * 9 + [False] * 7
     with refused("tokens must be a whole number, at least 2 and at most 16"):
