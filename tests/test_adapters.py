@@ -10,7 +10,11 @@ from conftest import assert_a_mask_only_takes_away, gradients
 import minifpt
 from minifpt import adapters, cli
 from minifpt import functional as F
+from minifpt.experiments.plan import plan
+from minifpt.files.runs import History
 from minifpt.gradients import gradcheck_layer
+from minifpt.trunks.names import TrunkSpec
+from minifpt.viewer import steps
 
 KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*", "bottleneck:size=3", "prefix:tokens=2", "bitfit"]
 TRUNKS = ["random:2x2x8", "random:llama:2x2/1x8"]
@@ -202,6 +206,27 @@ def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, capsys, kind):
     assert (cli.main(["convert", "r", "--out", "folder"]) == 0) == can_export
     if can_export:
         minifpt.GPT2.from_pretrained("folder")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_step_page_of_a_task_shows_the_adapter_of_its_first_run(kind, tmp_path):
+    options = {"model": "random:2x2x8", "freeze": "attn,mlp,ln", "adapt": kind}
+    page = steps.of_task(minifpt.tasks.get("bit-xor"), differences=0, **options)
+    minifpt.train(minifpt.FPT.for_task(minifpt.tasks.get("bit-xor"), **options),
+                  minifpt.tasks.get("bit-xor"), steps=1, out=tmp_path / "r", progress=False)
+    first_loss = History.load(tmp_path / "r" / "metrics.csv")[0]["train_loss"]
+    assert page.data["loss"] == pytest.approx(first_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plan_of_an_adapter_counts_its_weights(kind, monkeypatch):
+    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
+    task, spec = minifpt.tasks.get("bit-xor"), TrunkSpec.parse("random:2x2x8")
+    mask = minifpt.FreezeMask.parse("attn,mlp,ln")
+    bare, adapted = (plan(task, spec, mask, 4, adapt=adapt) for adapt in (None, kind))
+    assert adapted.weights - bare.weights == 4 * sum(
+        p.data.size for p in adapted.model.parameters() if p.group == "adapter")
+    assert adapted.measured == 0 and adapted.step > 0
 
 
 def test_the_summary_on_the_command_line(capsys):

@@ -454,14 +454,15 @@ def test_plan_s_defaults(capsys, monkeypatch):
 
     def planned(*args):
         asked.append(args)
-        task, spec, mask, batch, dropout = args
+        task, spec, mask, batch, dropout, adapt = args
         trunk = minifpt.GPT2(spec.config(dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
         return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3, model)
     monkeypatch.setattr(plan, "plan", planned)
     assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
-    (task, spec, mask, batch, dropout), out = asked[0], capsys.readouterr().out.splitlines()
+    (task, spec, mask, batch, dropout, adapt), out = asked[0], capsys.readouterr().out.splitlines()
     assert task.tokens == 16 and (spec.kind, spec.name, dropout) == ("weights", "gpt2-xl", 0)
+    assert adapt is None
     assert out[0].endswith("mnist with gpt2-xl: 48 blocks, 1600 channels, 16 x 16 tokens, "
                            "frozen: attn,mlp")
     assert mask == minifpt.FreezeMask.fpt() and batch == tasks.MNIST.defaults["batch_size"]

@@ -94,7 +94,8 @@ def train(args):
             print(f"{mine.path}: this model never called {', '.join(uncalled)}")
 
 
-@takes(TASKS, MODEL, FREEZE, *run_options("steps", "batch_size", "dropout"), epilog=TRUNKS)
+@takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"),
+       epilog=TRUNKS)
 def plan(args):
     task = make_task(args)
     options = tasks.defaults_of(task) | given_options(args, "steps", "batch_size", "dropout")
@@ -102,7 +103,7 @@ def plan(args):
     if steps < 1:
         raise ValueError(f"plan: steps is {steps}, expected at least 1")
     spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
-    prediction = planning.plan(task, spec, mask, batch, options["dropout"])
+    prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
     config = prediction.model.trunk.config
     shape = f"{config.n_layer} blocks, " if prediction.measured else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
@@ -111,7 +112,8 @@ def plan(args):
                 else "the whole trunk")
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
-               f"{batch} x {task.tokens} tokens, frozen: {mask}",
+               f"{batch} x {task.tokens} tokens, frozen: {mask}"
+               + (f", adapter: {args.adapt}" if args.adapt else ""),
         "a step": planning.duration(prediction.step),
         f"{steps:,} steps": planning.duration(steps * prediction.step),
         f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "

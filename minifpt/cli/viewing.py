@@ -67,7 +67,7 @@ def summary(args):
 
 
 @takes(
-    TASKS_OR_RUNS, MODEL, FREEZE, *run_options("batch_size", "lr", "dropout"), SEED,
+    TASKS_OR_RUNS, MODEL, FREEZE, ADAPT, *run_options("batch_size", "lr", "dropout"), SEED,
     option("--html", type=path, metavar="FILE", help="page to write (default: TASK-step.html)"),
     option("--still", type=path, metavar="FILE",
            help="draw a picture, .png or .svg, instead of the page (default: none)"),
@@ -89,14 +89,15 @@ def steps(args):
     if folder is not None:
         others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
                   *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]
-        if others or (args.model, args.freeze) != (MODEL_NAME, "fpt"):
+        if others or (args.model, args.freeze, args.adapt) != (MODEL_NAME, "fpt", None):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.load(folder)
         make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
     else:
         task = make_task(args)
-        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, seed=args.seed,
-                       **options, **given_options(args, "batch_size", "lr", "dropout"))
+        make = partial(stepping.of_task, task, args.model, freeze=args.freeze, adapt=args.adapt,
+                       seed=args.seed, **options,
+                       **given_options(args, "batch_size", "lr", "dropout"))
     name = re.sub(r"[^\w.,-]", "-", task.name).lstrip(".")    # as a file's name
     out = args.html or (None if args.still else Path(f"{name}-step.html"))
     if out:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .. import adapters
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config
 from ..machine import kept_memory
@@ -38,29 +39,32 @@ class Plan:
     model: FPT                                            # the model to train, without its weights
 
 
-def plan(task, spec, mask, batch_size, dropout=0.0):
+def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     """Return the :class:`Plan` of training an FPT in float32 on a task.
 
     task         a :class:`minifpt.tasks.Task`.
     spec         a :class:`minifpt.trunks.names.TrunkSpec`.
     mask         a :class:`minifpt.FreezeMask`.
     batch_size   examples in a batch.
+    adapt        an adapter, as :func:`minifpt.adapters.adapt` takes it.
 
     Only a part of a batch of more than ``MAX_ROWS`` tokens is measured, as the cost is
-    proportional to the batch.  A trunk other than a GPT-2 is measured whole.  Raises ``ValueError``
-    where the run itself would.
+    proportional to the batch.  A trunk with an adapter, or other than a GPT-2, is measured whole.
+    Raises ``ValueError`` where the run itself would.
     """
     if batch_size < 1:
         raise ValueError(f"plan: batch_size is {batch_size}, expected at least 1")
     config = spec.config(dropout)
     # The whole model only has its shapes: its weights are zeros that take no memory.
-    is_gpt2 = isinstance(config, GPT2Config)
-    trunk = GPT2(config, seed=None) if is_gpt2 else spec.make(dropout=dropout)
+    has_few = isinstance(config, GPT2Config) and adapt is None        # measured on a few blocks
+    trunk = GPT2(config, seed=None) if has_few else spec.make(dropout=dropout)
     model = whole = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     whole.freeze(mask)
+    if adapt is not None:
+        adapters.adapt(whole, adapt)
     if not any(p.trainable for p in whole.parameters()):
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
-    blocks, more = config.n_layer if is_gpt2 else 0, 0
+    blocks, more = config.n_layer if has_few else 0, 0
     if blocks:
         # Small blocks: measure more of them, so that not all stay in the processor's cache.
         size = sum(p.data.size for p in trunk.h[0].parameters())

@@ -389,7 +389,7 @@ def cost(table, seeds):
         settings = tasks.defaults_of(task) | column.settings
         for arm in table.arms:
             prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
-                              settings["batch_size"], settings["dropout"])
+                              settings["batch_size"], settings["dropout"], arm.adapt)
             each = prediction.step * settings["steps"]
             runs = seeds + compare.CHOICES * len(arm.sweep(table.rates))
             total += runs * each

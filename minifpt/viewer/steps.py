@@ -147,12 +147,12 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
                   differences=differences, progress=progress)
 
 
-def of_task(task, model, *, freeze="fpt", dropout=None, seed=0, **options):
+def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
     """As :func:`steps`, of the first step of ``minifpt train``; ``model`` is what ``--model`` takes
     and ``dropout`` the task's own where it is not given."""
     spec = TrunkSpec.parse(model)
     check_config(spec.config())
-    fpt = FPT.for_task(task, spec, freeze, seed, dropout)
+    fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
     return steps(fpt, task, seed=seed, trunk=spec.text, **options)
 
 
