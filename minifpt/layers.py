@@ -86,13 +86,20 @@ class Layer:
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
-        ids = set()
+        pairs = {}
+        for name, p in self.paths():
+            pairs.setdefault(id(p), (name, p))
+        yield from pairs.values()
+
+    def paths(self):
+        """Yield (name, Parameter) for every parameter in this layer, a shared one each time."""
         for name, child in self.children():
-            pairs = [("", child)] if isinstance(child, Parameter) else child.named_parameters()
-            for inner, p in pairs:
-                if id(p) not in ids:
-                    ids.add(id(p))
-                    yield f"{name}.{inner}".rstrip("."), p
+            if isinstance(child, Parameter):
+                yield name, child
+            else:
+                is_ours = getattr(type(child), "named_parameters", None) is Layer.named_parameters
+                for inner, p in child.paths() if is_ours else child.named_parameters():
+                    yield f"{name}.{inner}", p
 
     def parameters(self) -> list[Parameter]:
         """Return all parameters as a list."""
