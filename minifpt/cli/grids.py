@@ -106,7 +106,7 @@ def reproduce(args):
         with workers.cluster(args.dask) as executor:
             say(doses.dose(args.out, args.text, scale=args.scale, only=args.only, rates=args.rates,
                            jobs=args.jobs, executor=executor, **given_options(args, "seeds")))
-        print(f"{args.out}: dose.md dose.csv dose.png")
+        print(f"{args.out}: dose.md dose.csv dose-losses.csv dose.png")
     elif args.text:
         raise ValueError("reproduce: --text is for dose")
     elif args.plan:

@@ -77,7 +77,7 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
          progress=True):
     """Run the whole experiment, or resume it, and return its tables as Markdown.
 
-    It writes ``OUT/dose.md``, ``dose.csv`` and ``dose.png``.
+    It writes ``OUT/dose.md``, ``dose.csv``, ``dose-losses.csv`` and ``dose.png``.
 
     text    files or folders of ``*.txt`` to pretrain on.
     scale   ``mini``: trunks of 2 blocks and 64 channels, pretrained on passages of 64 bytes.
@@ -115,6 +115,9 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
     report = f"{SHOWS}\n\n{tables.table(grid)}\n\n{differences(grid)}\n"
     write_beside(out.parent / "dose.md", lambda f: f.write(report), "w")
     write_beside(out.parent / "dose.csv", lambda f: f.write(tables.rows(grid)), "w")
+    lines = ["source,steps,seed,nats", *(f"{source},{steps},{seed},{loss:.3f}"
+                                         for (source, steps, seed), loss in losses.items())]
+    write_beside(out.parent / "dose-losses.csv", lambda f: f.write("\n".join(lines) + "\n"), "w")
     picture(grid, losses, out.parent / "dose.png")
     return report
 
@@ -131,8 +134,9 @@ def job_of(model, out, column, label, seed, rate):
 def differences(grid):
     """Return a Markdown table of the full dose against its spectrum and against random weights.
 
-    The differences are in points, at the end and in the area, the mean over the whole curve.  Their
-    95 % intervals come from a bootstrap over the pretraining seeds."""
+    The differences are in points, at the end and in the area, the mean over the whole curve.  The
+    95 % intervals are over the pretraining seeds.  They are Student's: of three values a bootstrap
+    would give intervals that are too short."""
     lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
     for title, arms in grid.results.items():
         for source, control in itertools.product(PRETRAINED_ON, ("spectrum", PAPER)):
@@ -141,21 +145,9 @@ def differences(grid):
             curves = [[100 * h["test_accuracy"] for h in arms[name]] for name in (ours, other)]
             ends, areas = ([measure(a) - measure(b) for a, b in zip(*curves, strict=True)]
                            for measure in (lambda curve: curve[-1], np.mean))
-            lines.append([tasks.label_of(title), f"{ours} - {other}", bootstrap(ends),
-                          bootstrap(areas), str(len(ends))])
+            lines.append([tasks.label_of(title), f"{ours} - {other}", tables.interval(ends),
+                          tables.interval(areas), str(len(ends))])
     return tables.markdown(lines)
-
-
-def bootstrap(values, draws=10_000):
-    """Return the mean of paired differences and its 95 % bootstrap interval, as text.
-
-    One value has no interval."""
-    text = f"{np.mean(values):+.1f}"
-    if len(values) == 1:
-        return text
-    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{text} ({low:+.1f} to {high:+.1f})"
 
 
 def picture(grid, losses, path):
