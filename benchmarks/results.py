@@ -222,7 +222,7 @@ FOUND = {
               DRAWN: ("typos", "typos", "random (paper)"),
               CLASSIFIER: ("simple", "typos", "letter pairs, forward filter")},
     "next byte": {FROZEN: ("transfer", "text", "language"),
-                  DRAWN: ("transfer", "text", "random (spread 0.55)"),
+                  DRAWN: ("transfer", "text", "random (paper)"),
                   CLASSIFIER: ("simple", "text", "contexts of up to 5 bytes")}}
 WHOLE = {tasks.label_of(task): {
     "language, frozen": ("learning-rates", task, "language"),
