@@ -12,6 +12,7 @@ its CSV there, put one of these lines into a page of ``docs/results/``, and run 
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
+    <!-- dose.csv: doses -->        the paired differences of ``minifpt reproduce dose``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
 
@@ -35,7 +36,7 @@ import numpy as np
 
 from benchmarks import memory_map
 from minifpt import tasks
-from minifpt.experiments import reproduce, tables
+from minifpt.experiments import dose, reproduce, tables
 from minifpt.reports import plots
 
 HERE = Path(__file__).resolve().parent
@@ -62,6 +63,9 @@ def table(name, form=None):
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
+    if name == "dose-losses":
+        return tables.markdown([["source", "steps", "nats"], *(
+            [*key, tables.spread([*nats.values()], "{:.2f}")] for key, nats in losses().items())])
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
     if head != tables.CSV:                                # of no grid: as it is
@@ -69,6 +73,8 @@ def table(name, form=None):
     grid = tables.read_rows(path)
     if form == "differences":
         return tables.differences(grid)
+    if form == "doses":
+        return dose.differences(grid)
     if name == "simple":
         return short(tables.markdown([["task", "method", "accuracy"], *(
             [tasks.label_of(task), method, tables.final(grid, task, method)]
@@ -76,6 +82,15 @@ def table(name, form=None):
     form, forms = form or name, reproduce.TABLES
     add_baselines(grid, with_curves=form == "table4")
     return short(forms[form].text(grid) if form in forms else tables.table(grid))
+
+
+def losses():
+    """The losses of the pretraining in doses: {(source, steps): {seed: nats}}."""
+    groups = {}
+    with open(RUNS / "dose-losses.csv", newline="", encoding="utf-8") as f:
+        for source, steps, seed, nats in [*csv.reader(f)][1:]:
+            groups.setdefault((source, steps), {})[int(seed)] = float(nats)
+    return groups
 
 
 def add_baselines(grid, with_curves=False):
@@ -296,6 +311,9 @@ def pictures():
     tables.picture(tables.read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     tables.sweep_picture(tables.read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
+    dose.picture(tables.read_rows(RUNS / "dose.csv"),
+                 {(source, int(steps), seed): nats for (source, steps), seeds in losses().items()
+                  for seed, nats in seeds.items()}, PAGES / "dose.png")
     dots(FOUND, PAGES / "found.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

@@ -39,7 +39,7 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     found = tables.read_rows(out / "dose.csv")
     assert [*found.results] == ["bit-memory", "recall-9"] and found.seeds == [0, 1]
     for arms in found.results.values():
-        assert [*arms] == ["random@paper", "no pretraining", "language 1", "language 2",
+        assert [*arms] == ["random (paper)", "no pretraining", "language 1", "language 2",
                            "language spectrum", "trigrams 1", "trigrams 2", "trigrams spectrum"]
         assert all(len(runs) == 2 for runs in arms.values())
     assert png_size(out / "dose.png")

@@ -34,7 +34,7 @@ STEPS = 4000
 TASKS = (("bit-memory", {}, ""), ("cifar10", {}, ""),
          *(("recall", {"source": source}, f"recall-{source}")
            for source in ("uniform", "zipf", "markov", "text")))
-PAPER = "random@paper"
+PAPER = "random (paper)"
 # The mini scale takes a few hours of a core, the other one more than a day.
 SCALES = {"mini": {"shape": "2x2x64", "tokens": 64}, "paper": {"shape": "6x4x128", "tokens": 256}}
 
