@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..files import write_beside
+from ..files import save_text
 from ..files.weights import PACKAGE
 from ..reports.plots import COLORS, FROZEN, TRAINED
 
@@ -187,6 +187,6 @@ def unpack(folder):
                 if cell["cell_type"] == "code":
                     cell["outputs"], cell["execution_count"] = [], None
             text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        write_beside(target, lambda f, text=text: f.write(text), "w")
+        save_text(target, text)
         written.append(target)
     return written

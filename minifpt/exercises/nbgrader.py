@@ -11,7 +11,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from ..files import write_beside
+from ..files import save_text
 from . import grade
 from .lesson import lessons_folder
 
@@ -43,10 +43,10 @@ def write_assignments(folder):
         if target.exists():
             raise ValueError(f"{target} is there already: choose another folder")
         text = json.dumps(assignment(path, solutions), indent=1, ensure_ascii=False) + "\n"
-        write_beside(target, lambda f, text=text: f.write(text), "w")
+        save_text(target, text)
         written.append(target)
     if not (folder / "nbgrader_config.py").exists():
-        write_beside(folder / "nbgrader_config.py", lambda f: f.write(CONFIG), "w")
+        save_text(folder / "nbgrader_config.py", CONFIG)
     return written
 
 

@@ -24,10 +24,10 @@ import numpy as np
 from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
-from ..files import one_line, write_beside
-from ..files.weights import PACKAGE
+from ..files import one_line, save_text
 from . import Result
 from .apart import apart
+from .lesson import lessons_folder
 from .operations import NOT_WRITTEN, WRONG, examine
 
 # In which lesson each operation is derived; "attention" is done in two.
@@ -117,7 +117,7 @@ def new(path, bare=False):
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
     if os.path.lexists(path):
         raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    write_beside(path, lambda f: f.write(skeleton(bare)), "w")
+    save_text(path, skeleton(bare))
 
 
 def new_test(path):
@@ -126,7 +126,7 @@ def new_test(path):
     path = Path(path)
     test = path.with_name(f"test_{path.name}")
     if not os.path.lexists(test):
-        write_beside(test, lambda f: f.write(TEST.format(name=path.name)), "w")
+        save_text(test, TEST.format(name=path.name))
     return test
 
 
@@ -151,16 +151,12 @@ def put(path, *functions):
         lines = text.splitlines()
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
-        write_beside(path, lambda f, lines=lines: f.write("\n".join(lines) + "\n"), "w")
+        save_text(path, "\n".join(lines) + "\n")
 
 
 def solution():
     """Return the path of an answer to the skeleton, one of the lessons' solutions."""
-    for folder in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
-        path = folder / "solutions" / "18_functional.py"
-        if path.exists():
-            return path
-    raise FileNotFoundError("the lessons were not installed with this package")
+    return lessons_folder() / "solutions" / "18_functional.py"
 
 
 # ----------------------------------------------------------------------------- loading
