@@ -242,6 +242,25 @@ def part(i, *values):
     return lambda output: close_to(*values)(output[i])
 
 
+def fails(function):
+    """Return a mistake's function: whether ``function`` raises an error for an output."""
+    def is_mistake(output):
+        try:
+            function(output)
+        except Exception:
+            return True
+        return False
+    return is_mistake
+
+
+def as_mask(output, shape):
+    """Return an output as an array of bool; raise ``ValueError`` if it is no mask of this shape."""
+    mask = np.asarray(output)
+    if mask.shape != shape or not np.isin(mask, (0, 1)).all():
+        raise ValueError("not a mask")
+    return mask.astype(bool)
+
+
 def _arrays(args):
     return tuple(a for a in args if isinstance(a, np.ndarray))
 

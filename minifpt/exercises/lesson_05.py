@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from . import Case, exercise, part
+from . import Case, as_mask, exercise, fails, part
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -119,47 +119,35 @@ def distance_gradient(rng):
 
 @exercise
 def worth_computing(rng):
-    for T in rng.permutation([24, 28]):
-        T = int(T)
+    def case(T):
         n = T * T // 16
         size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
         A = causal_map(rng, T, T, size=size)
         gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))     # mean of dS^2
 
-        def top(measure, n=n):
+        def top(measure):
             chosen = np.zeros(measure.size, bool)
             chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
             return chosen.reshape(measure.shape)
 
         best = gain[top(gain)].sum()
 
-        def chosen(out, T=T):
-            out = np.asarray(out)
-            if out.shape != (T, T) or not np.isin(out, (0, 1)).all():
-                raise ValueError("not a mask")
-            return out.astype(bool)
+        def chosen(out):
+            return as_mask(out, (T, T))
 
-        def right(out, n=n, gain=gain, best=best, chosen=chosen):
+        def right(out):
             return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.95 * best
 
-        def no_mask(out, chosen=chosen):
-            try:
-                chosen(out)
-            except (TypeError, ValueError):
-                return True
-            return False
-
-        def overlap(other, n=n, chosen=chosen):
-            return lambda out: (chosen(out) & other).sum() > 0.97 * n
-
-        yield Case((A, n), right, {
-            "return an array (T, T) of True and False": no_mask,
-            "choose exactly n entries, in the whole array":
-                lambda out, n=n, chosen=chosen: chosen(out).sum() != n,
+        return Case((A, n), right, {
+            "return an array (T, T) of True and False": fails(chosen),
+            "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
             "you choose entries above the diagonal: what is dS there?":
-                lambda out, chosen=chosen: np.triu(chosen(out), 1).any(),
+                lambda out: np.triu(chosen(out), 1).any(),
             "you choose the largest shares: what is dS for a token that gets a whole row?":
-                overlap(top(A)),
+                lambda out: (chosen(out) & top(A)).sum() > 0.97 * n,
             "you choose as many from each row: does each row hold as much of dS?":
-                lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
+                lambda out: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
         }, about="Other entries hold more of dS: look at A times its bracket.")
+
+    for T in rng.permutation([24, 28]):
+        yield case(int(T))

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.special import softmax
 
 from . import Case, close_to, exercise
 
@@ -36,11 +37,6 @@ def bits_per_byte(rng):
     }, rtol=1e-6)
 
 
-def _softmax(z):
-    e = np.exp(z - z.max())
-    return e / e.sum()
-
-
 @exercise
 def drawn_from(rng):
     V = int(rng.integers(7, 12))
@@ -56,15 +52,15 @@ def drawn_from(rng):
         is_kept = np.isin(np.arange(V), order[:k])
 
         def cut(scores, is_kept=is_kept):
-            return _softmax(np.where(is_kept, scores, -np.inf))
+            return softmax(np.where(is_kept, scores, -np.inf))
 
-        right, divided = cut(z / t), _softmax(z) / t
+        right, divided = cut(z / t), softmax(z) / t
         mistakes = {
             "the temperature multiplies the scores: divide by it": cut(z * t),
             "the temperature is not used": cut(z),
             "the temperature divides probabilities: divide the scores, before the softmax":
                 close_to(divided, divided * is_kept),
-            "top-k is not used": _softmax(z / t),
+            "top-k is not used": softmax(z / t),
             "the probabilities of the k likeliest must sum to 1 again":
                 lambda p, right=right: np.allclose(p / np.sum(p), right),
             "one too many is kept": cut(z / t, np.isin(np.arange(V), order[:k + 1])),
@@ -77,7 +73,7 @@ def drawn_from(rng):
             "the first k are kept: the k likeliest may stand anywhere":
                 cut(z / t, np.arange(V) < k),
             "a score of 0 does not give a probability of 0: set it to minus infinity":
-                _softmax(np.where(is_kept, z / t, 0)),
+                softmax(np.where(is_kept, z / t, 0)),
             "the probabilities are sorted: each token keeps its place":
                 lambda p, right=right, z=z: np.allclose(np.sort(p), np.sort(right)),
             "the exponentials overflow: subtract the largest score first, as in lesson 2":
@@ -85,7 +81,7 @@ def drawn_from(rng):
         }
         yield Case((z, t, k), right, mistakes, rtol=1e-5)
         t = float(rng.uniform(1.5, 2.5))                  # so that the least likely one shows
-        yield Case((z, t, V), _softmax(z / t), {
+        yield Case((z, t, V), softmax(z / t), {
             "with k = V nothing is left out, and one is missing": lambda p: np.any(
                 np.asarray(p) == 0)} | dict(list(mistakes.items())[-1:]), rtol=1e-5)
 

@@ -1,6 +1,7 @@
 """Lesson 21, from GPT-2 to today."""
 
 import numpy as np
+from scipy.special import expit
 
 from . import Case, exercise, part
 
@@ -79,10 +80,6 @@ def rotated_score(rng):
         }, about="Rotate both by their positions, multiply, divide by the square root of D.")
 
 
-def _sigmoid(z):
-    return 0.5 * (1 + np.tanh(0.5 * z))
-
-
 @exercise
 def gate_backward(rng):
     N, C, inner = (int(n) for n in rng.permutation([3, 4, 5]))
@@ -93,7 +90,7 @@ def gate_backward(rng):
         return dgate @ W_g.T + dup @ W_u.T, x.T @ dgate, x.T @ dup
 
     z, u = x @ W_g, x @ W_u
-    s = _sigmoid(z)
+    s = expit(z)
     slope = s * (1 + z * (1 - s))
     dgate, dup = dy * u * slope, dy * z * s
     right = gradients(dgate, dup)
@@ -121,7 +118,7 @@ def gate_backward(rng):
             or part(1, gradients(dy * u * z * s * (1 - s), dup)[1])(out)),
         "a sign in the slope of silu: s (1 + z (1 - s))": wrong_slope(s * (1 - z * (1 - s))),
         "the slope is taken at silu(z), not at z": wrong_slope(
-            _sigmoid(z * s) * (1 + z * s * (1 - _sigmoid(z * s)))),
+            expit(z * s) * (1 + z * s * (1 - expit(z * s)))),
         "dW_u has silu(x W_g) in it, not x W_g": part(2, x.T @ (dy * z)),
         "dW_u has silu(x W_g) in it, not its sigmoid": part(2, x.T @ (dy * s)),
         "dx: x went two ways, and both come back. The way through the gate alone is there":
