@@ -5,15 +5,12 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
-import base64
 import copy
 import html
 import inspect
-import json
 import math
 import re
 from contextlib import suppress
-from importlib.resources import files
 
 import numpy as np
 
@@ -28,7 +25,7 @@ from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks.names import TrunkSpec
-from . import checking
+from . import checking, encoded, fill, read, stored_array, to_json
 from .differences import in_float64, size
 from .film import film, restore
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
@@ -60,9 +57,7 @@ class Steps:
 
     def html(self):
         """The page as text: data, style and script in one."""
-        data = json.dumps(self.data, separators=(",", ":"), allow_nan=False)
-        data = data.replace("<", "\\u003c")              # no "</script>", and no "<!-- <script>"
-        return page_with(data, html.escape(self.data["title"]), self._list())
+        return page_with(to_json(self.data), html.escape(self.data["title"]), self._list())
 
     def _list(self):
         """Every operation in a line, for where scripts do not run."""
@@ -103,19 +98,14 @@ class Steps:
 
     def array(self, number):
         """An array of the file, by its number."""
-        a = self.data["arrays"][number]
-        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
+        return stored_array(self.data, number)
 
 
 def page_with(data, title, listing=""):
     """The page around its data; the playground opens it around ``live`` data."""
-    names = [name for name in PAGE if data != "live" or name != "steps_after.js"]
-    page, style, *scripts = ((files(__package__) / name).read_text(encoding="utf-8")
-                             for name in names)
-    for mark, text in (("TITLE", title), ("LIST", listing), ("STYLE", style),
-                       ("SCRIPT", "\n".join(scripts)), ("DATA", data)):
-        page = page.replace(f"<!--{mark}-->", text)
-    return page
+    page, style, *scripts = (name for name in PAGE if data != "live" or name != "steps_after.js")
+    return fill(page, {"TITLE": title, "LIST": listing, "STYLE": read(style),
+                       "SCRIPT": "\n".join(map(read, scripts)), "DATA": data})
 
 
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, frames=None,
@@ -250,7 +240,7 @@ def tokens_of(task, x):
     low, high = images.min(), images.max()
     pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
     return {"names": names, "texts": texts, "images": {
-        "shape": list(pixels.shape), "data": base64.b64encode(pixels.tobytes()).decode()}}
+        "shape": list(pixels.shape), "data": encoded(pixels)}}
 
 
 def about(task):

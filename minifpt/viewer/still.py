@@ -1,6 +1,5 @@
 """The frames of a step as a filmstrip: forward above, backward below, each under its partner."""
 
-import base64
 import io
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from ..files import outputs
 from ..reports import plots
+from . import decoded, stored_array
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
@@ -96,8 +96,8 @@ def film(data, layer=0, pictures=6):
         raise ValueError(f"steps: layer {layer}, expected 0 to {len(film_data['layers']) - 1}")
     frames = film_data["frames"]
     at = sorted({*np.linspace(0, len(frames) - 1, min(pictures, len(frames))).round().astype(int)})
-    maps = [np.frombuffer(base64.b64decode(frames[i]["maps"][layer]["data"]), np.uint8).reshape(
-        frames[i]["maps"][layer]["shape"]) / 255 for i in at]
+    maps = [decoded(shot["data"], np.uint8).reshape(shot["shape"]) / 255
+            for shot in (frames[i]["maps"][layer] for i in at)]
     heads = len(maps[0])
     name = short(film_data["layers"][layer])
     name = f"{called(data).split(': ')[-1]}: {name} while it is trained"
@@ -146,8 +146,7 @@ def named(part):
 
 def values(data, number):
     """An array of the file as the last two axes of its first example and head."""
-    a = data["arrays"][number]
-    array = np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
+    array = stored_array(data, number)
     while array.ndim > 2:
         array = array[0]
     return np.atleast_2d(array).astype(float)
