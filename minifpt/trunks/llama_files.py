@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import checks
 from ..checks import brief
-from ..files import huggingface, read_json, weights
+from ..files import huggingface, weights
 
 KINDS = "llama", "qwen2"                                  # model types that are read
 # Transformers' names for a block's parts and for what is around the blocks, by ours.
@@ -80,16 +80,10 @@ def is_llama(name):
     try:
         path = weights.find(name)
         if huggingface.is_checkpoint(path):
-            return settings_of(path)[0].get("model_type") in KINDS
+            return huggingface.settings_of(path)[0].get("model_type") in KINDS
         return weights.load(path)[0].get("model_type") == "llama"
     except (ValueError, OSError):
         return False
-
-
-def settings_of(path):
-    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
-    path = huggingface.tensor_file(Path(path)).with_name("config.json")
-    return read_json(path), path
 
 
 def load(path, dropout=None):
@@ -135,7 +129,7 @@ def load_checkpoint(path, dropout=None):
 def read_config(path, dropout=None):
     """Return the fields of a ``LlamaConfig`` from a ``config.json``, as a dict; ``dropout``
     replaces the file's.  Raises ``ValueError`` for settings that minifpt does not build."""
-    raw, path = settings_of(path)
+    raw, path = huggingface.settings_of(path)
     kind = raw.get("model_type")
     if kind not in KINDS:
         raise ValueError(f"{path}: model_type is {brief(kind)}, expected {' or '.join(KINDS)}")
