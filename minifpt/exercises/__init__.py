@@ -242,6 +242,11 @@ def part(i, *values):
     return lambda output: close_to(*values)(output[i])
 
 
+def either(*mistakes):
+    """Return a mistake's function: whether one of these functions of mistakes is true."""
+    return lambda output: any(mistake(output) for mistake in mistakes)
+
+
 def fails(function):
     """Return a mistake's function: whether ``function`` raises an error for an output."""
     def is_mistake(output):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from . import Case, as_mask, exercise, fails, part
+from . import Case, as_mask, close_to, either, exercise, fails, part
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -56,20 +56,17 @@ def multi_query_backward(rng):
     keys, values = scale * dS.swapaxes(-1, -2) @ q, A.swapaxes(-1, -2) @ dy
     bare = A * dA
 
-    def either(dk, dv):
-        return lambda out: part(1, dk)(out) or part(2, dv)(out)
-
     return Case((dy, q, k, v, A), (dq, keys.sum(axis=0), values.sum(axis=0)), {
         "one set of keys and values, so one gradient for them: what do the paths through the heads "
         "do?": lambda out: np.shape(out[1]) == keys.shape or np.shape(out[2]) == keys.shape,
         "a mean over the heads instead of a sum: each head is a path, and rates add up":
-            either(keys.mean(axis=0), values.mean(axis=0)),
-        "only one head's part: all heads read the same keys and values": lambda out: any(
-            either(keys[h], values[h])(out) for h in range(H)),
+            either(part(1, keys.mean(axis=0)), part(2, values.mean(axis=0))),
+        "only one head's part: all heads read the same keys and values":
+            either(part(1, *keys), part(2, *values)),
         "the weighted mean is missing in dS: a row of A sums to 1, whatever moves":
             part(0, scale * bare @ k),
         "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
-            lambda out: any(part(0, scale * plain @ k)(out) for plain in plain_means(dA, A)),
+            part(0, *(scale * plain @ k for plain in plain_means(dA, A))),
         "dS is not dA: the way back leads through the softmax": part(0, scale * dA @ k),
         "the factor is missing on the way back: S was divided by the square root of D":
             part(0, dS @ k),
@@ -104,16 +101,14 @@ def distance_gradient(rng):
         "dA is not dS: the way back leads through the softmax, with its weighted mean":
             along(A * dA),
         "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
-            lambda db: any(np.allclose(db, along(plain)) for plain in plain_means(dA, A)),
+            close_to(*map(along, plain_means(dA, A))),
         "the distances run the other way: b_0 is a token and itself, the diagonal":
             along(dS)[::-1],
         "a distance is a diagonal; you sum over rows or columns":
-            lambda db: any(np.allclose(db, dS.sum(axis=axes)) for axes in ((0, 1), (0, 2))),
+            close_to(dS.sum(axis=(0, 1)), dS.sum(axis=(0, 2))),
         "those are the diagonals above the main one: t - s is the distance back, and later tokens "
-        "are masked":
-            lambda db: np.allclose(db, [np.trace(M) for M in [dS.sum(axis=0)]] + [0] * (T - 1)),
-        "only one head: b is shared by all of them":
-            lambda db: any(np.allclose(db, one) for one in per_head),
+        "are masked": along(dS) * (np.arange(T) == 0),
+        "only one head: b is shared by all of them": close_to(*per_head),
     })
 
 

@@ -27,13 +27,11 @@ def bits_per_byte(rng):
         "the tokens' bits are summed, not averaged: all of them share the bytes": right / N,
         "the fraction is upside down: bits over bytes": 1 / right,
         "the logarithm of the mean: take the mean of the logarithms":
-            lambda x: np.isclose(x, -np.log2(p.mean())) or np.isclose(
-                x, -np.log2(p.mean()) * N / n_bytes),
+            close_to(-np.log2(p.mean()), -np.log2(p.mean()) * N / n_bytes),
         "you take n_bytes for each token: all tokens together have n_bytes bytes":
             right * n_bytes / N ** 2,
         "that is a perplexity: bits are its logarithm":
-            lambda x: any(np.isclose(x, y) for y in (
-                2 ** right, np.exp(right * math.log(2) * n_bytes / N))),
+            close_to(2 ** right, 2 ** (right * n_bytes / N)),
     }, rtol=1e-6)
 
 
@@ -132,8 +130,7 @@ def bigram_bits(rng):
         "so each row must sum to 1 (keepdims=True keeps its sum beside it)":
             close_to(bits(columns), bits((n + alpha) / (n + alpha).sum(axis=1))),
         "rows and columns are exchanged: which token is given, and which one follows?":
-            lambda x: any(np.isclose(x, y) for y in (
-                bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a))),
+            close_to(bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a)),
         "n[a, b] += 1 counts equal pairs once: a scatter-add is needed, as in lesson 10":
             bits(rows(counted(train, False) + alpha)),
         "alpha is added above the fraction line and not below: the row must sum to 1":

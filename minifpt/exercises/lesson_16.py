@@ -91,8 +91,8 @@ def masked_gradient(rng):
             *(w / 4 for w in other_axes)),
         "the exponentials must be divided by their sum": close_to(
             *(np.where(is_asked[:, :, None], w - onehot, 0) / 4 for w in (e, np.exp(logits)))),
-        "0 is a byte like any other: only -1 is not asked": lambda out: np.allclose(
-            out, np.where(y[:, :, None] > 0, each, 0) / (y > 0).sum()),
+        "0 is a byte like any other: only -1 is not asked":
+            np.where(y[:, :, None] > 0, each, 0) / (y > 0).sum(),
         "where nothing is asked the gradient is 0": lambda out: np.any(
             np.asarray(out)[~is_asked]),
     }, rtol=1e-5)

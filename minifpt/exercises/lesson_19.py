@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise, fails
+from . import Case, close_to, exercise, fails
 
 
 @exercise
@@ -41,8 +41,8 @@ def restored_share(rng):
         "divide by the difference of the clean and the corrupted score": p - d,
         "return a share, not a percentage": 100 * answer,
         "return one number for all examples": lambda out: np.shape(out) == (B,),
-        "each example has its own right letter and its own other letter": lambda out: np.isclose(
-            out, share(lambda logits: (logits[:, right] - logits[:, other]).mean())),
+        "each example has its own right letter and its own other letter":
+            float(share(lambda logits: (logits[:, right] - logits[:, other]).mean())),
     }, about="0 is the corrupted score, and 1 the clean score.")
 
 
@@ -76,9 +76,8 @@ def induction_score(rng):
         "a letter may have come several times: its last time counts": mean(first[n, q] + 1),
         "tokens whose letter has not come before do not count: leave them out of the mean":
             every.mean(axis=(0, 1)),
-        "that is attention to the token before, whatever it is": lambda out: np.allclose(
-            out, A[:, :, s[1:], s[:-1]].mean(axis=(0, 2))) or np.allclose(
-                out, mean(np.maximum(q - 1, 0))),
+        "that is attention to the token before, whatever it is":
+            close_to(A[:, :, s[1:], s[:-1]].mean(axis=(0, 2)), mean(np.maximum(q - 1, 0))),
         "rows and columns of A are exchanged: the token that looks is the row":
             A[n, :, last[n, q] + 1, q].mean(axis=0),
         "take one mean over all tokens that count: examples with few of them count less":

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import expit
 
-from . import Case, exercise, part
+from . import Case, either, exercise, part
 
 
 @exercise
@@ -113,9 +113,8 @@ def gate_backward(rng):
             wrong_slope(1.0),
         "that is silu where its slope belongs": wrong_slope(z * s),
         "that is the slope of the sigmoid, s (1 - s): silu is z times it": wrong_slope(s * (1 - s)),
-        "silu is a product of z and sigmoid(z), and its slope has two terms": lambda out: (
-            part(1, gradients(dy * u * s, dup)[1])(out)
-            or part(1, gradients(dy * u * z * s * (1 - s), dup)[1])(out)),
+        "silu is a product of z and sigmoid(z), and its slope has two terms":
+            either(wrong_slope(s), wrong_slope(z * s * (1 - s))),
         "a sign in the slope of silu: s (1 + z (1 - s))": wrong_slope(s * (1 - z * (1 - s))),
         "the slope is taken at silu(z), not at z": wrong_slope(
             expit(z * s) * (1 + z * s * (1 - expit(z * s)))),
@@ -128,8 +127,8 @@ def gate_backward(rng):
         "dx: a difference of the two ways, they add up": part(
             0, dgate @ W_g.T - dup @ W_u.T, dup @ W_u.T - dgate @ W_g.T),
         "dx: each way goes back through its own matrix": part(0, dgate @ W_u.T + dup @ W_g.T),
-        "dW is a sum over the rows, not a mean": lambda out: part(1, right[1] / N)(out)
-            or part(2, right[2] / N)(out),
+        "dW is a sum over the rows, not a mean":
+            either(part(1, right[1] / N), part(2, right[2] / N)),
         "dW_g has the shape of W_g: x.T @ ..., not its transpose": lambda out: np.shape(
             out[1]) == (inner, C),
     }, about="Two factors, and x goes into both.")
