@@ -199,10 +199,7 @@ class TrunkSpec:
             check_trunk(trunk)
             return trunk
         if self.kind == "mixed":
-            trunk = self.base.make(seed, dropout, dtype)
-            for p, data in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
-                p.data[...] = data
-            return trunk
+            return self._make_mixed(seed, dropout, dtype)
         if self.kind in ("random", "mimetic"):
             config = self.config(0.1 if dropout is None else dropout)
             trunk = (Llama if isinstance(config, LlamaConfig) else GPT2)(config, seed, dtype)
@@ -216,6 +213,12 @@ class TrunkSpec:
             else:
                 mean, std = float(p.data.mean()), float(p.data.std())
                 p.data[...] = mean + std * standard_normal(p.data.shape, seed, name)
+        return trunk
+
+    def _make_mixed(self, seed, dropout, dtype):
+        trunk = self.base.make(seed, dropout, dtype)
+        for p, data in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
+            p.data[...] = data
         return trunk
 
     def _pairs(self, trunk, other):
