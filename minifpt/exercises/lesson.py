@@ -67,13 +67,11 @@ def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
     """
     import matplotlib
     from cycler import cycler
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     matplotlib.rcParams.update({"axes.titlesize": 10.5, "axes.labelsize": 9.5,
                                 "xtick.labelsize": 9, "ytick.labelsize": 9,
                                 "legend.frameon": False, "legend.fontsize": 9})
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(fig)
     axes = list(fig.subplots(rows, columns, squeeze=False, width_ratios=ratios,
                              sharey=sharey).flat)
     for ax in axes:

@@ -66,11 +66,12 @@ def assignment(path, solutions):
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            text = source
+            # Without the heading and the path of the solutions.
+            text = re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", source, flags=re.DOTALL)
             continue
         for name, answer in calls.items():
             if f'check("{name}",' in source:
-                cells += [markdown(f"text-{name}", exercise_text(text)),
+                cells += [markdown(f"text-{name}", text),
                           code(name, solved(name, statements, answers), solution=True),
                           code(f"check-{name}", HIDDEN.format(
                               name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
@@ -82,11 +83,6 @@ def imports(statements):
     """Return the imports of a lesson that answers may need."""
     lines = [ast.unparse(s) for s in statements if isinstance(s, (ast.Import, ast.ImportFrom))]
     return "\n".join(line for line in lines if "tqdm" not in line)
-
-
-def exercise_text(text):
-    """Return the text of an exercise without the heading and the path of the solutions."""
-    return re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", text, flags=re.DOTALL)
 
 
 def solved(name, statements, answers):

@@ -130,10 +130,10 @@ def read_bytes(path, most):
     return raw
 
 
-def read_text(path, most=MOST_TEXT):
-    """Return the UTF-8 text in a regular file of at most ``most`` bytes."""
+def read_text(path):
+    """Return the UTF-8 text in a regular file of at most 1 GiB."""
     try:
-        return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return read_bytes(path, MOST_TEXT).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as e:
         raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
 

@@ -46,10 +46,8 @@ def dashes_of(labels):
 
 def figure(columns=1, rows=1, width=4.2, height=3.2):
     """A Matplotlib figure and its axes (a list), independent of pyplot's state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(fig)
     axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -153,10 +151,11 @@ def common(runs, column):
     return steps, np.array([[row[column] for row in run if row["step"] in steps] for run in runs])
 
 
-def band(ax, runs, column, color, label, scale=100, style="-"):
-    """The mean of several histories' column, the range from least to largest shaded."""
+def band(ax, runs, column, color, label, style="-"):
+    """Draw the mean of several histories' column in per cent, and shade the range from least to
+    largest."""
     steps, values = common(runs, column)
-    values = scale * values
+    values = 100 * values
     ax.plot(steps, values.mean(axis=0), linestyle=style, color=color, label=label,
             marker="o" if len(steps) == 1 else None)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,

@@ -63,10 +63,8 @@ def draw(data, names=()):
 
 def sheet(width, height, title):
     """An empty Matplotlib figure with a title."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(fig)
     fig.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     return fig
 
