@@ -66,7 +66,7 @@ def save(path, model=MODEL, task="bit-xor"):
 
 
 def operations():
-    """{operation: its sources and formulas}, for the frames of the live step."""
+    """Return {operation: its sources and formulas}, for the frames of the live step."""
     pages = {}
     for op in OPERATIONS:
         forward = formulas.FORWARD.get(op) or (formulas.ELEMENTWISE._replace(
@@ -80,14 +80,14 @@ def operations():
 
 
 def source_of(spec):
-    """What the weights have learned, where their file says so."""
+    """Return what the weights were pretrained on, as text; ``None`` if their file does not say."""
     if spec.kind != "weights":
         return None
     return SOURCES.get(weights.load(weights.find(spec.name))[0].get("source"))
 
 
 def check(name, trunk):
-    """Raise a ``ValueError`` for a trunk that the engine does not compute."""
+    """Raise ``ValueError`` for a trunk that the engine cannot compute."""
     if not isinstance(trunk, GPT2):
         raise ValueError(f"playground: {name} is a {type(trunk).__name__}, expected a GPT-2")
     c = trunk.config
@@ -99,8 +99,8 @@ def check(name, trunk):
 
 
 def reference(trunk):
-    """One step of NumPy's in float64, which the page computes again in float32: parameters and
-    batch, the loss, the norm of every parameter's gradient, and single entries of them."""
+    """Compute a step with NumPy in float64, which the page repeats in float32; return parameters
+    and batch, the loss, the norm of every parameter's gradient, and some of its entries."""
     task, rng = tasks.get("bit-xor"), np.random.default_rng(0)
     model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     outer = {}

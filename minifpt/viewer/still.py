@@ -42,7 +42,7 @@ def paths(path, has_film):
 
 
 def draw(data, names=()):
-    """The filmstrip as a Matplotlib figure, of the operations with these names."""
+    """Return the filmstrip as a Matplotlib figure, with the operations of these names."""
     columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
     n = len(columns) + 2
     fig = sheet(1.55 * n, 5.2, f"{called(data)}: forward above, backward below")
@@ -62,7 +62,7 @@ def draw(data, names=()):
 
 
 def sheet(width, height, title):
-    """An empty Matplotlib figure with a title."""
+    """Return an empty Matplotlib figure with a title."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width, height), layout="constrained")
     fig.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
@@ -83,8 +83,8 @@ def named_steps(steps, names):
 
 
 def film(data, layer=0, pictures=6):
-    """The training that follows the step, as a Matplotlib figure: the loss, and where the heads of
-    one layer look at ``pictures`` moments of it, a row a head."""
+    """Return the training that follows the step as a Matplotlib figure: the loss, and below it the
+    attention of one layer at ``pictures`` moments, with a row for each head."""
     film_data = data["film"]
     if film_data is None:
         raise ValueError("steps: there is no film, expected every=N when the step is made")
@@ -143,7 +143,7 @@ def named(part):
 
 
 def values(data, number):
-    """An array of the file as the last two axes of its first example and head."""
+    """Return a matrix: the last two axes of an array of the file, of its first example and head."""
     array = stored_array(data, number)
     while array.ndim > 2:
         array = array[0]
