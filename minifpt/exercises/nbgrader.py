@@ -86,8 +86,8 @@ def imports(statements):
 
 
 def solved(name, statements, answers):
-    """The definition of an answer as the lesson has it, with nbgrader's marks around our solution,
-    which brings along what it needs of the file of solutions."""
+    """Return the definition of an answer as the lesson has it, with nbgrader's marks around our
+    solution and around the statements that it needs from the file of solutions."""
     stub, function = (next(s for s in body if isinstance(s, ast.FunctionDef) and s.name == name)
                       for body in (statements, answers))
     needed = [s for s in grade.needed(ast.Name(name, ast.Load()), answers)
@@ -106,7 +106,7 @@ def markdown(identifier, source):
 
 
 def code(identifier, source, solution=False, points=None, locked=False):
-    """A code cell with nbgrader's metadata: an answer, a check with points, or one to be run."""
+    """Return a code cell with nbgrader's metadata: an answer, a check with points, or imports."""
     marks = {"schema_version": 3, "grade_id": identifier, "solution": solution, "task": False,
              "grade": points is not None, "locked": locked or points is not None}
     marks |= {} if points is None else {"points": points}

@@ -83,8 +83,8 @@ def test_function(result):
 
 
 def skeleton(bare=False):
-    """``functional.py`` with an empty body in each operation and in each backward pass; caches
-    and helpers are as they are.  When ``bare``, a backward pass has no formula either."""
+    """Return ``functional.py`` without the bodies of operations and backward passes; caches and
+    helpers stay.  With ``bare``, the backward passes have no formulas either."""
     source = inspect.getsource(F)
     lines = source.splitlines()
     tree = ast.parse(source)
@@ -121,8 +121,8 @@ def new(path, bare=False):
 
 
 def new_test(path):
-    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest; leave one
-    that is there.  Returns its path."""
+    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest, unless it
+    exists.  Returns its path."""
     path = Path(path)
     test = path.with_name(f"test_{path.name}")
     if not os.path.lexists(test):
@@ -163,9 +163,9 @@ def solution():
 
 
 class Own:
-    """A reader's file that was run: ``functions`` {name: function} are those that are written,
-    ``settings`` are for a run's ``config.json``, ``calls`` counts what ran within ``using``,
-    ``wrong`` are the results of those that are wrong."""
+    """A reader's file that was run: ``functions`` {name: function} are the written ones,
+    ``settings`` are for a run's ``config.json``, ``calls`` counts the calls within ``using``, and
+    ``wrong`` holds the results of the wrong functions."""
 
     def __init__(self, path, text):
         self.path = Path(path)
@@ -174,15 +174,15 @@ class Own:
         self.calls, self.functions, self.wrong = Counter(), {}, []
 
     def line(self, error):
-        """``line 12`` of the reader's file, where an error came from; "" if from elsewhere."""
+        """Return ``line 12``, the line of the reader's file that raised an error, or ``""``."""
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == str(self.path)]
         return f"line {lines[-1]}" if lines else ""
 
 
 def load(path):
-    """Run a reader's file; its :class:`Own`.  Raises ``ValueError`` of one line for a file that
-    cannot be read or raises."""
+    """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
+    that cannot be read, or that raises an error."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
@@ -230,11 +230,12 @@ class Raised(ValueError):
 
 @contextmanager
 def using(path, anyway=False):
-    """Let the library run the functions of a reader's file instead of its own, while the block
-    lasts; give the :class:`Own`.  What is not written runs in its simple form, never a fast one.
+    """Let the library run the functions of a reader's file instead of its own within the ``with``,
+    which gives the :class:`Own`.  For functions that are not written, the functions of
+    ``functional`` run, never the fast ones.
 
-    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  It
-    holds for all threads of the process, like a trace, which may be opened inside.
+    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  All
+    threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
     checked = results(path)
     mistakes = [r for r in checked if r.status == WRONG]
@@ -264,9 +265,9 @@ def using(path, anyway=False):
 
 
 def _running(reader, simple, mine, pair):
-    """A function as the library is to run it: the reader's where it is ``mine``, else the simple
-    form.  Where only one of the ``pair`` is the reader's, the caches keep all that any gradient
-    reads."""
+    """Return the function that the library runs: the reader's if it is ``mine``, else that of
+    ``functional``.  If only one of the ``pair`` is the reader's, the caches keep the values that
+    any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
     function = reader.functions[name] if mine else simple
 
@@ -328,8 +329,8 @@ def check(path):
 
 
 def results(path, seed=None):
-    """A :class:`Result` for each function of a reader's file, in the order of the lessons; the
-    file is run in a process of its own.  Raises ``ValueError`` where it cannot be run."""
+    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
+    The file runs in a process of its own.  Raises ``ValueError`` if it cannot be run."""
     path = Path(path).absolute()
     return as_results(path, apart(f"{__name__}:work", str(path), seed))
 

@@ -116,7 +116,7 @@ def legend(fig, axes):
 
 
 def curves(histories, path, chance=None):
-    """Write a picture of loss and test accuracy against steps; ``histories`` is {label: History}."""
+    """Write a picture of loss and test accuracy against steps for each of {label: History}."""
     fig, axes = figure(2)
     draw_curves(*axes, histories, chance)
     save(fig, path)

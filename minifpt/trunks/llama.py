@@ -128,12 +128,12 @@ class LlamaBlock(Block):
 
 
 class LlamaWeights(Pretrained):
-    """What a trunk and a language model share: their weights come from files and go to stored."""
+    """The base class of trunk and language model: it reads and writes weights in files."""
 
     @classmethod
     def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """A model from its weights' name or path: a folder that Transformers saved of a Llama or a
-        Qwen2, or a weight file of ours.  ``dropout`` stands in for the file's.  Raises
+        """Return a model with the weights of a name or path: a folder of a Llama or a Qwen2 that
+        Transformers saved, or a weight file of ours.  ``dropout`` replaces the file's.  Raises
         ``FileNotFoundError`` or ``ValueError`` with one line."""
         path = weights.find(name)
         config, tensors = stored.load(path, dropout)
