@@ -96,11 +96,12 @@ def read_config(path, dropout=None):
     return config_of(weights.load(path, dropout)[0], path)
 
 
-def config_of(config, path):
-    """Return the :class:`GPT2Config` in a weight file's config, a dict that may hold more."""
-    known = {f.name for f in fields(GPT2Config)}
+def config_of(config, path, kind=GPT2Config):
+    """Return the :class:`GPT2Config`, or another ``kind``, in a weight file's config, a dict that
+    may hold more."""
+    known = {f.name for f in fields(kind)}
     try:
-        return GPT2Config(**{k: v for k, v in config.items() if k in known})
+        return kind(**{k: v for k, v in config.items() if k in known})
     except (TypeError, ValueError) as e:
         raise ValueError(f"{path}: bad config: {e}") from None
 

@@ -2,7 +2,7 @@
 ours."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from .. import checks
 from ..checks import brief
 from ..files import huggingface, weights
+from ..gpt2 import config_of
 
 KINDS = "llama", "qwen2"                                  # model types that are read
 # Transformers' names for a block's parts and for what is around the blocks, by ours.
@@ -56,10 +57,10 @@ class LlamaConfig:
     model_type: str = "llama"                             # in a weight file, tells it from GPT-2
 
     def __post_init__(self):
-        for name, value in (("n_group", self.n_head), ("n_inner", self.n_embd)):
-            if getattr(self, name) is None:
-                value = value if name == "n_group" else 8 * -(-value // 3)
-                object.__setattr__(self, name, value)
+        if self.n_group is None:
+            object.__setattr__(self, "n_group", self.n_head)
+        if self.n_inner is None:
+            object.__setattr__(self, "n_inner", 8 * -(-self.n_embd // 3))
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_group",
                      "n_inner"):
             checks.whole("LlamaConfig", name, getattr(self, name))
@@ -94,7 +95,7 @@ def load(path, dropout=None):
     if settings.get("model_type") != "llama":
         raise ValueError(f"{path}: this is not a Llama (model_type is "
                          f"{brief(settings.get('model_type'))})")
-    config = config_of(settings, path)
+    config = config_of(settings, path, LlamaConfig)
     check_size(path, vars(config), tensors)
     return config, tensors
 
@@ -102,15 +103,6 @@ def load(path, dropout=None):
 def config_at(path, dropout=None):
     """Return the ``LlamaConfig`` of weights at a path."""
     return load(path, dropout)[0]
-
-
-def config_of(settings, path):
-    """Return the ``LlamaConfig`` of a file's settings, a dict with more in it."""
-    known = {f.name for f in fields(LlamaConfig)}
-    try:
-        return LlamaConfig(**{k: v for k, v in settings.items() if k in known})
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"{path}: bad config: {e}") from None
 
 
 def load_checkpoint(path, dropout=None):
