@@ -96,11 +96,12 @@ def read_config(path, dropout=None):
     return config_of(weights.load(path, dropout)[0], path)
 
 
-def config_of(config, path):
-    """Return the :class:`GPT2Config` in a weight file's config, a dict that may hold more."""
-    known = {f.name for f in fields(GPT2Config)}
+def config_of(config, path, kind=GPT2Config):
+    """Return the :class:`GPT2Config`, or another ``kind``, in a weight file's config, a dict that
+    may hold more."""
+    known = {f.name for f in fields(kind)}
     try:
-        return GPT2Config(**{k: v for k, v in config.items() if k in known})
+        return kind(**{k: v for k, v in config.items() if k in known})
     except (TypeError, ValueError) as e:
         raise ValueError(f"{path}: bad config: {e}") from None
 
@@ -146,14 +147,17 @@ class Pretrained(Layer):
     def save_folder(self, folder, dtype=None, provenance=None, files=None):
         """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
         tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-        config, is_lm = self.config, isinstance(self, LanguageModel)
-        fields = export.gpt2_config(config, "GPT2LMHeadModel" if is_lm else "GPT2Model")
+        fields, arrays = self.as_transformers()
         if files is None:
-            files = export.byte_tokenizer() if config.vocab_size == 256 else {}
-        prefix = "transformer." if is_lm else ""
-        arrays = [(f"{prefix}{name}", array) for name, array in by_gpt2_name(self)]
+            files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
         export.write_folder(folder, fields | ({"minifpt": provenance} if provenance else {}),
                             arrays, np.float32 if dtype is None else dtype, files)
+
+    def as_transformers(self):
+        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
+        is_lm = isinstance(self, LanguageModel)
+        return (export.gpt2_config(self.config, "GPT2LMHeadModel" if is_lm else "GPT2Model"),
+                [("transformer." * is_lm + name, array) for name, array in by_gpt2_name(self)])
 
 
 class GPT2(Pretrained):

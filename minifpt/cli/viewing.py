@@ -84,8 +84,7 @@ def steps(args):
         if args.html in stills:
             raise ValueError(f"--html {args.html}: --still draws a picture there")
     options = {"every": args.every, "frames": args.frames, "differences": args.differences}
-    folder = next((Path(name) for name in args.tasks if Path(name).is_dir()
-                   or (Path(name).name != name and ".py:" not in name)), None)
+    folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
         others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
                   *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]

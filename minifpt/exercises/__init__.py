@@ -31,12 +31,12 @@ class Case:
     """One question to the reader's function.
 
     args       its arguments: arrays, numbers, functions.
-    answer     what it must return: a number, an array or a tuple of them, or a function
-               of the output that says whether it is right.
-    mistakes   hint -> what that mistake returns, or a function of the output that says
-               whether it was made.
-    rtol       relative tolerance, of the answer's largest entry.
-    about      what is special about this case; said where no known mistake fits.
+    answer     the right output: a number, an array or a tuple of them; or a function of the
+               output that returns whether it is right.
+    mistakes   {hint: the output of that mistake, or a function of the output that returns whether
+               the mistake was made}.
+    rtol       tolerance, relative to the answer's largest entry.
+    about      the hint if no known mistake fits: what is special about this case.
     """
 
     args: tuple
@@ -158,7 +158,7 @@ def _sentence(hint):
 
 
 def _where(error, function):
-    """``" in line 2 of your function"``: the deepest one that it ran of its own file."""
+    """Return ``" in line 2 of your function"``, the line of it that led to the error, or ``""``."""
     code, trace, line = getattr(function, "__code__", None), error.__traceback__, None
     while trace is not None and code is not None:
         if trace.tb_frame.f_code is code:
@@ -211,8 +211,8 @@ def _general_hint(output, case):
 
 
 def _same(a, b, rtol):
-    """Equal numbers, or arrays, or several of them, up to rtol of b's largest entry.  What b has
-    in a tuple or an array, a may have in a tuple, a list or an array."""
+    """Return whether numbers, arrays or tuples of them are equal up to ``rtol`` of b's largest
+    entry.  For a tuple or an array in b, a may have a tuple, a list or an array."""
     if isinstance(b, tuple):
         try:
             a = tuple(a)
@@ -238,8 +238,32 @@ def close_to(*values, rtol=1e-5):
 
 
 def part(i, *values):
-    """As :func:`close_to`, for part ``i`` of an output that has several."""
+    """Return a mistake's function: whether part ``i`` of an output is close to a value."""
     return lambda output: close_to(*values)(output[i])
+
+
+def either(*mistakes):
+    """Return a mistake's function: whether one of these functions of mistakes is true."""
+    return lambda output: any(mistake(output) for mistake in mistakes)
+
+
+def fails(function):
+    """Return a mistake's function: whether ``function`` raises an error for an output."""
+    def is_mistake(output):
+        try:
+            function(output)
+        except Exception:
+            return True
+        return False
+    return is_mistake
+
+
+def as_mask(output, shape):
+    """Return an output as an array of bool; raise ``ValueError`` if it is no mask of this shape."""
+    mask = np.asarray(output)
+    if mask.shape != shape or not np.isin(mask, (0, 1)).all():
+        raise ValueError("not a mask")
+    return mask.astype(bool)
 
 
 def _arrays(args):

@@ -1,7 +1,7 @@
-"""Other people's code in a process of its own: it may loop, exit, print or raise, and we go on.
+"""Run other people's code in a process of its own, where it may loop, exit, print or raise.
 
 The process works through items (functions, exercises) one by one and writes a line of JSON before
-and after each, so that one that never ends is known by name and the others are still done.
+and after each.  So an item that never ends is known by name, and a new process does the others.
 """
 
 import importlib
@@ -23,14 +23,14 @@ MOST_ROWS = 10 << 20                                      # bytes that are read 
 
 
 def apart(work, *args, quiet=20.0, most=120.0):
-    """What the generator ``work`` ("module:function") gives for JSON arguments, in a new process
-    in an empty folder that is its home: a list of rows, dicts with a ``name``.
+    """Run the generator ``work`` ("module:function") with JSON arguments in a new process, whose
+    home is an empty folder; return its rows, a list of dicts with a ``name``.
 
-    ``work(*args, skip)`` yields ``{"begin": ""}`` once what it imports is there, ``{"begin":
-    name}`` before each item but those to skip, and a row after it.  An item that is silent for
+    ``work(*args, skip)`` yields ``{"begin": ""}`` after its imports, then ``{"begin": name}``
+    before each item that is not in ``skip``, and a row after it.  An item that is silent for
     ``quiet`` seconds, or ends the process, gets a row ``{"name": name, "lost": why}``, and a new
-    process does the others.  Outside of the items, and once ``most`` seconds are over, the name
-    is "", and that is the end.
+    process does the others.  If the process ends outside of an item, or ``most`` seconds are over,
+    the last row has the name "".
     """
     answers, end = [], time.monotonic() + most
     while True:

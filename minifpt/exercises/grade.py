@@ -6,10 +6,10 @@ forge its result.
 A submission is ``STUDENT/NN_name.ipynb`` or ``STUDENT_NN.ipynb`` (``STUDENT_NN_name.ipynb``), a
 notebook of lesson NN, or ``STUDENT/NAME.py`` or ``STUDENT.py``, a file that ``minifpt new`` began.
 
-Of a notebook only a part is run: the imports, the functions that are given to ``check``, and what
-these refer to, step by step.  So a cell that trains or draws is left out unless an answer needs
-it.  Each file runs in a process of its own (see ``apart``), which is closed (see ``closed``): with
-limits, without network, without another process, and without a look at the folder of submissions.
+Only a part of a notebook is run: the imports, the functions that ``check`` gets, and the statements
+that these need.  So a cell that trains or draws is left out unless an answer needs it.  Each file
+runs in a process of its own (see ``apart``), which is closed (see ``closed``): it has limits, no
+network and no other process, and it cannot read the folder of submissions.
 """
 
 import ast
@@ -51,11 +51,11 @@ def grade(folder, out, seconds=60, seed=0, progress=True):
     """Check all submissions in ``folder``; write ``grades.csv``, ``students.csv`` and
     ``summary.md`` into ``out``.
 
-    seconds   the most that one file may take; a quarter of it for each exercise.
-    seed      the numbers of the checks, the same for all.
+    seconds   time limit of a file; each exercise may take a quarter of it.
+    seed      draws the numbers of the checks, which are the same for all students.
 
-    Returns the rows, a list of dicts, for each student one of each exercise that the class had.
-    Raises ``ValueError`` where there is nothing to check.
+    Returns the rows, a list of dicts: for each student a row for each exercise of the files that
+    the class handed in.  Raises ``ValueError`` if there is nothing to check.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
@@ -107,14 +107,14 @@ def by_student(rows):
 
 
 def kind(out):
-    """The kind of output that ``summary.md`` is: it names the CRC of its tables."""
+    """Return the kind of output of ``summary.md``, which names the CRC of the tables."""
     tables = b"".join((out / name).read_bytes() for name in ("grades.csv", "students.csv"))
     return f"grades {zlib.crc32(tables):08x}"
 
 
 def check_outputs(out):
-    """Raise a ``ValueError`` where ``out`` holds what ``grade`` did not write, or a table in which
-    a teacher has written since."""
+    """Raise ``ValueError`` if ``grade`` did not write the files in ``out``, or if a teacher has
+    changed them since."""
     outputs.check(out / "grades.csv", COLUMNS)
     outputs.check(out / "students.csv", STUDENTS)
     if not (out / "grades.csv").exists() or not (out / "students.csv").exists():
@@ -139,8 +139,8 @@ def submissions(folder):
 
 
 def graded(path, folder, seconds, seed):
-    """The rows of one submission, without the student: one of each exercise that the file should
-    have, whatever is wrong with the file."""
+    """Return the rows of a submission, without the student: one for each exercise that the file
+    should answer, even if the file is damaged."""
     where = [str(path.absolute()), str(folder.absolute()), seed]
     limits = {"quiet": max(1.0, seconds / 4), "most": seconds}
     expected = expected_exercises(path)
@@ -240,8 +240,8 @@ def notebook_work(path, others, seed, skip):
 
 
 def read_cells(path):
-    """(statements, unread) of a notebook: the syntax trees of all top-level statements in order,
-    and (text, error) of cells that are not Python."""
+    """Return (statements, unread) of a notebook: the syntax trees of all top-level statements in
+    order, and (text, error) of each cell that is not Python."""
     try:
         notebook = json.loads(Path(path).read_text(encoding="utf-8"))
         cells = ["".join(cell["source"]) for cell in notebook["cells"]
@@ -261,7 +261,7 @@ def read_cells(path):
 
 
 def checks(statements):
-    """{exercise: the expression that the last ``check("exercise", expression)`` was given}."""
+    """Return {exercise: expression} of the last ``check("exercise", expression)`` of each."""
     return {node.args[0].value: node.args[1]
             for statement in statements for node in ast.walk(statement)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check"
@@ -293,8 +293,8 @@ def answered(name, expression, statements, unread, seed):
 
 
 def needed(expression, statements):
-    """The statements that an expression depends on, in order: those that define or change a name
-    which it reads, what these read, and so on."""
+    """Return the statements that an expression depends on, in order: those that define or change a
+    name that it reads, or that one of these statements reads, and so on."""
     parts = [names_of(statement) for statement in statements]
     modules = set().union(*(gives for statement, (gives, _, _) in zip(
         statements, parts, strict=True) if isinstance(statement, (ast.Import, ast.ImportFrom))))
@@ -311,8 +311,8 @@ def needed(expression, statements):
 
 @functools.cache
 def names_of(statement):
-    """Names that a top-level statement defines, that it changes as in ``a.append(1)``, and that
-    it reads."""
+    """Return the names that a top-level statement defines, the names that it changes, as in
+    ``a.append(1)``, and the names that it reads."""
     gives, changes, reads = set(), set(), set()
     table = symtable.symtable(ast.unparse(statement), "notebook", "exec")
     for symbol in table.get_symbols():
@@ -347,7 +347,7 @@ def root(node):
 
 
 def summary(rows):
-    """A page in Markdown: a line for each student, how many passed what, the commonest mistakes."""
+    """Return a page in Markdown: the students, the hardest exercises, the commonest mistakes."""
     students = by_student(rows)
     by = {}                                               # exercise -> what each student has
     for row in rows:

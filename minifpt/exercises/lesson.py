@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..files import write_beside
+from ..files import save_text
 from ..files.weights import PACKAGE
 from ..reports.plots import COLORS, FROZEN, TRAINED
 
@@ -61,19 +61,17 @@ def reveal(guess, answer, unit=""):
 
 
 def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
-    """A Matplotlib figure and the list of its axes; show it with :func:`picture`.
+    """Return a Matplotlib figure and the list of its axes; :func:`picture` shows it.
 
-    ``width`` and ``height`` are of one picture in inches, ``ratios`` the columns' widths.
+    ``width`` and ``height`` are those of one axis in inches, ``ratios`` the columns' widths.
     """
     import matplotlib
     from cycler import cycler
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     matplotlib.rcParams.update({"axes.titlesize": 10.5, "axes.labelsize": 9.5,
                                 "xtick.labelsize": 9, "ytick.labelsize": 9,
                                 "legend.frameon": False, "legend.fontsize": 9})
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(fig)
     axes = list(fig.subplots(rows, columns, squeeze=False, width_ratios=ratios,
                              sharey=sharey).flat)
     for ax in axes:
@@ -86,12 +84,12 @@ def figure(columns=1, rows=1, width=4.0, height=2.9, ratios=None, sharey=False):
 
 def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, digits=2,
            columns=None, rows=None):
-    """Draw a matrix as colours, its values written into it where there are few.
+    """Draw a matrix as colours; a small matrix also shows its values.
 
-    A ``signed`` one (by default one with a negative entry) has white at 0, red above and blue
-    below.  ``limit`` is the largest value of the scale: give both where matrices are compared,
-    limit 1 for probabilities.  ``digits=None`` writes no values.  ``columns`` and ``rows`` name
-    them.  A vector is drawn as one row.
+    A ``signed`` matrix (by default one with a negative entry) has white at 0, red above and blue
+    below.  ``limit`` is the largest value of the scale.  To compare matrices, give both; for
+    probabilities, limit 1.  ``digits=None`` writes no values.  ``columns`` and ``rows`` are their
+    labels.  A vector is drawn as one row.
     """
     values = np.atleast_2d(np.asarray(values, float))
     n, m = values.shape
@@ -136,7 +134,7 @@ def picture(fig):
 
 
 def few_colours(image):
-    """An RGB image as one with a palette.
+    """Return an RGB image with a palette.
 
     Red, green and blue are rounded to steps, as fine as 256 colours allow: a cell of a matrix that
     was darker or redder than another never comes out lighter.  A picture of many lines has more
@@ -162,7 +160,7 @@ def _display(data, metadata):
 
 
 def lessons_folder():
-    """The folder of the lessons' notebooks and solutions: of the package, or of its checkout."""
+    """Return the folder of the lessons' notebooks and solutions, in the package or its checkout."""
     for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
         if any(path.glob("*.ipynb")):
             return path
@@ -172,8 +170,8 @@ def lessons_folder():
 def unpack(folder):
     """Copy the lessons into ``folder``, without their outputs, and their solutions.
 
-    A file that is there already is left alone: it may hold the reader's work.  Returns the
-    paths of the files that were written.
+    Existing files stay unchanged: they may hold the reader's work.  Returns the paths of the files
+    that were written.
     """
     source, written, folder = lessons_folder(), [], Path(folder)
     for path in sorted([*source.glob("*.ipynb"), *source.glob("solutions/*.py")]):
@@ -187,6 +185,6 @@ def unpack(folder):
                 if cell["cell_type"] == "code":
                     cell["outputs"], cell["execution_count"] = [], None
             text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        write_beside(target, lambda f, text=text: f.write(text), "w")
+        save_text(target, text)
         written.append(target)
     return written

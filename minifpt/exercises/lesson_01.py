@@ -119,26 +119,29 @@ def _turns(rng, low, high):
 
 @exercise
 def choose_step(rng):
-    for low, high in rng.permutation([(-4.0, -3.7), (-4.0, -3.7), (-3.0, 3.0), (3.7, 4.0),
-                                      (3.7, 4.0)]):
+    def case(low, high):
         k, x = _turns(rng, low, high), float(rng.uniform(-1, 1))
         # Neither flat there (the slope is at least 0.7 k) nor straight (the curvature is not 0).
         at_x = float(rng.uniform(0.2, 0.8) * rng.choice([-1, 1]))
         phase, c = at_x - k * x, float(rng.uniform(1, 3))
 
-        def wave(z, k=k, phase=phase, c=c):
+        def wave(z):
             return float(c + np.sin(k * z + phase))
 
         slope = float(k * np.cos(k * x + phase))
 
-        def right(h, x=x, wave=wave, slope=slope):
+        def right(h):
             h = float(h)
             return h > 0 and abs((wave(x + h) - wave(x - h)) / (2 * h) / slope - 1) < 1e-6
 
-        yield Case((wave, x), right, {
+        return Case((wave, x), right, {
             "return a step above 0": lambda h: not np.isfinite(h) or h <= 0,
             f"the step is too long for k = {k:.1g}: the function curves within it":
-                lambda h, k=k: h * k > 1e-3,
+                lambda h: h * k > 1e-3,
             f"the step is too short for k = {k:.1g}: the difference drowns in rounding":
-                lambda h, k=k: h * k < 1e-8 or h < 1e-9,
+                lambda h: h * k < 1e-8 or h < 1e-9,
         }, about="The relative error is above 1e-6: try the steps around yours.")
+
+    for low, high in rng.permutation([(-4.0, -3.7), (-4.0, -3.7), (-3.0, 3.0), (3.7, 4.0),
+                                      (3.7, 4.0)]):
+        yield case(low, high)

@@ -111,33 +111,36 @@ def log_softmax_backward(rng):
 
 @exercise
 def loss_scale(rng):
-    sign = float(rng.choice([-1, 1]))
-    for size in rng.permutation([1e-11, 1e-7, 1e4]):
-        sign = -sign                                      # the largest entry's, both in each draw
+    def case(size, sign):
         gradient = size * rng.uniform(0.5, 2) * np.exp(1.5 * rng.standard_normal((50, 20)))
         gradient *= rng.choice([-1.0, 1.0], gradient.shape)
         row, column = rng.integers(50), rng.integers(20)
         gradient[row, column] = 8 * sign * np.abs(gradient).max()
 
-        def lost(scale, g=gradient):
-            return float((np.float16(g * float(scale)) == 0).mean())
+        def scaled(scale):
+            return np.float16(gradient * float(scale))
 
-        def overflows(scale, g=gradient):
-            return bool(np.isinf(np.float16(g * float(scale))).any())
+        def lost(scale):
+            return float((scaled(scale) == 0).mean())
+
+        def overflows(scale):
+            return bool(np.isinf(scaled(scale)).any())
 
         def power(scale):
             return np.isfinite(scale) and scale > 0 and np.frexp(float(scale))[0] == 0.5
 
-        def overflows_below(scale, g=gradient, o=overflows):
-            return o(scale) and not np.isposinf(np.float16(g * float(scale))).any()
-
-        yield Case(
-            (gradient,),
-            lambda s, o=overflows, n=lost: bool(power(s) and not o(s) and n(s) <= 0.01), {
+        return Case(
+            (gradient,), lambda s: bool(power(s) and not overflows(s) and lost(s) <= 0.01), {
                 "not a power of two: any other scale rounds every entry once more":
                     lambda s: not power(s),
                 "negative entries overflow to minus infinity: how large an entry is has nothing "
-                "to do with its sign": overflows_below,
+                "to do with its sign":
+                    lambda s: overflows(s) and not np.isposinf(scaled(s)).any(),
                 "the scale is too large: entries overflow to infinity": overflows,
                 "the scale is too small: more than 1 % of the entries become 0":
-                    lambda s, n=lost: n(s) > 0.01})
+                    lambda s: lost(s) > 0.01})
+
+    sign = float(rng.choice([-1, 1]))                     # of the largest entry: both in each draw
+    for size in rng.permutation([1e-11, 1e-7, 1e4]):
+        sign = -sign
+        yield case(size, sign)

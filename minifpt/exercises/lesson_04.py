@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from . import Case, exercise
+from . import Case, exercise, fails
 
 
 @exercise
@@ -81,51 +81,49 @@ def windowed_attention(rng):
 
 @exercise
 def ruler(rng):
-    short = int(rng.integers(6, 10))
-    for T, back in ((short, 1), (short + 3, int(rng.integers(2, 5)))):
+    def case(T, back):
         positions = np.arange(T)
 
-        def scores(out, T=T):
+        def scores(out):
             W_q, W_k = (np.asarray(W, float) for W in out)
-            if W_q.ndim != 2 or W_q.shape != W_k.shape or len(W_q) != T:
+            S = W_q @ W_k.T / np.sqrt(W_q.shape[1])       # x is the identity
+            if W_q.shape != W_k.shape or S.shape != (T, T) or not np.isfinite(S).all():
                 raise ValueError
-            return W_q @ W_k.T / np.sqrt(W_q.shape[1])    # x is the identity
+            return S
 
-        def shares(out, T=T, scores=scores):
+        def shares(out):
             return softmax(scores(out) + np.triu(np.full((T, T), -np.inf), 1), axis=-1)
 
-        def right(out, back=back, positions=positions, shares=shares):
+        def right(out):
             return (shares(out)[positions[back:], positions[:-back]] >= 0.99).all()
 
-        def looks(out, away, rows, shares=shares, positions=positions):
+        def looks(out, away, rows):
             return (shares(out).argmax(axis=-1)[rows] == positions[rows] - away).all()
 
-        def later(out, back=back, scores=scores, positions=positions):
+        def later(out):
             return (scores(out).argmax(axis=-1)[:-back] == positions[back:]).all()
 
-        def shape(out, scores=scores):
-            try:
-                return len(out) != 2 or not np.isfinite(scores(out)).all()
-            except (TypeError, ValueError):
-                return True
-
         rest = slice(back, None)
-        yield Case((T, back), right, {
-            "two arrays of one shape (T, D), with finite numbers": shape,
+        return Case((T, back), right, {
+            "two arrays of one shape (T, D), with finite numbers": fails(scores),
             "the right token wins, but with less than 99 %: how far apart must two scores be, "
             "after the division by the square root of D?":
-                lambda out, b=back, rest=rest, looks=looks: looks(out, b, rest),
+                lambda out: looks(out, back, rest),
             "the scores point to a later token, which the mask hides: which of the two weights is "
             "shifted, and which way?": later,
             "each token looks at itself: one of the two weights must be shifted":
-                lambda out, rest=rest, looks=looks: looks(out, 0, rest),
+                lambda out: looks(out, 0, rest),
             "it measures a distance of 1, whatever back is":
-                lambda out, b=back, rest=rest, looks=looks: b != 1 and looks(out, 1, rest),
+                lambda out: back != 1 and looks(out, 1, rest),
             "the distance is off by one":
-                lambda out, b=back, looks=looks: any(
-                    looks(out, near, slice(b + 1, None)) for near in (b - 1, b + 1)),
+                lambda out: any(looks(out, near, slice(back + 1, None))
+                                for near in (back - 1, back + 1)),
         }, about=f"Asked for T = {T} and back = {back}: some token does not look where it should. "
                  "Which row of W_q meets which row of W_k?")
+
+    short = int(rng.integers(6, 10))
+    yield case(short, 1)
+    yield case(short + 3, int(rng.integers(2, 5)))
 
 
 @exercise

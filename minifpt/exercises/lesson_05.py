@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import softmax
 
-from . import Case, exercise, part
+from . import Case, as_mask, close_to, either, exercise, fails, part
 
 
 def causal_map(rng, *shape, size=1.5):
@@ -56,20 +56,17 @@ def multi_query_backward(rng):
     keys, values = scale * dS.swapaxes(-1, -2) @ q, A.swapaxes(-1, -2) @ dy
     bare = A * dA
 
-    def either(dk, dv):
-        return lambda out: part(1, dk)(out) or part(2, dv)(out)
-
     return Case((dy, q, k, v, A), (dq, keys.sum(axis=0), values.sum(axis=0)), {
         "one set of keys and values, so one gradient for them: what do the paths through the heads "
         "do?": lambda out: np.shape(out[1]) == keys.shape or np.shape(out[2]) == keys.shape,
         "a mean over the heads instead of a sum: each head is a path, and rates add up":
-            either(keys.mean(axis=0), values.mean(axis=0)),
-        "only one head's part: all heads read the same keys and values": lambda out: any(
-            either(keys[h], values[h])(out) for h in range(H)),
+            either(part(1, keys.mean(axis=0)), part(2, values.mean(axis=0))),
+        "only one head's part: all heads read the same keys and values":
+            either(part(1, *keys), part(2, *values)),
         "the weighted mean is missing in dS: a row of A sums to 1, whatever moves":
             part(0, scale * bare @ k),
         "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
-            lambda out: any(part(0, scale * plain @ k)(out) for plain in plain_means(dA, A)),
+            part(0, *(scale * plain @ k for plain in plain_means(dA, A))),
         "dS is not dA: the way back leads through the softmax": part(0, scale * dA @ k),
         "the factor is missing on the way back: S was divided by the square root of D":
             part(0, dS @ k),
@@ -104,62 +101,48 @@ def distance_gradient(rng):
         "dA is not dS: the way back leads through the softmax, with its weighted mean":
             along(A * dA),
         "the mean in dS is weighted: each entry of the row of dA counts with its share in A":
-            lambda db: any(np.allclose(db, along(plain)) for plain in plain_means(dA, A)),
+            close_to(*map(along, plain_means(dA, A))),
         "the distances run the other way: b_0 is a token and itself, the diagonal":
             along(dS)[::-1],
         "a distance is a diagonal; you sum over rows or columns":
-            lambda db: any(np.allclose(db, dS.sum(axis=axes)) for axes in ((0, 1), (0, 2))),
+            close_to(dS.sum(axis=(0, 1)), dS.sum(axis=(0, 2))),
         "those are the diagonals above the main one: t - s is the distance back, and later tokens "
-        "are masked":
-            lambda db: np.allclose(db, [np.trace(M) for M in [dS.sum(axis=0)]] + [0] * (T - 1)),
-        "only one head: b is shared by all of them":
-            lambda db: any(np.allclose(db, one) for one in per_head),
+        "are masked": along(dS) * (np.arange(T) == 0),
+        "only one head: b is shared by all of them": close_to(*per_head),
     })
 
 
 @exercise
 def worth_computing(rng):
-    for T in rng.permutation([24, 28]):
-        T = int(T)
+    def case(T):
         n = T * T // 16
         size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
         A = causal_map(rng, T, T, size=size)
         gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))     # mean of dS^2
 
-        def top(measure, n=n):
+        def top(measure):
             chosen = np.zeros(measure.size, bool)
             chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
             return chosen.reshape(measure.shape)
 
         best = gain[top(gain)].sum()
 
-        def chosen(out, T=T):
-            out = np.asarray(out)
-            if out.shape != (T, T) or not np.isin(out, (0, 1)).all():
-                raise ValueError("not a mask")
-            return out.astype(bool)
+        def chosen(out):
+            return as_mask(out, (T, T))
 
-        def right(out, n=n, gain=gain, best=best, chosen=chosen):
+        def right(out):
             return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.95 * best
 
-        def no_mask(out, chosen=chosen):
-            try:
-                chosen(out)
-            except (TypeError, ValueError):
-                return True
-            return False
-
-        def overlap(other, n=n, chosen=chosen):
-            return lambda out: (chosen(out) & other).sum() > 0.97 * n
-
-        yield Case((A, n), right, {
-            "return an array (T, T) of True and False": no_mask,
-            "choose exactly n entries, in the whole array":
-                lambda out, n=n, chosen=chosen: chosen(out).sum() != n,
+        return Case((A, n), right, {
+            "return an array (T, T) of True and False": fails(chosen),
+            "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
             "you choose entries above the diagonal: what is dS there?":
-                lambda out, chosen=chosen: np.triu(chosen(out), 1).any(),
+                lambda out: np.triu(chosen(out), 1).any(),
             "you choose the largest shares: what is dS for a token that gets a whole row?":
-                overlap(top(A)),
+                lambda out: (chosen(out) & top(A)).sum() > 0.97 * n,
             "you choose as many from each row: does each row hold as much of dS?":
-                lambda out, chosen=chosen: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
+                lambda out: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
         }, about="Other entries hold more of dS: look at A times its bracket.")
+
+    for T in rng.permutation([24, 28]):
+        yield case(int(T))

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from .. import functional as F
-from . import Case, exercise
+from . import Case, close_to, exercise
 
 
 @exercise
@@ -104,14 +104,12 @@ def c_attn_from_three(rng):
         "stacked along the rows: each input channel has one row, with what it adds to queries, "
         "keys and values side by side": lambda w: np.shape(w) == (3 * C, C),
         "queries and keys are exchanged": joined(k.T, q.T, v.T),
-        "the order is query, key, value":
-            lambda w: any(np.allclose(w, joined(*p)) for p in (
-                (q.T, v.T, k.T), (v.T, k.T, q.T), (k.T, v.T, q.T), (v.T, q.T, k.T))),
+        "the order is query, key, value": close_to(*(joined(*p) for p in (
+            (q.T, v.T, k.T), (v.T, k.T, q.T), (k.T, v.T, q.T), (v.T, q.T, k.T)))),
         "the columns are interleaved: first all queries, then all keys, then all values":
             np.stack([q.T, k.T, v.T], axis=-1).reshape(C, 3 * C),
         "reshaped, not joined: the numbers of one matrix have run into the rows of another":
-            lambda w: any(np.allclose(w, np.reshape(a, (C, 3 * C))) for a in (
-                np.stack([q, k, v]), np.stack([q.T, k.T, v.T]))),
+            close_to(*(np.reshape(a, (C, 3 * C)) for a in ([q, k, v], [q.T, k.T, v.T]))),
         "three matrices on a new axis: join them along one that they have":
             lambda w: np.ndim(w) == 3,
     })

@@ -189,8 +189,7 @@ def cbow_backward(rng):
         "the first is the real one, and you take the last": both(expit(s) - label[::-1]),
         "a softmax over the scores: here each pair is a question of its own, with a sigmoid":
             both(p - label),
-        "ds is not divided: the loss is a sum over the pairs":
-            lambda out: np.allclose(out[1], dv / (1 + K)),
+        "ds is not divided: the loss is a sum over the pairs": part(1, dv / (1 + K)),
         "all labels are 1: the drawn words are not real": both(expit(s) - 1),
         "the sigmoid is missing: it turns a score into a probability": both(s - label),
         "dv: it is ds times x, the mean, for each pair": part(1, np.outer(ds, u.sum(axis=0))),

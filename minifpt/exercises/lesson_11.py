@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.special import softmax
 
 from . import Case, close_to, exercise
 
@@ -26,19 +27,12 @@ def bits_per_byte(rng):
         "the tokens' bits are summed, not averaged: all of them share the bytes": right / N,
         "the fraction is upside down: bits over bytes": 1 / right,
         "the logarithm of the mean: take the mean of the logarithms":
-            lambda x: np.isclose(x, -np.log2(p.mean())) or np.isclose(
-                x, -np.log2(p.mean()) * N / n_bytes),
+            close_to(-np.log2(p.mean()), -np.log2(p.mean()) * N / n_bytes),
         "you take n_bytes for each token: all tokens together have n_bytes bytes":
             right * n_bytes / N ** 2,
         "that is a perplexity: bits are its logarithm":
-            lambda x: any(np.isclose(x, y) for y in (
-                2 ** right, np.exp(right * math.log(2) * n_bytes / N))),
+            close_to(2 ** right, 2 ** (right * n_bytes / N)),
     }, rtol=1e-6)
-
-
-def _softmax(z):
-    e = np.exp(z - z.max())
-    return e / e.sum()
 
 
 @exercise
@@ -56,15 +50,15 @@ def drawn_from(rng):
         is_kept = np.isin(np.arange(V), order[:k])
 
         def cut(scores, is_kept=is_kept):
-            return _softmax(np.where(is_kept, scores, -np.inf))
+            return softmax(np.where(is_kept, scores, -np.inf))
 
-        right, divided = cut(z / t), _softmax(z) / t
+        right, divided = cut(z / t), softmax(z) / t
         mistakes = {
             "the temperature multiplies the scores: divide by it": cut(z * t),
             "the temperature is not used": cut(z),
             "the temperature divides probabilities: divide the scores, before the softmax":
                 close_to(divided, divided * is_kept),
-            "top-k is not used": _softmax(z / t),
+            "top-k is not used": softmax(z / t),
             "the probabilities of the k likeliest must sum to 1 again":
                 lambda p, right=right: np.allclose(p / np.sum(p), right),
             "one too many is kept": cut(z / t, np.isin(np.arange(V), order[:k + 1])),
@@ -77,7 +71,7 @@ def drawn_from(rng):
             "the first k are kept: the k likeliest may stand anywhere":
                 cut(z / t, np.arange(V) < k),
             "a score of 0 does not give a probability of 0: set it to minus infinity":
-                _softmax(np.where(is_kept, z / t, 0)),
+                softmax(np.where(is_kept, z / t, 0)),
             "the probabilities are sorted: each token keeps its place":
                 lambda p, right=right, z=z: np.allclose(np.sort(p), np.sort(right)),
             "the exponentials overflow: subtract the largest score first, as in lesson 2":
@@ -85,7 +79,7 @@ def drawn_from(rng):
         }
         yield Case((z, t, k), right, mistakes, rtol=1e-5)
         t = float(rng.uniform(1.5, 2.5))                  # so that the least likely one shows
-        yield Case((z, t, V), _softmax(z / t), {
+        yield Case((z, t, V), softmax(z / t), {
             "with k = V nothing is left out, and one is missing": lambda p: np.any(
                 np.asarray(p) == 0)} | dict(list(mistakes.items())[-1:]), rtol=1e-5)
 
@@ -136,8 +130,7 @@ def bigram_bits(rng):
         "so each row must sum to 1 (keepdims=True keeps its sum beside it)":
             close_to(bits(columns), bits((n + alpha) / (n + alpha).sum(axis=1))),
         "rows and columns are exchanged: which token is given, and which one follows?":
-            lambda x: any(np.isclose(x, y) for y in (
-                bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a))),
+            close_to(bits(rows(n + alpha), b, a), bits(rows(n.T + alpha)), bits(columns, b, a)),
         "n[a, b] += 1 counts equal pairs once: a scatter-add is needed, as in lesson 10":
             bits(rows(counted(train, False) + alpha)),
         "alpha is added above the fraction line and not below: the row must sum to 1":

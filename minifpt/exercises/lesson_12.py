@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from . import Case, close_to, exercise
+from . import Case, close_to, either, exercise, part
 
 
 @exercise
@@ -73,9 +73,7 @@ def adamw_step(rng):
             "m is not corrected for its start at 0: divide by 1 - b1^t": new(c1=False),
             "v is not corrected for its start at 0: divide by 1 - b2^t": new(c2=False),
             "the corrected m and v are for the step only; return those without correction":
-                lambda out: (
-                    np.allclose(out[1], new_m / (1 - b1 ** t))
-                    or np.allclose(out[2], new_v / (1 - b2 ** t))),
+                either(part(1, new_m / (1 - b1 ** t)), part(2, new_v / (1 - b2 ** t))),
             "the correction counts from t = 1 at the first step; yours is one step late":
                 new(t=t + 1),
             "the correction fades with t: 1 - b1^t, not 1 - b1": new(t=1),
@@ -99,12 +97,10 @@ def adamw_step(rng):
             "the step takes the old m: update it first": new(old=m0),
             "the step goes uphill": new(sign=-1),
             "v is the mean of the squares of g": lambda out: (
-                np.allclose(out[1], new_m) and np.shape(out[2]) == np.shape(v)
-                and np.allclose(out[2], b2 * v0 + (1 - b2) * g)),
-            "m must be a mean: the new gradient counts 1 - b1": lambda out: np.allclose(
-                out[1], b1 * m0 + g),
-            "m: old and new are exchanged: the old one counts b1": lambda out: np.allclose(
-                out[1], (1 - b1) * m0 + b1 * g),
+                part(1, new_m)(out) and part(2, b2 * v0 + (1 - b2) * g)(out)),
+            "m must be a mean: the new gradient counts 1 - b1": part(1, b1 * m0 + g),
+            "m: old and new are exchanged: the old one counts b1":
+                part(1, (1 - b1) * m0 + b1 * g),
             "m is not b1 m + (1 - b1) g": not_the(1, new_m),
             "v is not b2 v + (1 - b2) g^2": not_the(2, new_v),
             "m and v are right, and the new x is not": not_the(0, new_x),

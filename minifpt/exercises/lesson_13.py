@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import special  # scipy.stats takes a second to import
 
-from . import Case, close_to, exercise, part
+from . import Case, close_to, either, exercise, part
 
 
 @exercise
@@ -45,10 +45,10 @@ def probe_gradient(rng):
     dW, db = f.T @ d / N + decay * W, d.sum(axis=0) / N
 
     yield Case((f, W, b, y, decay), (dW, db), {
-        "the loss is a mean over the examples: divide by N": lambda out: (
-            part(0, f.T @ d + decay * W)(out) or part(1, d.sum(axis=0))(out)),
+        "the loss is a mean over the examples: divide by N":
+            either(part(0, f.T @ d + decay * W), part(1, d.sum(axis=0))),
         "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
-            lambda out: part(0, f.T @ p / N + decay * W)(out) or part(1, p.sum(axis=0) / N)(out),
+            either(part(0, f.T @ p / N + decay * W), part(1, p.sum(axis=0) / N)),
         "the decay is missing in dW": part(0, f.T @ d / N),
         "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
             part(0, *(f.T @ d / N + k * decay * W for k in (2, 0.5))),
@@ -56,8 +56,8 @@ def probe_gradient(rng):
             part(0, (f.T @ d + decay * W) / N),
         "the decay has the wrong sign": part(0, f.T @ d / N - decay * W),
         "the bias has no decay": part(1, db + decay * b),
-        "both have the wrong sign: the gradient points uphill": lambda out: (
-            part(0, -dW, 2 * decay * W - dW)(out) or part(1, -db)(out)),
+        "both have the wrong sign: the gradient points uphill":
+            either(part(0, -dW, 2 * decay * W - dW), part(1, -db)),
         "the bias is missing in the scores": part(0,
             f.T @ (special.softmax(f @ W, axis=1) - np.eye(K)[y]) / N + decay * W),
         "the softmax runs over the classes, axis 1": part(0, *(
@@ -123,7 +123,7 @@ def difference_interval(rng):
                 *(interval(df=df) for df in (n + m - 2, min(n, m), max(n, m) - 1, max(n, m),
                                              n + m, welch))),
             "the difference is a minus b": close_to(interval(sign=-1)),
-            "the lower end comes first": lambda out: np.allclose(out, (high, low)),
+            "the lower end comes first": close_to((high, low)),
             "that is the standard error alone, without t": close_to(interval(t=1.0)),
             "the middle of the interval is mean(a) - mean(b)": lambda out: (
                 not np.isclose(out[0] + out[1], low + high)),

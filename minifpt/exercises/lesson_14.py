@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, close_to, exercise
+from . import Case, close_to, either, exercise
 
 
 @exercise
@@ -53,7 +53,7 @@ def directions(rng):
             lambda out: out == len(s),
         "the fraction is upside down": 1 / _ratio(s ** 2),
         "the numerator is the square of the sum, not the sum of the squares":
-            lambda out: np.isclose(out, (s ** 2).sum() / (s ** 4).sum()) or np.isclose(out, 1),
+            close_to((s ** 2).sum() / (s ** 4).sum(), 1.0),
         "what a head passes on goes through both matrices: take their product, first":
             close_to(*(_ratio(singular_values(M) ** k) for M in (w_v, w_o) for k in (1, 2))),
         "the product is (C, C): x @ w_v @ w_o": _ratio(singular_values(w_o @ w_v) ** 2),
@@ -133,10 +133,10 @@ def fair_arms(rng):
             lambda out: np.shape(out) != (len(arms),),
         "an arm that does not differ at all is the control once more, and no arm":
             says(control_again, True),
-        "an arm that differs in two things cannot say which one it was": lambda out: (
-            says(two, True)(out) or says(back, True)(out)),
+        "an arm that differs in two things cannot say which one it was":
+            either(says(two, True), says(back, True)),
         "the order of the settings does not matter": says(turned, False),
         "a setting that the arm lacks is a difference, too": says(lacks, False),
-        "a setting that only the arm has is a difference, too": lambda out: (
-            says(more, False)(out) or says(swapped, True)(out)),
+        "a setting that only the arm has is a difference, too":
+            either(says(more, False), says(swapped, True)),
     }, about="An arm is fair when it differs from the control in exactly one setting.")

@@ -16,14 +16,12 @@ def bias_for_half(rng):
             "that is the gate, a number between 0 and 1; which bias gives it?": f,
             "the sign is the other way round: an open gate has a bias above 0": -b,
             "a gate of 1 - 1/n leaves 1/e after n steps, about 0.37, not a half":
-                lambda out, n=n: np.isclose(out, math.log(n - 1)) if n > 1 else False,
-            "that leaves 1/e after n steps, not a half":
-                lambda out, n=n: np.isclose(out, -math.log(math.expm1(1 / n))),
+                close_to(math.log(n - 1)),
+            "that leaves 1/e after n steps, not a half": close_to(-math.log(math.expm1(1 / n))),
             "n gates one after the other multiply: f to the power of n is a half": close_to(
                 0.0, math.log(0.5 / n / (1 - 0.5 / n)), math.log((1 - 0.5 / n) / (0.5 / n))),
             "the gate is a sigmoid of its bias: 1 / (1 + e^-b), not e^b": math.log(f),
-            "f is (1/2)^(1/n), not (1/2)^n": lambda out, n=n: np.isclose(
-                out, -math.log(2 ** n - 1)),
+            "f is (1/2)^(1/n), not (1/2)^n": close_to(-math.log(2 ** n - 1)),
         }, about="Let f^n = 1/2, solve for f, then 1 / (1 + e^-b) = f for b.")
 
 

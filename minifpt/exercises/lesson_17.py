@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, either, exercise
 
 
 def sizes(rng, n, low, high):
@@ -148,12 +148,11 @@ def predict(rng):
             np.max(out) > 1e6 * after_each_other.max()),
         "arithmetic is not counted": near(np.maximum(limits[1], limits[2])),
         "the bytes are not counted": near(np.maximum(limits[0], limits[2])),
-        "the calls are not counted": lambda out: (
-            near(np.maximum(limits[0], limits[1]))(out) or near(limits[0] + limits[1])(out)),
+        "the calls are not counted":
+            either(near(np.maximum(limits[0], limits[1])), near(limits[0] + limits[1])),
         "the fastest limit does not decide, but the slowest": near(limits.min(axis=0)),
         "a mean of the limits is less than the slowest of them": near(limits.mean(axis=0)),
-        "only one of the three limits is counted": lambda out: any(near(one)(out)
-                                                                   for one in limits),
+        "only one of the three limits is counted": either(*map(near, limits)),
         "some are faster than their slowest limit allows": lambda out: (
             np.asarray(out) < slowest * (1 - 1e-9)).any(),
         "some are slower than arithmetic, bytes and calls after each other": lambda out: (

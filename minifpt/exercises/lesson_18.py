@@ -1,33 +1,33 @@
 """Lesson 18, your own."""
 
 import numpy as np
+from scipy.special import softmax
 
 from . import Case, close_to, exercise, part
 
 
-def close(a, b):
-    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
-
-
 @exercise
 def scaled(rng):
-    for dtype, other in ((np.float32, np.float64), (np.float64, np.float32)):
+    def case(dtype, other):
         S, D = rng.standard_normal((3, 5)).astype(dtype), int(rng.integers(5, 9))
-        right = S / D ** 0.5
-        name = dtype.__name__
-        yield Case((S, D), lambda out, right=right: isinstance(out, np.ndarray) and (
-            out.dtype == right.dtype and close(out, right)), {
+        name, is_right = dtype.__name__, close_to(S / D ** 0.5)
+
+        def has_dtype(out, dtype):
+            return isinstance(out, np.ndarray) and out.dtype == dtype
+
+        return Case((S, D), lambda out: has_dtype(out, dtype) and is_right(out), {
             f"{name} comes in and {other.__name__} goes out: " + (
                 "np.sqrt(D) is a number of NumPy's, which turns float32 into float64"
                 if dtype == np.float32 else "take the dtype of S"):
-            lambda out, right=right, other=other: close(out, right) and isinstance(
-                out, np.ndarray) and out.dtype == other,
+                lambda out: has_dtype(out, other) and is_right(out),
             "return an array": lambda out: not isinstance(out, np.ndarray),
-            "divided by D, not by its root": lambda out, S=S, D=D: close(out, S / D),
-            "multiplied by the root of D": lambda out, S=S, D=D: close(out, S * D ** 0.5),
-            "D is a number here, not the width of S": lambda out, S=S: any(
-                close(out, S / n ** 0.5) for n in S.shape),
+            "divided by D, not by its root": close_to(S / D),
+            "multiplied by the root of D": close_to(S * D ** 0.5),
+            "D is a number here, not the width of S": close_to(*(S / n ** 0.5 for n in S.shape)),
         }, about=f"Divide by the square root of D, and return {name} for {name}.")
+
+    yield case(np.float32, np.float64)
+    yield case(np.float64, np.float32)
 
 
 @exercise
@@ -41,7 +41,7 @@ def swish_backward(rng):
     dx, dbeta = dy * (s + x * beta * slope), each.sum(axis=(0, 1))
 
     return Case((dy, x, beta), (dx, dbeta), {
-        "return them in the order dx, dbeta": lambda out: close(out[0], dbeta),
+        "return them in the order dx, dbeta": part(0, dbeta),
         "in dx, a product has two terms, and you have the one in which the sigmoid stays":
             part(0, dy * s),
         "in dx, a product has two terms, and you have the one in which the sigmoid moves":
@@ -124,33 +124,31 @@ def chain_backward(rng):
     })
 
 
-def cosine(a, b):
-    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
-
-
 @exercise
 def wrong_but_useful(rng):
-    for shape in ((300, 5), (40, 7, 6)):                  # so many rows that chance has no say
+    def case(shape):
         x, dy = 2 * rng.standard_normal((2, *shape))
-        y = np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+        y = softmax(x, axis=-1)
         right = y * (dy - (dy * y).sum(axis=-1, keepdims=True))
 
-        def angle(out, right=right):
+        def cosine(out):
             out = np.asarray(out, np.float64)
             if out.shape != right.shape or not np.isfinite(out).all() or not out.any():
                 raise ValueError("no such array")
-            return cosine(out, right)
+            return float((out * right).sum() / np.linalg.norm(out) / np.linalg.norm(right))
 
-        yield Case((dy, y), lambda out, angle=angle: 0.85 <= angle(out) <= 0.999, {
+        return Case((dy, y), lambda out: 0.85 <= cosine(out) <= 0.999, {
             "return an array of the shape of y, with something in it":
-                lambda out, shape=shape: np.shape(out) != shape or not np.any(out),
+                lambda out: np.shape(out) != shape or not np.any(out),
             "that is the gradient, or a multiple of it: make it wrong":
-                lambda out, angle=angle: angle(out) > 0.999,
+                lambda out: cosine(out) > 0.999,
             "it points away from the gradient: a step against it makes the loss larger":
-                lambda out, angle=angle: angle(out) < -0.2,
+                lambda out: cosine(out) < -0.2,
             "it has nothing to do with the gradient: their cosine is about 0":
-                lambda out, angle=angle: abs(angle(out)) < 0.2,
+                lambda out: abs(cosine(out)) < 0.2,
             **{f"its cosine with the gradient is {c:.2f}, below 0.85":
-               lambda out, angle=angle, c=c: angle(out) < c + 0.01
-               for c in np.arange(0.2, 0.845, 0.01)},
+               lambda out, c=c: cosine(out) < c + 0.01 for c in np.arange(0.2, 0.845, 0.01)},
         }, about="Its cosine with the gradient must lie between 0.85 and 0.999.")
+
+    for shape in ((300, 5), (40, 7, 6)):                  # so many rows that chance has no say
+        yield case(shape)

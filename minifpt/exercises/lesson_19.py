@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise
+from . import Case, close_to, exercise, fails
 
 
 @exercise
@@ -41,8 +41,8 @@ def restored_share(rng):
         "divide by the difference of the clean and the corrupted score": p - d,
         "return a share, not a percentage": 100 * answer,
         "return one number for all examples": lambda out: np.shape(out) == (B,),
-        "each example has its own right letter and its own other letter": lambda out: np.isclose(
-            out, share(lambda logits: (logits[:, right] - logits[:, other]).mean())),
+        "each example has its own right letter and its own other letter":
+            float(share(lambda logits: (logits[:, right] - logits[:, other]).mean())),
     }, about="0 is the corrupted score, and 1 the clean score.")
 
 
@@ -76,9 +76,8 @@ def induction_score(rng):
         "a letter may have come several times: its last time counts": mean(first[n, q] + 1),
         "tokens whose letter has not come before do not count: leave them out of the mean":
             every.mean(axis=(0, 1)),
-        "that is attention to the token before, whatever it is": lambda out: np.allclose(
-            out, A[:, :, s[1:], s[:-1]].mean(axis=(0, 2))) or np.allclose(
-                out, mean(np.maximum(q - 1, 0))),
+        "that is attention to the token before, whatever it is":
+            close_to(A[:, :, s[1:], s[:-1]].mean(axis=(0, 2)), mean(np.maximum(q - 1, 0))),
         "rows and columns of A are exchanged: the token that looks is the row":
             A[n, :, last[n, q] + 1, q].mean(axis=0),
         "take one mean over all tokens that count: examples with few of them count less":
@@ -92,7 +91,7 @@ def induction_score(rng):
 
 @exercise
 def fair_control(rng):
-    for n_head in (6, int(rng.integers(6, 9)), 8):
+    def case(n_head):
         blocks = int(rng.integers(2, 5))
         heads = [(int(block), int(head)) for block in rng.permutation(blocks) + 1
                  for head in rng.permutation(n_head)[:rng.integers(2, n_head // 2 + 1)]]
@@ -101,39 +100,34 @@ def fair_control(rng):
         heads = [heads[i] for i in rng.permutation(len(heads))]
 
         def pairs(out):
-            out = [tuple(int(n) for n in pair) for pair in np.asarray(out).reshape(-1, 2)]
-            if any(n < 0 for pair in out for n in pair):
-                raise ValueError("no such head")
-            return out
+            heads = np.asarray(out)
+            if heads.ndim != 2 or heads.shape[1] != 2 or (heads < 0).any():
+                raise ValueError("not a list of pairs")
+            return [(int(block), int(head)) for block, head in heads]
 
-        def counts(out, pairs=pairs):
+        def counts(out):
             out = [block for block, _ in pairs(out)]
             return {block: out.count(block) for block in out}
 
-        def is_fair(out, heads=heads, n_head=n_head, pairs=pairs, counts=counts):
+        def is_fair(out):
             new = pairs(out)
-            return (np.asarray(out).shape == (len(heads), 2) and len({*new}) == len(new)
-                    and np.array_equal(np.asarray(out), np.array(new))
+            return (np.array_equal(out, new) and len({*new}) == len(new)
                     and not {*new} & {*heads} and counts(new) == counts(heads)
                     and all(head < n_head for _, head in new))
 
-        def is_no_list(out, pairs=pairs):
-            try:
-                pairs(out)
-            except (TypeError, ValueError):
-                return True
-            return np.asarray(out).ndim != 2
-
-        yield Case((heads, n_head), is_fair, {
-            "return a list of pairs (block, head)": is_no_list,
+        return Case((heads, n_head), is_fair, {
+            "return a list of pairs (block, head)": fails(pairs),
             "a head is named twice: muting it twice is muting it once":
-                lambda out, pairs=pairs: len({*pairs(out)}) < len(pairs(out)),
+                lambda out: len({*pairs(out)}) < len(pairs(out)),
             "some heads of the control are among those that it is compared with":
-                lambda out, heads=heads, pairs=pairs: bool({*pairs(out)} & {*heads}),
+                lambda out: bool({*pairs(out)} & {*heads}),
             "there is no such head: they count from 0 to n_head - 1":
-                lambda out, n=n_head, pairs=pairs: any(head >= n for _, head in pairs(out)),
+                lambda out: any(head >= n_head for _, head in pairs(out)),
             "the control has not as many heads: then it differs in two things":
-                lambda out, heads=heads, pairs=pairs: len(pairs(out)) != len(heads),
+                lambda out: len(pairs(out)) != len(heads),
             "each block must lose as many heads as before: another block is another place":
-                lambda out, heads=heads, counts=counts: counts(out) != counts(heads),
+                lambda out: counts(out) != counts(heads),
         }, about="As many heads, in the same blocks, and none of the given ones.")
+
+    for n_head in (6, int(rng.integers(6, 9)), 8):
+        yield case(n_head)

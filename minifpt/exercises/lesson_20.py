@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import Case, exercise, part
+from . import Case, close_to, exercise, part
 
 
 def _size(shapes, rank):
@@ -95,12 +95,12 @@ def merge(rng):
         "r divides alpha, not alpha r": changed(lambda alpha, rank: rank / alpha),
         "alpha is divided by r, not by its root": changed(lambda a, rank: a / np.sqrt(rank)),
         "r is the columns of A, not its rows": changed(lambda alpha, rank: alpha / n_in),
-        "each adapter has its own rank and its own alpha": lambda out: any(np.allclose(
-            out, w) for w in (changed(lambda a, r: a / sum(ranks)),
-                              *(changed(lambda a, r, k=k: a / k) for k in ranks),
-                              *(changed(lambda a, r, k=k: k / r) for k in alphas),
-                              changed(lambda a, r: alphas[-1] / ranks[-1]),
-                              changed(lambda a, r: alphas[0] / ranks[0]))),
+        "each adapter has its own rank and its own alpha": close_to(
+            changed(lambda a, r: a / sum(ranks)),
+            *(changed(lambda a, r, k=k: a / k) for k in ranks),
+            *(changed(lambda a, r, k=k: k / r) for k in alphas),
+            changed(lambda a, r: alphas[-1] / ranks[-1]),
+            changed(lambda a, r: alphas[0] / ranks[0])),
         "all adapters count, not the last alone": changed(right, adapters[-1:]),
         "all adapters count, not the first alone": changed(right, adapters[:1]),
         "the adapters add up: no mean": W + delta / 3,

@@ -1,8 +1,9 @@
 """Lesson 21, from GPT-2 to today."""
 
 import numpy as np
+from scipy.special import expit
 
-from . import Case, exercise, part
+from . import Case, either, exercise, part
 
 
 @exercise
@@ -79,10 +80,6 @@ def rotated_score(rng):
         }, about="Rotate both by their positions, multiply, divide by the square root of D.")
 
 
-def _sigmoid(z):
-    return 0.5 * (1 + np.tanh(0.5 * z))
-
-
 @exercise
 def gate_backward(rng):
     N, C, inner = (int(n) for n in rng.permutation([3, 4, 5]))
@@ -93,7 +90,7 @@ def gate_backward(rng):
         return dgate @ W_g.T + dup @ W_u.T, x.T @ dgate, x.T @ dup
 
     z, u = x @ W_g, x @ W_u
-    s = _sigmoid(z)
+    s = expit(z)
     slope = s * (1 + z * (1 - s))
     dgate, dup = dy * u * slope, dy * z * s
     right = gradients(dgate, dup)
@@ -116,12 +113,11 @@ def gate_backward(rng):
             wrong_slope(1.0),
         "that is silu where its slope belongs": wrong_slope(z * s),
         "that is the slope of the sigmoid, s (1 - s): silu is z times it": wrong_slope(s * (1 - s)),
-        "silu is a product of z and sigmoid(z), and its slope has two terms": lambda out: (
-            part(1, gradients(dy * u * s, dup)[1])(out)
-            or part(1, gradients(dy * u * z * s * (1 - s), dup)[1])(out)),
+        "silu is a product of z and sigmoid(z), and its slope has two terms":
+            either(wrong_slope(s), wrong_slope(z * s * (1 - s))),
         "a sign in the slope of silu: s (1 + z (1 - s))": wrong_slope(s * (1 - z * (1 - s))),
         "the slope is taken at silu(z), not at z": wrong_slope(
-            _sigmoid(z * s) * (1 + z * s * (1 - _sigmoid(z * s)))),
+            expit(z * s) * (1 + z * s * (1 - expit(z * s)))),
         "dW_u has silu(x W_g) in it, not x W_g": part(2, x.T @ (dy * z)),
         "dW_u has silu(x W_g) in it, not its sigmoid": part(2, x.T @ (dy * s)),
         "dx: x went two ways, and both come back. The way through the gate alone is there":
@@ -131,8 +127,8 @@ def gate_backward(rng):
         "dx: a difference of the two ways, they add up": part(
             0, dgate @ W_g.T - dup @ W_u.T, dup @ W_u.T - dgate @ W_g.T),
         "dx: each way goes back through its own matrix": part(0, dgate @ W_u.T + dup @ W_g.T),
-        "dW is a sum over the rows, not a mean": lambda out: part(1, right[1] / N)(out)
-            or part(2, right[2] / N)(out),
+        "dW is a sum over the rows, not a mean":
+            either(part(1, right[1] / N), part(2, right[2] / N)),
         "dW_g has the shape of W_g: x.T @ ..., not its transpose": lambda out: np.shape(
             out[1]) == (inner, C),
     }, about="Two factors, and x goes into both.")

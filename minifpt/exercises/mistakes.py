@@ -213,6 +213,6 @@ for it in BREAKS:                                         # those of ``minifpt s
 
 @cache
 def mistakes(name):
-    """[(hint, function)] of the mistakes in the function ``name``."""
+    """Return [(hint, function)] of the mistakes in the function ``name``."""
     return [(hint, rewrite(vars(F)[name], pattern, instead).function)
             for hint, pattern, instead in MISTAKES.get(name, [])]

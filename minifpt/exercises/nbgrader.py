@@ -11,7 +11,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from ..files import write_beside
+from ..files import save_text
 from . import grade
 from .lesson import lessons_folder
 
@@ -43,10 +43,10 @@ def write_assignments(folder):
         if target.exists():
             raise ValueError(f"{target} is there already: choose another folder")
         text = json.dumps(assignment(path, solutions), indent=1, ensure_ascii=False) + "\n"
-        write_beside(target, lambda f, text=text: f.write(text), "w")
+        save_text(target, text)
         written.append(target)
     if not (folder / "nbgrader_config.py").exists():
-        write_beside(folder / "nbgrader_config.py", lambda f: f.write(CONFIG), "w")
+        save_text(folder / "nbgrader_config.py", CONFIG)
     return written
 
 
@@ -66,11 +66,12 @@ def assignment(path, solutions):
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            text = source
+            # Without the heading and the path of the solutions.
+            text = re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", source, flags=re.DOTALL)
             continue
         for name, answer in calls.items():
             if f'check("{name}",' in source:
-                cells += [markdown(f"text-{name}", exercise_text(text)),
+                cells += [markdown(f"text-{name}", text),
                           code(name, solved(name, statements, answers), solution=True),
                           code(f"check-{name}", HIDDEN.format(
                               name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
@@ -84,14 +85,9 @@ def imports(statements):
     return "\n".join(line for line in lines if "tqdm" not in line)
 
 
-def exercise_text(text):
-    """Return the text of an exercise without the heading and the path of the solutions."""
-    return re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", text, flags=re.DOTALL)
-
-
 def solved(name, statements, answers):
-    """The definition of an answer as the lesson has it, with nbgrader's marks around our solution,
-    which brings along what it needs of the file of solutions."""
+    """Return the definition of an answer as the lesson has it, with nbgrader's marks around our
+    solution and around the statements that it needs from the file of solutions."""
     stub, function = (next(s for s in body if isinstance(s, ast.FunctionDef) and s.name == name)
                       for body in (statements, answers))
     needed = [s for s in grade.needed(ast.Name(name, ast.Load()), answers)
@@ -110,7 +106,7 @@ def markdown(identifier, source):
 
 
 def code(identifier, source, solution=False, points=None, locked=False):
-    """A code cell with nbgrader's metadata: an answer, a check with points, or one to be run."""
+    """Return a code cell with nbgrader's metadata: an answer, a check with points, or imports."""
     marks = {"schema_version": 3, "grade_id": identifier, "solution": solution, "task": False,
              "grade": points is not None, "locked": locked or points is not None}
     marks |= {} if points is None else {"points": points}

@@ -85,7 +85,7 @@ def unchanged(a, b):
 
 
 def arrays_in(value):
-    """The arrays in a value: in a tuple, a list, a dict, or an object that holds them."""
+    """Return the arrays in a value, such as a tuple, a list, a dict or an object."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, dict) or hasattr(value, "__dict__"):
@@ -156,9 +156,9 @@ def forward(reader, op, rng):
 
 
 def fits(reader, op, written, rng):
-    """Raise :class:`Wrong` where the library runs, beside the reader's functions, what is not
-    written of ``op``, and its gradients are not those of the forward pass.  ``written`` is the
-    reader's operation that is to blame: ``op``, or one that ``op`` calls."""
+    """Raise :class:`Wrong` if the gradients of ``op`` are wrong when the library's functions stand
+    in for those that the reader has not written.  ``written`` is the reader's operation that is to
+    blame: ``op``, or an operation that ``op`` calls."""
     parameters = list(inspect.signature(vars(F)[op]).parameters)
     theirs = halves(reader, (op, *CALLS.get(op, ())) if written == op else (written,))
     for inputs, options in examples(op, rng):
@@ -193,7 +193,7 @@ def fits(reader, op, written, rng):
 
 
 def slots(cache):
-    """``LinearCache(x, w, need)``."""
+    """Return a cache's class and slots as text: ``LinearCache(x, w, need)``."""
     return f"{type(cache).__name__}({', '.join(cache._fields)})"
 
 
@@ -249,9 +249,9 @@ def dropped_out(reader, y, x, p, rng):
 
 
 def backward(reader, op, rng):
-    """Raise :class:`Wrong` for a backward pass that does not belong to its forward pass: the
-    reader's, or the library's where there is none that runs.  If the reader's is wrong, it may as
-    well belong to the library's."""
+    """Raise :class:`Wrong` unless the backward pass gives the gradients of the reader's forward
+    pass, or of the library's if the reader's is not written.  If the reader's is wrong, the
+    backward pass may fit either of them."""
     simple = vars(F)[op]
     ahead, right_ahead = simple, True
     if op in reader.functions:
@@ -282,8 +282,8 @@ def backward(reader, op, rng):
 
 
 def one_backward(reader, op, ahead, right_ahead, inputs, options, rng, other=None):
-    """:func:`backward` for one call of the forward pass ``ahead``; ``other`` are inputs of
-    another call, which comes between forward and backward."""
+    """Do as :func:`backward` for one call of the forward pass ``ahead``; ``other`` are the inputs
+    of another call, which comes between forward and backward."""
     name, simple = f"{op}_backward", vars(F)[op]
     parameters = list(inspect.signature(simple).parameters)
     if op == "residual":                                  # its branch is a function of x

@@ -24,10 +24,10 @@ import numpy as np
 from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
-from ..files import one_line, write_beside
-from ..files.weights import PACKAGE
+from ..files import one_line, save_text
 from . import Result
 from .apart import apart
+from .lesson import lessons_folder
 from .operations import NOT_WRITTEN, WRONG, examine
 
 # In which lesson each operation is derived; "attention" is done in two.
@@ -83,8 +83,8 @@ def test_function(result):
 
 
 def skeleton(bare=False):
-    """``functional.py`` with an empty body in each operation and in each backward pass; caches
-    and helpers are as they are.  When ``bare``, a backward pass has no formula either."""
+    """Return ``functional.py`` without the bodies of operations and backward passes; caches and
+    helpers stay.  With ``bare``, the backward passes have no formulas either."""
     source = inspect.getsource(F)
     lines = source.splitlines()
     tree = ast.parse(source)
@@ -117,16 +117,16 @@ def new(path, bare=False):
         raise ValueError(f"{path}: expected the name of a Python file, such as mine.py")
     if os.path.lexists(path):
         raise ValueError(f"{path} is there already, and is left as it is: choose another name")
-    write_beside(path, lambda f: f.write(skeleton(bare)), "w")
+    save_text(path, skeleton(bare))
 
 
 def new_test(path):
-    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest; leave one
-    that is there.  Returns its path."""
+    """Write ``test_NAME.py`` beside a reader's file, which runs its checks under pytest, unless it
+    exists.  Returns its path."""
     path = Path(path)
     test = path.with_name(f"test_{path.name}")
     if not os.path.lexists(test):
-        write_beside(test, lambda f: f.write(TEST.format(name=path.name)), "w")
+        save_text(test, TEST.format(name=path.name))
     return test
 
 
@@ -151,25 +151,21 @@ def put(path, *functions):
         lines = text.splitlines()
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
-        write_beside(path, lambda f, lines=lines: f.write("\n".join(lines) + "\n"), "w")
+        save_text(path, "\n".join(lines) + "\n")
 
 
 def solution():
     """Return the path of an answer to the skeleton, one of the lessons' solutions."""
-    for folder in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
-        path = folder / "solutions" / "18_functional.py"
-        if path.exists():
-            return path
-    raise FileNotFoundError("the lessons were not installed with this package")
+    return lessons_folder() / "solutions" / "18_functional.py"
 
 
 # ----------------------------------------------------------------------------- loading
 
 
 class Own:
-    """A reader's file that was run: ``functions`` {name: function} are those that are written,
-    ``settings`` are for a run's ``config.json``, ``calls`` counts what ran within ``using``,
-    ``wrong`` are the results of those that are wrong."""
+    """A reader's file that was run: ``functions`` {name: function} are the written ones,
+    ``settings`` are for a run's ``config.json``, ``calls`` counts the calls within ``using``, and
+    ``wrong`` holds the results of the wrong functions."""
 
     def __init__(self, path, text):
         self.path = Path(path)
@@ -178,15 +174,15 @@ class Own:
         self.calls, self.functions, self.wrong = Counter(), {}, []
 
     def line(self, error):
-        """``line 12`` of the reader's file, where an error came from; "" if from elsewhere."""
+        """Return ``line 12``, the line of the reader's file that raised an error, or ``""``."""
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == str(self.path)]
         return f"line {lines[-1]}" if lines else ""
 
 
 def load(path):
-    """Run a reader's file; its :class:`Own`.  Raises ``ValueError`` of one line for a file that
-    cannot be read or raises."""
+    """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
+    that cannot be read, or that raises an error."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
@@ -234,11 +230,12 @@ class Raised(ValueError):
 
 @contextmanager
 def using(path, anyway=False):
-    """Let the library run the functions of a reader's file instead of its own, while the block
-    lasts; give the :class:`Own`.  What is not written runs in its simple form, never a fast one.
+    """Let the library run the functions of a reader's file instead of its own within the ``with``,
+    which gives the :class:`Own`.  For functions that are not written, the functions of
+    ``functional`` run, never the fast ones.
 
-    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  It
-    holds for all threads of the process, like a trace, which may be opened inside.
+    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  All
+    threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
     checked = results(path)
     mistakes = [r for r in checked if r.status == WRONG]
@@ -268,9 +265,9 @@ def using(path, anyway=False):
 
 
 def _running(reader, simple, mine, pair):
-    """A function as the library is to run it: the reader's where it is ``mine``, else the simple
-    form.  Where only one of the ``pair`` is the reader's, the caches keep all that any gradient
-    reads."""
+    """Return the function that the library runs: the reader's if it is ``mine``, else that of
+    ``functional``.  If only one of the ``pair`` is the reader's, the caches keep the values that
+    any gradient reads."""
     name, signature = simple.__name__, inspect.signature(simple)
     function = reader.functions[name] if mine else simple
 
@@ -332,8 +329,8 @@ def check(path):
 
 
 def results(path, seed=None):
-    """A :class:`Result` for each function of a reader's file, in the order of the lessons; the
-    file is run in a process of its own.  Raises ``ValueError`` where it cannot be run."""
+    """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
+    The file runs in a process of its own.  Raises ``ValueError`` if it cannot be run."""
     path = Path(path).absolute()
     return as_results(path, apart(f"{__name__}:work", str(path), seed))
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def far_questions(op, rng):
-    """More for the forward pass: large numbers, and tokens that came before."""
+    """Return more calls of the forward pass: with large numbers, and with tokens before these."""
     n = rng.standard_normal
     large = 1e3 * n((3, 4)) + 1e4 * np.arange(3)[:, None]
     return {"layer_norm": [((1e3 + 0.01 * n((3, 5)), n(5), n(5)), {})],

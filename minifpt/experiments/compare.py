@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs, write_beside
+from ..files import outputs, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
@@ -151,7 +151,7 @@ class Job:
         except Diverged as e:
             text = str(e)
             if (self.out / "config.json").exists():
-                write_beside(self.out / DIVERGED, lambda f: f.write(text), "w")
+                save_text(self.out / DIVERGED, text)
             if not self.validation:
                 raise Diverged(f"{self.out}: {text}") from None
             match = re.match(r"step (\d+)", text)

@@ -190,6 +190,11 @@ def trained(mask, label, model="minigpt-language", rates=()):
     return Arm(model, mask, label, rates)
 
 
+def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
+    """Return the paper's numbers of an arm, {(arm's label, task): number}."""
+    return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
+
+
 # (mask, label, adapter): about 3,300 numbers each on a trunk of 6 x 128, 8,576 of the biases.
 ADAPTERS = (("attn,mlp,pos,ln", "nothing more", None), ("attn,mlp,pos", "layer norms", None),
             ("attn,mlp,pos,ln", "biases", "bitfit"),
@@ -202,40 +207,32 @@ LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 WHERE_FROM = Table(
     "Where the frozen weights come from (tables 1 and 2 of the paper).",
     (XOR, MEMORY, MNIST), (LANGUAGE, BITS, IMAGES, STATISTICS, AS_PAPER, SCALED, RANDOM),
-    {("language", "bit-xor"): 100, ("language", "bit-memory"): 100, ("language", "mnist"): 98.0,
-     ("bits", "bit-xor"): 100, ("bits", "bit-memory"): 100, ("bits", "mnist"): 97.8,
-     ("images", "bit-xor"): 100, ("images", "bit-memory"): 100, ("images", "mnist"): 97.8,
-     ("random (paper)", "bit-xor"): 100, ("random (paper)", "bit-memory"): 75.8,
-     ("random (paper)", "mnist"): 91.7})
+    numbers("language", 100, 100, 98.0) | numbers("bits", 100, 100, 97.8)
+    | numbers("images", 100, 100, 97.8) | numbers("random (paper)", 100, 75.8, 91.7))
 
 TABLES = {
     "figure1": Table(
         "A frozen language trunk, a transformer trained whole, an LSTM trained whole (figure 1).",
         (XOR, MEMORY, MNIST),
         (LANGUAGE, WHOLE, Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)),
-        {("language", "bit-xor"): 100, ("language", "bit-memory"): 100, ("language", "mnist"): 98.0,
-         (WHOLE.label, "bit-xor"): 100, (WHOLE.label, "bit-memory"): 100,
-         (WHOLE.label, "mnist"): 99.1, ("LSTM, all trained", "bit-xor"): 50.1,
-         ("LSTM, all trained", "bit-memory"): 60.9, ("LSTM, all trained", "mnist"): 99.5}),
+        numbers("language", 100, 100, 98.0) | numbers(WHOLE.label, 100, 100, 99.1)
+        | numbers("LSTM, all trained", 50.1, 60.9, 99.5)),
     "table1": Table(
         "The paper's other tasks: ListOps and CIFAR-10 (table 1 and 2).",
         (LISTOPS, CIFAR), (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM),
-        {("language", "listops"): 38.4, ("language", "cifar10"): 68.2,
-         ("random (paper)", "listops"): 34.3, ("random (paper)", "cifar10"): 61.7}),
+        numbers("language", 38.4, 68.2, tasks=("listops", "cifar10"))
+        | numbers("random (paper)", 34.3, 61.7, tasks=("listops", "cifar10"))),
     "table2": WHERE_FROM,
     "table3": Table(
         "Random and frozen: a transformer against LSTMs (table 3).",
         (XOR, MEMORY, MNIST), (AS_PAPER, SCALED, LSTM, LSTM_PLUS),
-        {("random (paper)", "bit-xor"): 100, ("random (paper)", "bit-memory"): 75.8,
-         ("random (paper)", "mnist"): 91.7, ("LSTM (3x128)", "bit-xor"): 50.0,
-         ("LSTM (3x128)", "bit-memory"): 50.9, ("LSTM (3x128)", "mnist"): 70.9}),
+        numbers("random (paper)", 100, 75.8, 91.7) | numbers("LSTM (3x128)", 50.0, 50.9, 70.9)),
     "table4": replace(
         WHERE_FROM, cell=steps_to,
         shows="Steps until a task is learned (table 4): a half, three quarters and nine tenths of "
               "the way from chance to the best arm's final accuracy.  The runs are table2's.",
-        paper={("language", "bit-xor"): "500", ("language", "bit-memory"): "10,000",
-               ("language", "mnist"): "5,000", ("random (paper)", "bit-xor"): "20,000",
-               ("random (paper)", "bit-memory"): "40,000", ("random (paper)", "mnist"): "20,000"}),
+        paper=numbers("language", "500", "10,000", "5,000")
+        | numbers("random (paper)", "20,000", "40,000", "20,000")),
     "table6": Table(
         "Size (table 6).  Only one pretrained size ships, so the mini scale varies the depth of a "
         "random trunk; the paper's scale has GPT-2, medium and large.", (CIFAR,),
@@ -248,14 +245,9 @@ TABLES = {
         (XOR, MEMORY, MNIST),
         (LANGUAGE, *(trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
             ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))),
-        {("language", "bit-xor"): 100, ("language", "bit-memory"): 100, ("language", "mnist"): 98.0,
-         ("language, + feed-forward", "bit-xor"): 100,
-         ("language, + feed-forward", "bit-memory"): 100,
-         ("language, + feed-forward", "mnist"): 98.3,
-         ("language, + attention", "bit-xor"): 100, ("language, + attention", "bit-memory"): 100,
-         ("language, + attention", "mnist"): "89.0, diverged",
-         ("language, + both", "bit-xor"): 100, ("language, + both", "bit-memory"): 100,
-         ("language, + both", "mnist"): "93.1, diverged"}),
+        numbers("language", 100, 100, 98.0) | numbers("language, + feed-forward", 100, 100, 98.3)
+        | numbers("language, + attention", 100, 100, "89.0, diverged")
+        | numbers("language, + both", 100, 100, "93.1, diverged")),
     "groups": Table(
         "Which of the trained groups matters: each is added to the output layer in turn, or left "
         "out.",

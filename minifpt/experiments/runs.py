@@ -21,6 +21,11 @@ SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr":
 BUILT = {"model": str, "freeze": str, "trunk_crc": str, "dropout": (int, float)}
 
 
+def names_folder(word):
+    """Return whether a word of the command line is the path of a folder rather than a task."""
+    return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
+
+
 def load_run(folder):
     """Return ``(task, model, settings)`` of a run; the model is that of its last checkpoint.
 

@@ -12,7 +12,7 @@ from .. import tasks
 from ..files import outputs
 from ..trunks.names import TrunkSpec
 from .compare import check_outputs
-from .runs import read_history, read_settings
+from .runs import names_folder, read_history, read_settings
 from .tables import KIND, first_step, markdown, picture, spread
 
 # Settings in which the runs of one arm may differ, or which its label has already.
@@ -27,8 +27,7 @@ def are_runs(words):
 
     A task's name is a task, even where there is a folder of that name.  Raises ``ValueError`` for a
     mixture."""
-    folders = [word for word in words if word not in tasks.names() and (
-        Path(word).is_dir() or (Path(word).name != word and ".py:" not in word))]
+    folders = [word for word in words if word not in tasks.names() and names_folder(word)]
     if folders and len(folders) < len(words):
         other = next(word for word in words if word not in folders)
         raise ValueError(f"compare: {folders[0]} is the folder of a run, {other} is none: expected "

@@ -53,17 +53,30 @@ def write_beside(path, write, mode="wb"):
     remove_leftovers(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(beside, mode, **({} if "b" in mode else {"encoding": "utf-8"})) as f:
+        write_durably(beside, path, write, mode)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def save_text(path, text):
+    """Write a text file as :func:`write_beside` does."""
+    write_beside(path, lambda f: f.write(text), "w")
+
+
+def write_durably(path, target, write, mode="wb"):
+    """Call ``write(file)`` with a new file, and return when its bytes are on the disk.
+
+    An error that names no file, such as that of a full disk, gets the name ``target``."""
+    try:
+        with open(path, mode, encoding=None if "b" in mode else "utf-8") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
-        os.replace(beside, path)
     except OSError as e:
-        if e.errno and e.filename is None:                # as for a full disk
-            e.filename = str(path)
+        if e.errno and e.filename is None:
+            e.filename = str(target)
         raise
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def remove_leftovers(path):
@@ -117,10 +130,10 @@ def read_bytes(path, most):
     return raw
 
 
-def read_text(path, most=MOST_TEXT):
-    """Return the UTF-8 text in a regular file of at most ``most`` bytes."""
+def read_text(path):
+    """Return the UTF-8 text in a regular file of at most 1 GiB."""
     try:
-        return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return read_bytes(path, MOST_TEXT).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as e:
         raise ValueError(f"{path}: not text in UTF-8 ({e})") from None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import make_folder, regular, to_json
+from . import make_folder, regular, to_json, write_durably
 from .huggingface import BLOCK
 from .tokenizer import byte_symbols
 from .weights import cast, weight_dtype
@@ -39,16 +39,12 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
     try:
         beside.mkdir()
         for name, data in (texts | (files or {})).items():
-            write_durably(beside / name, lambda f, data=data: f.write(data))
-        write_durably(beside / "model.safetensors",
+            write_durably(beside / name, folder, lambda f, data=data: f.write(data))
+        write_durably(beside / "model.safetensors", folder,
                       lambda f: write_safetensors(f, named_arrays, dtype, folder))
         if folder.is_dir():
             folder.rmdir()                                # an empty folder
         os.replace(beside, folder)
-    except OSError as e:
-        if e.errno and e.filename is None:                # as for a full disk
-            e.filename = str(folder)
-        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -69,14 +65,6 @@ def check_folder(folder):
         raise ValueError(f"{folder} is there already and holds files: choose another folder, or "
                          "remove it")
     return folder
-
-
-def write_durably(path, write):
-    """Call ``write(file)`` with a new file, and return when its bytes are on the disk."""
-    with open(path, "xb") as f:
-        write(f)
-        f.flush()
-        os.fsync(f.fileno())
 
 
 def write_safetensors(f, named_arrays, dtype, path):

@@ -40,6 +40,12 @@ def is_checkpoint(path):
     return path.is_file() and (path.suffix == ".safetensors" or path.name in FILES)
 
 
+def settings_of(path):
+    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
+    path = tensor_file(Path(path)).with_name("config.json")
+    return read_json(path), path
+
+
 def read_config(raw, path, dropout=None):
     """Return the fields of a :class:`minifpt.GPT2Config` from those of a ``config.json``.
 
@@ -80,9 +86,8 @@ def load_checkpoint(path, dropout=None):
     ``FileNotFoundError`` or ``ValueError``.
     """
     path = tensor_file(Path(path))
-    raw = read_json(path.with_name("config.json"))
-    config = read_config(raw, path.with_name("config.json"), dropout)
-    tensors = read_tensors(path)
+    raw, config_path = settings_of(path)
+    config, tensors = read_config(raw, config_path, dropout), read_tensors(path)
     if any(name.startswith("transformer.") for name in tensors):
         tensors = {name.removeprefix("transformer."): t for name, t in tensors.items()
                    if name.startswith(("transformer.", "lm_head.weight"))}

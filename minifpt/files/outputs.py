@@ -10,7 +10,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from . import csv_text, write_beside
+from . import csv_text, save_text
 
 LARGEST = 1 << 28                                         # bytes of a text that is compared
 
@@ -75,12 +75,11 @@ def write_text(path, kind, text):
     """Write a page, a table in Markdown or an SVG, and return its size in bytes."""
     check(path, kind)
     text = signed(text, kind)
-    write_beside(path, lambda f: f.write(text), "w")
+    save_text(path, text)
     return len(text.encode())
 
 
 def write_csv(path, columns, rows):
     """Write dictionaries as a CSV with these columns; ``rows`` may be its text."""
     check(path, columns)
-    text = rows if isinstance(rows, str) else csv_text(rows, columns)
-    write_beside(path, lambda f: f.write(text), "w")
+    save_text(path, rows if isinstance(rows, str) else csv_text(rows, columns))

@@ -43,18 +43,18 @@ class Subject:
 
     @property
     def moved(self):
-        """(layers, heads): how much of each token's attention lies elsewhere after training,
-        half the sum of absolute differences, the mean over tokens: 0 ... 1."""
+        """The share of attention that training moved, (layers, heads), 0 ... 1: half the sum of
+        the absolute differences of a token's probabilities, in the mean over tokens."""
         return np.abs(self.after.mean - self.before.mean).sum(axis=-1).mean(axis=-1) / 2
 
     @property
     def last(self):
-        """The maps after training, or those there are."""
+        """The maps after training, or before it if there are no others."""
         return self.after or self.before
 
 
 def maps(model, x, mask=None):
-    """The :class:`Maps` of a model on examples; ``mask`` is what the task's ``needed(x)`` gave."""
+    """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
     total, share, step = 0.0, 0.0, max(1, ROWS // x.shape[1])
     for i in range(0, len(x), step):
         with model.all_frozen(), trace(model) as t:
@@ -73,14 +73,14 @@ def maps(model, x, mask=None):
 
 
 def chance(mask, mean):
-    """The share that lies where it is needed if each token attends evenly to all it may see."""
+    """Return the share where it is needed if each token attends evenly to all it may see."""
     visible = (mean > 0).any(axis=(0, 1))                    # (T, T)
     rows = mask.any(axis=2)
     return float(((mask & visible).sum(axis=2) / visible.sum(axis=1))[rows].mean())
 
 
 def needed(task, x):
-    """What the task says of where a token has to look, or ``None``."""
+    """Return the task's ``needed(x)``, checked; ``None`` if the task has no such method."""
     mask = task.needed(x) if hasattr(task, "needed") else None
     want = len(x), x.shape[1], x.shape[1]
     if mask is not None and (mask.shape != want or mask.dtype != bool):
@@ -90,11 +90,11 @@ def needed(task, x):
 
 
 def subjects(folders, models=(), examples=64, example=None):
-    """``(task, x, [Subject, ...])``: each run before and after, then untrained models.
+    """Return ``(task, x, [Subject, ...])``: first the runs, then untrained models as references.
 
-    models    what ``--model`` takes: references, drawn with the first run's seed.
-    examples  how many test examples the maps are the mean of.
-    example   only that one of them, counted from 0.
+    models    names as ``--model`` takes them; their weights are drawn with the first run's seed.
+    examples  number of test examples; the maps are the mean over them.
+    example   take only this example, counted from 0.
     """
     if not folders or examples < 1 or not (example is None or 0 <= example < examples):
         raise ValueError(f"attention: expected a run, at least one example, and an example from 0 "
@@ -123,8 +123,8 @@ def subjects(folders, models=(), examples=64, example=None):
 
 
 def like(settings):
-    """What ``--model`` is unless it is given: random weights of a run's shape; nothing for a
-    run that has those, or a trunk of the user's own."""
+    """Return the default of ``--model``: random weights of a run's shape.  A run that has random
+    weights, or a trunk of the user's own, gets no reference."""
     spec = TrunkSpec.parse(settings["model"])
     config = None if spec.kind == "random" else spec.config()
     return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if hasattr(
@@ -135,8 +135,8 @@ def like(settings):
 
 
 def rows(task, x, shown):
-    """A line for each map: {trunk, state, layer, head, needed, even, moved}; ``None`` where the
-    task does not say what is needed, or nothing was trained."""
+    """Return a row for each map: {trunk, state, layer, head, needed, even, moved}.  ``needed`` is
+    ``None`` if the task does not say it, ``moved`` if nothing was trained."""
     mask, lines = needed(task, x), []
     for subject in shown:
         for state, m in (("before", subject.before), ("after", subject.after)):
@@ -152,7 +152,7 @@ def rows(task, x, shown):
 
 
 def summary(lines):
-    """A line for each trunk, before and after: [[cell, ...], ...], the head first."""
+    """Return a table, [[cell, ...], ...]: a header, then each trunk before and after training."""
     cells = [["trunk", "training", "where needed", "best map", "if even", "moved", "most"]]
     for trunk, state in dict.fromkeys((line["trunk"], line["state"]) for line in lines):
         mine = [x for x in lines if (x["trunk"], x["state"]) == (trunk, state)]
@@ -175,7 +175,7 @@ def percent(share):
 
 
 def columns(cells):
-    """A table as text, in columns."""
+    """Return a table as text, in columns."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
                      for line in cells)
@@ -185,8 +185,8 @@ def columns(cells):
 
 
 def interesting(shown):
-    """(layer, head) of the map that is shown large: after training the one with most where it
-    is needed, or the one that moved most."""
+    """Return (layer, head) of the map to show large: of the first trunk, the map with the largest
+    share where it is needed, else the map that training moved most."""
     first = shown[0]
     score = first.last.needed if first.last.needed is not None else (
         first.moved if first.after else first.before.mean.max(axis=-1).mean(axis=-1))
@@ -194,7 +194,7 @@ def interesting(shown):
 
 
 def token_labels(task, x):
-    """What stands at the tokens: their names, and with one example also what they are."""
+    """Return a label for each token: its name, and for a single example also its content."""
     T = x.shape[1]
     names = task.token_names() if hasattr(task, "token_names") else [str(i + 1) for i in range(T)]
     if len(x) > 1 or not hasattr(task, "tokens_as_text"):
@@ -207,8 +207,8 @@ def token_labels(task, x):
 
 
 def picture(task, x, shown, which=None):
-    """A Matplotlib figure, a line for each trunk: all maps before and after training, then one
-    of them, ``which = (layer, head)``, large."""
+    """Return a Matplotlib figure with a row for each trunk: all maps before and after training,
+    then the map ``which = (layer, head)``, large."""
     from matplotlib.colors import PowerNorm
     which = which or interesting(shown)
     layers, heads = np.max([s.before.mean.shape[:2] for s in shown], axis=0)
@@ -275,7 +275,7 @@ def tiles(ax, m, norm):
 
 
 def ticks(ax, labels):
-    """Write the tokens at both axes; of very many only some."""
+    """Write the labels of the tokens at both axes, at most about 64 of them."""
     every = -(-len(labels) // 64)
     at, size = range(0, len(labels), every), min(7, 220 / len(labels) * every)
     ax.set_xticks(at, labels[::every], rotation=90, fontsize=size)
@@ -292,10 +292,10 @@ def outline(ax, mask):
 
 
 def attention(folders, out, models=None, examples=64, example=None, which=None):
-    """Write the picture, and a CSV with a line for each map beside it; returns the table.
+    """Write the picture, and beside it a CSV with a row for each map; return the table as text.
 
-    models   references as for :func:`subjects`; ``None`` is :func:`like`, for one run.
-    which    the map that is shown large, as text: ``2.3`` is layer 2, head 3, both from 0.
+    models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
+    which    the map to show large, as text: ``2.3`` is layer 2, head 3, both from 0.
     """
     out = Path(out)
     if out.suffix != ".png":

@@ -66,7 +66,7 @@ def paragraph(text):
 
 
 def page(title, sections):
-    """The whole page from ``{heading: HTML}``."""
+    """Return the whole page; ``sections`` is {heading: HTML}."""
     ids = {heading: heading.lower().replace(" ", "-") for heading in sections}
     links = " · ".join(f'<a href="#{i}">{escape(h)}</a>' for h, i in ids.items())
     body = "\n".join(f'<section aria-labelledby="{ids[h]}"><h2 id="{ids[h]}">{escape(h)}</h2>\n'

@@ -20,7 +20,7 @@ TRAINED, FROZEN = "#d6247f", "#9fb0ba"                    # parts of a model
 
 
 def color_of(label):
-    """The colour of a trunk by its label, ``None`` where it has none of its own."""
+    """Return the colour of a trunk by its label; ``None`` if it has no colour of its own."""
     if ")," in label:                                     # as "random (spread 0.55), all trained"
         return None
     if label.startswith("random (") and label.endswith("paper)"):
@@ -29,14 +29,15 @@ def color_of(label):
 
 
 def colors_of(labels):
-    """{label: colour}: a trunk's own, another one for what has none, as "language, all trained"."""
+    """Return {label: colour}; a label without a colour of its own, such as "language, all
+    trained", gets one of ``OTHERS``."""
     colors = {label: color_of(label) for label in labels}
     others = [label for label, color in colors.items() if color is None]
     return colors | {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(others)}
 
 
 def dashes_of(labels):
-    """{label: dash pattern}, as :func:`colors_of`."""
+    """Return {label: dash pattern}, as :func:`colors_of` returns colours."""
     patterns = {}
     for label, color in colors_of(labels).items():
         known = DASHES.get(color) or (color_of(label) and DASHES.get(label.partition(" ")[0], "-"))
@@ -45,11 +46,9 @@ def dashes_of(labels):
 
 
 def figure(columns=1, rows=1, width=4.2, height=3.2):
-    """A Matplotlib figure and its axes (a list), independent of pyplot's state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(fig)
     axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -87,7 +86,7 @@ def mark_level(ax, share, text):
 
 
 def finding(ends):
-    """What {label: final accuracy in per cent} shows, in a few words."""
+    """Return the result in a few words; ``ends`` is {label: final accuracy in per cent}."""
     best = max(ends.values())
     leaders = [label for label, end in ends.items() if end >= best - 1]
     if len(leaders) == 1:
@@ -98,7 +97,8 @@ def finding(ends):
 
 
 def legend(fig, axes):
-    """What the lines are, in the first axis that has them; below all where these are many."""
+    """Write a legend in each axis that has new lines; for more than four lines in all, write one
+    legend below the axes."""
     handles = {label: handle for ax in axes for handle, label in
                zip(*ax.get_legend_handles_labels(), strict=True)}
     if len(handles) > 4:
@@ -116,7 +116,7 @@ def legend(fig, axes):
 
 
 def curves(histories, path, chance=None):
-    """Loss and test accuracy against steps, one colour for each ``{label: History}``."""
+    """Write a picture of loss and test accuracy against steps for each of {label: History}."""
     fig, axes = figure(2)
     draw_curves(*axes, histories, chance)
     save(fig, path)
@@ -147,16 +147,17 @@ def draw_curves(losses, accuracies, histories, chance=None):
 
 
 def common(runs, column):
-    """The steps at which all of several histories were tested, and their column there, (runs,
-    steps): a run that was made longer has a row more, at its first end."""
+    """Return the steps at which all of several histories were tested, and their column there,
+    (runs, steps).  A run that was made longer has one more row, at its first end."""
     steps = sorted(set.intersection(*({row["step"] for row in run} for run in runs)))
     return steps, np.array([[row[column] for row in run if row["step"] in steps] for run in runs])
 
 
-def band(ax, runs, column, color, label, scale=100, style="-"):
-    """The mean of several histories' column, the range from least to largest shaded."""
+def band(ax, runs, column, color, label, style="-"):
+    """Draw the mean of several histories' column in per cent, and shade the range from least to
+    largest."""
     steps, values = common(runs, column)
-    values = scale * values
+    values = 100 * values
     ax.plot(steps, values.mean(axis=0), linestyle=style, color=color, label=label,
             marker="o" if len(steps) == 1 else None)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,
@@ -164,7 +165,8 @@ def band(ax, runs, column, color, label, scale=100, style="-"):
 
 
 def save(fig, path, kind=None, dpi=120):
-    """Write a PNG in one rename; one with a kind replaces only its like (see ``files.outputs``)."""
+    """Write a PNG in one rename.  With a ``kind`` it replaces only a file of that kind, see
+    ``files.outputs``."""
     if kind is not None:
         outputs.check(path, kind)
     metadata = {} if kind is None else {"Software": outputs.software(kind)}

@@ -48,7 +48,7 @@ class Tested:
 
 
 def test(model, task, x, y, progress=True):
-    """The :class:`Tested` of a model on examples."""
+    """Test a model on examples; return a :class:`Tested`."""
     total, logits = np.zeros(2), []
     for i in progress_bar(range(0, len(x), TEST_BATCH), desc="test", leave=False,
                           progress=progress):
@@ -59,15 +59,15 @@ def test(model, task, x, y, progress=True):
 
 
 def test_examples(task, run):
-    """Those that the run's last row was tested on, if the run has come to its end."""
+    """Return test examples; for a finished run, those of the last row of its history."""
     held_out = task.test_set() if hasattr(task, "test_set") else None
     return held_out or task.batch(np.random.default_rng([run.settings["seed"], 1, run.step]),
                                   run.settings["test_examples"], "test")
 
 
 def check_tested(folder, run, last, tested):
-    """Raise a ``ValueError`` where a finished run's model no longer does on the same examples what
-    the last row of its history says; rounding on another machine may change a few answers."""
+    """Raise ``ValueError`` if a finished run's model no longer gives the accuracy and loss in the
+    last row of its history; rounding on another machine may change a few answers."""
     if run.step == last["step"] == run.settings["steps"] and not (
             abs(tested.accuracy - last["test_accuracy"]) < 0.02
             and abs(tested.loss - last["test_loss"]) < 0.02 * max(1, abs(last["test_loss"]))):
@@ -78,13 +78,13 @@ def check_tested(folder, run, last, tested):
 
 
 def confusion(answers, y, classes):
-    """(classes, classes): how often the class of the row was answered with that of the column."""
+    """Return a confusion matrix (classes, classes): rows are right answers, columns the model's."""
     return np.bincount(classes * y.ravel() + answers.ravel(),
                        minlength=classes ** 2).reshape(classes, classes)
 
 
 def moves(before, after):
-    """{parameter's name: (group, size of it before, how far it moved)}, norms."""
+    """Return {parameter's name: (group, norm before training, norm of its change)}."""
     was = dict(before.named_parameters())
     return {name: (p.group, float(np.linalg.norm(was[name].data)),
                    float(np.linalg.norm(p.data - was[name].data)))
@@ -92,7 +92,8 @@ def moves(before, after):
 
 
 def joined(moved, key):
-    """{key(name, group): (size, moved, moved / size)} of several parameters together."""
+    """Return {key(name, group): (norm before, norm of the change, their ratio)}; parameters with
+    the same key are joined."""
     sums = {}
     for name, (group, size, far) in moved.items():
         total = sums.setdefault(key(name, group), np.zeros(2))
@@ -101,13 +102,13 @@ def joined(moved, key):
 
 
 def layer_of(name, group=None):
-    """The layer of a parameter: its name without the last part, and without ``trunk.``."""
+    """Return the layer of a parameter: its name without the last part and without ``trunk.``."""
     return name.rpartition(".")[0].removeprefix("trunk.")
 
 
 def norms_by_layer(run):
-    """``({layer: norms}, steps)``: of all gradients of a layer together, at each row of the
-    history; rows that an older version left without are left out."""
+    """Return ``({layer: norms}, steps)``: the norm of all gradients of a layer together at each row
+    of the history, without the rows of older versions, which have no norms."""
     norms = np.array(run.norms).reshape(len(run.history), -1)
     complete = np.isfinite(norms).all(axis=1)
     layers = {}
@@ -120,7 +121,7 @@ def norms_by_layer(run):
 
 
 def report(folder, html=None, progress=True):
-    """Write the page, ``RUN/report.html`` unless ``html`` says where; returns its path."""
+    """Write the page of a run, by default to ``RUN/report.html``; return its path."""
     folder = Path(folder)
     html = folder / "report.html" if html is None else Path(html)
     if folder.is_dir():                                   # else the default has no folder either
@@ -148,7 +149,7 @@ def report(folder, html=None, progress=True):
 
 
 def result_section(folder, task, run, history, tested):
-    """The accuracy in a sentence, the curves, and what they were measured on."""
+    """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     chance = getattr(task, "chance", None)
     text = f"{100 * tested.accuracy:.2f} % of {len(tested.x):,} test examples' answers are right"
     parts = [f'<p class="result">{escape(text)} after {run.step:,} steps'
@@ -180,8 +181,8 @@ def parameters_section(run, task):
 
 
 def answers_section(task, tested):
-    """A confusion matrix where one answer is asked for, else what is wrong where; and some
-    examples that are wrong."""
+    """Return a confusion matrix if there is one answer, else the share of mistakes at each place,
+    and some wrong examples, as HTML."""
     if not (hasattr(task, "choices") and hasattr(task, "classes")):
         return paragraph("This task does not say which answers its scores stand for (no choices).")
     scores = task.choices(tested.logits, tested.y)        # (*y.shape, classes)
@@ -214,7 +215,7 @@ def answers_section(task, tested):
 
 
 def wrong_places(task, mistakes):
-    """The share of wrong answers at each output token, and at each choice of a token."""
+    """Return the share of wrong answers at each output token, or at each choice of a token."""
     share = 100 * mistakes.mean(axis=0)                   # (output_tokens,) or (output_tokens, k)
     names = task.token_names()[-task.output_tokens:] if hasattr(task, "token_names") else [
         str(i + 1) for i in range(task.output_tokens)]
@@ -230,7 +231,7 @@ def wrong_places(task, mistakes):
 
 
 def wrong_example(task, x, answers, y):
-    """An example as text: what came in, what was right, what was answered."""
+    """Return an example as text: its input, the right answer and the model's."""
     tokens = task.tokens_as_text(x) if hasattr(task, "tokens_as_text") else []
     k = len(y) // task.output_tokens                      # answers a token
     n = task.output_tokens if len(y) > 1 else len(tokens) or 1  # a line, above each other
@@ -280,7 +281,7 @@ def moves_section(before, after):
 
 
 def attention_section(folder, run):
-    """The maps before and after; a word where a trunk has none."""
+    """Return the attention maps before and after training, or a sentence if the trunk has none."""
     try:
         task, x, shown = attention.subjects([folder], attention.like(run.settings))
     except ValueError as e:

@@ -6,7 +6,7 @@ from . import plots
 
 
 def groups_picture(model, tokens):
-    """Parameters of each group, trained or frozen."""
+    """Draw the number of parameters of each group, trained or frozen."""
     counts = model.counts(tokens)
     fig, (ax,) = plots.figure(width=6.4, height=0.5 + 0.38 * len(counts))
     for i, (_, (total, trained)) in enumerate(counts.items()):
@@ -23,7 +23,7 @@ def groups_picture(model, tokens):
 
 
 def curves_picture(name, history, chance=None):
-    """Loss and accuracy, training and test."""
+    """Draw loss and accuracy, in training and in tests."""
     fig, axes = plots.figure(2)
     plots.draw_curves(*axes, {name: history}, chance)
     axes[1].plot(history["step"], 100 * history["train_accuracy"], ":",
@@ -34,7 +34,7 @@ def curves_picture(name, history, chance=None):
 
 
 def heat(values, rows, columns, label, log=False, text=False, xlabel="", ylabel=""):
-    """A heat map with its colour bar; with ``text`` each field has its number, rounded."""
+    """Draw a heat map with its colour bar; with ``text`` each field shows its rounded number."""
     from matplotlib.colors import LogNorm
     values = np.asarray(values, float)
     fig, (ax,) = plots.figure(width=max(4.2, min(9, 1.8 + 0.42 * values.shape[1])),
@@ -56,7 +56,7 @@ def heat(values, rows, columns, label, log=False, text=False, xlabel="", ylabel=
 
 
 def bars(names, values, label):
-    """Horizontal bars."""
+    """Draw horizontal bars."""
     fig, (ax,) = plots.figure(width=6.4, height=0.8 + 0.2 * len(names))
     ax.barh(range(len(names)), values, color=plots.TRAINED, height=0.7)
     ax.set_yticks(range(len(names)), names, fontsize=8)
@@ -66,7 +66,7 @@ def bars(names, values, label):
 
 
 def costs_picture(costs):
-    """Time of each operation, forward and backward, and the memory that it keeps."""
+    """Draw the time of each operation, forward and backward, and the memory that it keeps."""
     names = sorted(costs.operations, key=lambda op: -sum(seconds_of(costs.operations[op])))
     fig, (times, memory) = plots.figure(2, width=4.6, height=0.9 + 0.24 * len(names))
     each = [costs.operations[name] for name in names]
@@ -89,7 +89,7 @@ def seconds_of(cost):
 
 
 def images_picture(images, titles):
-    """Small pictures with a line above each."""
+    """Draw small pictures with a line above each."""
     columns = 8
     fig, axes = plots.figure(columns, -(-len(images) // columns), width=1.1, height=1.35)
     for ax in axes:

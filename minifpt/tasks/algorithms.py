@@ -9,7 +9,7 @@ import numpy as np
 from ..checks import whole
 from ..files import weights
 from .base import COSINE, Choices
-from .bits import place_after
+from .bits import needed_after, place_after
 from .text import read_book
 
 SOURCES = "uniform", "zipf", "markov", "text"
@@ -90,9 +90,7 @@ class Recall(Choices):
 
     def needed(self, x):
         """Return the mask: the last token needs the symbol that followed the query."""
-        mask = np.zeros((len(x), self.tokens, self.tokens), bool)
-        mask[np.arange(len(x)), -1, place_after(x[..., None])] = True
-        return mask
+        return needed_after(x[..., None])
 
 
 class Modular(Choices):

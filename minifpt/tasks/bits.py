@@ -140,9 +140,7 @@ class BitRecall(Choices):
 
     def needed(self, x):
         """Return the mask: the last token needs the item that followed the query."""
-        mask = np.zeros((len(x), self.tokens, self.tokens), bool)
-        mask[np.arange(len(x)), -1, place_after(x)] = True
-        return mask
+        return needed_after(x)
 
 
 def place_after(x):
@@ -150,3 +148,11 @@ def place_after(x):
     then the query, which is one of them but not the last."""
     same = (x[:, -3::-1] == x[:, -1:]).all(axis=2)        # from the last item but one backwards
     return x.shape[1] - 2 - same.argmax(axis=1)
+
+
+def needed_after(x):
+    """Return the mask (B, T, T) in which the last token needs the item that :func:`place_after`
+    names; x as there."""
+    mask = np.zeros((len(x), x.shape[1], x.shape[1]), bool)
+    mask[np.arange(len(x)), -1, place_after(x)] = True
+    return mask

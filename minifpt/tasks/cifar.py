@@ -25,7 +25,6 @@ class CIFAR10(Stored):
 
     name = "cifar10"
     label = "CIFAR-10"
-    chance = 0.1
     defaults = COSINE | {"steps": 5000}
     held_out = 10
 
@@ -59,9 +58,8 @@ class CIFAR10Gray(Stored):
 
     name = "cifar10-gray"
     label = "CIFAR-10 LRA"
-    chance = 0.1
     defaults = COSINE | {"steps": 2000}
-    held_out = 10
+    held_out, load = 10, CIFAR10.load
 
     def __init__(self, side=32, data=None):
         if side not in (32, 16, 8, 4):
@@ -69,10 +67,6 @@ class CIFAR10Gray(Stored):
         super().__init__(1, 32, data)
         self.size, self.tokens = int(side), int(side) ** 2
         self.options = {"side": self.size, "data": self.data}
-
-    def load(self, split):
-        return files.cifar10(split, self.data)            # uint8 (N, 3, 32, 32) and (N,)
-
     def prepare(self, images, labels, rng=None):
         grey = np.rint(sum(np.float32(w) * images[:, c] for c, w in enumerate(LUMA)))
         k = 32 // self.size

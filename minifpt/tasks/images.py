@@ -16,7 +16,7 @@ class Images(Choices):
     along a side of a patch and of an image."""
 
     splits = "train", "validation", "test"
-    output_dim, output_tokens, classes = 10, 1, 10
+    output_dim, output_tokens, classes, chance = 10, 1, 10, 0.1
 
     def __init__(self, patch=4, size=28):
         self.patch, self.size = whole(self.name, "patch", patch), whole(self.name, "size", size, 8)
@@ -90,7 +90,6 @@ class MNIST(Stored):
 
     name = "mnist"
     label = "MNIST"
-    chance = 0.1
     defaults = COSINE | {"steps": 5000}
     held_out = 12
 
@@ -132,7 +131,6 @@ class Digits(Images):
 
     name = "digits"
     label = "digits"
-    chance = 0.1
     defaults = COSINE | {"steps": 800, "warmup": 50}
 
     def images(self, rng, size, split):

@@ -8,7 +8,7 @@ import numpy as np
 from .. import checks
 from .. import fast as ops
 from ..checks import brief
-from ..files import huggingface, one_line, read_json
+from ..files import huggingface, one_line
 from ..gpt2 import config_of
 from ..layers import Block, Layer, LayerNorm, Positions, blocks_backward
 
@@ -131,21 +131,16 @@ def of_bert(name, tensors):
     return np.concatenate(parts).T                        # .T leaves a bias unchanged
 
 
-def settings_of(path):
-    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
-    path = huggingface.tensor_file(Path(path)).with_name("config.json")
-    return read_json(path), path
-
-
 def is_bert(path):
     """Return whether a path is a checkpoint of a BERT that Transformers saved."""
-    return huggingface.is_checkpoint(path) and settings_of(path)[0].get("model_type") == "bert"
+    return (huggingface.is_checkpoint(path)
+            and huggingface.settings_of(path)[0].get("model_type") == "bert")
 
 
 def read_config(path, dropout=None):
     """Return a BERT's config as a :class:`minifpt.GPT2Config`; ``dropout`` replaces both of the
     file's.  Raises ``ValueError`` for settings that are not implemented."""
-    raw, path = settings_of(path)
+    raw, path = huggingface.settings_of(path)
     drop, other = (raw.get(f"{part}_prob", 0.1) for part in ("hidden_dropout",
                                                              "attention_probs_dropout"))
     if dropout is None and drop != other:

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import checks
 from .. import fast as ops
-from ..files import export, huggingface, weights
+from ..files import huggingface, weights
 from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
 from ..layers import Block, Embedding, Layer, Linear, Parameter, blocks_backward, standard_normal
 from . import llama_files as stored
@@ -128,12 +128,12 @@ class LlamaBlock(Block):
 
 
 class LlamaWeights(Pretrained):
-    """What a trunk and a language model share: their weights come from files and go to stored."""
+    """The base class of trunk and language model: it reads and writes weights in files."""
 
     @classmethod
     def from_pretrained(cls, name, dtype=np.float32, dropout=None):
-        """A model from its weights' name or path: a folder that Transformers saved of a Llama or a
-        Qwen2, or a weight file of ours.  ``dropout`` stands in for the file's.  Raises
+        """Return a model with the weights of a name or path: a folder of a Llama or a Qwen2 that
+        Transformers saved, or a weight file of ours.  ``dropout`` replaces the file's.  Raises
         ``FileNotFoundError`` or ``ValueError`` with one line."""
         path = weights.find(name)
         config, tensors = stored.load(path, dropout)
@@ -141,17 +141,13 @@ class LlamaWeights(Pretrained):
         stored.fill(path, by_gpt2_name(model), tensors, huggingface.is_checkpoint(path))
         return model
 
-    def save_folder(self, folder, dtype=None, provenance=None, files=None):
-        """Write a folder that Transformers reads, as :meth:`minifpt.GPT2.save_folder` does."""
+    def as_transformers(self):
+        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
         has_head = isinstance(self, LlamaLM)
-        arrays = [(stored.their_name(name, "model." * has_head),
-                   array.T if stored.is_transposed(name, array) else array)
-                  for name, array in by_gpt2_name(self)]
-        if files is None:
-            files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
-        export.write_folder(folder, stored.config_json(self.config, has_head)
-                            | ({"minifpt": provenance} if provenance else {}), arrays,
-                            np.float32 if dtype is None else dtype, files)
+        return stored.config_json(self.config, has_head), [
+            (stored.their_name(name, "model." * has_head),
+             array.T if stored.is_transposed(name, array) else array)
+            for name, array in by_gpt2_name(self)]
 
 
 class Llama(LlamaWeights):

@@ -2,14 +2,15 @@
 ours."""
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from .. import checks
 from ..checks import brief
-from ..files import huggingface, read_json, weights
+from ..files import huggingface, weights
+from ..gpt2 import config_of
 
 KINDS = "llama", "qwen2"                                  # model types that are read
 # Transformers' names for a block's parts and for what is around the blocks, by ours.
@@ -56,10 +57,10 @@ class LlamaConfig:
     model_type: str = "llama"                             # in a weight file, tells it from GPT-2
 
     def __post_init__(self):
-        for name, value in (("n_group", self.n_head), ("n_inner", self.n_embd)):
-            if getattr(self, name) is None:
-                value = value if name == "n_group" else 8 * -(-value // 3)
-                object.__setattr__(self, name, value)
+        if self.n_group is None:
+            object.__setattr__(self, "n_group", self.n_head)
+        if self.n_inner is None:
+            object.__setattr__(self, "n_inner", 8 * -(-self.n_embd // 3))
         for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_group",
                      "n_inner"):
             checks.whole("LlamaConfig", name, getattr(self, name))
@@ -80,16 +81,10 @@ def is_llama(name):
     try:
         path = weights.find(name)
         if huggingface.is_checkpoint(path):
-            return settings_of(path)[0].get("model_type") in KINDS
+            return huggingface.settings_of(path)[0].get("model_type") in KINDS
         return weights.load(path)[0].get("model_type") == "llama"
     except (ValueError, OSError):
         return False
-
-
-def settings_of(path):
-    """Return the ``config.json`` of a checkpoint as a dict, and its path."""
-    path = huggingface.tensor_file(Path(path)).with_name("config.json")
-    return read_json(path), path
 
 
 def load(path, dropout=None):
@@ -100,7 +95,7 @@ def load(path, dropout=None):
     if settings.get("model_type") != "llama":
         raise ValueError(f"{path}: this is not a Llama (model_type is "
                          f"{brief(settings.get('model_type'))})")
-    config = config_of(settings, path)
+    config = config_of(settings, path, LlamaConfig)
     check_size(path, vars(config), tensors)
     return config, tensors
 
@@ -108,15 +103,6 @@ def load(path, dropout=None):
 def config_at(path, dropout=None):
     """Return the ``LlamaConfig`` of weights at a path."""
     return load(path, dropout)[0]
-
-
-def config_of(settings, path):
-    """Return the ``LlamaConfig`` of a file's settings, a dict with more in it."""
-    known = {f.name for f in fields(LlamaConfig)}
-    try:
-        return LlamaConfig(**{k: v for k, v in settings.items() if k in known})
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"{path}: bad config: {e}") from None
 
 
 def load_checkpoint(path, dropout=None):
@@ -135,7 +121,7 @@ def load_checkpoint(path, dropout=None):
 def read_config(path, dropout=None):
     """Return the fields of a ``LlamaConfig`` from a ``config.json``, as a dict; ``dropout``
     replaces the file's.  Raises ``ValueError`` for settings that minifpt does not build."""
-    raw, path = settings_of(path)
+    raw, path = huggingface.settings_of(path)
     kind = raw.get("model_type")
     if kind not in KINDS:
         raise ValueError(f"{path}: model_type is {brief(kind)}, expected {' or '.join(KINDS)}")

@@ -55,10 +55,10 @@ class Recurrence(Layer):
     freezes them.
     """
 
-    def __init__(self, n_embd, dtype=np.float32, group="attn"):
-        self.weight_ih = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), group)
-        self.weight_hh = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), group)
-        self.bias = Parameter(np.zeros(4 * n_embd, dtype), group)
+    def __init__(self, n_embd, dtype=np.float32):
+        self.weight_ih = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
+        self.weight_hh = Parameter(np.zeros((n_embd, 4 * n_embd), dtype), "attn")
+        self.bias = Parameter(np.zeros(4 * n_embd, dtype), "attn")
 
     def forward(self, x):
         """x (B, T, C) -> h (B, T, C)."""

@@ -1,1 +1,39 @@
-"""Pages that run in the browser."""
+"""Pages that run in the browser, and how they store arrays and are filled."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+
+def encoded(a):
+    """Return an array's bytes as base64."""
+    return base64.b64encode(a.tobytes()).decode()
+
+
+def decoded(text, dtype="<f8"):
+    """Return the flat array that :func:`encoded` stored."""
+    return np.frombuffer(base64.b64decode(text), dtype)
+
+
+def stored_array(data, number):
+    """Return an array of a step's ``data``, by its number."""
+    a = data["arrays"][number]
+    return decoded(a["data"], a["dtype"]).reshape(a["shown"])
+
+
+def to_json(data):
+    """Return JSON that cannot end the script element around it."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def read(name):
+    """Return the text of a file in this folder."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def fill(name, parts):
+    """Return a page of this folder, with a part in place of each ``<!--NAME-->``, in one pass."""
+    return re.sub("<!--([A-Z]+)-->", lambda mark: parts[mark[1]], read(name))

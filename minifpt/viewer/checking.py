@@ -1,12 +1,11 @@
 """Check the gradients of one step by finite differences, and run the faults of :data:`BREAKS`."""
 
-import base64
 import copy
 
 import numpy as np
 
 from ..tracing import trace
-from . import differences, formulas
+from . import decoded, differences, encoded, formulas
 from .frames import SURE, TOKENS, axes_of, axes_of_weight
 
 FLOATS = "value", "numerical", "nudge", "scale", "noise"  # of a difference
@@ -62,7 +61,7 @@ def traced(model, task, x, y, rng):
 
 
 def gradients_of(step):
-    """{forward input's name: gradient} of a backward step; attention's as q, k and v."""
+    """Return {forward input's name: gradient} of a backward step; attention has q, k and v."""
     return formulas.gradients(step, {**step.inputs, **formulas.fields(step.inputs.get("cache"))})
 
 
@@ -105,15 +104,15 @@ def largest(grad, region, count):
 
 
 def packed(rows):
-    """Rows as columns, the floats among them as base64 of float64."""
+    """Return rows as columns, with the floats as base64 of float64."""
     floats = np.array([[row[name] for name in FLOATS] for row in rows], "<f8")
     return {**{name: [row[name] for row in rows] for name in ("step", "name", "at")},
-            "floats": base64.b64encode(floats.tobytes()).decode()}
+            "floats": encoded(floats)}
 
 
 def unpacked(columns):
-    """The rows of :func:`packed` again, each with the relative error of its gradient."""
-    floats = np.frombuffer(base64.b64decode(columns["floats"])).reshape(-1, len(FLOATS))
+    """Return the rows that were :func:`packed`, each with the relative error of its gradient."""
+    floats = decoded(columns["floats"]).reshape(-1, len(FLOATS))
     rows = [{"step": i, "name": name, "at": tuple(at)} | dict(zip(FLOATS, row, strict=True))
             for i, name, at, row in zip(columns["step"], columns["name"], columns["at"],
                                         floats.tolist(), strict=True)]
@@ -122,7 +121,8 @@ def unpacked(columns):
 
 
 def as_inputs(entries, steps):
-    """The same for :func:`differences.measure`: q, k and v are parts of the input qkv."""
+    """Yield the entries as :func:`differences.measure` takes them: q, k and v are parts of the
+    input qkv."""
     for i, n, name, grad, places in entries:
         expected = {at: grad[at] for at in places}
         if steps[i].op == "attention":
@@ -149,5 +149,5 @@ def run_fault(fault, model, task, x, y, rng, rows):
     bad = [i for i in sorted(worst) if worst[i] > differences.TOLERANCE]
     return {"title": fault.title, "op": fault.op, "lines": lines, "instead": text,
             "why": fault.why, "wrong": {i: worst[i] for i in bad},
-            "values": base64.b64encode(np.array(values, "<f8").tobytes()).decode(),
+            "values": encoded(np.array(values, "<f8")),
             "first": bad[0] if bad else None}

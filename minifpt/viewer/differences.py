@@ -49,7 +49,7 @@ BREAKS = [
 
 
 def in_float64(model):
-    """A copy of a model in which every parameter is float64."""
+    """Return a copy of a model in which every parameter is float64."""
     model = copy.deepcopy(model)
     for _, layer in tracing.named_layers(model):
         if hasattr(layer, "dtype"):
@@ -62,9 +62,10 @@ def in_float64(model):
 class Nudged:
     """The loss of one forward pass in which one number is moved.
 
-    ``with Nudged(model, task, x, y, rng) as nudged:``, then ``nudged.loss(places, index, by)``
-    where a place is (which operation of the forward pass, which of its inputs).  What comes before
-    it is not computed again.  The model, in float64, is the caller's to give away.
+    ``with Nudged(model, task, x, y, rng) as nudged:``, then ``nudged.loss(places, index, by)``.
+    A place is (number of an operation in the forward pass, name of its input).  Operations before
+    the first place are not computed again.  The model is in float64, and its parameters become
+    frozen.
     """
 
     def __init__(self, model, task, x, y, rng):
@@ -125,15 +126,15 @@ class Nudged:
         return run
 
     def loss(self, places, index, by):
-        """The loss with ``by`` added to one entry of the inputs at these places."""
+        """Return the loss with ``by`` added to one entry of the inputs at these places."""
         self.places, self.index, self.by = places, index, by
         self.first, self.last = min(n for n, _ in places), max(n for n, _ in places)
         self.at = 0
         return self._run()
 
     def places_of(self, n, name):
-        """Where to move a number to see the gradient that the backward pass of operation n gives
-        for its input ``name``.  A residual's goes through the branch as well."""
+        """Return the places where a number is moved to measure the gradient of operation n's input
+        ``name``.  The x of a residual also goes through the branch."""
         if self.calls[n].inputs.get("branch") is None:
             return [(n, name)]
         x = self.calls[n].inputs[name]
@@ -145,11 +146,11 @@ class Nudged:
                 for key, value in c.inputs.items() if value is x]
 
     def derivative(self, places, index, expected, scale):
-        """The :class:`Difference` ``(L(x + h) - L(x - h)) / 2h`` at the first h that agrees with
-        ``expected``, else at the one that comes nearest.
+        """Return the :class:`Difference` ``(L(x + h) - L(x - h)) / 2h`` at the first h that agrees
+        with ``expected``, else at the h that comes nearest.
 
-        Where none agrees, ``noise`` is what the rounding of L may have added: of a gradient that
-        is tiny beside the loss a difference in float64 cannot say more.
+        If none agrees, ``noise`` is the error that the rounding of L may have caused: a difference
+        in float64 cannot resolve a gradient that is tiny beside the loss.
         """
         best = None
         for h in NUDGES:
@@ -165,20 +166,21 @@ class Nudged:
 
 
 def relative(a, n, scale, noise=0.0):
-    """``|a - n| / max(|a|, |n|, scale)``, 0 where all are 0; an error up to ``noise`` is none."""
+    """Return ``|a - n| / max(|a|, |n|, scale)``, 0 if all are 0, after ``noise`` is taken off
+    ``|a - n|``."""
     return max(0.0, abs(a - n) - noise) / max(abs(a), abs(n), scale, 1e-300)
 
 
 def size(a):
-    """The root mean square of an array: what an error of one entry is held against."""
+    """Return the root mean square of an array, with which the error of an entry is compared."""
     return float(np.sqrt(np.mean(np.square(a, dtype=np.float64)))) if a.size else 0.0
 
 
 def measure(nudged, gradients, progress=True):
-    """A :class:`Difference` for each entry that is asked for, in order.
+    """Return the :class:`Difference` of each entry, in order.
 
-    gradients   [(forward operation's number, its input, the gradient's size,
-                {index: the expected value})]
+    gradients   [(number of the forward operation, name of its input, size of the gradient,
+                {index: expected value})]
     """
     results = []
     total = sum(len(entries) for *_, entries in gradients)
@@ -193,13 +195,13 @@ def measure(nudged, gradients, progress=True):
 
 
 def broken(it):
-    """The wrong backward pass of a :class:`Break`, with the lines that it changes."""
+    """Return the wrong backward pass of a :class:`Break`, a ``rewriting.Rewritten``."""
     return rewrite(vars(F)[f"{it.op}_backward"], it.pattern, it.instead)
 
 
 @contextmanager
 def running(it):
-    """Within, a trace runs the wrong backward pass of a :class:`Break`, not the right one."""
+    """Let a trace run the wrong backward pass of a :class:`Break` within the ``with``."""
     faulty = broken(it).function
     with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty)):
         yield faulty

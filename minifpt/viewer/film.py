@@ -1,13 +1,12 @@
 """Continue the training after the step and record pictures of attention, loss and accuracy."""
 
-import base64
-
 import numpy as np
 
 from .. import training
 from ..functional import softmax
 from ..progress import progress_bar
 from ..tracing import trace
+from . import encoded
 
 HEADS, TOKENS = 8, 32                                     # of an attention map
 SOLVED = 0.98                                             # accuracy at which the film ends
@@ -67,6 +66,6 @@ def picture(run, task, x, y, n):
             p = np.take_along_axis(p, s.inputs["targets"][..., None], -1)
             shot["right"] = [round(float(v), 4) for v in p.ravel()[-TOKENS:]]
     maps = [a[0, :HEADS, -TOKENS:, -TOKENS:] for a in t.attention.values()]
-    shot["maps"] = [{"shape": list(a.shape), "data": base64.b64encode(
-        np.round(255 * a).astype(np.uint8).tobytes()).decode()} for a in maps]
+    shot["maps"] = [{"shape": list(a.shape), "data": encoded(np.round(255 * a).astype(np.uint8))}
+                    for a in maps]
     return shot

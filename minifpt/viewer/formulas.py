@@ -165,8 +165,8 @@ def forward_formula(step, names):
 
 
 def formulas(step, names):
-    """{the forward input's name: its :class:`Formula`}; empty for an operation that is not known,
-    which has to be elementwise to have one."""
+    """Return {forward input's name: :class:`Formula`}.  An operation that is not in ``FORMULAS``
+    has one only if it is elementwise."""
     if step.op == "dropout":
         kept_all = names["mask"] is None
         return {"x": Formula("dx = dy: nothing is dropped" if kept_all else "dx = dy * mask", "~c",
@@ -180,7 +180,7 @@ def formulas(step, names):
 
 
 def gradients(step, names):
-    """{input's name: its gradient, or ``None``} of a backward step; attention's in three parts."""
+    """Return {input's name: gradient or ``None``} of a backward step; attention has three parts."""
     result = step.output if isinstance(step.output, tuple) else (step.output,)
     grads = dict(zip(step.partner.gradients, result, strict=False))
     if step.op == "attention":
@@ -190,7 +190,7 @@ def gradients(step, names):
 
 
 def fields(cache):
-    """{name: value} of a cache, those of a cache within it included."""
+    """Return {name: value} of a cache, with the values of caches inside it."""
     values = {}
     for name, value in (cache._asdict() if hasattr(cache, "_asdict") else {}).items():
         values |= fields(value) if hasattr(value, "_asdict") else {name: value}

@@ -1,7 +1,6 @@
 """Describe each operation of a trace as plain JSON: arrays, formulas, source, cache."""
 
 import ast
-import base64
 import copy
 import inspect
 import re
@@ -10,7 +9,7 @@ import textwrap
 
 import numpy as np
 
-from . import formulas
+from . import encoded, formulas
 
 TOKENS = "token", "query", "key", "position"              # axes that are cut at their front
 SURE = 8                                                  # tokens that every file shows
@@ -49,11 +48,11 @@ class Store:
             self.bytes += part.nbytes
             self.arrays.append({"shape": list(a.shape), "shown": list(shown), "axes": list(axes),
                                 "first": first, "dtype": part.dtype.str,
-                                "data": base64.b64encode(key[0]).decode()})
+                                "data": encoded(part)})
             if axes[-2:-1] == ("token",) and part.dtype.kind == "f" and a.shape[-1] > 1:
                 norms = np.linalg.norm(a[region[:-1]], axis=-1).astype("<f4")
                 self.bytes += norms.nbytes
-                self.arrays[-1]["norms"] = base64.b64encode(norms.tobytes()).decode()
+                self.arrays[-1]["norms"] = encoded(norms)
             if self.bytes > self.room:
                 raise StoreFull
         return self.known[key]

@@ -1,9 +1,6 @@
 """One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
 
-import base64
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +10,7 @@ from ..files import weights, write_beside
 from ..fpt import FPT
 from ..gpt2 import GPT2
 from ..trunks.names import TrunkSpec
-from . import formulas
+from . import encoded, fill, formulas, read, to_json
 from .frames import source_of as lines_of
 from .steps import page_with
 
@@ -21,7 +18,6 @@ MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
 ENTRIES = 40                                              # gradients that the page compares singly
-FOLDER = Path(__file__).parent
 PAGE = "drawing.js", "playground.js", "address.js", "live.js", "panels.js"
 # The operations of model.js, which the page opens with the source that runs in Python.
 OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
@@ -51,13 +47,15 @@ def playground(model=MODEL, task="bit-xor"):
                        "causal": c.causal},
             "statistics": statistics, "source": source_of(spec),
             "trunk": [[name, list(p.data.shape)] for name, p in trunk.named_parameters()],
-            "weights": encode([p.data for p in trunk.parameters()], np.float16),
+            "weights": encoded(np.concatenate([p.data.ravel() for p in trunk.parameters()]
+                                              ).astype("<f2")),
             "reference": reference(trunk), "operations": operations(),
             "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
-    return fill({"TITLE": "A transformer that trains in this page", "DATA": to_json(data),
-                 "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
-                 "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
-                 "SCRIPT": "".join(map(read, PAGE))})
+    return fill("playground.html", {
+        "TITLE": "A transformer that trains in this page", "DATA": to_json(data),
+        "STYLE": read("playground.css"), "ENGINE": "".join(map(read, ENGINE)),
+        "WORKER": read("worker.js"), "FAULTS": read("faults.js"),
+        "SCRIPT": "".join(map(read, PAGE))})
 
 
 def save(path, model=MODEL, task="bit-xor"):
@@ -68,7 +66,7 @@ def save(path, model=MODEL, task="bit-xor"):
 
 
 def operations():
-    """{operation: its sources and formulas}, for the frames of the live step."""
+    """Return {operation: its sources and formulas}, for the frames of the live step."""
     pages = {}
     for op in OPERATIONS:
         forward = formulas.FORWARD.get(op) or (formulas.ELEMENTWISE._replace(
@@ -82,14 +80,14 @@ def operations():
 
 
 def source_of(spec):
-    """What the weights have learned, where their file says so."""
+    """Return what the weights were pretrained on, as text; ``None`` if their file does not say."""
     if spec.kind != "weights":
         return None
     return SOURCES.get(weights.load(weights.find(spec.name))[0].get("source"))
 
 
 def check(name, trunk):
-    """Raise a ``ValueError`` for a trunk that the engine does not compute."""
+    """Raise ``ValueError`` for a trunk that the engine cannot compute."""
     if not isinstance(trunk, GPT2):
         raise ValueError(f"playground: {name} is a {type(trunk).__name__}, expected a GPT-2")
     c = trunk.config
@@ -101,8 +99,8 @@ def check(name, trunk):
 
 
 def reference(trunk):
-    """One step of NumPy's in float64, which the page computes again in float32: parameters and
-    batch, the loss, the norm of every parameter's gradient, and single entries of them."""
+    """Compute a step with NumPy in float64, which the page repeats in float32; return parameters
+    and batch, the loss, the norm of every parameter's gradient, and some of its entries."""
     task, rng = tasks.get("bit-xor"), np.random.default_rng(0)
     model = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
     outer = {}
@@ -126,26 +124,3 @@ def reference(trunk):
             "norms": {name: float(np.linalg.norm(grad)) for name, grad in grads.items()}}
 
 
-def encode(arrays, dtype):
-    """Arrays one after the other, little-endian, as base64."""
-    flat = np.concatenate([a.ravel() for a in arrays])
-    return base64.b64encode(flat.astype(np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
-
-
-def to_json(data):
-    """JSON that cannot end the script element around it."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def read(name):
-    return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def fill(parts):
-    """The page's text: each ``<!--NAME-->`` replaced by its part, in one pass."""
-    pieces = read("playground.html").split("<!--")
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("-->")
-        text += parts[name] + rest
-    return text

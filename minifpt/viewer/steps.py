@@ -5,15 +5,12 @@
 Everything in it comes from a :class:`minifpt.trace` of :func:`minifpt.training.step`.
 """
 
-import base64
 import copy
 import html
 import inspect
-import json
 import math
 import re
 from contextlib import suppress
-from importlib.resources import files
 
 import numpy as np
 
@@ -28,7 +25,7 @@ from ..optim import Adam, clip_grad_norm
 from ..tasks import defaults_of
 from ..tracing import swapped, trace
 from ..trunks.names import TrunkSpec
-from . import checking
+from . import checking, encoded, fill, read, stored_array, to_json
 from .differences import in_float64, size
 from .film import film, restore
 from .frames import SURE, TOKENS, Store, StoreFull, Telling
@@ -49,46 +46,45 @@ KIND = "steps"                                            # of the page
 
 
 class Steps:
-    """A training step that can be looked at: ``data`` is all of it, as plain JSON.
+    """A training step to step through; ``data`` holds it as plain JSON.
 
-    In a notebook it shows itself.  ``save(path)`` writes the HTML file, ``still(path)`` a picture
-    of its frames, PNG or SVG.
+    A notebook shows it.  ``save(path)`` writes the HTML file, ``still(path)`` a picture of its
+    frames, PNG or SVG.
     """
 
     def __init__(self, data):
         self.data = data
 
     def html(self):
-        """The page as text: data, style and script in one."""
-        data = json.dumps(self.data, separators=(",", ":"), allow_nan=False)
-        data = data.replace("<", "\\u003c")              # no "</script>", and no "<!-- <script>"
-        return page_with(data, html.escape(self.data["title"]), self._list())
+        """Return the page as text, with data, style and scripts."""
+        return page_with(to_json(self.data), html.escape(self.data["title"]), self._list())
 
     def _list(self):
-        """Every operation in a line, for where scripts do not run."""
+        """Return a list of all operations, for a browser without scripts."""
         rows = (f"<li>{'back: ' * s['back']}{html.escape(s['name'])}" + "".join(
             f", {html.escape(p['name'])} {self.data['arrays'][p['array']]['shape']}"
             for p in s["out"] if "array" in p) + "</li>" for s in self.data["steps"])
         return f"<ol>{''.join(rows)}</ol>"
 
     def save(self, path):
-        """Write the HTML file, in one rename; returns its size in bytes."""
+        """Write the HTML file, in one rename; return its size in bytes."""
         return outputs.write_text(path, KIND, self.html())
 
     def still(self, path):
-        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and a film that is
-        there beside it; returns the paths."""
+        """Write a filmstrip of the frames as a picture, ``.png`` or ``.svg``, and the film, if
+        there is one, beside it; return the paths."""
         from .still import still
         return still(self.data, path)
 
     def figure(self, *names):
-        """The filmstrip as a Matplotlib figure, for a notebook: of the operations with these
-        names, by default one of each kind."""
+        """Return the filmstrip as a Matplotlib figure, with the operations of these names; by
+        default one of each kind."""
         from .still import draw
         return draw(self.data, names)
 
     def film(self, layer=0):
-        """Attention while the model is trained on, as a Matplotlib figure; for ``every`` > 0."""
+        """Return attention during the training that follows, as a Matplotlib figure; for
+        ``every`` > 0."""
         from .still import film
         return film(self.data, layer)
 
@@ -97,42 +93,36 @@ class Steps:
                 'style="border:0" title="One training step"></iframe>')
 
     def differences(self):
-        """{step, name, at, value, numerical, nudge, scale, noise, error} of each entry that has a
-        finite difference."""
+        """Return {step, name, at, value, numerical, nudge, scale, noise, error} of each entry that
+        has a finite difference."""
         return checking.unpacked(self.data["differences"])
 
     def array(self, number):
-        """An array of the file, by its number."""
-        a = self.data["arrays"][number]
-        return np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
+        """Return an array of the file, by its number."""
+        return stored_array(self.data, number)
 
 
 def page_with(data, title, listing=""):
-    """The page around its data; the playground opens it around ``live`` data."""
-    names = [name for name in PAGE if data != "live" or name != "steps_after.js"]
-    page, style, *scripts = ((files(__package__) / name).read_text(encoding="utf-8")
-                             for name in names)
-    for mark, text in (("TITLE", title), ("LIST", listing), ("STYLE", style),
-                       ("SCRIPT", "\n".join(scripts)), ("DATA", data)):
-        page = page.replace(f"<!--{mark}-->", text)
-    return page
+    """Return the page around its data; the playground opens it with the data ``live``."""
+    page, style, *scripts = (name for name in PAGE if data != "live" or name != "steps_after.js")
+    return fill(page, {"TITLE": title, "LIST": listing, "STYLE": read(style),
+                       "SCRIPT": "\n".join(map(read, scripts)), "DATA": data})
 
 
 def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, frames=None,
           differences=150, progress=True):
     """Take one step of training and return it to step through: a :class:`Steps`.
 
-    model, task      as for :func:`minifpt.train`; the model stays as it is.
-    batch_size, lr   the task's own where they are not given.
-    trunk            what to call the trunk.
-    every, frames    keep a picture of the training that follows every so many steps, ``frames``
-                     of them, by default until the task is solved; ``every=0`` keeps none.
-    differences      compare so many entries, the largest of each gradient, with finite
+    model, task      as for :func:`minifpt.train`; the model stays unchanged.
+    batch_size, lr   ``None`` takes the task's default.
+    trunk            the trunk's name on the page.
+    every, frames    continue training and keep a picture after each ``every`` steps, ``frames`` of
+                     them, by default until the task is solved; ``every=0`` keeps none.
+    differences      number of entries, the largest of each gradient, to compare with finite
                      differences in float64; 0 leaves out the faults, too.
 
-    The numbers are those of ``minifpt.train`` with the same seed, as a trace sees them.  The page
-    also shows what five wrong backward passes would have given.  Raises ``ValueError`` for a model
-    that is too large.
+    The numbers are those of ``minifpt.train`` with the same seed.  The page also shows the results
+    of five wrong backward passes.  Raises ``ValueError`` for a model that is too large.
     """
     training.first_look(model, task)
     options = defaults_of(task)
@@ -148,8 +138,8 @@ def steps(model, task, *, batch_size=None, lr=None, seed=0, trunk="", every=0, f
 
 
 def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **options):
-    """As :func:`steps`, of the first step of ``minifpt train``; ``model`` is what ``--model`` takes
-    and ``dropout`` the task's own where it is not given."""
+    """Do as :func:`steps` for the first step of ``minifpt train``; ``model`` is a name as
+    ``--model`` takes it, and ``dropout=None`` takes the task's default."""
     spec = TrunkSpec.parse(model)
     check_config(spec.config())
     fpt = FPT.for_task(task, spec, freeze, seed, dropout, adapt)
@@ -158,7 +148,7 @@ def of_task(task, model, *, freeze="fpt", dropout=None, adapt=None, seed=0, **op
 
 @single_threaded_blas
 def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progress=True):
-    """As :func:`steps`, of the next step of a ``Run``, which is taken."""
+    """Do as :func:`steps` for the next step of a ``Run``, whose model this trains."""
     every = whole("steps", "every", every, 0)
     frames = None if frames is None else whole("steps", "frames", frames)
     count = whole("steps", "differences", differences, 0)
@@ -213,7 +203,7 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
 
 
 def check(run, task):
-    """Raise a ``ValueError`` for what cannot be stepped through."""
+    """Raise ``ValueError`` for a run that cannot be stepped through."""
     n = sum(p.data.size for p in run.model.parameters())
     if not any(p.trainable for p in run.model.parameters()):
         raise ValueError("steps: every parameter is frozen, there is nothing to train")
@@ -226,21 +216,21 @@ def check(run, task):
 
 
 def check_size(n):
-    """Raise a ``ValueError`` for a model of too many parameters."""
+    """Raise ``ValueError`` for a model with too many parameters."""
     if n > LARGEST:
         raise ValueError(f"steps: the model has {n:,} parameters, at most {LARGEST:,} can be "
                          "stepped through: choose minigpt-language, or random:2x4x128")
 
 
 def check_config(config):
-    """The same before a GPT-2 of that config is made."""
+    """Raise ``ValueError`` for a config of a GPT-2 with too many parameters, before it is made."""
     if isinstance(config, GPT2Config):
         C = config.n_embd
         check_size(config.n_layer * (12 * C * C + 13 * C) + (config.n_positions + 2) * C)
 
 
 def tokens_of(task, x):
-    """What the tokens are called, in every example or in each one, and the examples' pictures."""
+    """Return the names of the tokens, or their text in each example, and the examples' pictures."""
     names = task.token_names() if hasattr(task, "token_names") else []
     texts = ([task.tokens_as_text(example) for example in x]
              if not names and hasattr(task, "tokens_as_text") else [])
@@ -250,17 +240,17 @@ def tokens_of(task, x):
     low, high = images.min(), images.max()
     pixels = np.round(255 * (images - low) / max(high - low, 1e-9)).astype(np.uint8)
     return {"names": names, "texts": texts, "images": {
-        "shape": list(pixels.shape), "data": base64.b64encode(pixels.tobytes()).decode()}}
+        "shape": list(pixels.shape), "data": encoded(pixels)}}
 
 
 def about(task):
-    """The first paragraph of a task's docstring as plain text; empty where it has none."""
+    """Return the first paragraph of a task's docstring as plain text, "" without a docstring."""
     text = (inspect.getdoc(type(task)) or "").split("\n\n")[0]
     return " ".join(re.sub(r":\w+:|`", "", text).split())
 
 
 def counts(model, tokens):
-    """{group: [parameters, trained]}; of the positions only those that are used."""
+    """Return {group: [parameters, trained]}; only the positions that are used count."""
     if hasattr(model, "counts"):
         return {group: list(n) for group, n in model.counts(tokens).items()}
     groups = {}
@@ -271,7 +261,7 @@ def counts(model, tokens):
 
 
 def adam(run, store, before, after, norm):
-    """What Adam did to each parameter, and its settings."""
+    """Return what Adam did to each parameter, and its settings."""
     optimizer, rows = run.optimizer, []
     at = {id(p): i for i, p in enumerate(optimizer.parameters)}
     for name, p in run.model.named_parameters():

@@ -1,6 +1,5 @@
 """The frames of a step as a filmstrip: forward above, backward below, each under its partner."""
 
-import base64
 import io
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from ..files import outputs
 from ..reports import plots
+from . import decoded, stored_array
 
 KIND = "still"                                            # of the pictures
 INK, SOFT, HATCH = "#1d2930", "#5b6b74", "#8093a0"
@@ -42,7 +42,7 @@ def paths(path, has_film):
 
 
 def draw(data, names=()):
-    """The filmstrip as a Matplotlib figure, of the operations with these names."""
+    """Return the filmstrip as a Matplotlib figure, with the operations of these names."""
     columns = named_steps(data["steps"], names) if names else chosen(data["steps"])
     n = len(columns) + 2
     fig = sheet(1.55 * n, 5.2, f"{called(data)}: forward above, backward below")
@@ -62,11 +62,9 @@ def draw(data, names=()):
 
 
 def sheet(width, height, title):
-    """An empty Matplotlib figure with a title."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Return an empty Matplotlib figure with a title."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(fig)
     fig.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     return fig
 
@@ -85,8 +83,8 @@ def named_steps(steps, names):
 
 
 def film(data, layer=0, pictures=6):
-    """The training that follows the step, as a Matplotlib figure: the loss, and where the heads of
-    one layer look at ``pictures`` moments of it, a row a head."""
+    """Return the training that follows the step as a Matplotlib figure: the loss, and below it the
+    attention of one layer at ``pictures`` moments, with a row for each head."""
     film_data = data["film"]
     if film_data is None:
         raise ValueError("steps: there is no film, expected every=N when the step is made")
@@ -96,8 +94,8 @@ def film(data, layer=0, pictures=6):
         raise ValueError(f"steps: layer {layer}, expected 0 to {len(film_data['layers']) - 1}")
     frames = film_data["frames"]
     at = sorted({*np.linspace(0, len(frames) - 1, min(pictures, len(frames))).round().astype(int)})
-    maps = [np.frombuffer(base64.b64decode(frames[i]["maps"][layer]["data"]), np.uint8).reshape(
-        frames[i]["maps"][layer]["shape"]) / 255 for i in at]
+    maps = [decoded(shot["data"], np.uint8).reshape(shot["shape"]) / 255
+            for shot in (frames[i]["maps"][layer] for i in at)]
     heads = len(maps[0])
     name = short(film_data["layers"][layer])
     name = f"{called(data).split(': ')[-1]}: {name} while it is trained"
@@ -145,9 +143,8 @@ def named(part):
 
 
 def values(data, number):
-    """An array of the file as the last two axes of its first example and head."""
-    a = data["arrays"][number]
-    array = np.frombuffer(base64.b64decode(a["data"]), a["dtype"]).reshape(a["shown"])
+    """Return a matrix: the last two axes of an array of the file, of its first example and head."""
+    array = stored_array(data, number)
     while array.ndim > 2:
         array = array[0]
     return np.atleast_2d(array).astype(float)
