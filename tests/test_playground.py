@@ -32,6 +32,16 @@ def test_the_command_writes_one_file_of_at_most_300_kB(tmp_path, capsys):
     assert (data["task"], data["model"]) == ("majority", "minigpt-tiny")
 
 
+def test_no_other_file_is_replaced(tmp_path, capsys):
+    out = tmp_path / "page.html"
+    for _ in range(2):                                    # a page of its own it may replace
+        assert main(["playground", "--out", out]) == 0
+    out.write_text("my notes")
+    capsys.readouterr()
+    assert main(["playground", "--out", out]) == 2
+    assert "is there already" in capsys.readouterr().err and out.read_text() == "my notes"
+
+
 def test_the_page_asks_for_nothing_outside_itself(page):
     assert not re.search(r"""(src|href)\s*=|https?://|@import|url\((?!blob)""", page)
     assert "default-src 'none'" in page

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import __version__, functional, tasks
 from ..experiments.pretrain import SOURCES
-from ..files import weights, write_beside
+from ..files import outputs, weights
 from ..fpt import FPT
 from ..gpt2 import GPT2
 from ..trunks.names import TrunkSpec
@@ -14,6 +14,7 @@ from . import encoded, fill, formulas, read, to_json
 from .frames import source_of as lines_of
 from .steps import page_with
 
+KIND = "playground"                                       # of the page
 MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
@@ -59,10 +60,9 @@ def playground(model=MODEL, task="bit-xor"):
 
 
 def save(path, model=MODEL, task="bit-xor"):
-    """Write the page; returns its size in bytes."""
-    text = playground(model, task).encode()
-    write_beside(path, lambda f: f.write(text))
-    return len(text)
+    """Write the page and return its size in bytes.  Raises ``ValueError`` instead of replacing a
+    file that is not such a page."""
+    return outputs.write_text(path, KIND, playground(model, task))
 
 
 def operations():
