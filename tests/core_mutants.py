@@ -59,7 +59,7 @@ TESTS = {
     "fpt": ["fpt", "refusals"],
     "freeze": ["freeze", "refusals"],
     "optim": ["optim", "refusals"],
-    "fast": ["fast", "extremes edges recurrent"],
+    "fast": ["fast", "edges recurrent"],
     "machine": ["fast", "elsewhere"],
     "tracing": ["trace", "refusals"],
     "trunks/lstm": ["recurrent", "refusals"], "trunks/base": ["fpt", "refusals"],
