@@ -1,9 +1,9 @@
 """Weight files: what goes in comes out, and what is damaged is refused in one line."""
 
 import io
+import os
 import pickle
 import re
-import zipfile
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_read_into(tmp_path, compressed, dtype):
 
 def test_the_file_is_what_numpy_would_write(tmp_path):
     with np.load(write(tmp_path / "w.npz"), allow_pickle=False) as file:
-        assert list(file) == ["config", *ARRAYS]
+        assert list(file) == ["config", *ARRAYS] and file["config"].dtype.kind == "U"
         for name, a in ARRAYS.items():
             np.testing.assert_array_equal(file[name], a)
     assert (tmp_path / "w.npz").read_bytes() == write(tmp_path / "again.npz").read_bytes()
@@ -128,12 +128,6 @@ def test_makes_the_folder(tmp_path):
     assert write(tmp_path / "a" / "b" / "w.npz").exists()
 
 
-def test_float16_that_would_overflow_is_refused(tmp_path):
-    """A weight beyond 65504 must not become infinite without a word."""
-    with pytest.raises(ValueError, match="w.big"):
-        weights.save(tmp_path / "w.npz", {}, [("w.big", np.array([1e5]))], np.float16)
-
-
 # --------------------------------------------------------------------------------- find
 
 
@@ -180,14 +174,6 @@ def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "minifpt"
     assert tmp_path / "minifpt" / "weights" in weights.folders()
-
-
-def test_cache_folder_of_a_user_without_a_home(monkeypatch):
-    def home():
-        raise RuntimeError("Could not determine home directory.")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(weights.Path, "home", home)
-    assert cache_folder().name == "minifpt" and weights.folders()
 
 
 # ------------------------------------------------------------------------ damaged files
@@ -297,7 +283,7 @@ def test_zip_members_that_cannot_be_read(tmp_path, changed):
 # ------------------------------------------------------------------------------ writing
 
 
-def test_a_crash_leaves_the_old_file(tmp_path):
+def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
     path = write(tmp_path / "w.npz")
     before = path.read_bytes()
 
@@ -310,6 +296,10 @@ def test_a_crash_leaves_the_old_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_beside(tmp_path / "new.npz", crash)
     assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(os, "replace", lambda *paths: crash(io.BytesIO()))
+    with pytest.raises(KeyboardInterrupt):
+        write(path, np.float16)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
@@ -324,9 +314,3 @@ def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
         assert len(list(tmp_path.iterdir())) == 2
     write_beside(path, write_new, "w")
     assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
-
-
-def test_saved_files_hold_no_pickle(tmp_path):
-    with zipfile.ZipFile(write(tmp_path / "w.npz")) as z:
-        for name in z.namelist():
-            np.load(io.BytesIO(z.read(name)), allow_pickle=False)
