@@ -15,7 +15,7 @@ from test_train import checkpoint, same_checkpoint
 import minifpt
 from minifpt import cli, functional, layers, tasks
 from minifpt.cli import viewing
-from minifpt.experiments import compare, plan, pretrain
+from minifpt.experiments import plan, pretrain
 from minifpt.gradients import GradcheckReport
 from minifpt.trunks import names as trunks
 
@@ -68,7 +68,7 @@ def fails(capsys, folder, line, *more, part=""):
     out, err = capsys.readouterr()
     assert status == 2 and out == ""
     assert err.count("\n") == 1 and err.startswith("minifpt") and "Traceback" not in err
-    assert part in err
+    assert part in err and len(err) < 500, err
     assert sorted(folder.parent.rglob("*")) == before
     return err
 
@@ -149,24 +149,6 @@ def test_resume(folder, capsys):
     assert main(TRAIN, "--resume", "--steps", 6) == 0
 
 
-def test_interrupt(folder, capsys, monkeypatch):
-    def interrupted(*a, **kw):
-        raise KeyboardInterrupt("stopped at step 3, go on from x")
-    monkeypatch.setattr(compare, "run", interrupted)
-    assert main(TRAIN) == 130
-    assert capsys.readouterr().err == (
-        "minifpt: stopped at step 3, go on from x: minifpt train bit-xor --model random --steps 3 "
-        "--batch-size 2 --resume --out runs/bit-xor\n")
-
-
-def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
-    assert main(TRAIN, "--lr", "1e38") == 2
-    err = capsys.readouterr().err
-    assert "RuntimeWarning" not in err and not recwarn.list
-    assert err.splitlines()[-1].startswith("minifpt: step ") and "first in " in err
-    assert names(folder / "runs" / "bit-xor") == ["config.json"]
-
-
 # ------------------------------------------------------- tasks and trunks of the user's own
 
 
@@ -245,12 +227,6 @@ def test_bad_options_of_the_user_s_own_files_are_refused(capsys, folder, own, li
     fails(capsys, folder, line, part=part)
 
 
-def test_a_file_that_is_broken(capsys, folder):
-    (folder / "bad.py").write_text("def f(:\n    pass\n")
-    for line in ("train bad.py:f", "train bit-xor --model bad.py:f"):
-        fails(capsys, folder, line, part="bad.py, line 1: SyntaxError: invalid syntax")
-
-
 def test_a_required_option(folder, own):
     assert main("train mine.py:needy --share 0.5 --model random --steps 2 --out a") == 0
     assert json.loads((folder / "a/config.json").read_text())["options"]["noise"] == "0.5"
@@ -286,9 +262,9 @@ def test_compare_with_the_user_s_own(folder, own, capsys):
     for task, want in (("bit-xor", {"n": 3}),
                        ("noisy", {"n": 3, "noise": 0.5, "steps": 7, "model": "m", "hard": False,
                                   "task": 1, "at_most": None})):
-        found = [*(folder / "runs/compare" / task).glob("*/0/config.json")]
-        assert len(found) == 2
-        for path in found:
+        configs = [*(folder / "runs/compare" / task).glob("*/0/config.json")]
+        assert len(configs) == 2
+        for path in configs:
             config = json.loads(path.read_text())
             assert (config["options"], config["steps"]) == (want, 3)
 
@@ -328,10 +304,6 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     (TRAIN + "--model nonsense", "no weights 'nonsense'"),
     (TRAIN + "--model random:huge", "no shape 'huge'"),
     (TRAIN + "--model random+attn", "expected +MASK=MODEL"),
-    (TRAIN + "--model random+input=random", "the mask 'input' names no parameter"),
-    (TRAIN + "--model random+attn=nonsense", "no weights 'nonsense'"),
-    (TRAIN + "--model statistics:nonsense", "no weights 'nonsense'"),
-    (TRAIN + "--model nowhere.py:trunk", "there is no file nowhere.py"),
     (TRAIN + "--model .", "holds none of"),
     (TRAIN + "--resume", "no run of bit-xor"), (TRAIN + "--resume --out none", "no run to resume"),
     ("train bit-memory --model random --bits 10 --patch 3", "divisible"),
@@ -370,7 +342,7 @@ def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
     before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
     fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
     fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.003, not 1.0")
-    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="config.json")
+    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="is a file, expected a folder")
     assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
 
 
@@ -450,17 +422,17 @@ def test_plan(capsys, folder, quick, weight_file):
 
 
 def test_plan_s_defaults(capsys, monkeypatch):
-    asked = []
+    calls = []
 
     def planned(*args):
-        asked.append(args)
+        calls.append(args)
         task, spec, mask, batch, dropout, adapt = args
         trunk = minifpt.GPT2(spec.config(dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
         return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3, model)
     monkeypatch.setattr(plan, "plan", planned)
     assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
-    (task, spec, mask, batch, dropout, adapt), out = asked[0], capsys.readouterr().out.splitlines()
+    (task, spec, mask, batch, dropout, adapt), out = calls[0], capsys.readouterr().out.splitlines()
     assert task.tokens == 16 and (spec.kind, spec.name, dropout) == ("weights", "gpt2-xl", 0)
     assert adapt is None
     assert out[0].endswith("mnist with gpt2-xl: 48 blocks, 1600 channels, 16 x 16 tokens, "
@@ -469,7 +441,7 @@ def test_plan_s_defaults(capsys, monkeypatch):
     values = [line[19:] for line in out]
     assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps",
                            "2,500 MB at most, 2,000 MB of it weights"]
-    assert main("plan bit-xor --dropout 0.1") == 0 and asked[1][4] == 0.1
+    assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
 
 
 @pytest.mark.parametrize("line, part", [
@@ -601,9 +573,9 @@ GOLDEN = Path(__file__).parent / "golden" / "plain"
 def test_convert(folder, capsys, tmp_path):
     assert main("convert", GOLDEN, "--dtype", "float32", "--out", "here.npz") == 0
     assert capsys.readouterr().out == "here.npz\n"
-    made = minifpt.GPT2.from_pretrained("here.npz")
+    converted = minifpt.GPT2.from_pretrained("here.npz")
     source = minifpt.GPT2.from_pretrained(GOLDEN)
-    for p, q in zip(made.parameters(), source.parameters(), strict=True):
+    for p, q in zip(converted.parameters(), source.parameters(), strict=True):
         np.testing.assert_array_equal(p.data, q.data)
     fails(capsys, folder, "convert", GOLDEN, "--out", "here.npz", part="is there already")
     assert main("convert", GOLDEN) == 0                   # into the user's cache, by name
@@ -697,9 +669,9 @@ def process(*args):
 
 def test_as_a_process(folder, weight_file):
     line = [*TRAIN.split(), "--model", weight_file, "--out", "p"]
-    done = process(*line)
-    assert done.returncode == 0 and "% test accuracy" in done.stdout
-    assert done.stderr == ""                              # a bar is for a terminal only
+    run = process(*line)
+    assert run.returncode == 0 and "% test accuracy" in run.stdout
+    assert run.stderr == ""                              # a bar is for a terminal only
     assert main(TRAIN, "--model", weight_file, "--out", "q") == 0
     same_checkpoint(folder / "p", folder / "q")           # the same bits as in this process
     again = process(*line)
@@ -708,20 +680,13 @@ def test_as_a_process(folder, weight_file):
                             "metrics.csv, curves.png): resume it, or choose another folder\n")
 
 
-def test_divergence_as_a_process(folder, weight_file):
+def test_divergence_is_one_line_after_the_bar(folder, weight_file):
     """Threads warn, too: not a word of NumPy's reaches the user."""
-    done = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
-    assert done.returncode == 2 and "Warning" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("minifpt: step ")
-
-
-def test_without_standard_output(monkeypatch):
-    """As when a program that started us has closed it: ``minifpt info >&-``."""
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    assert main("info") == 0 and main("summary --model nonsense") == 2
-    sys.stdout.close()
-    sys.stderr.close()
+    run = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
+    assert run.returncode == 2 and "Warning" not in run.stderr
+    line = run.stderr.splitlines()[-1]
+    assert line.startswith("minifpt: step ") and "first in " in line
+    assert names(folder / "runs" / "bit-xor") == ["config.json"]
 
 
 def test_a_terminal_that_cannot_spell_it(weight_file, monkeypatch):
@@ -737,8 +702,8 @@ def test_a_closed_pipe_is_no_error(folder, weight_file, unbuffered):
     """``minifpt summary | true``."""
     reads, writes = os.pipe()
     os.close(reads)
-    done = subprocess.run([sys.executable, "-m", "minifpt", "summary", "--model", weight_file],
-                          stdout=writes, stderr=subprocess.PIPE, text=True,
-                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    run = subprocess.run([sys.executable, "-m", "minifpt", "summary", "--model", weight_file],
+                         stdout=writes, stderr=subprocess.PIPE, text=True,
+                         env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
     os.close(writes)
-    assert done.returncode == 1 and done.stderr == ""
+    assert run.returncode == 1 and run.stderr == ""
