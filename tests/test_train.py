@@ -14,8 +14,8 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, files, machine, optim, training
-from minifpt.files.runs import COLUMNS, Run, locked
+from minifpt import cli, machine, optim, training
+from minifpt.files.runs import COLUMNS, locked
 from minifpt.layers import Layer
 from minifpt.reports import plots
 from minifpt.tasks import BitMemory, BitXOR
@@ -440,30 +440,6 @@ def test_resume_in_another_dtype_is_refused(tmp_path):
            model=build(BitXOR(n=2), "full", dtype=np.float64), resume=True)
 
 
-def rewrite(path, change):
-    with np.load(path) as file:
-        arrays = dict(file)
-    change(arrays)
-    np.savez(path, **arrays)
-
-
-@pytest.mark.parametrize("change, message", [
-    (lambda a: a.pop("state"), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("{")), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("[]")), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("{}")), "not a checkpoint, or damaged"),
-    (lambda a: a.pop("output.weight"), "'output.weight' has no array"),
-    (lambda a: a.update({"output.bias": np.zeros(3, np.float32)}), r"'output.bias' has shape \(3"),
-    (lambda a: a.update({"m/output.bias": np.zeros(3, np.float32)}), "'m/output.bias' has shape"),
-    (lambda a: a.update({"v/input.bias": a["v/input.bias"].astype(float)}), "dtype float64")])
-def test_a_checkpoint_that_does_not_fit_is_refused(stopped, change, message):
-    rewrite(stopped / "checkpoint.npz", change)
-    model = build(BitXOR(n=2))
-    before = data(model)
-    refuse(stopped, ValueError, message, model=model, resume=True)
-    np.testing.assert_equal(data(model), before)          # nothing was loaded in part
-
-
 def npy(array):
     file = io.BytesIO()
     np.save(file, array)
@@ -478,12 +454,6 @@ def test_a_damaged_checkpoint_is_refused(stopped, damage):
     path = stopped / "checkpoint.npz"
     path.write_bytes(damage(path.read_bytes()))
     refuse(stopped, ValueError, "checkpoint.npz: not a checkpoint, or damaged", resume=True)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3", '{"steps": null}'])
-def test_damaged_settings_are_refused(stopped, text):
-    (stopped / "config.json").write_text(text)
-    refuse(stopped, ValueError, "config.json", resume=True)
 
 
 def test_a_folder_that_holds_a_run_is_refused(stopped):
@@ -505,7 +475,8 @@ def test_other_files_in_the_folder_stay(tmp_path):
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_one_run_at_a_time_writes_into_a_folder(stopped, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
+def test_one_run_at_a_time_writes_into_a_folder(stopped):
     with locked(stopped):
         refuse(stopped, ValueError, "another run is writing there", resume=True)
         refuse(stopped, ValueError, "another run is writing there")
@@ -690,10 +661,10 @@ def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, 
 @needs_timers
 def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
     out = tmp_path / "run"
-    done = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
-    assert done.returncode == 130, done.stderr
+    process = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
+    assert process.returncode == 130, process.stderr
     step = checkpoint(out)[1]["step"]
-    bar, _, message = done.stderr.rstrip("\n").rpartition("\n")
+    bar, _, message = process.stderr.rstrip("\n").rpartition("\n")
     assert message.startswith(f"minifpt: stopped at step {step}, go on from {out}: minifpt train ")
     assert 7 < step < STEPS and "Traceback" not in bar
     assert cli.main(command(weight_file, out, 50, "--resume")) == 0
@@ -712,17 +683,6 @@ def test_interrupt_in_process(tmp_path, signum):
     go(tmp_path / "b", resume=True)
     go(tmp_path / "a")
     same_checkpoint(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_crash_while_a_file_is_written_leaves_the_old_one(stopped, monkeypatch):
-    before = contents(stopped)
-    monkeypatch.setattr(files.os, "replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
-    model = build(BitXOR(n=2))
-    run = Run(model, optim.Adam([p for p in model.parameters() if p.trainable]),
-              np.random.default_rng(0), {})
-    with pytest.raises(OSError, match="full"):
-        run.save(stopped / "checkpoint.npz")
-    assert contents(stopped) == before
 
 
 def test_a_run_can_be_copied_and_resumed_elsewhere(stopped, tmp_path):
