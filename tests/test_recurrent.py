@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import start_of_block
+from conftest import start_of_block, traced
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import expit
+from test_edges import HUGE
+from test_train import Stop, stop_at
 
 import minifpt
 from minifpt import cli, fast, training
@@ -24,8 +26,6 @@ from minifpt.trunks.names import LSTMSpec, TrunkSpec
 
 BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
-HUGE = st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False),
-                 st.sampled_from([3e38, -3e38, 1e30, -1e20, 1e19, 0.0, 1e-45]))
 
 
 def rng(*seed):
@@ -397,18 +397,7 @@ def test_trace(trunk, mask):
     """Every value and gradient by name, and why a gradient is missing."""
     model = minifpt.FPT(trunk, 3, 2, 2)
     model.freeze(minifpt.FreezeMask.parse(mask))
-    x = rng(1).standard_normal((2, 6, 3))
-
-    def run():
-        model.zero_grad()
-        y, cache = model.forward(x, True, rng(2))
-        model.backward(y, cache)
-        return [y, *(p.grad for p in model.parameters() if p.grad is not None)]
-    want = run()
-    with minifpt.trace(model) as t:
-        got = run()
-    for g, w in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-12)
+    t = traced(model, rng(1).standard_normal((2, 6, 3)))
     assert list(t.outputs) == ["input", *LAYERS, "output", ""]
     steps = {s.name: s for s in t.steps if not s.backward}
     step = steps["trunk.h.1.lstm.lstm"]
@@ -446,10 +435,6 @@ def test_an_lstm_learns_when_trained_in_full():
     assert history["test_accuracy"][-1] > 0.95
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("freeze, kind", [("fpt", (True, True)), ("full", (False, False))])
 def test_resume_gives_the_same_bits(tmp_path, freeze, kind):
     """A run that was stopped goes on to the weights of one that was not."""
@@ -459,17 +444,9 @@ def test_resume_gives_the_same_bits(tmp_path, freeze, kind):
         minifpt.train(model, task, 12, out=out, checkpoint_every=5, eval_every=6,
                       test_examples=8, progress=False, **kw)
         return {n: p.data for n, p in model.named_parameters()}
-    want, task = go(tmp_path / "a"), minifpt.tasks.get("bit-xor", n=2)
-    batch, asked = task.batch, []
-
-    def stopping(draws, size, split="train"):
-        asked.append(split == "train" and size == 4)
-        if sum(asked) == 9:
-            raise Stop
-        return batch(draws, size, split)
-    task.batch = stopping
+    want = go(tmp_path / "a")
     with pytest.raises(Stop):
-        go(tmp_path / "b", task)
+        go(tmp_path / "b", stop_at(minifpt.tasks.get("bit-xor", n=2), 9))
     np.testing.assert_equal(go(tmp_path / "b", resume=True), want)
 
 
@@ -514,10 +491,8 @@ def test_folders_and_mixtures():
     ("lstm,positions,residual", "then ,residual, then ,positions"),
     ("lstm:0x8", "n_layer is 0"), ("lstm:2x0", "n_embd is 0"), ("lstm@0", "the spread is '0'"),
     ("lstm@much", "the spread is 'much', expected a positive number")])
-def test_name_errors(capsys, text, message):
-    assert cli.main(["summary", "bit-xor", "--model", text]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.startswith("minifpt: ") and said.count("\n") == 1
+def test_name_errors(fails, text, message):
+    assert message in fails("summary", "bit-xor", "--model", text)
 
 
 def test_a_file_may_be_called_so(tmp_path):
