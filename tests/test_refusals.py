@@ -153,15 +153,15 @@ def test_a_run_s_files_stay_when_memory_ends(folder, monkeypatch):
 
 def test_a_grid_starts_no_more_processes_than_it_has_runs(monkeypatch, tmp_path):
     """As many are started as there is work for: the system has a limit."""
-    seen = []
+    sizes = []
 
     def pool(processes, sign):
-        seen.append(processes)
+        sizes.append(processes)
         raise InterruptedError
     monkeypatch.setattr(workers, "pool", pool)
     with pytest.raises(InterruptedError):
         compare.grid(tmp_path, ["bit-xor"], ["random:1x2x8"], [0, 1], jobs=10 ** 9, progress=False)
-    assert seen == [2]
+    assert sizes == [2]
 
 
 # ----------------------------------------------------------------------------------- files
