@@ -94,7 +94,7 @@ def test_softmax_is_exact_with_all_but_one_masked():
 
 @rows_of
 @drawn
-def test_log_sum_exp(kind, seed, n):
+def test_log_sum_exp_is_exact_at_the_edges(kind, seed, n):
     """4 ulps of the row's largest number and of the result; backward 8 of the gradient's."""
     x, rng = rows(kind, seed, n)
     (y, cache), (want, want_cache) = fast.log_sum_exp(x), F.log_sum_exp(exactly(x))
@@ -212,9 +212,9 @@ def test_products_are_exact_at_the_edges(module, kind, seed, n):
         want = exactly(a) @ exactly(b) + more
         within(a.shape[1] + 1, got, np.where(scale < LARGEST, want, np.inf), scale)
     with np.errstate(over="ignore", invalid="ignore"):
-        (y, cache), (scores, kept) = module.linear(x, w, b), module.unembedding(x, w.T)
+        (y, cache), (scores, scores_cache) = module.linear(x, w, b), module.unembedding(x, w.T)
         dx, dw, _ = module.linear_backward(dy, cache)
-        dh, dtable = module.unembedding_backward(dy, kept)
+        dh, dtable = module.unembedding_backward(dy, scores_cache)
     equal(y, x, w, exactly(b))
     equal(scores, x, w)
     for got, a, b in ((dx, dy, w.T), (dw, x.T, dy), (dh, dy, w.T), (dtable, dy.T, x)):
@@ -223,7 +223,7 @@ def test_products_are_exact_at_the_edges(module, kind, seed, n):
 
 @rows_of
 @drawn
-def test_sums_and_lookups(kind, seed, n):
+def test_sums_and_lookups_are_exact_at_the_edges(kind, seed, n):
     """An ulp of the result, two with dropout; of a sum over positions, three of its largest term.
     What is dropped is 0."""
     x, rng = rows(kind, seed, n)
@@ -237,8 +237,8 @@ def test_sums_and_lookups(kind, seed, n):
         dx, dw = F.positions_backward(np.stack([x, other]), cache)
         within(1, dw, want, np.abs(want))
         y, (mask,) = F.dropout(x, 0.3, rng)
-        kept = mask > 0
-        within(2, y, np.where(kept, exactly(x) / 0.7, 0), np.abs(exactly(y)))
+        is_kept = mask > 0
+        within(2, y, np.where(is_kept, exactly(x) / 0.7, 0), np.abs(exactly(y)))
         y, cache = F.embedding(np.array([1, 0, 1, 1]), x)
         np.testing.assert_array_equal(y, x[[1, 0, 1, 1]])
         back = np.stack([x[0], x[1], x[2], -x[0]])
