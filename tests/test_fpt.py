@@ -44,7 +44,7 @@ def backward_once(model, x, seed=2):
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_gradients(ids, randomise):
+def test_gradients_are_right_under_each_mask(ids, randomise):
     """Those of the model in full by differences, and under each mask those that it leaves."""
     model = randomise(build(output_tokens=3))
     report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
@@ -135,7 +135,7 @@ def test_the_last_tokens_are_read(k):
     np.testing.assert_allclose(logits, want)
 
 
-def test_names():
+def test_names_are_gpt2_s_with_a_prefix():
     names = [n for n, _ in build(n_layer=1).named_parameters()]
     assert names == ["input.weight", "input.bias", "trunk.wpe.weight", *(
         f"trunk.h.0.{part}.{kind}" for part in (
@@ -145,7 +145,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_float32_throughout(ids, float32_only, arrays_in):
+def test_an_fpt_stays_in_float32(ids, float32_only, arrays_in):
     model = build(np.float32)
     for p in model.parameters():
         p.data = float32_only(p.data)
@@ -162,7 +162,7 @@ def test_inputs_take_the_model_s_dtype():
     assert build(np.float64).forward(batch(dtype=np.float32))[0].dtype == np.float64
 
 
-def test_same_seed_same_bits():
+def test_the_same_seed_gives_the_same_bits():
     def bits(seed, run=0):
         model = build(np.float32, seed=seed)
         logits, _ = backward_once(model, batch(), seed=run)
@@ -185,7 +185,7 @@ def test_a_seed_draws_the_same_weights_in_every_version():
     assert again.output_tokens == 1
 
 
-def test_initialisation():
+def test_initialisation_is_the_paper_s():
     """As in the paper: input orthogonal with gain 1.41, output uniform within 1 / sqrt(C)."""
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=1, n_head=1, n_embd=64, n_positions=4, vocab_size=2)), 16, 50)
@@ -199,13 +199,13 @@ def test_initialisation():
 
 
 @pytest.mark.parametrize("n_in, n_out", [(3, 8), (8, 3), (5, 5)])
-def test_orthogonal(n_in, n_out):
+def test_orthogonal_gives_orthogonal_rows_or_columns(n_in, n_out):
     w = orthogonal(rng(), n_in, n_out, gain=2.0)
     assert w.shape == (n_in, n_out)
     gram = w @ w.T if n_in < n_out else w.T @ w
     np.testing.assert_allclose(gram, 4 * np.eye(min(n_in, n_out)), atol=1e-12)
-    drawn = rng().standard_normal((max(n_in, n_out), min(n_in, n_out)))
-    r = (w if n_in >= n_out else w.T).T @ drawn           # triangular, with a positive diagonal
+    draws = rng().standard_normal((max(n_in, n_out), min(n_in, n_out)))
+    r = (w if n_in >= n_out else w.T).T @ draws           # triangular, with a positive diagonal
     np.testing.assert_allclose(np.tril(r, -1), 0, atol=1e-12)
     assert (np.diag(r) > 0).all()
 
@@ -242,7 +242,7 @@ def test_a_trunk_of_ones_own(ids, tokens, randomise):
     assert model.counts()["attn"] == (6, 0)
 
 
-def test_a_trunk_without_a_cache():
+def test_backward_is_not_called_without_a_cache():
     """A cache of None means that nothing learns: backward is not called."""
     class Frozen(Mixer):
         def forward(self, x, train=False, rng=None):
@@ -257,29 +257,29 @@ def test_a_trunk_without_a_cache():
 
 
 def test_optional_keywords_of_a_trunk_are_passed_if_its_signature_has_them():
-    seen = []
+    keywords = []
 
     class NeedDx(Mixer):
         def forward(self, x, train=False, rng=None, need_dx=None):
-            seen.append({"need_dx": need_dx})
+            keywords.append({"need_dx": need_dx})
             return super().forward(x)
 
     class Last(Mixer):
         def forward(self, x, train, rng, *, last):
-            seen.append({"last": last})
+            keywords.append({"last": last})
             return super().forward(x[:, -last:])
 
     class Both(Mixer):
         def forward(self, x, train, rng, last, need_dx):
-            seen.append({"need_dx": need_dx, "last": last})
+            keywords.append({"need_dx": need_dx, "last": last})
             return super().forward(x)
     for trunk in (NeedDx, Last, Both):
         model = minifpt.FPT(trunk(6, np.float64), 5, 3, 2)
         assert model.forward(batch())[0].shape == (2, 2, 3)
         model.freeze(minifpt.FreezeMask(input=True))
         model.forward(batch())
-    assert seen == [{"need_dx": True}, {"need_dx": False}, {"last": 2}, {"last": 2},
-                    {"need_dx": True, "last": 2}, {"need_dx": False, "last": 2}]
+    assert keywords == [{"need_dx": True}, {"need_dx": False}, {"last": 2}, {"last": 2},
+                        {"need_dx": True, "last": 2}, {"need_dx": False, "last": 2}]
 
 
 def members(*names):
@@ -348,7 +348,7 @@ def test_freeze_sets_the_shared_trunk():
     (np.ones((2, 1, 5)), "1 tokens, expected at least 2"),
     (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
     (np.full((2, 3), 5), "rows 0 to 4")])
-def test_forward_errors(x, message):
+def test_forward_refuses_wrong_inputs(x, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         build(output_tokens=2).forward(x)
 
@@ -408,7 +408,7 @@ def test_counts_follow_the_mask(mask):
     assert sum(t for _, t in model.counts().values()) == want
 
 
-def test_summary():
+def test_summary_counts_each_group():
     model = build()
     model.freeze(minifpt.FreezeMask.fpt())
     lines = model.summary(tokens=5).splitlines()
@@ -422,7 +422,7 @@ def test_summary():
     assert len({len(line) for line in lines[:-1]}) == 1   # columns end below each other
 
 
-def test_summary_of_a_group_frozen_in_part():
+def test_summary_counts_a_group_that_is_frozen_in_part():
     model = build()
     model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.1.ln_1.*"))
     assert model.counts()["ln"] == (60, 48)
@@ -457,7 +457,7 @@ def test_a_trunk_s_forward_must_return_hidden_and_cache(wrong):
         minifpt.FPT(trunk, 3, 2, 2).forward(np.ones((1, 3, 3)))
 
 
-def test_a_layer_that_is_used_twice(randomise):
+def test_a_layer_that_is_used_twice_is_counted_once(randomise):
     """It is counted once, its gradient is the sum of both uses, and clipping counts it once."""
     model = randomise(minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=2, n_head=2, n_embd=6, n_positions=9, vocab_size=2, dropout=0.0),

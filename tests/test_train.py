@@ -127,7 +127,7 @@ def test_frozen_trunk_learns():
     assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.35
 
 
-def test_files_and_history(tmp_path, drawn, monkeypatch):
+def test_a_run_writes_its_files_and_history(tmp_path, drawn, monkeypatch):
     monkeypatch.setattr("minifpt.training.curves", plots.curves)
     out = tmp_path / "a" / "run"
     _, history = go(out, lr=2e-3, batch_size=3, seed=5, config={"model": "tiny"})
@@ -147,7 +147,7 @@ def test_files_and_history(tmp_path, drawn, monkeypatch):
                                                      for a in arrays.values())
 
 
-def test_history_columns():
+def test_every_column_of_a_history_has_numbers():
     history = go()[1]
     for column in COLUMNS:
         assert history[column].shape == (5,) and np.isfinite(history[column]).all()
@@ -176,7 +176,7 @@ def test_train_loss_is_the_mean_since_the_last_row(monkeypatch):
         np.testing.assert_allclose([row["train_loss"], row["train_accuracy"]], want)
 
 
-def test_a_step_by_hand():
+def test_a_step_equals_one_by_hand():
     """Two steps equal forward, backward, clipping and Adam called one by one."""
     task = BitXOR(n=2)
     trained, _ = go(steps=2, lr=3e-3, seed=4)
@@ -339,7 +339,7 @@ def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
         contents(tmp_path / "b").keys()
 
 
-def test_resume_before_the_first_checkpoint(tmp_path):
+def test_resume_before_the_first_checkpoint_starts_again(tmp_path):
     go(tmp_path / "a")
     with pytest.raises(Stop):
         go(tmp_path / "b", task=stop_at(BitXOR(n=2), 6))
@@ -489,7 +489,7 @@ def test_the_half_written_file_of_a_killed_run_is_removed(stopped):
     assert sorted(p.name for p in stopped.iterdir()) == FILES
 
 
-def test_nothing_to_resume(tmp_path):
+def test_resume_without_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run to resume"):
         go(tmp_path / "none", resume=True)
     assert not list(tmp_path.iterdir())
@@ -537,7 +537,7 @@ def test_the_first_layer_is_named_where_parameters_are_finite():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_divergence_while_a_trace_is_open():
+def test_divergence_within_a_trace_names_the_trace():
     """The layer cannot be found, because only one trace can be open."""
     task = BitXOR(n=2)
     model = build(task)
@@ -558,7 +558,7 @@ def test_a_gradient_that_is_not_finite_is_named(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("steps", [1, 24])
-def test_a_huge_learning_rate(tmp_path, steps):
+def test_a_huge_learning_rate_saves_no_broken_value(tmp_path, steps):
     """No broken value is saved, even if a checkpoint or the end comes first."""
     with pytest.raises(minifpt.Diverged, match="^step [12]: the .*loss is not finite, first in "):
         go(tmp_path / "run", lr=1e38, steps=steps, checkpoint_every=1, eval_every=24)
@@ -672,7 +672,7 @@ def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_in_process(tmp_path, signum):
+def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(tmp_path, signum):
     """The step is finished, the checkpoint written, the old handler restored."""
     before = signal.getsignal(signum)
     task = at_step(BitXOR(n=2), 10, lambda: signal.raise_signal(signum))
@@ -714,7 +714,7 @@ class Fails(BitXOR):
         return super().draw(rng, size, split)
 
 
-def test_four_models_in_four_threads():
+def test_four_models_in_four_threads_train_as_one_after_the_other():
     """Their histories are the same as one after the other, also while a fifth one fails, and the
     settings of the process are restored."""
     def run(seed):
