@@ -1,6 +1,7 @@
 """What all tests share: reproducible hypothesis, arrays that refuse float64."""
 # ruff: noqa: E402
 
+import importlib.util
 import os
 import re
 import shutil
@@ -17,7 +18,8 @@ import quick_child
 from hypothesis import settings
 from matplotlib.figure import Figure
 
-from minifpt import training
+import minifpt
+from minifpt import cli, training
 from minifpt.experiments import workers
 
 # How many examples hypothesis tries of each property; more for a long look.
@@ -35,6 +37,14 @@ def pytest_ignore_collect(collection_path, config):
     return True if is_unwanted and collection_path.name.startswith("test_oracle") else None
 
 
+def load_module(path):
+    """Import a file that is in no package."""
+    spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @contextmanager
 def refused(match=None, kind=ValueError):
     """Expects an error of one line."""
@@ -42,6 +52,18 @@ def refused(match=None, kind=ValueError):
         yield error
     message = str(error.value)
     assert message and "\n" not in message and len(message) < 500, message
+
+
+@pytest.fixture
+def fails(capsys):
+    """Runs a command that exits 2, and returns its one line."""
+    def run(*words):
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("minifpt") and err.count("\n") == 1, err
+        return err.rstrip("\n")
+    return run
 
 
 class Float32Only(np.ndarray):
@@ -133,6 +155,18 @@ def gradients(model, x):
     if cache is not None:
         model.backward(np.cos(y), cache)
     return {name: p.grad for name, p in model.named_parameters()} | {"output": y}
+
+
+def traced(model, x):
+    """Return the trace of a pass with dropout, and compare its results to those without a trace."""
+    expected = gradients(model, x)
+    with minifpt.trace(model) as t:
+        results = gradients(model, x)
+    for name, array in expected.items():
+        assert (results[name] is None) == (array is None), name
+        if array is not None:
+            np.testing.assert_allclose(results[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
+    return t
 
 
 def assert_a_mask_only_takes_away(model, x, full):

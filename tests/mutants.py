@@ -207,14 +207,14 @@ class TooLong(BaseException):
 
 
 @contextlib.contextmanager
-def limited(seconds):
-    """Within, ``TooLong`` after so many seconds of the processor's, where the system can."""
+def limited(seconds, error=TooLong):
+    """Within, raise ``error`` after so many seconds of the processor's, where the system can."""
     if not hasattr(signal, "setitimer"):
         yield
         return
 
     def stop(*args):
-        raise TooLong
+        raise error
     old = signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
@@ -227,8 +227,10 @@ def limited(seconds):
 def marked(exercise):
     """An exercise whose known mistakes' hints begin with ``MARK``."""
     def cases(rng):
-        found = exercise(rng)
-        for case in [found] if isinstance(found, exercises.Case) else found:
+        cases_of_exercise = exercise(rng)
+        if isinstance(cases_of_exercise, exercises.Case):
+            cases_of_exercise = [cases_of_exercise]
+        for case in cases_of_exercise:
             yield replace(case, mistakes={MARK + hint: wrong
                                           for hint, wrong in case.mistakes.items()})
     return cases
@@ -384,23 +386,23 @@ def main():
     total, weak = Counter(), 0
     with marked_hints():
         for lesson, name, function, module in solutions(args.which):
-            found = Counter()
+            counts = Counter()
             for mutant in mutants(name, function, module):
                 judge(mutant, range(args.seeds))
                 if mutant.passed and equivalent(mutant):
-                    found["equivalent"] += 1
+                    counts["equivalent"] += 1
                 elif mutant.passed:
                     weak += 1
-                    found["passed"] += 1
+                    counts["passed"] += 1
                     print(f"  {name}: passes {len(mutant.passed)} of {mutant.seeds}: "
                           f"{mutant.what}", flush=True)
                 else:
-                    found["refused"] += 1
-                    found[mutant.hints.most_common(1)[0][0]] += 1
-            total += found
-            print(f"{lesson} {name}: " + ", ".join(f"{n} {what}" for what, n in found.items()),
+                    counts["refused"] += 1
+                    counts[mutant.hints.most_common(1)[0][0]] += 1
+            total += counts
+            print(f"{lesson} {name}: " + ", ".join(f"{n} {status}" for status, n in counts.items()),
                   flush=True)
-    print("all: " + ", ".join(f"{n} {what}" for what, n in total.items()))
+    print("all: " + ", ".join(f"{n} {status}" for status, n in total.items()))
     return 1 if weak else 0
 
 

@@ -94,7 +94,7 @@ def statement_slips(function):
 
 
 class Replace(ast.NodeTransformer):
-    """Put ``new`` in place of the node ``old``; ``None`` removes a statement."""
+    """Replace the node ``old`` with ``new``; ``None`` removes a statement."""
 
     def __init__(self, old, new):
         self.old, self.new = old, new
@@ -108,7 +108,7 @@ def slips(source, name):
     a file of solutions."""
     tree, namespace = ast.parse(source), {"__name__": "slip"}
     exec(compile(tree, f"<{name}>", "exec"), namespace)
-    found, texts = [], set()
+    answers, texts = [], set()
     target = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
     docstring = target.body[0]
     arguments = [argument.arg for argument in target.args.args]
@@ -128,11 +128,11 @@ def slips(source, name):
         if text in texts:
             continue
         texts.add(text)
-        module, own = ast.Module([changed], []), dict(namespace)
-        exec(compile(module, f"<{name}: {what}>", "exec"), own)
+        module, namespace = ast.Module([changed], []), dict(namespace)
+        exec(compile(module, f"<{name}: {what}>", "exec"), namespace)
         line = getattr(old, "lineno", 0) - target.lineno
-        found.append((f"{what}, line {line}: {ast.unparse(old):.50}", own[name]))
-    return found
+        answers.append((f"{what}, line {line}: {ast.unparse(old):.50}", namespace[name]))
+    return answers
 
 
 # Slips that leave an answer right (an index of -1 for 1, a difference the other way round), and in

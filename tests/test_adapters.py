@@ -319,8 +319,8 @@ def test_peft_gives_the_same_low_rank_adapters(theirs):
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(targets).flatten()
                                       ).backward()
     logits, cache = lm.forward(ids)
-    _, kept = F.cross_entropy(logits, targets)
-    lm.backward(F.cross_entropy_backward(1.0, kept), cache)
+    _, loss_cache = F.cross_entropy(logits, targets)
+    lm.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
     np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-6)
     for name, p in weights.items():
         layer = lm.trunk.h[int(name.split(".h.")[1][0])].attn.c_attn

@@ -33,8 +33,8 @@ def run(model, change=None, change_grads=None):
     model.zero_grad()
     with minifpt.trace(model, change, change_grads) as t:
         logits, cache = model.forward(x)
-        loss, kept = F.cross_entropy(logits, targets)
-        model.backward(F.cross_entropy_backward(1.0, kept), cache)
+        loss, loss_cache = F.cross_entropy(logits, targets)
+        model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
     return t, float(loss), {name: None if p.grad is None else p.grad.copy()
                             for name, p in model.named_parameters()}
 
@@ -376,8 +376,8 @@ def test_transformers_with_forward_hooks(ours, theirs, kind, tmp_path):
                                       ).backward()
     with minifpt.trace(lm, {ours: change}):
         logits, cache = lm.forward(ids)
-        _, kept = F.cross_entropy(logits, targets)
-        lm.backward(F.cross_entropy_backward(1.0, kept), cache)
+        _, loss_cache = F.cross_entropy(logits, targets)
+        lm.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
     np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-9)
     weights = dict(reference.transformer.named_parameters())
     for name, p in lm.named_parameters():

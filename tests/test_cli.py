@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_data import FILES, write_mnist
+from test_data import write_mnist
 from test_train import checkpoint, same_checkpoint
 
 import minifpt
 from minifpt import cli, functional, layers, tasks
 from minifpt.cli import viewing
-from minifpt.experiments import compare, plan, pretrain
+from minifpt.experiments import plan, pretrain
 from minifpt.gradients import GradcheckReport
 from minifpt.trunks import names as trunks
 
@@ -68,7 +68,7 @@ def fails(capsys, folder, line, *more, part=""):
     out, err = capsys.readouterr()
     assert status == 2 and out == ""
     assert err.count("\n") == 1 and err.startswith("minifpt") and "Traceback" not in err
-    assert part in err
+    assert part in err and len(err) < 500, err
     assert sorted(folder.parent.rglob("*")) == before
     return err
 
@@ -129,13 +129,7 @@ def test_the_paper_s_accuracy_is_that_of_the_whole_test_set(tmp_path, capsys):
     assert "test accuracy (10 examples)" in capsys.readouterr().out
 
 
-def test_data_from_the_environment(tmp_path, monkeypatch):
-    write_mnist(tmp_path / "data")
-    monkeypatch.setenv("MINIFPT_DATA", str(tmp_path / "data"))
-    assert main("train mnist --model random --steps 1") == 0
-
-
-def test_resume(folder, capsys):
+def test_resume_goes_on_with_the_newest_run_of_the_task(folder, capsys):
     assert main(TRAIN, "--out", "a", "--steps", 6) == 0
     assert main(TRAIN, "--out", "runs/bit-xor", "--steps", 3) == 0
     assert main(TRAIN, "--resume", "--steps", 6) == 0     # the newest run below runs/
@@ -147,24 +141,6 @@ def test_resume(folder, capsys):
     assert len(minifpt.History.load(folder / "a" / "metrics.csv")) == 1   # what is lost is back
     assert main(TRAIN, "--out", "runs/bit-xor-memory") == 0               # a newer one of another
     assert main(TRAIN, "--resume", "--steps", 6) == 0
-
-
-def test_interrupt(folder, capsys, monkeypatch):
-    def interrupted(*a, **kw):
-        raise KeyboardInterrupt("stopped at step 3, go on from x")
-    monkeypatch.setattr(compare, "run", interrupted)
-    assert main(TRAIN) == 130
-    assert capsys.readouterr().err == (
-        "minifpt: stopped at step 3, go on from x: minifpt train bit-xor --model random --steps 3 "
-        "--batch-size 2 --resume --out runs/bit-xor\n")
-
-
-def test_divergence_is_one_line_after_the_bar(folder, capsys, recwarn):
-    assert main(TRAIN, "--lr", "1e38") == 2
-    err = capsys.readouterr().err
-    assert "RuntimeWarning" not in err and not recwarn.list
-    assert err.splitlines()[-1].startswith("minifpt: step ") and "first in " in err
-    assert names(folder / "runs" / "bit-xor") == ["config.json"]
 
 
 # ------------------------------------------------------- tasks and trunks of the user's own
@@ -245,13 +221,7 @@ def test_bad_options_of_the_user_s_own_files_are_refused(capsys, folder, own, li
     fails(capsys, folder, line, part=part)
 
 
-def test_a_file_that_is_broken(capsys, folder):
-    (folder / "bad.py").write_text("def f(:\n    pass\n")
-    for line in ("train bad.py:f", "train bit-xor --model bad.py:f"):
-        fails(capsys, folder, line, part="bad.py, line 1: SyntaxError: invalid syntax")
-
-
-def test_a_required_option(folder, own):
+def test_a_required_option_of_a_task_is_passed_as_text(folder, own):
     assert main("train mine.py:needy --share 0.5 --model random --steps 2 --out a") == 0
     assert json.loads((folder / "a/config.json").read_text())["options"]["noise"] == "0.5"
 
@@ -286,9 +256,9 @@ def test_compare_with_the_user_s_own(folder, own, capsys):
     for task, want in (("bit-xor", {"n": 3}),
                        ("noisy", {"n": 3, "noise": 0.5, "steps": 7, "model": "m", "hard": False,
                                   "task": 1, "at_most": None})):
-        found = [*(folder / "runs/compare" / task).glob("*/0/config.json")]
-        assert len(found) == 2
-        for path in found:
+        configs = [*(folder / "runs/compare" / task).glob("*/0/config.json")]
+        assert len(configs) == 2
+        for path in configs:
             config = json.loads(path.read_text())
             assert (config["options"], config["steps"]) == (want, 3)
 
@@ -328,10 +298,6 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     (TRAIN + "--model nonsense", "no weights 'nonsense'"),
     (TRAIN + "--model random:huge", "no shape 'huge'"),
     (TRAIN + "--model random+attn", "expected +MASK=MODEL"),
-    (TRAIN + "--model random+input=random", "the mask 'input' names no parameter"),
-    (TRAIN + "--model random+attn=nonsense", "no weights 'nonsense'"),
-    (TRAIN + "--model statistics:nonsense", "no weights 'nonsense'"),
-    (TRAIN + "--model nowhere.py:trunk", "there is no file nowhere.py"),
     (TRAIN + "--model .", "holds none of"),
     (TRAIN + "--resume", "no run of bit-xor"), (TRAIN + "--resume --out none", "no run to resume"),
     ("train bit-memory --model random --bits 10 --patch 3", "divisible"),
@@ -360,7 +326,7 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     ("pretrain nonsense --text x", "choose from"), ("pretrain language --text none", "none"),
     ("pretrain language --text .", "no *.txt"), ("gradcheck --seed x", "--seed"),
     ("info nonsense", "nonsense")])
-def test_bad_arguments(capsys, folder, line, part):
+def test_wrong_arguments_are_refused_in_one_line(capsys, folder, line, part):
     fails(capsys, folder, line, part=part)
 
 
@@ -370,21 +336,12 @@ def test_a_folder_with_a_run_is_not_written_over(capsys, folder):
     before = {p: p.read_bytes() for p in (folder / "a").iterdir()}
     fails(capsys, folder, TRAIN, "--out", "a", part="already holds a run")
     fails(capsys, folder, TRAIN, "--out", "a", "--resume", "--lr", 1, part="lr = 0.003, not 1.0")
-    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="config.json")
+    fails(capsys, folder, TRAIN, "--out", "a/config.json", part="is a file, expected a folder")
     assert {p: p.read_bytes() for p in (folder / "a").iterdir()} == before
 
 
-@pytest.mark.parametrize("name", [FILES[0], "train-images-idx3-ubyte.gz",
-                                  "train-labels-idx1-ubyte.gz"])
-def test_damaged_mnist(capsys, folder, tmp_path, name):
-    write_mnist(tmp_path / "data")
-    path = tmp_path / "data" / name
-    path.write_bytes(path.read_bytes()[:-9])
-    fails(capsys, folder, "train mnist --model random --data", tmp_path / "data", part=name)
-
-
 @pytest.mark.parametrize("line", [TRAIN, "summary", "compare bit-xor --seeds 1 --steps 2 --models"])
-def test_damaged_weights(capsys, folder, weight_file, line):
+def test_damaged_weights_are_refused_in_one_line(capsys, folder, weight_file, line):
     weight_file.write_bytes(weight_file.read_bytes()[:-200])
     model = [weight_file] if line.endswith("models") else ["--model", weight_file]
     fails(capsys, folder, line, *model, part="tiny.npz")
@@ -393,7 +350,7 @@ def test_damaged_weights(capsys, folder, weight_file, line):
 # ---------------------------------------------------------------------- other commands
 
 
-def test_compare(folder, capsys, weight_file):
+def test_compare_prints_a_table_and_runs_nothing_twice(folder, capsys, weight_file):
     line = f"compare bit-xor bit-memory --models {weight_file} random --seeds 2 --steps 3"
     assert main(line) == 0
     out = capsys.readouterr().out
@@ -420,7 +377,7 @@ def test_compare_chooses_learning_rates(folder, capsys):
 
 
 @pytest.mark.parametrize("task, tokens", [("bit-xor", 10), ("bit-memory", 30), ("mnist", 49)])
-def test_summary(capsys, folder, task, tokens):
+def test_summary_counts_parameters_without_data(capsys, folder, task, tokens):
     assert main(f"summary {task} --model random") == 0    # mnist's needs no data
     out = capsys.readouterr().out
     assert out.startswith(f"random on {task}: in {tokens} x ")
@@ -438,7 +395,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(plan, "SECONDS", 0.0)
 
 
-def test_plan(capsys, folder, quick, weight_file):
+def test_plan_prints_time_and_memory(capsys, folder, quick, weight_file):
     assert main("plan bit-xor --batch-size 6 --steps 250 --freeze attn --model", weight_file) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].endswith(f"bit-xor with {weight_file}: 1 blocks, 8 channels, 6 x 10 tokens, "
@@ -449,18 +406,18 @@ def test_plan(capsys, folder, quick, weight_file):
     assert "1 of 1 blocks" in out[5] and not names(folder)
 
 
-def test_plan_s_defaults(capsys, monkeypatch):
-    asked = []
+def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypatch):
+    calls = []
 
     def planned(*args):
-        asked.append(args)
+        calls.append(args)
         task, spec, mask, batch, dropout, adapt = args
         trunk = minifpt.GPT2(spec.config(dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
         return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3, model)
     monkeypatch.setattr(plan, "plan", planned)
     assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
-    (task, spec, mask, batch, dropout, adapt), out = asked[0], capsys.readouterr().out.splitlines()
+    (task, spec, mask, batch, dropout, adapt), out = calls[0], capsys.readouterr().out.splitlines()
     assert task.tokens == 16 and (spec.kind, spec.name, dropout) == ("weights", "gpt2-xl", 0)
     assert adapt is None
     assert out[0].endswith("mnist with gpt2-xl: 48 blocks, 1600 channels, 16 x 16 tokens, "
@@ -469,7 +426,7 @@ def test_plan_s_defaults(capsys, monkeypatch):
     values = [line[19:] for line in out]
     assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps",
                            "2,500 MB at most, 2,000 MB of it weights"]
-    assert main("plan bit-xor --dropout 0.1") == 0 and asked[1][4] == 0.1
+    assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
 
 
 @pytest.mark.parametrize("line, part", [
@@ -479,14 +436,14 @@ def test_plan_s_defaults(capsys, monkeypatch):
     ("plan bit-xor --freeze no", "'no'"), ("plan bit-xor --dropout 1", "dropout is 1"),
     ("plan bit-xor --n 33 --model random", "66 tokens, the trunk has 64 positions"),
     ("plan bit-xor --freeze input,output,pos,ln,attn,mlp", "every parameter is frozen")])
-def test_plan_s_errors(capsys, folder, line, part):
+def test_plan_refuses_wrong_arguments_in_one_line(capsys, folder, line, part):
     fails(capsys, folder, line, part=part)
 
 
 @pytest.mark.parametrize("seconds, text", [
     (0.00123, "1.2 ms"), (0.9, "900.0 ms"), (59, "59.0 s"), (60, "1 min 0 s"), (200, "3 min 20 s"),
     (12000, "3 h 20 min"), (190_000, "2 d 5 h")])
-def test_duration(seconds, text):
+def test_durations_are_printed_in_two_units(seconds, text):
     assert plan.duration(seconds) == text
 
 
@@ -499,12 +456,12 @@ def few_places(monkeypatch):
 
 
 @pytest.mark.slow
-def test_gradcheck_in_full(capsys):
+def test_gradcheck_passes_with_every_entry(capsys):
     assert main("gradcheck --seed 3") == 0
     assert capsys.readouterr().out.endswith(" passed, 0 failed\n")
 
 
-def test_gradcheck(capsys, few_places):
+def test_gradcheck_lists_every_operation_and_model(capsys, few_places):
     assert main("gradcheck --seed 3") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == f"{len(out) - 2} passed, 0 failed" and "FAILED" not in "".join(out)
@@ -547,7 +504,7 @@ def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch, few_places):
     assert len(failed) == 1 and failed[0].split()[0] == "LanguageModel"
 
 
-def test_info(capsys, folder, tmp_path, monkeypatch):
+def test_info_shows_versions_and_folders(capsys, folder, tmp_path, monkeypatch):
     assert main("info") == 0
     out = capsys.readouterr().out
     for part in (minifpt.__version__, np.__version__, "kernels", "limited by", "OPENBLAS_CORETYPE",
@@ -569,7 +526,7 @@ def test_info_warns_of_kernels_without_avx512(monkeypatch):
     assert "Haswell, unset it" in slow_kernels("kernels for Haswell", ["X86_V4"])
 
 
-def test_pretrain(folder, capsys):
+def test_pretrain_writes_weights_and_resumes(folder, capsys):
     (folder / "book.txt").write_text("the quick brown fox jumps over. " * 100)
     line = "pretrain language --text book.txt --steps 3 --batch-size 2 --seed 4"
     assert main(line) == 0
@@ -598,12 +555,12 @@ def test_pretrain(folder, capsys):
 GOLDEN = Path(__file__).parent / "golden" / "plain"
 
 
-def test_convert(folder, capsys, tmp_path):
+def test_convert_writes_a_file_and_the_cache(folder, capsys, tmp_path):
     assert main("convert", GOLDEN, "--dtype", "float32", "--out", "here.npz") == 0
     assert capsys.readouterr().out == "here.npz\n"
-    made = minifpt.GPT2.from_pretrained("here.npz")
+    converted = minifpt.GPT2.from_pretrained("here.npz")
     source = minifpt.GPT2.from_pretrained(GOLDEN)
-    for p, q in zip(made.parameters(), source.parameters(), strict=True):
+    for p, q in zip(converted.parameters(), source.parameters(), strict=True):
         np.testing.assert_array_equal(p.data, q.data)
     fails(capsys, folder, "convert", GOLDEN, "--out", "here.npz", part="is there already")
     assert main("convert", GOLDEN) == 0                   # into the user's cache, by name
@@ -611,7 +568,7 @@ def test_convert(folder, capsys, tmp_path):
     assert main("summary --model plain") == 0
 
 
-def test_generate(folder, capsys, weight_file):
+def test_generate_repeats_its_text_for_a_seed(folder, capsys, weight_file):
     texts = []
     for more in ("--seed 1", "--seed 1", "--seed 2", "--temperature 0", "--top-k 1"):
         assert main(f"generate Call --tokens 20 {more}", "--model", weight_file) == 0
@@ -630,7 +587,7 @@ def test_generate_reads_like_english(folder, capsys):
     assert sum(word.strip(",.").lower() in common for word in words) > len(words) / 4
 
 
-def test_perplexity(folder, capsys, weight_file):
+def test_perplexity_is_lower_with_trained_weights(folder, capsys, weight_file):
     (folder / "text").write_text("Call me Ishmael. " * 20)
     assert main("perplexity text", "--model", weight_file) == 0
     out = capsys.readouterr().out
@@ -654,7 +611,7 @@ def test_a_file_that_is_not_text(folder, capsys, weight_file):
     fails(capsys, folder, "perplexity text --model", weight_file, part="text: not text in UTF-8")
 
 
-def test_generate_from_nothing(folder, capsys):
+def test_generate_refuses_an_empty_text(folder, capsys):
     assert cli.main(["generate", ""]) == 2
     assert "empty" in capsys.readouterr().err
 
@@ -674,7 +631,7 @@ def test_lessons_are_copied_and_never_over_the_reader_s_work(folder, capsys):
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help(capsys, command):
+def test_help_names_each_command(capsys, command):
     assert main(f"{command} --help") == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"usage: minifpt {command}".rstrip()) and not err
@@ -682,7 +639,7 @@ def test_help(capsys, command):
     assert command or all(name in out for name in COMMANDS)
 
 
-def test_version(capsys):
+def test_version_prints_the_version(capsys):
     assert main("--version") == 0
     assert capsys.readouterr().out == f"minifpt {minifpt.__version__}\n"
 
@@ -695,11 +652,11 @@ def process(*args):
                           capture_output=True)
 
 
-def test_as_a_process(folder, weight_file):
+def test_a_process_trains_to_the_same_bits(folder, weight_file):
     line = [*TRAIN.split(), "--model", weight_file, "--out", "p"]
-    done = process(*line)
-    assert done.returncode == 0 and "% test accuracy" in done.stdout
-    assert done.stderr == ""                              # a bar is for a terminal only
+    run = process(*line)
+    assert run.returncode == 0 and "% test accuracy" in run.stdout
+    assert run.stderr == ""                               # a bar is for a terminal only
     assert main(TRAIN, "--model", weight_file, "--out", "q") == 0
     same_checkpoint(folder / "p", folder / "q")           # the same bits as in this process
     again = process(*line)
@@ -708,20 +665,13 @@ def test_as_a_process(folder, weight_file):
                             "metrics.csv, curves.png): resume it, or choose another folder\n")
 
 
-def test_divergence_as_a_process(folder, weight_file):
+def test_divergence_is_one_line_after_the_bar(folder, weight_file):
     """Threads warn, too: not a word of NumPy's reaches the user."""
-    done = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
-    assert done.returncode == 2 and "Warning" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("minifpt: step ")
-
-
-def test_without_standard_output(monkeypatch):
-    """As when a program that started us has closed it: ``minifpt info >&-``."""
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    assert main("info") == 0 and main("summary --model nonsense") == 2
-    sys.stdout.close()
-    sys.stderr.close()
+    run = process(*TRAIN.split(), "--model", weight_file, "--lr", "1e38")
+    assert run.returncode == 2 and "Warning" not in run.stderr
+    line = run.stderr.splitlines()[-1]
+    assert line.startswith("minifpt: step ") and "first in " in line
+    assert names(folder / "runs" / "bit-xor") == ["config.json"]
 
 
 def test_a_terminal_that_cannot_spell_it(weight_file, monkeypatch):
@@ -737,8 +687,8 @@ def test_a_closed_pipe_is_no_error(folder, weight_file, unbuffered):
     """``minifpt summary | true``."""
     reads, writes = os.pipe()
     os.close(reads)
-    done = subprocess.run([sys.executable, "-m", "minifpt", "summary", "--model", weight_file],
-                          stdout=writes, stderr=subprocess.PIPE, text=True,
-                          env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    run = subprocess.run([sys.executable, "-m", "minifpt", "summary", "--model", weight_file],
+                         stdout=writes, stderr=subprocess.PIPE, text=True,
+                         env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
     os.close(writes)
-    assert done.returncode == 1 and done.stderr == ""
+    assert run.returncode == 1 and run.stderr == ""

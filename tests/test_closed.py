@@ -1,7 +1,6 @@
 """Other people's code does no harm, whether the kernel holds its process or Python's audit hook."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_grade import notebook
 
 from minifpt import cli
 from minifpt.exercises import apart, closed, own
@@ -148,19 +148,17 @@ def test_what_an_answer_may_need_still_runs(way, folder):
 
 def alive(mark):
     """Whether a process has this text among its arguments, where the system says so."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):                # it has ended
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return any(mark in line for line in found)
+            commands.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return any(mark in line for line in commands)
 
 
 def submission(path, text):
     """A notebook whose answer runs this text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cell = f"def bias_gradient(dy):\n{textwrap.indent(text, '    ')}\n    return dy.sum((0, 1))"
-    path.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
-        {"cell_type": "code", "source": cell}]}))
+    body = textwrap.indent(text, "    ")
+    notebook(path, f"def bias_gradient(dy):\n{body}\n    return dy.sum((0, 1))")
 
 
 @needs_unix
@@ -180,9 +178,9 @@ def test_grade_leaves_the_teachers_files_and_no_daemon(folder, capsys):
     before = teachers_files(folder)
     assert cli.main(["grade", folder / "class", "--out", folder / "out"]) == 0
     assert teachers_files(folder) == before and not alive(mark)
-    said = capsys.readouterr().out
-    assert said.count(closed.protection()) == 1
-    assert ("Landlock" in said) == closed.by_kernel()
+    output = capsys.readouterr().out
+    assert output.count(closed.protection()) == 1
+    assert ("Landlock" in output) == closed.by_kernel()
     text = (folder / "out" / "grades.csv").read_text()
     assert "eve,[1],no,3" in text                         # forged, and no error of the teacher's
     assert "PermissionError" in next(line for line in text.splitlines() if "ada,01/bias" in line)
@@ -214,12 +212,12 @@ def test_check_limits_processes_memory_and_files(tmp_path):
     path, mark = tmp_path / "mine.py", "def last_tokens(x, n):\n    import"
     text = own.skeleton() + CAREFREE
     path.write_text(text if closed.has_seccomp() else text[:text.index(mark)])
-    found = {r.name: r.hint for r in own.results(path)}
-    assert "PermissionError: os.fork" in found["relu"]
-    assert "MemoryError" in found["gelu_exact"]
-    assert "File too large" in found["gelu"]
+    hints = {r.name: r.hint for r in own.results(path)}
+    assert "PermissionError: os.fork" in hints["relu"]
+    assert "MemoryError" in hints["gelu_exact"]
+    assert "File too large" in hints["gelu"]
     if closed.has_seccomp():
-        assert "PermissionError" in found["last_tokens"]
+        assert "PermissionError" in hints["last_tokens"]
 
 
 def rows_of(name, skip):
@@ -233,8 +231,8 @@ def rows_of(name, skip):
 
 @needs_unix
 def test_a_process_that_stops_itself_is_ended():
-    found = apart.apart(f"{__name__}:rows_of", "x", quiet=0.5, most=5.0)
-    assert found[0]["name"] == "" or "loop" in found[0]["lost"]
+    rows = apart.apart(f"{__name__}:rows_of", "x", quiet=0.5, most=5.0)
+    assert rows[0]["name"] == "" or "loop" in rows[0]["lost"]
 
 
 def test_the_help_of_grade_and_the_teachers_page_have_the_command_for_a_container(capsys):

@@ -69,7 +69,7 @@ def close(got, want, tolerance, name):
 
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 1e-5), (np.float64, 1e-9)])
 @pytest.mark.parametrize("name", FOLDERS)
-def test_golden(name, dtype, tolerance):
+def test_outputs_and_gradients_equal_those_of_transformers(name, dtype, tolerance):
     """Hidden states, logits, loss and every gradient are those of Transformers."""
     expected = np.load(GOLDEN / name / "expected.npz")
     lm = minifpt.LanguageModel.from_pretrained(GOLDEN / name, dtype=dtype)
@@ -94,7 +94,7 @@ def test_golden(name, dtype, tolerance):
         close(grad, expected[f"grad.{key}"], tolerance, key)
 
 
-def test_golden_configs():
+def test_configs_are_read_as_transformers_saved_them():
     config = {name: minifpt.GPT2.from_pretrained(GOLDEN / name).config for name in FOLDERS}
     assert config["sharded"].layer_norm_epsilon == 1e-3 and config["sharded"].n_head == 4
     assert config["plain"].dropout == 0.1 and config["trunk-bfloat16"].dropout == 0
@@ -142,7 +142,7 @@ def check(trunk, want):
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 @pytest.mark.parametrize("head", [False, True])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_spellings(tmp_path, prefix, head, dtype):
+def test_names_are_read_with_every_prefix(tmp_path, prefix, head, dtype):
     """With the prefix or without, with the head, with the masks of old versions."""
     want = arrays(dtype=dtype)
     tensors = {prefix + name: a for name, a in want.items()}
@@ -230,7 +230,7 @@ def test_big_tensors_in_blocks(tmp_path, monkeypatch):
     (dict(n_positions=10 ** 12), r"'wpe.weight' has shape \(5, 4\), expected \(1000"),
     (dict(vocab_size=10 ** 12), r"'wte.weight' has shape \(7, 4\), expected \(1000"),
 ])
-def test_config_refused(tmp_path, changes, message):
+def test_a_config_that_does_not_fit_is_refused(tmp_path, changes, message):
     """By each way in, before memory for such a model is asked for."""
     folder = write(tmp_path / "a", **changes)
     for load in (minifpt.GPT2.from_pretrained, minifpt.LanguageModel.from_pretrained,
@@ -242,7 +242,7 @@ def test_config_refused(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize("name", ["wpe.weight", "wte.weight", "ln_f.bias", "h.1.mlp.c_fc.bias"])
-def test_a_missing_tensor(tmp_path, name):
+def test_a_missing_tensor_is_named(tmp_path, name):
     folder = write(tmp_path / "a", {n: a for n, a in arrays().items() if n != name})
     with refused(f"/a: lacks '{name}'"):
         minifpt.LanguageModel.from_pretrained(folder)
@@ -253,7 +253,7 @@ def test_a_missing_tensor(tmp_path, name):
             minifpt.GPT2.from_pretrained(folder)
 
 
-def test_config_honoured(tmp_path):
+def test_settings_of_a_config_are_kept(tmp_path):
     folder = write(tmp_path / "a", layer_norm_epsilon=0.5, n_inner=16, reorder_and_upcast_attn=True,
                    activation_function="gelu_pytorch_tanh", attn_pdrop=0.3, pruned_heads={})
     config = minifpt.GPT2.from_pretrained(folder, dropout=0.2).config
@@ -279,7 +279,7 @@ def test_config_honoured(tmp_path):
     pack({"a": {"dtype": "X", "shape": [1], "data_offsets": [3, 1]}}, b"1234"),
     pack({k: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for k in "ab"}, b"1234"),
     safetensors(arrays())[:-1], safetensors(arrays()) + b"x", safetensors(arrays())[:300]])
-def test_damaged_safetensors(tmp_path, content):
+def test_damaged_safetensors_are_refused(tmp_path, content):
     folder = write(tmp_path / "a")
     (folder / "model.safetensors").write_bytes(content)
     with refused("model.safetensors: "):
@@ -334,7 +334,7 @@ def change_index(change):
     (FileNotFoundError, lambda f: (f / "model.safetensors.index.json").unlink(),
      "the folder holds none of model.safetensors"),
 ])
-def test_damaged_folders(tmp_path, kind, edit, message):
+def test_damaged_folders_are_refused(tmp_path, kind, edit, message):
     folder = tmp_path / "a"
     shutil.copytree(GOLDEN / "sharded", folder)
     edit(folder)
@@ -383,13 +383,13 @@ def test_convert_into_the_cache(tmp_path, cache):
 
 @pytest.mark.parametrize("file, name", [("model.safetensors", "a"),
                                         ("other.safetensors", "other")])
-def test_convert_a_file(tmp_path, cache, file, name):
+def test_a_converted_file_has_the_name_of_its_source(tmp_path, cache, file, name):
     folder = write(tmp_path / "a")
     (folder / "model.safetensors").rename(folder / file)
     assert convert(folder / file, progress=False) == cache / f"{name}.npz"
 
 
-def test_convert_the_current_folder(tmp_path, cache, monkeypatch):
+def test_the_current_folder_gives_its_name(tmp_path, cache, monkeypatch):
     monkeypatch.chdir(write(tmp_path / "here"))
     assert convert(".", progress=False) == cache / "here.npz"
 
@@ -411,12 +411,12 @@ def test_too_large_for_float16(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "half a float", None])
-def test_convert_to_what(tmp_path, dtype):
+def test_an_unknown_dtype_is_refused(tmp_path, dtype):
     with refused("expected float16 or float32"):
         convert(write(tmp_path / "a"), dtype=dtype)
 
 
-def test_convert_from_what(tmp_path, cache):
+def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("text")
     for source, kind, message in (
@@ -466,7 +466,7 @@ def hub(monkeypatch):
     ("gpt2", "openai-community/gpt2", "gpt2"),
     ("distilgpt2", "distilbert/distilgpt2", "distilgpt2"),
     ("some.one/a-model", "some.one/a-model", "some.one--a-model")])
-def test_from_the_hub(tmp_path, cache, hub, name, repo, file):
+def test_a_repository_is_fetched_and_converted(tmp_path, cache, hub, name, repo, file):
     hub.folders[repo] = write(tmp_path / "5e3a")
     assert convert(name, progress=False) == cache / f"{file}.npz"
     assert len(hub.asked) == 1 and "model-*.safetensors" in hub.asked[0][1]
@@ -522,7 +522,7 @@ def test_a_repository_without_weights(tmp_path, cache, hub):
     assert len(hub.asked) == 1 and not any("bin" in p for p in hub.asked[0][1])
 
 
-def test_without_the_hub(cache, monkeypatch):
+def test_the_missing_hub_library_is_named(cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with refused("pip install huggingface_hub", FileNotFoundError):
         convert("gpt2")

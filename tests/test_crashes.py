@@ -121,10 +121,10 @@ def source(tmp_path):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_full_disk_is_one_line_and_the_work_goes_on(name, go, source, tmp_path):
     """Whatever file does not fit: one line, and with more room it goes on to the same end."""
-    made = kills.weights_made
+    weights_of = kills.weights_made
     (tmp_path / "want").mkdir()
     assert go(name, tmp_path / "want")[0] == 0
-    want = made(tmp_path / "want")
+    want = weights_of(tmp_path / "want")
     folder = tmp_path / "full"
     folder.mkdir()
     for size in (0, 3, 100, 250, 600, 1500, 3000, 6000, 12000, 20000):
@@ -139,15 +139,15 @@ def test_a_full_disk_is_one_line_and_the_work_goes_on(name, go, source, tmp_path
     if status:
         assert go(name, folder)[0] == 0
     whole(folder)
-    assert want and made(folder) == want
+    assert want and weights_of(folder) == want
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_output_that_cannot_be_written_is_one_line():
     with open("/dev/full", "w") as full:
-        done = command("summary", stdout=full)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("minifpt: the output cannot be written: [Errno 28]")
+        process = command("summary", stdout=full)
+    assert process.returncode == 2 and process.stderr.count("\n") == 1, process.stderr
+    assert process.stderr.startswith("minifpt: the output cannot be written: [Errno 28]")
 
 
 def command(*args, **options):
@@ -187,13 +187,13 @@ def test_a_read_only_folder_is_refused():
                          ["compare", "bit-xor", "--models", "random:1x2x8", "--steps", 1,
                           "--jobs", 2, "--out", folder / "grid"],
                          ["compare", folder / "run", "--out", folder / "table"]):
-                done = command(*line, preexec_fn=heed_modes)
-                if done.returncode == 77:
+                process = command(*line, preexec_fn=heed_modes)
+                if process.returncode == 77:
                     pytest.skip("root writes everywhere on this system")
-                assert done.returncode == 2, (line, done.stderr)
-                *bars, said = done.stderr.rstrip("\n").split("\n")
-                assert said.startswith(f"minifpt: [Errno 13] Permission denied: '{folder}")
-                assert "Traceback" not in done.stderr and not any("minifpt" in b for b in bars)
+                assert process.returncode == 2, (line, process.stderr)
+                *bars, line_of_error = process.stderr.rstrip("\n").split("\n")
+                assert line_of_error.startswith(f"minifpt: [Errno 13] Permission denied: '{folder}")
+                assert "Traceback" not in process.stderr and not any("minifpt" in b for b in bars)
             assert before == {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         finally:
             for path in (Path(top), folder, folder / "run"):
@@ -213,12 +213,12 @@ def test_the_second_of_two_processes_is_refused(tmp_path):
                              env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
     until(lambda: (tmp_path / "run" / "checkpoint.npz").exists())
     for more in ([], ["--resume"]):
-        done = command(*line, tmp_path / "run", *more)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-        assert "another run is writing there" in done.stderr
+        second = command(*line, tmp_path / "run", *more)
+        assert second.returncode == 2 and second.stderr.count("\n") == 1, second.stderr
+        assert "another run is writing there" in second.stderr
     assert first.poll() is None, "the first was over too soon"
     first.communicate()
     assert first.returncode == 0
     assert cli.main([*line, str(tmp_path / "alone")]) == 0
-    made = kills.checkpoints(tmp_path)
-    assert made["run/checkpoint.npz"] == made["alone/checkpoint.npz"]
+    checkpoints = kills.checkpoints(tmp_path)
+    assert checkpoints["run/checkpoint.npz"] == checkpoints["alone/checkpoint.npz"]

@@ -60,8 +60,17 @@ def nowhere(tmp_path, monkeypatch):
     return tmp_path / "cache" / "minifpt" / "data"
 
 
-def fake_pooch(monkeypatch, retrieve):
+def fake_pooch(monkeypatch, raw_of):
+    """Let pooch download the bytes ``raw_of(file name)``; the list of (url, hash) asked for."""
+    requests = []
+
+    def retrieve(url, known_hash, fname, path, progressbar):
+        requests.append((url, known_hash))
+        Path(path).mkdir(parents=True, exist_ok=True)
+        (Path(path) / fname).write_bytes(raw_of(fname))
+        return str(Path(path) / fname)
     monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
+    return requests
 
 
 # ------------------------------------------------------------------------------- find
@@ -106,7 +115,7 @@ def test_a_folder_comes_before_the_environment_and_the_cache(tmp_path, nowhere, 
 
 def test_explicit_folder_is_the_only_one(tmp_path, nowhere, monkeypatch):
     write_mnist(nowhere)
-    fake_pooch(monkeypatch, lambda *a, **k: pytest.fail("must not download"))
+    fake_pooch(monkeypatch, lambda name: pytest.fail("must not download"))
     with refused("mnist: .*empty does not hold t10k-images", FileNotFoundError):
         data.mnist("test", tmp_path / "empty")
 
@@ -126,29 +135,21 @@ def test_nothing_found_says_where_and_what_to_do(tmp_path, nowhere, monkeypatch)
 
 
 def test_download_asks_for_the_official_file_and_its_hash(tmp_path, nowhere, monkeypatch):
-    written, asked = write_mnist(tmp_path / "server"), []
-
-    def retrieve(url, known_hash, fname, path, progressbar):
-        asked.append((url, known_hash))
-        Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / fname).write_bytes((tmp_path / "server" / fname).read_bytes())
-        return str(Path(path) / fname)
-
-    fake_pooch(monkeypatch, retrieve)
+    written = write_mnist(tmp_path / "server")
+    requests = fake_pooch(monkeypatch, lambda name: (tmp_path / "server" / name).read_bytes())
     images = data.mnist("test")[0]
     np.testing.assert_array_equal(images, written["test"][0])
-    assert asked == [(f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}",
-                      f"sha256:{data.SHA256[file]}") for file in FILES]
+    assert requests == [(f"https://ossci-datasets.s3.amazonaws.com/mnist/{file}",
+                         f"sha256:{data.SHA256[file]}") for file in FILES]
     data.mnist("test")                                    # now from the cache
-    assert len(asked) == 2 and (nowhere / "mnist" / FILES[0]).exists()
+    assert len(requests) == 2 and (nowhere / "mnist" / FILES[0]).exists()
 
 
 @pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("hash differs")])
 def test_failed_download_is_one_line(nowhere, monkeypatch, error):
-    def retrieve(*args, **options):
+    def failing(name):
         raise error
-
-    fake_pooch(monkeypatch, retrieve)
+    fake_pooch(monkeypatch, failing)
     with refused("download from https://ossci.* failed", FileNotFoundError) as e:
         data.mnist("train")
     assert "MINIFPT_DATA" in str(e.value)

@@ -4,7 +4,6 @@ modules import each other in one direction."""
 import ast
 import contextlib
 import graphlib
-import importlib.util
 import re
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from conftest import load_module
 
 from minifpt import cli, layers
 from minifpt.experiments import compare, runs_table
@@ -146,27 +146,27 @@ def test_what_is_installed_is_there():
 
 def modules():
     """{dotted name: path} of every module of the package."""
-    found = {}
+    paths = {}
     for path in sorted(ROOT.glob("minifpt/**/*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imports(name, path, known):
     """The modules of ours that a module imports, wherever in it that happens."""
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             up = package.split(".")[:len(package.split(".")) - node.level + 1]
             base = ".".join([*(up if node.level else []), *filter(None, [node.module])])
             for alias in node.names:                      # a module of that package, or a name
                 inner = f"{base}.{alias.name}"
-                found.add(inner if inner in known else base)
-    return {module for module in found if module.split(".")[0] == "minifpt"} - {name}
+                names.add(inner if inner in known else base)
+    return {module for module in names if module.split(".")[0] == "minifpt"} - {name}
 
 
 def test_imports_point_one_way():
@@ -184,10 +184,7 @@ def test_imports_point_one_way():
 
 
 def results_module():
-    spec = importlib.util.spec_from_file_location("results", ROOT / "benchmarks" / "results.py")
-    results = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(results)
-    return results
+    return load_module(ROOT / "benchmarks" / "results.py")
 
 
 def test_results_say_what_the_runs_say(tmp_path):

@@ -36,9 +36,9 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     assert cli.main(line) == 0
     first = capsys.readouterr().out
     assert "\nbit memory  language 2 - language spectrum  " in first and "dose.png" in first
-    found = tables.read_rows(out / "dose.csv")
-    assert [*found.results] == ["bit-memory", "recall-9"] and found.seeds == [0, 1]
-    for arms in found.results.values():
+    grid = tables.read_rows(out / "dose.csv")
+    assert [*grid.results] == ["bit-memory", "recall-9"] and grid.seeds == [0, 1]
+    for arms in grid.results.values():
         assert [*arms] == ["random (paper)", "no pretraining", "language 1", "language 2",
                            "language spectrum", "trigrams 1", "trigrams 2", "trigrams spectrum"]
         assert all(len(runs) == 2 for runs in arms.values())

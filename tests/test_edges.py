@@ -4,8 +4,9 @@ scale that each test states.  What is smaller than the smallest normal number co
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import minifpt
 from minifpt import fast
@@ -35,7 +36,9 @@ KINDS = {
 }
 rows_of = pytest.mark.parametrize("kind", KINDS)
 drawn = given(seed=st.integers(0, 2 ** 32 - 1), n=st.sampled_from([1, 2, 3, 7, 40, 768]))
-GRADIENTS = 1.0, 1e36, 1e-30                              # the size of what comes back
+GRADIENTS = 1.0, 1e36, 1e-30                              # sizes of the upstream gradient
+HUGE = st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False),
+                 st.sampled_from([3e38, -3e38, 1e30, -1e20, 1e19, 0.0, 1e-45]))
 
 
 def rows(kind, seed, n):
@@ -91,7 +94,7 @@ def test_softmax_is_exact_with_all_but_one_masked():
 
 @rows_of
 @drawn
-def test_log_sum_exp(kind, seed, n):
+def test_log_sum_exp_is_exact_at_the_edges(kind, seed, n):
     """4 ulps of the row's largest number and of the result; backward 8 of the gradient's."""
     x, rng = rows(kind, seed, n)
     (y, cache), (want, want_cache) = fast.log_sum_exp(x), F.log_sum_exp(exactly(x))
@@ -118,6 +121,17 @@ def test_cross_entropy_of_one_class_is_zero():
     for logit in (0.0, 1e-45, -LARGEST, LARGEST):
         loss, cache = F.cross_entropy(np.full((2, 1), logit, np.float32), np.zeros(2, int))
         assert loss == 0 and not F.cross_entropy_backward(1.0, cache).any()
+
+
+def test_cross_entropy_whose_sum_of_losses_overflows():
+    """Each loss fits into float32, and so does their mean; their sum does not."""
+    logits = np.array([[3e38, 0], [0, 3e38], [0, 3e38]], np.float32)
+    targets = np.array([1, 0, 0])
+    loss, cache = fast.cross_entropy(logits, targets)
+    assert loss == pytest.approx(3e38, rel=1e-6)
+    dlogits = fast.cross_entropy_backward(1.0, cache)
+    np.testing.assert_allclose(dlogits, np.array([[1, -1], [-1, 1], [-1, 1]]) / 3, rtol=1e-6)
+    assert dlogits.dtype == np.float32
 
 
 @pytest.mark.parametrize("op", ["gelu", "gelu_exact", "relu"])
@@ -157,6 +171,33 @@ def test_layer_norm_is_exact_at_the_edges(kind, seed, n):
         within(64, got[2], want[2], 3 * largest.max())
 
 
+@pytest.mark.parametrize("mean", [0.0, 1.0, -30.0])
+@pytest.mark.parametrize("size", [1e-30, 1e-5, 1.0, 1e10, 1e18, 1e20, 1e30, 3e36])
+def test_layer_norm_is_right_at_any_size(size, mean):
+    """Also where the mean is far larger than the spread, and with a usual row beside them."""
+    rng = np.random.default_rng(0)
+    x = (size * (mean + rng.uniform(-1, 1, (5, 32)))).astype(np.float32)
+    x[0] = rng.uniform(-1, 1, 32)
+    w, b = rng.standard_normal((2, 32)).astype(np.float32)
+    y, cache = fast.layer_norm(x, w, b)
+    want, want_cache = F.layer_norm(exactly(x), exactly(w), exactly(b))
+    np.testing.assert_allclose(y, want, rtol=1e-3, atol=2e-5)
+    dy = rng.standard_normal(x.shape).astype(np.float32)
+    grads = fast.layer_norm_backward(dy, cache)
+    for got, want in zip(grads, F.layer_norm_backward(exactly(dy), want_cache), strict=True):
+        largest = np.abs(want).max(axis=-1, keepdims=True)
+        np.testing.assert_allclose(exactly(got) / largest, want / largest, atol=1e-4)
+
+
+def test_huge_rows_stay_in_float32(float32_only, arrays_in):
+    """The path that a row takes whose square overflows."""
+    x, w, b = (float32_only(a) for a in (1e30 * np.eye(3, 5), np.ones(5), np.zeros(5)))
+    y, cache = fast.layer_norm(x, w, b)
+    grads = fast.layer_norm_backward(float32_only(np.ones((3, 5))), cache)
+    arrays = arrays_in([y, cache, grads])
+    assert len(arrays) == 7 and {a.dtype for a in arrays} == {np.dtype(np.float32)}
+
+
 @pytest.mark.parametrize("module", [F, fast])
 @rows_of
 @drawn
@@ -171,9 +212,9 @@ def test_products_are_exact_at_the_edges(module, kind, seed, n):
         want = exactly(a) @ exactly(b) + more
         within(a.shape[1] + 1, got, np.where(scale < LARGEST, want, np.inf), scale)
     with np.errstate(over="ignore", invalid="ignore"):
-        (y, cache), (scores, kept) = module.linear(x, w, b), module.unembedding(x, w.T)
+        (y, cache), (scores, scores_cache) = module.linear(x, w, b), module.unembedding(x, w.T)
         dx, dw, _ = module.linear_backward(dy, cache)
-        dh, dtable = module.unembedding_backward(dy, kept)
+        dh, dtable = module.unembedding_backward(dy, scores_cache)
     equal(y, x, w, exactly(b))
     equal(scores, x, w)
     for got, a, b in ((dx, dy, w.T), (dw, x.T, dy), (dh, dy, w.T), (dtable, dy.T, x)):
@@ -182,7 +223,7 @@ def test_products_are_exact_at_the_edges(module, kind, seed, n):
 
 @rows_of
 @drawn
-def test_sums_and_lookups(kind, seed, n):
+def test_sums_and_lookups_are_exact_at_the_edges(kind, seed, n):
     """An ulp of the result, two with dropout; of a sum over positions, three of its largest term.
     What is dropped is 0."""
     x, rng = rows(kind, seed, n)
@@ -196,8 +237,8 @@ def test_sums_and_lookups(kind, seed, n):
         dx, dw = F.positions_backward(np.stack([x, other]), cache)
         within(1, dw, want, np.abs(want))
         y, (mask,) = F.dropout(x, 0.3, rng)
-        kept = mask > 0
-        within(2, y, np.where(kept, exactly(x) / 0.7, 0), np.abs(exactly(y)))
+        is_kept = mask > 0
+        within(2, y, np.where(is_kept, exactly(x) / 0.7, 0), np.abs(exactly(y)))
         y, cache = F.embedding(np.array([1, 0, 1, 1]), x)
         np.testing.assert_array_equal(y, x[[1, 0, 1, 1]])
         back = np.stack([x[0], x[1], x[2], -x[0]])
@@ -342,3 +383,41 @@ def test_attention_is_exact_with_scores_far_apart(form, T, size):
     dqkv = attention_backward(dy, cache)
     np.testing.assert_array_equal(dqkv[..., 4:], dy)
     assert not dqkv[..., :4].any()
+
+
+@given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.integers(1, 5), st.just(8)),
+                    elements=HUGE), causal=st.booleans())
+@example(x=np.full((1, 3, 8), 3e38, np.float32), causal=True)
+@example(x=np.array([3e38, -3e38] * 12, np.float32).reshape(1, 3, 8), causal=False)
+def test_attention_is_finite(x, causal):
+    """Whatever queries and keys hold, each result is a mean of values."""
+    B, T, C = x.shape
+    v = np.random.default_rng(0).uniform(1, 2, (B, T, 4)).astype(np.float32)
+    y, cache = fast.attention(np.concatenate([x, v], axis=-1), 2, causal=causal)
+    assert (y >= 1 - 1e-5).all() and (y <= 2 + 1e-5).all()
+    np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("T", [5, 70])
+def test_attention_is_finite_with_scores_near_the_largest_number(T, causal):
+    """Up to 3.4e38 a score is finite in float32, but not always its difference from another."""
+    qkv = np.random.default_rng(0).standard_normal((2, T, 12)).astype(np.float32)
+    qkv[..., :8] *= 1e19
+    scores = np.abs(qkv[..., :4].astype(float) @ qkv[..., 4:8].astype(float).swapaxes(1, 2)) / 2
+    assert scores.max() > 8.5e37
+    y, cache = fast.attention(qkv, 1, causal=causal)
+    want, exact = F.attention(qkv.astype(np.float64), 1, causal=causal)
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+    dy = np.ones_like(y)
+    np.testing.assert_allclose(fast.attention_backward(dy, cache)[..., 8:],
+                               F.attention_backward(dy.astype(float), exact)[..., 8:], rtol=1e-5,
+                               atol=1e-6)
+
+
+@pytest.mark.parametrize("T", [5, 100])
+@pytest.mark.parametrize("size", [1e18, 1e19, 3e38])
+def test_attention_of_huge_numbers_is_finite(T, size):
+    qkv = np.random.default_rng(0).uniform(-1, 1, (2, T, 24)).astype(np.float32) * np.float32(size)
+    y, _ = fast.attention(qkv, 2)
+    assert np.isfinite(y).all() and np.abs(y).max() > 0.1 * size

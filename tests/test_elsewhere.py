@@ -58,10 +58,10 @@ def elsewhere(tmp_path, lacks, *args, **env):
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "lacks"), str(ROOT)]),
                         "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
                         "PYTHONWARNDEFAULTENCODING": "1", **env}
-    done = subprocess.run([sys.executable, *map(str, args)], cwd=tmp_path, env=env, timeout=120,
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run([sys.executable, *map(str, args)], cwd=tmp_path, env=env, timeout=120,
+                             capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     here = {}
     exec(IN_A_BROWSER, here)
     (tmp_path / "run").rename(tmp_path / "here")
-    told = elsewhere(tmp_path, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
-                     "ignore::EncodingWarning", "-W", "ignore::DeprecationWarning", "-c",
-                     IN_A_BROWSER + "print(found)")
-    assert told == f"{here['found']}\n"
+    output = elsewhere(tmp_path, BROWSER, "-W", "error", "-W", "ignore:tqdm", "-W",
+                       "ignore::EncodingWarning", "-W", "ignore::DeprecationWarning", "-c",
+                       IN_A_BROWSER + "print(found)")
+    assert output == f"{here['found']}\n"
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -106,9 +106,9 @@ def test_work_stays_on_one_core_where_no_thread_starts(no_threads, monkeypatch):
     n, why = machine.cores_and_why.__wrapped__()
     assert n == 1 and "starts no threads" in why
     monkeypatch.setattr(machine, "cores", lambda: machine.cores_and_why.__wrapped__()[0])
-    done = []
-    machine.shared(done.append, [3, 1, 2])
-    assert done == [3, 1, 2]
+    pieces = []
+    machine.shared(pieces.append, [3, 1, 2])
+    assert pieces == [3, 1, 2]
     assert minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8), seed=0).wpe.weight.data.any()
 
 
@@ -138,7 +138,7 @@ def test_training_runs_without_mallopt(monkeypatch, error):
 
 @pytest.fixture(params=["it has other names", "it cannot be opened", "it is no file"])
 def other_blas(request, monkeypatch):
-    """NumPy's BLAS is no OpenBLAS, as on a Mac."""
+    """NumPy's BLAS is not OpenBLAS, as on a Mac."""
     if request.param == "it is no file":                  # built into Python
         monkeypatch.delattr(np.linalg._umath_linalg, "__file__")
 
@@ -219,9 +219,9 @@ def test_a_grid_of_two_processes_runs_on_windows(tmp_path, capsys):
     """Spawned, without POSIX's signals, locks and text encoding; the same table as here."""
     assert cli.main(["compare", "bit-xor", *LINE, tmp_path / "here"]) == 0
     here = capsys.readouterr().out
-    told = elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "compare", "bit-xor", *LINE,
-                     tmp_path / "there", "--jobs", 2)
-    assert told == here.replace("here", "there")
+    output = elsewhere(tmp_path, ANYWHERE, "-m", "minifpt", "compare", "bit-xor", *LINE,
+                       tmp_path / "there", "--jobs", 2)
+    assert output == here.replace("here", "there")
     files = {p.relative_to(tmp_path / "there") for p in (tmp_path / "there").rglob("*")}
     assert files == {p.relative_to(tmp_path / "here") for p in (tmp_path / "here").rglob("*")}
 

@@ -5,15 +5,15 @@ that the hint must contain and the answer.
 """
 
 import functools
-import importlib.util
 import os
 import re
 import signal
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import load_module
+from mutants import limited
 from slips import HARMLESS, slips
 
 from minifpt import exercises
@@ -23,22 +23,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LESSONS = sorted((ROOT / "lessons" / "src").glob("[0-9][0-9]_*.py"))
 
 
-def load(path):
-    spec = importlib.util.spec_from_file_location(f"lesson_file_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def asked(lesson):
     """The names of the exercises in a lesson's source."""
     return re.findall(r'^check\("(\w+)"', lesson.read_text(encoding="utf-8"), re.M)
 
 
-SOLUTIONS = {name: getattr(load(ROOT / "lessons" / "solutions" / lesson.name), name, None)
+SOLUTIONS = {name: getattr(load_module(ROOT / "lessons" / "solutions" / lesson.name), name, None)
              for lesson in LESSONS for name in asked(lesson)}
 WRONG = {name: answers for path in sorted((ROOT / "tests" / "wrong_answers").glob("*.py"))
-         for name, answers in load(path).WRONG.items()}
+         for name, answers in load_module(path).WRONG.items()}
 
 
 def test_lessons_solutions_exercises_and_wrong_answers_belong_together():
@@ -82,24 +75,10 @@ def slips_of(name):
     return list(slips(path.read_text(encoding="utf-8"), name))
 
 
-@contextmanager
-def a_fifth_of_a_second():
-    """Raise a ``TimeoutError`` in an answer that does not end."""
-    def late(*args):
-        raise TimeoutError("it does not end")
-    before = signal.signal(signal.SIGVTALRM, late)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0.2)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 def examined(name, answer, seeds):
     """The first result that is not "passed", or the last one."""
     for seed in seeds:
-        with a_fifth_of_a_second():
+        with limited(0.2, TimeoutError("it does not end")):
             result = examine(name, answer, seed)
         if result.status != "passed":
             break
@@ -112,7 +91,7 @@ needs_alarm = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no al
 @needs_alarm
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_an_answer_that_is_one_slip_away_is_refused(name):
-    passed = {what for what, answer in slips_of(name)
+    passed = {label for label, answer in slips_of(name)
               if examined(name, answer, range(4)).status != "not right yet"}
     assert passed == set(HARMLESS.get(name, []))
 
@@ -120,7 +99,7 @@ def test_an_answer_that_is_one_slip_away_is_refused(name):
 @needs_alarm
 @pytest.mark.parametrize("name", SOLUTIONS)
 def test_twenty_wrong_answers_are_refused(name):
-    wrong = [what for what, _ in slips_of(name) if what not in HARMLESS.get(name, [])]
+    wrong = [label for label, _ in slips_of(name) if label not in HARMLESS.get(name, [])]
     assert len(WRONG[name]) + len(wrong) >= 20
 
 
@@ -138,7 +117,8 @@ def hints_table():
     total = [0, 0, 0, 0]
     for name in SOLUTIONS:
         groups = ([answer for _, answer in WRONG[name]],
-                  [answer for what, answer in slips_of(name) if what not in HARMLESS.get(name, [])])
+                  [answer for label, answer in slips_of(name)
+                   if label not in HARMLESS.get(name, [])])
         row = []
         for answers in groups:
             hints = [examined(name, answer, range(3)).hint for answer in answers]
@@ -277,6 +257,6 @@ def test_what_any_exercise_can_see(monkeypatch):
 
 @pytest.mark.parametrize("value", [1j, np.complex128(2 - 1j), np.zeros(3, complex),
                                    [np.zeros(2), np.ones(2, complex)]])
-def test_a_complex_answer(value):
+def test_a_complex_answer_is_refused(value):
     result = examine("loss_scale", lambda *args: value)
     assert result.status == "not right yet" and "complex" in result.hint

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import assert_a_mask_only_takes_away, gradients, start_of_block
+from conftest import assert_a_mask_only_takes_away, gradients, refused, start_of_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def backward_once(model, x, seed=2):
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_gradients(ids, randomise):
+def test_gradients_are_right_under_each_mask(ids, randomise):
     """Those of the model in full by differences, and under each mask those that it leaves."""
     model = randomise(build(output_tokens=3))
     report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
@@ -135,7 +135,7 @@ def test_the_last_tokens_are_read(k):
     np.testing.assert_allclose(logits, want)
 
 
-def test_names():
+def test_names_are_gpt2_s_with_a_prefix():
     names = [n for n, _ in build(n_layer=1).named_parameters()]
     assert names == ["input.weight", "input.bias", "trunk.wpe.weight", *(
         f"trunk.h.0.{part}.{kind}" for part in (
@@ -145,7 +145,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_float32_throughout(ids, float32_only, arrays_in):
+def test_an_fpt_stays_in_float32(ids, float32_only, arrays_in):
     model = build(np.float32)
     for p in model.parameters():
         p.data = float32_only(p.data)
@@ -162,7 +162,7 @@ def test_inputs_take_the_model_s_dtype():
     assert build(np.float64).forward(batch(dtype=np.float32))[0].dtype == np.float64
 
 
-def test_same_seed_same_bits():
+def test_the_same_seed_gives_the_same_bits():
     def bits(seed, run=0):
         model = build(np.float32, seed=seed)
         logits, _ = backward_once(model, batch(), seed=run)
@@ -185,7 +185,7 @@ def test_a_seed_draws_the_same_weights_in_every_version():
     assert again.output_tokens == 1
 
 
-def test_initialisation():
+def test_initialisation_is_the_paper_s():
     """As in the paper: input orthogonal with gain 1.41, output uniform within 1 / sqrt(C)."""
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=1, n_head=1, n_embd=64, n_positions=4, vocab_size=2)), 16, 50)
@@ -199,13 +199,13 @@ def test_initialisation():
 
 
 @pytest.mark.parametrize("n_in, n_out", [(3, 8), (8, 3), (5, 5)])
-def test_orthogonal(n_in, n_out):
+def test_orthogonal_gives_orthogonal_rows_or_columns(n_in, n_out):
     w = orthogonal(rng(), n_in, n_out, gain=2.0)
     assert w.shape == (n_in, n_out)
     gram = w @ w.T if n_in < n_out else w.T @ w
     np.testing.assert_allclose(gram, 4 * np.eye(min(n_in, n_out)), atol=1e-12)
-    drawn = rng().standard_normal((max(n_in, n_out), min(n_in, n_out)))
-    r = (w if n_in >= n_out else w.T).T @ drawn           # triangular, with a positive diagonal
+    draws = rng().standard_normal((max(n_in, n_out), min(n_in, n_out)))
+    r = (w if n_in >= n_out else w.T).T @ draws           # triangular, with a positive diagonal
     np.testing.assert_allclose(np.tril(r, -1), 0, atol=1e-12)
     assert (np.diag(r) > 0).all()
 
@@ -242,7 +242,7 @@ def test_a_trunk_of_ones_own(ids, tokens, randomise):
     assert model.counts()["attn"] == (6, 0)
 
 
-def test_a_trunk_without_a_cache():
+def test_backward_is_not_called_without_a_cache():
     """A cache of None means that nothing learns: backward is not called."""
     class Frozen(Mixer):
         def forward(self, x, train=False, rng=None):
@@ -257,61 +257,79 @@ def test_a_trunk_without_a_cache():
 
 
 def test_optional_keywords_of_a_trunk_are_passed_if_its_signature_has_them():
-    seen = []
+    keywords = []
 
     class NeedDx(Mixer):
         def forward(self, x, train=False, rng=None, need_dx=None):
-            seen.append({"need_dx": need_dx})
+            keywords.append({"need_dx": need_dx})
             return super().forward(x)
 
     class Last(Mixer):
         def forward(self, x, train, rng, *, last):
-            seen.append({"last": last})
+            keywords.append({"last": last})
             return super().forward(x[:, -last:])
 
     class Both(Mixer):
         def forward(self, x, train, rng, last, need_dx):
-            seen.append({"need_dx": need_dx, "last": last})
+            keywords.append({"need_dx": need_dx, "last": last})
             return super().forward(x)
     for trunk in (NeedDx, Last, Both):
         model = minifpt.FPT(trunk(6, np.float64), 5, 3, 2)
         assert model.forward(batch())[0].shape == (2, 2, 3)
         model.freeze(minifpt.FreezeMask(input=True))
         model.forward(batch())
-    assert seen == [{"need_dx": True}, {"need_dx": False}, {"last": 2}, {"last": 2},
-                    {"need_dx": True, "last": 2}, {"need_dx": False, "last": 2}]
+    assert keywords == [{"need_dx": True}, {"need_dx": False}, {"last": 2}, {"last": 2},
+                        {"need_dx": True, "last": 2}, {"need_dx": False, "last": 2}]
+
+
+def members(*names):
+    """An object that has these members of a trunk and no others."""
+    return SimpleNamespace(**dict.fromkeys(names, SimpleNamespace(n_embd=4)))
+
+
+def changed(**members):
+    """A good trunk with other members."""
+    trunk = Mixer(6, np.float64)
+    vars(trunk).update(members)
+    return trunk
 
 
 @pytest.mark.parametrize("trunk, message", [
-    (Mixer, "it has no config, dtype"), (object(), "it has no config, dtype, forward, backward, "
-                                         "named_parameters"),
-    (layers.Linear(2, 2), "it has no config, dtype"),
-    (SimpleNamespace(config=None, dtype=0, forward=0, backward=0, named_parameters=0),
-     "it has no config.n_embd"),
+    *[(wrong, "it has no config, dtype") for wrong in (
+        Mixer, minifpt.GPT2, layers.Linear(2, 2), "minigpt-language", minifpt.GPT2Config(1, 1, 4),
+        build())],
+    (None, "it has no config, dtype, forward, backward, named_parameters"),
+    (layers.Layer(), "it has no config, dtype, forward, backward"),
+    (members("config", "dtype", "forward", "backward"), "it has no named_parameters"),
+    (members("config", "dtype", "forward", "named_parameters"), "it has no backward"),
+    (members("config", "forward", "backward", "named_parameters"), "it has no dtype"),
     (type("Ready", (), {"config": SimpleNamespace(n_embd=2), "dtype": np.dtype(float)} | {
         name: len for name in ("forward", "backward", "named_parameters")}),
-     "it has no config.n_embd")])
-def test_an_object_without_the_members_of_a_trunk_is_refused(trunk, message):
-    with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is not a trunk: {message}[^\n]*$"):
+     "it has no config.n_embd"),
+    *[(changed(config=config), "it has no config.n_embd") for config in (None, {"n_embd": 4})],
+    *[(changed(config=SimpleNamespace(n_embd=n)), f"config.n_embd is {n!r}, expected a whole numb")
+      for n in ("4", 2.0, 0)],
+    (changed(dtype="f4"), "dtype is 'f4', expected np.float32 or np.float64"),
+    (changed(dtype=int), "dtype is <class 'int'>, expected np.float32"),
+    (changed(forward=lambda x: x), "forward: too many positional arguments"),
+    (changed(backward=lambda dy: dy), "backward: too many positional arguments"),
+    *[(changed(named_parameters=lambda found=found: found),
+       "named_parameters must give pairs \\(name, Parameter\\)")
+      for p in [layers.Parameter(np.ones(2), "ln")]
+      for found in ([("w", np.ones(2))], [["w", p]], {"w": p}, [p])]])
+def test_an_object_that_is_no_trunk_is_refused(trunk, message):
+    with refused(f"^FPT: <class [^\n]* is not a trunk: {message}"):
         minifpt.FPT(trunk, 2, 2)
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ({"dtype": "f4"}, "dtype is 'f4', expected np.float32"), ({"dtype": int}, "dtype is <class"),
-    ({"named_parameters": lambda: [("w", np.ones(2))]}, "named_parameters must give pairs"),
-    ({"named_parameters": lambda: [["w", layers.Parameter(np.ones(2), "ln")]]},
-     "named_parameters must give pairs"),
-    ({"forward": lambda x: x}, "forward: too many positional arguments"),
-    ({"backward": lambda dy: dy}, "backward: too many positional arguments"),
-    ({"config": SimpleNamespace(n_embd=0)}, "config.n_embd is 0, expected a whole number"),
-    ({"config": SimpleNamespace(n_embd=2.0)}, "config.n_embd is 2.0, expected a whole number")])
-def test_a_trunk_with_a_wrong_member_is_refused(wrong, message):
-    trunk = Mixer(6, np.float64)
-    assert minifpt.FPT(trunk, 2, 2) and minifpt.FPT(Mixer(1, np.float64), 2, 2)
-    for name, value in wrong.items():
-        setattr(trunk, name, value)
-    with pytest.raises(ValueError, match=f"^FPT: <class [^\n]* is not a trunk: {message}[^\n]*$"):
-        minifpt.FPT(trunk, 2, 2)
+def test_a_good_trunk_is_taken():
+    assert minifpt.FPT(Mixer(6, np.float64), 2, 2) and minifpt.FPT(Mixer(1, np.float64), 2, 2)
+
+
+def test_a_trunk_s_parameter_of_an_unknown_group_is_refused():
+    trunk = changed(scale=layers.Parameter(np.ones(6), "memory"))
+    with refused("'trunk.scale' is in the group 'memory', expected one of in"):
+        minifpt.FPT(trunk, 2, 2).freeze(minifpt.FreezeMask.fpt())
 
 
 def test_freeze_sets_the_shared_trunk():
@@ -330,15 +348,9 @@ def test_freeze_sets_the_shared_trunk():
     (np.ones((2, 1, 5)), "1 tokens, expected at least 2"),
     (np.ones((2, 8, 5)), "8 tokens, the trunk has 7 positions"),
     (np.full((2, 3), 5), "rows 0 to 4")])
-def test_forward_errors(x, message):
+def test_forward_refuses_wrong_inputs(x, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         build(output_tokens=2).forward(x)
-
-
-@pytest.mark.parametrize("sizes", [(0, 3, 1), (5, 0, 1), (5, 3, 0)])
-def test_build_errors(sizes):
-    with pytest.raises(ValueError, match="must be a whole number, at least 1, got 0"):
-        minifpt.FPT(build().trunk, *sizes)
 
 
 # ------------------------------------------------------------------ counts and summary
@@ -396,7 +408,7 @@ def test_counts_follow_the_mask(mask):
     assert sum(t for _, t in model.counts().values()) == want
 
 
-def test_summary():
+def test_summary_counts_each_group():
     model = build()
     model.freeze(minifpt.FreezeMask.fpt())
     lines = model.summary(tokens=5).splitlines()
@@ -410,7 +422,7 @@ def test_summary():
     assert len({len(line) for line in lines[:-1]}) == 1   # columns end below each other
 
 
-def test_summary_of_a_group_frozen_in_part():
+def test_summary_counts_a_group_that_is_frozen_in_part():
     model = build()
     model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.1.ln_1.*"))
     assert model.counts()["ln"] == (60, 48)
@@ -432,17 +444,20 @@ def test_dropout_after_the_input_layer():
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0])
 
 
-@pytest.mark.parametrize("wrong", [lambda y, c: [y, c], lambda y, c: (y,),
-                                   lambda y, c: (y[:, :, 1:], c), lambda y, c: (y * 1j, c)])
+@pytest.mark.parametrize("wrong", [
+    lambda y, c: y, lambda y, c: [y, c], lambda y, c: (y,), lambda y, c: (y, c, None),
+    lambda y, c: (y[:, -1], c), lambda y, c: (y[:, :1], c), lambda y, c: (y[:, :, 1:], c),
+    lambda y, c: (y * 1j, c), lambda y, c: (y.astype(np.float64), c)])
 def test_a_trunk_s_forward_must_return_hidden_and_cache(wrong):
     trunk = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8))
     right = trunk.forward
     trunk.forward = lambda x, train=False, rng=None: wrong(*right(x, train, rng))
-    with pytest.raises(ValueError, match="^FPT: the trunk's forward must return a pair"):
-        minifpt.FPT(trunk, 3, 2).forward(np.ones((1, 2, 3)))
+    with refused("^FPT: the trunk's forward must return a pair: hidden, of shape "
+                 r"\(1, 3, 4\) and dtype float32, and its"):
+        minifpt.FPT(trunk, 3, 2, 2).forward(np.ones((1, 3, 3)))
 
 
-def test_a_layer_that_is_used_twice(randomise):
+def test_a_layer_that_is_used_twice_is_counted_once(randomise):
     """It is counted once, its gradient is the sum of both uses, and clipping counts it once."""
     model = randomise(minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=2, n_head=2, n_embd=6, n_positions=9, vocab_size=2, dropout=0.0),

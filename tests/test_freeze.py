@@ -15,7 +15,7 @@ def model():
     return minifpt.FPT(minifpt.GPT2(CONFIG), 2, 2)
 
 
-def test_groups():
+def test_each_parameter_is_in_its_group():
     """The layer that owns a parameter says its group; those of a model without an
     adapter are the paper's."""
     groups = {n: p.group for n, p in model().named_parameters()}
@@ -30,7 +30,7 @@ def test_groups():
     assert table.group == "input"                         # it stands where the input layer does
 
 
-def test_an_unknown_group():
+def test_an_unknown_group_is_refused():
     with pytest.raises(ValueError, match="^parameter 'a.b' is in the group 'tok', expected one of "
                                          "input, pos, ln, attn, mlp, output, adapter$"):
         FreezeMask().frozen("a.b", "tok")
@@ -45,18 +45,18 @@ def test_an_unknown_group():
     ("full", set()), ("fpt", {"attn", "mlp"}), ("output_only", set(GROUPS) - {"output", "adapter"}),
     ("output-only", set(GROUPS) - {"output", "adapter"}), ("attn,mlp", {"attn", "mlp"}),
     (" ln , pos,", {"ln", "pos"}), ("input", {"input"})])
-def test_parse_groups(text, frozen):
+def test_groups_are_parsed(text, frozen):
     mask = FreezeMask.parse(text)
     assert {g for g in GROUPS if getattr(mask, g)} == frozen and mask.patterns == ()
 
 
-def test_presets():
+def test_presets_freeze_their_groups():
     assert FreezeMask.parse("fpt") == FreezeMask.fpt() == FreezeMask(attn=True, mlp=True)
     assert FreezeMask.parse("full") == FreezeMask.full() == FreezeMask()
     assert FreezeMask.parse("output_only") == FreezeMask.output_only()
 
 
-def test_parse_patterns():
+def test_patterns_are_parsed():
     mask = FreezeMask.parse("attn, h.1.ln_1.*,*.bias")
     assert mask == FreezeMask(attn=True, patterns=("h.1.ln_1.*", "*.bias"))
     assert mask.select(model()) == {
@@ -71,7 +71,7 @@ def test_a_pattern_without_a_dot_and_the_text_of_a_mask():
 
 
 @pytest.mark.parametrize("patterns", ["*.bias", (1,), ("*.bias", None)])
-def test_patterns_that_are_no_tuple_of_texts(patterns):
+def test_patterns_other_than_texts_are_refused(patterns):
     with pytest.raises(ValueError, match="^FreezeMask: patterns is .*, expected a tuple of texts"):
         FreezeMask(patterns=patterns)
 
@@ -87,7 +87,7 @@ def test_patterns_with_or_without_the_prefix(pattern):
 
 
 @pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT", "tok"])
-def test_parse_errors(text):
+def test_wrong_masks_are_refused(text):
     with pytest.raises(ValueError, match="^freeze: '[^\n]* is neither a preset [^\n]*$"):
         FreezeMask.parse(text)
 
@@ -102,7 +102,7 @@ def test_presets_stand_alone_and_no_mask_is_empty(text, part):
 
 @given(groups=st.sets(st.sampled_from(list(GROUPS))),
        patterns=st.lists(st.sampled_from(["h.0.*", "*.bias", "trunk.ln_f.*", "wpe.w?ight"])))
-def test_str_round_trip(groups, patterns):
+def test_the_text_of_a_mask_parses_to_the_mask(groups, patterns):
     mask = FreezeMask(**dict.fromkeys(groups, True), patterns=tuple(patterns))
     assert FreezeMask.parse(str(mask)) == mask
 
@@ -125,19 +125,19 @@ def test_freeze_touches_no_data():
     np.testing.assert_equal([p.data for p in m.parameters()], before)
 
 
-def test_select_only_tells():
+def test_select_changes_no_parameter():
     m = model()
     assert sum(FreezeMask.fpt().select(m).values()) == 16
     assert all(p.trainable for p in m.parameters())
 
 
 @pytest.mark.parametrize("patterns", [("h.2.*",), ("h.0.*", "x.*"), ("ln_1.*",), ("wte.*",)])
-def test_a_pattern_that_matches_nothing(patterns):
+def test_a_pattern_that_matches_nothing_is_refused(patterns):
     m = model()
     with pytest.raises(ValueError, match="^freeze: the pattern '[^\n]*' matches no parameter"):
         FreezeMask(patterns=patterns).apply(m)
     assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
 
 
-def test_masks_are_values():
+def test_equal_masks_compare_equal():
     assert len({FreezeMask.fpt(), FreezeMask.parse("attn,mlp"), FreezeMask()}) == 2

@@ -111,7 +111,7 @@ def test_every_pair_is_checked():
 
 @pytest.mark.parametrize("name", OPS)
 @given(seed=SEED, lead=LEAD, n=st.integers(1, 5))
-def test_backward(name, seed, lead, n):
+def test_backward_equals_differences(name, seed, lead, n):
     op, op_backward, inputs = case(name, np.random.default_rng(seed), lead, n)
     report = gradcheck(op, op_backward, inputs, elementwise=24, directions=4)
     assert report.max_relative_error <= 1e-6, str(report)
@@ -145,16 +145,16 @@ def test_backward_leaves_everything_as_it_was(name):
     before = [x.copy() for x in inputs]
     y, cache = op(*inputs)
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
-    kept = np.copy(dy)
+    dy_before = np.copy(dy)
     first = op_backward(dy, cache)
     second = op_backward(dy, cache)
     np.testing.assert_equal(first, second)
-    np.testing.assert_array_equal(dy, kept)
+    np.testing.assert_array_equal(dy, dy_before)
     np.testing.assert_equal(list(inputs), before)
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_float32_throughout(name, float32_only, arrays_in):
+def test_operations_stay_in_float32(name, float32_only, arrays_in):
     op, op_backward, inputs = case(name, np.random.default_rng(0), dtype=np.float32)
     inputs = [float32_only(x) if x.dtype == np.float32 else x for x in inputs]
     y, cache = op(*inputs)
@@ -198,7 +198,7 @@ NEED = {"linear": (3, {"x": [1]}), "layer_norm": (3, {"xhat": [0, 1], "rstd": [0
 
 @pytest.mark.parametrize("name, need", [(name, need) for name, (n, _) in NEED.items()
                                         for need in itertools.product([True, False], repeat=n)])
-def test_need(name, need):
+def test_only_needed_gradients_are_computed(name, need):
     """What is not wanted is None, is not computed, and what only it would read is not kept."""
     n, read = NEED[name]
     _, _, inputs = case(name, np.random.default_rng(1))
@@ -229,12 +229,12 @@ def test_need(name, need):
 
 
 @given(seed=SEED, lead=LEAD)
-def test_linear_value(seed, lead):
+def test_linear_equals_einsum(seed, lead):
     _, _, (x, w, b) = case("linear", np.random.default_rng(seed), lead)
     np.testing.assert_allclose(F.linear(x, w, b)[0], np.einsum("...i,io->...o", x, w) + b)
 
 
-def test_embedding_repeated_ids():
+def test_embedding_adds_the_gradients_of_repeated_ids():
     ids = np.array([[3, 0, 3], [3, 1, 0]])
     w = np.arange(10.0).reshape(5, 2)
     y, cache = F.embedding(ids, w)
@@ -248,14 +248,14 @@ def test_embedding_repeated_ids():
     np.testing.assert_array_equal(got[[2, 4]], 0.0)
 
 
-def test_embedding_of_nothing():
+def test_embedding_takes_no_ids():
     y, cache = F.embedding(np.zeros((0, 3), int), np.ones((4, 2)))
     assert y.shape == (0, 3, 2)
     np.testing.assert_array_equal(F.embedding_backward(y, cache), np.zeros((4, 2)))
 
 
 @pytest.mark.parametrize("bad", [-1, 4])
-def test_embedding_errors(bad):
+def test_embedding_refuses_ids_beyond_the_table(bad):
     with pytest.raises(ValueError, match="rows 0 to 3"):
         F.embedding(np.array([0, bad]), np.ones((4, 2)))
 
@@ -268,7 +268,7 @@ def test_embedding_takes_integers_only(ids):
 
 
 @given(seed=SEED, lead=LEAD)
-def test_unembedding_value(seed, lead):
+def test_unembedding_scores_each_token(seed, lead):
     """Each score is the product of a hidden state and a token's row; and it is the linear layer
     whose weight is the table's transpose."""
     _, _, (x, w) = case("unembedding", np.random.default_rng(seed), lead)
@@ -278,7 +278,7 @@ def test_unembedding_value(seed, lead):
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_positions_value(start):
+def test_positions_add_the_rows_from_the_start(start):
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((3, 4, 2)), rng.standard_normal((7, 2))
     y, cache = F.positions(x, w, start)
@@ -294,7 +294,7 @@ def test_positions_value(start):
 
 
 @pytest.mark.parametrize("n", [0, 6, -1])
-def test_last_tokens_that_are_not_there(n):
+def test_last_tokens_refuses_tokens_that_are_not_there(n):
     """With n = 0, ``x[:, -0:]`` would be all of them."""
     with pytest.raises(ValueError, match=f"^last_tokens: n is {n}, expected 1 to 5$"):
         F.last_tokens(np.zeros((2, 5, 3)), n)
@@ -309,7 +309,7 @@ def test_lstm_of_integers_is_that_of_the_same_floats():
         assert y.any()
 
 
-def test_last_tokens_value():
+def test_last_tokens_are_cut_and_padded_back():
     x = np.random.default_rng(0).standard_normal((2, 5, 3))
     for n in range(1, 6):
         y, cache = F.last_tokens(x, n)
@@ -320,7 +320,7 @@ def test_last_tokens_value():
         assert dx.shape == x.shape and not dx[:, :5 - n].any()
 
 
-def test_residual_value():
+def test_residual_is_the_sum():
     x, f = np.random.default_rng(0).standard_normal((2, 3, 4))
     np.testing.assert_array_equal(F.residual(x, f)[0], x + f)
     np.testing.assert_array_equal(F.residual_backward(x, f), x + f)
@@ -380,7 +380,7 @@ def test_cross_entropy_value():
 
 
 @pytest.mark.parametrize("targets", [[0, 3], [-1, 0], [0], [[0, 1]], []])
-def test_cross_entropy_errors(targets):
+def test_cross_entropy_refuses_wrong_targets(targets):
     shape = (0, 3) if targets == [] else (2, 3)
     with pytest.raises(ValueError, match="^cross_entropy: [^\n]*$"):
         F.cross_entropy(np.ones(shape), np.array(targets, int))
@@ -439,7 +439,7 @@ def test_attention_value(seed, B, T, H, D, causal):
     np.testing.assert_allclose(y, want, atol=1e-12)
 
 
-def test_causal_mask():
+def test_the_causal_mask_hides_later_tokens():
     mask = F.causal_mask(2, 4, np.dtype(np.float32))
     inf = math.inf
     np.testing.assert_array_equal(mask, [[0, 0, 0, -inf], [0, 0, 0, 0]])

@@ -41,7 +41,7 @@ def raising(error):
 
 
 @needs_unix
-@pytest.mark.parametrize("read, said", [
+@pytest.mark.parametrize("read, message", [
     (lambda folder: 3, None),
     (raising(lambda folder: ValueError(f"{folder}/a.json: it is damaged")), None),
     (raising(lambda folder: ValueError(f"{folder}: two\nlines")), "not one line"),
@@ -52,9 +52,9 @@ def raising(error):
     (raising(SystemExit(1)), "SystemExit from test_fuzz.py"),
     (lambda folder: [i for i in iter(int, 1)], "it took more than 0.2 s, in test_fuzz.py"),
 ])
-def test_a_reader_that_fails_is_reported(one, read, said):
-    found = one(read)
-    assert found is said or found.startswith(said)
+def test_a_reader_that_fails_is_reported(one, read, message):
+    finding = one(read)
+    assert finding is message or finding.startswith(message)
 
 
 @needs_unix

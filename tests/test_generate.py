@@ -98,7 +98,7 @@ def uncached(model, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=1.
     *((N, dict(temperature=0.5, seed=4)) for N in (1, 2, 3, 12, 64)),
     (12, dict(temperature=0)), (12, dict(seed=3)), (12, dict(temperature=2.0, top_k=3, seed=5)),
     (12, dict(temperature=2.0, top_p=0.4, seed=5))])
-def test_generate_equals_uncached(randomise, ids, how, N):
+def test_generating_equals_scoring_the_whole_text_each_time(randomise, ids, how, N):
     """Also far beyond the trunk's positions."""
     model = make(randomise, n_positions=N)
     got = model.generate(ids, 30, **how)
@@ -108,7 +108,7 @@ def test_generate_equals_uncached(randomise, ids, how, N):
     np.testing.assert_array_equal(got[..., :np.shape(ids)[-1]], ids)
 
 
-def test_float32_equals_uncached(randomise):
+def test_generating_in_float32_equals_scoring_the_whole_text(randomise):
     model = make(randomise, np.float32)
     for how in (dict(temperature=0), dict(temperature=0.8, seed=1)):
         np.testing.assert_array_equal(model.generate([1, 2], 30, **how),
@@ -145,7 +145,7 @@ def test_nothing_is_kept_to_run_back(model):
     assert caches == [None] * (15 + 1 + 1)
 
 
-def test_a_model_that_is_not_causal(randomise):
+def test_a_model_that_is_not_causal_does_not_generate(randomise):
     """It has scores, but they follow from the whole text."""
     model = make(randomise, causal=False)
     assert model.logits([[1, 2, 3]]).shape == (1, 3, 11)

@@ -88,7 +88,7 @@ def test_a_seed_draws_the_same_weights_in_every_version():
                                    rtol=1e-5)
 
 
-def test_names_and_shapes():
+def test_names_and_shapes_are_gpt2_s():
     names = {n: p.data.shape for n, p in minifpt.GPT2(config(n_layer=1)).named_parameters()}
     assert names == {
         "wpe.weight": (7, 6),
@@ -105,7 +105,7 @@ def test_names_and_shapes():
 
 
 @pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
-def test_names_and_shapes_without_drawing_weights(kind):
+def test_a_model_without_a_seed_has_zeros_of_the_same_shapes(kind):
     zeros, drawn = kind(config(), seed=None), kind(config())
     for (name, p), (same, q) in zip(zeros.named_parameters(), drawn.named_parameters(),
                                     strict=True):
@@ -113,7 +113,7 @@ def test_names_and_shapes_without_drawing_weights(kind):
         assert not p.data[p.data != 1].any() and (p.data.ndim == 1 or not p.data.any())
 
 
-def test_initialisation():
+def test_initialisation_has_gpt2_s_deviations():
     """Matrices have deviation 0.02, residual projections less; scales are 1 and biases 0."""
     model = minifpt.LanguageModel(config(n_layer=8, n_embd=64, n_positions=100, vocab_size=200))
     for name, p in model.named_parameters():
@@ -126,7 +126,7 @@ def test_initialisation():
             assert abs(p.data.mean()) < 5 * std / p.data.size**0.5
 
 
-def test_same_seed_same_bits():
+def test_the_same_seed_gives_the_same_bits():
     def all_bits(seed, **kw):
         return [p.data for p in minifpt.LanguageModel(config(**kw), seed).parameters()]
     np.testing.assert_equal(all_bits(3), all_bits(3))
@@ -149,7 +149,7 @@ def test_same_seed_same_bits():
     ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
     ({"activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu_new"),
     ({"activation_function": ["relu"]}, "activation_function is"), ({"causal": 1}, "causal is 1")])
-def test_config_errors(wrong, message):
+def test_wrong_configs_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^GPT2Config: [^\n]*{message}[^\n]*$"):
         config(**wrong)
 
@@ -161,7 +161,7 @@ def test_config_defaults_are_gpt2():
 
 @pytest.mark.parametrize("kind", [minifpt.GPT2, minifpt.LanguageModel])
 @pytest.mark.parametrize("dtype", [np.float16, np.int64])
-def test_dtype_errors(kind, dtype):
+def test_other_dtypes_are_refused(kind, dtype):
     with pytest.raises(ValueError, match="^GPT2: dtype is [^\n]*, expected float32 or float64$"):
         kind(config(), dtype=dtype)
 
@@ -169,19 +169,19 @@ def test_dtype_errors(kind, dtype):
 @pytest.mark.parametrize("shape, message", [
     ((2, 3), r"expected \(B, T, 6\)"), ((2, 3, 5), r"\(2, 3, 5\), expected \(B, T, 6\)"),
     ((1, 8, 6), "8 tokens, the trunk has 7 positions")])
-def test_forward_errors(trunk, shape, message):
+def test_forward_refuses_wrong_shapes(trunk, shape, message):
     with pytest.raises(ValueError, match=f"^GPT2: [^\n]*{message}"):
         trunk.forward(np.ones(shape))
 
 
-def test_gradients(trunk):
+def test_gradients_equal_differences(trunk):
     report = gradcheck_layer(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
                              directions=2)
     assert report, str(report)
     assert set(report.errors) == {"x", *dict(trunk.named_parameters())}
 
 
-def test_language_model_gradients(lm):
+def test_gradients_of_a_language_model_are_right_under_each_mask(lm):
     """Those in full by differences, and under each mask those that it leaves."""
     report = gradcheck_layer(lm, IDS, elementwise=6, directions=2)
     assert report, str(report)
@@ -196,7 +196,7 @@ def test_language_model_gradients(lm):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_gradients_of_other_trunks(randomise, activation, causal):
+def test_gradients_of_other_activations_and_masks_equal_differences(randomise, activation, causal):
     trunk = randomise(minifpt.GPT2(config(activation_function=activation, causal=causal),
                                    dtype=np.float64))
     assert {block.mlp.act.name for block in trunk.h} == {activation}
@@ -265,7 +265,7 @@ ORDER = ["wpe"] + [f"h.{i}.{part}" for i in range(2) for part in (
 
 @settings(max_examples=50)
 @given(data=st.data(), need_dx=st.booleans())
-def test_any_choice_of_trainable_parameters(trunk, all_gradients, data, need_dx):
+def test_trained_parameters_get_the_full_gradients(trunk, all_gradients, data, need_dx):
     """Trained parameters get the gradients of full training, to the bit, and frozen ones none.
     Below the lowest block that learns nothing runs back."""
     names = [n for n, _ in trunk.named_parameters()]
@@ -304,7 +304,7 @@ def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
     assert sum(a.size for a in arrays_in(cache)) <= x.size + 10 + 6
 
 
-def test_dropout_by_seed(trunk):
+def test_dropout_repeats_for_a_seed(trunk):
     x = rng(1).standard_normal((2, 5, 6))
     ys = [trunk.forward(x, True, rng(s))[0] for s in (1, 1, 2)]
     np.testing.assert_array_equal(ys[0], ys[1])
@@ -327,7 +327,7 @@ def test_causal_and_batch_independent(trunk):
 @pytest.mark.parametrize("T", [49, 120])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
-    """With one tile of attention and with two: outputs, gradients and traced probabilities."""
+    """With one tile of attention and with two: outputs and gradients."""
     trunk = randomise(minifpt.GPT2(config(n_positions=120, causal=causal), dtype=np.float64))
     x = rng(1).standard_normal((2, T, 6))
     y, cache = trunk.forward(x)
@@ -343,13 +343,6 @@ def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
     dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
     assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
-    with minifpt.trace(trunk) as t:
-        trunk.forward(x)
-    assert list(t.attention) == ["h.0.attn", "h.1.attn"]
-    for probabilities in t.attention.values():
-        assert probabilities.shape == (2, 2, T, T)
-        later = probabilities[..., np.triu(np.ones((T, T), bool), 1)]
-        assert (later == 0).all() if causal else (later > 0).all()
 
 
 def test_positions_beyond_the_tokens_get_gradient_zero(trunk):
@@ -359,7 +352,7 @@ def test_positions_beyond_the_tokens_get_gradient_zero(trunk):
     assert grad.shape == (7, 6) and grad[:5].all() and not grad[5:].any()
 
 
-def test_float32_throughout(float32_only, arrays_in, randomise):
+def test_a_language_model_stays_in_float32(float32_only, arrays_in, randomise):
     model = randomise(minifpt.LanguageModel(config()))
     for p in model.parameters():
         p.data = float32_only(p.data)
@@ -433,7 +426,7 @@ def assert_same(a, b, dtype=np.float32):
 
 @KINDS
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_save_and_load(tmp_path, kind, dtype, randomise):
+def test_a_saved_model_is_read_back(tmp_path, kind, dtype, randomise):
     model = randomise(kind(config(activation_function="relu", causal=False), seed=5))
     model.save(tmp_path / "t.npz", dtype, source="a test")
     again = kind.from_pretrained(tmp_path / "t.npz")
@@ -488,19 +481,15 @@ def save_wrong(path, **changes):
     ({"wpe__weight": None}, "lacks 'wpe.weight'"),
     ({"h__2__ln_2__bias": np.ones(6)}, "also holds 'h.2.ln_2.bias'"),
     ({"input__weight": np.ones((2, 2))}, "also holds 'input.weight'"),
-    ({"ln_f__bias": np.array([0, 1, 2, np.nan, 0, 0])}, "'ln_f.bias' holds a NaN or an infinity"),
-    ({"wpe__weight": np.full((7, 6), -np.inf)}, "'wpe.weight' holds a NaN or an infinity"),
     ({"config": None}, "not a minifpt weight file"),
     ({"config": np.array("{")}, "not a minifpt weight file"),
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
     ({"config": np.array("7")}, "not a minifpt weight file"),
     ({"config": np.array('{"n_layer": "two"}')}, "n_layer is 'two', expected an integer"),
-    ({"config": np.array('{"n_layer": 2.5, "n_embd": 6, "n_head": 2}')}, "n_layer is 2.5"),
-    ({"config": np.array('{"n_layer": 0}')}, "n_layer is 0"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
     ({"ln_f__weight": np.array(["a"] * 6)}, "ln_f.weight"),
     ({"ln_f__weight": np.array([None] * 6)}, "ln_f.weight")])
-def test_load_errors(tmp_path, kind, changes, message):
+def test_damaged_weight_files_are_refused(tmp_path, kind, changes, message):
     save_wrong(tmp_path / "t.npz", **changes)
     with pytest.raises(ValueError, match=f"^[^\n]*t.npz[^\n]*{message}[^\n]*$"):
         kind.from_pretrained(tmp_path / "t.npz")
@@ -510,9 +499,8 @@ def test_load_errors(tmp_path, kind, changes, message):
     ({"wte__weight": np.ones((8, 6))}, r"'wte.weight' has shape \(8, 6\), expected"),
     ({"wte__weight": None}, "lacks 'wte.weight'"),
     ({"wte__weight": np.ones((9, 6), int)}, "'wte.weight' (has dtype|is) int64"),
-    ({"wte__weight": np.full((9, 6), np.inf)}, "'wte.weight' holds a NaN or an infinity"),
     ({"wte__weight": np.array([None])}, "'wte.weight' ")])
-def test_a_wrong_token_table(tmp_path, changes, message):
+def test_a_wrong_token_table_is_refused(tmp_path, changes, message):
     save_wrong(tmp_path / "t.npz", **changes)
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz")
@@ -569,35 +557,6 @@ def test_a_model_outlives_its_file(tmp_path, how):
     assert_same(minifpt.LanguageModel.from_pretrained(GOLDEN), model)
 
 
-@pytest.mark.parametrize("name", ["wte.weight", "h.1.mlp.c_fc.weight", "ln_f.bias"])
-def test_a_changed_number_is_an_error_at_once(tmp_path, name):
-    """The file has a CRC-32 of each array."""
-    model = minifpt.LanguageModel(config(), seed=5)
-    model.trunk.ln_f.bias.data += 3
-    model.save(tmp_path / "t.npz", np.float32)
-    raw = (tmp_path / "t.npz").read_bytes()
-    data = next(p.data for n, p in model.named_parameters() if n.endswith(name))
-    at = raw.index(data.tobytes())
-    (tmp_path / "t.npz").write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
-    with pytest.raises(ValueError, match=f"^[^\n]*damaged[^\n]*CRC-32[^\n]*{name}[^\n]*$"):
-        minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz")
-
-
-@pytest.mark.parametrize("write", [np.savez_compressed, np.savez])
-@pytest.mark.parametrize("change", [lambda a: a, lambda a: a.astype(">f4"),
-                                    lambda a: a.astype(np.float64)])
-def test_files_that_others_wrote(tmp_path, write, change):
-    """Compressed, the other byte order, float64."""
-    model = minifpt.LanguageModel(config(), seed=5)
-    model.save(tmp_path / "t.npz", np.float32)
-    with np.load(tmp_path / "t.npz") as f:
-        arrays = {k: f[k] if k == "config" else change(f[k]) for k in f}
-    write(tmp_path / "t.npz", **arrays)
-    again = minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz")
-    assert all(p.data.dtype == np.float32 and p.data.dtype.isnative for p in again.parameters())
-    assert_same(model, again)
-
-
 @pytest.mark.parametrize("write", ["float16", "float32", np.savez_compressed])
 def test_loading_keeps_no_second_copy(tmp_path, write):
     """Files are read block by block, compressed ones array by array."""
@@ -616,18 +575,20 @@ def test_a_trunk_is_gone_after_its_last_use(tmp_path, make):
     """It is in no reference cycle, which would keep it until the garbage collector runs."""
     minifpt.GPT2(config()).save(tmp_path / "t.npz")
     trunk = make(tmp_path / "t.npz")
-    gone = weakref.ref(trunk)
+    reference = weakref.ref(trunk)
     gc.disable()
     try:
         del trunk
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
 def test_importing_loads_nothing_heavy():
-    code = "import sys, minifpt; print(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "minifpt" in done.stdout.split()
+    code = ("import sys, minifpt, minifpt.tasks\n"
+            "print(*{name.split('.')[0] for name in sys.modules})")
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                             check=True).stdout.split()
+    assert "minifpt" in modules
     assert not {"matplotlib", "scipy", "torch", "transformers", "pooch", "huggingface_hub",
-                "IPython", "PIL"} & set(done.stdout.split())
+                "IPython", "PIL"} & {*modules}

@@ -69,7 +69,7 @@ SQUARE = (normal(4, 4), normal(4, 4, seed=1), normal(4, seed=2))
     (F.cross_entropy, broken(F.cross_entropy_backward, lambda g, *_: 3 * g),
      (normal(3, 4), np.array([0, 3, 1])), "logits"),
 ])
-def test_catches(op, wrong, inputs, guilty):
+def test_wrong_gradients_are_caught(op, wrong, inputs, guilty):
     report = gradcheck(op, wrong, inputs)
     assert not report and report.worst[0] == guilty
     assert [n for n, e in report.errors.items() if not e <= 1e-6] == [guilty]
@@ -242,14 +242,14 @@ def test_the_fast_forms_change_nothing_that_is_not_theirs(op):
 
 
 def test_float32_inputs_are_promoted():
-    seen = set()
+    dtypes = set()
 
     def op(x):
-        seen.add(x.dtype)
+        dtypes.add(x.dtype)
         return x**3, x
     x = normal(5).astype(np.float32)
     assert gradcheck(op, lambda dy, x: 3 * x * x * dy, (x,))
-    assert seen == {np.dtype(np.float64)} and x.dtype == np.float32
+    assert dtypes == {np.dtype(np.float64)} and x.dtype == np.float32
 
 
 def test_integers_stay_and_have_no_gradient():
@@ -319,10 +319,10 @@ def test_layer_is_left_as_it_was():
     layer = Linear(3, 2, dtype=np.float64)
     layer.weight.data[:] = normal(3, 2)
     layer.weight.grad = grad = normal(3, 2)
-    data, kept = layer.weight.data, layer.weight.data.copy()
+    data, copy = layer.weight.data, layer.weight.data.copy()
     assert gradcheck_layer(layer, normal(4, 3))
     assert layer.weight.data is data and layer.weight.grad is grad and layer.bias.grad is None
-    np.testing.assert_array_equal(data, kept)
+    np.testing.assert_array_equal(data, copy)
 
 
 def test_layer_in_float32_is_refused():

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from test_own import with_bodies
 
 from minifpt import cli, exercises
 from minifpt import functional as F
@@ -140,10 +141,7 @@ def folder(tmp_path):
     """)
     (top / "fay_01.ipynb").write_text("{")
     notebook(top / "gus" / "notes.ipynb", "x = 1")
-    text = own.skeleton()
-    stub = '    raise NotImplementedError("lesson 6")'
-    head, rest = text.split("def relu_backward")
-    text = f"{head}def relu_backward{rest.replace(stub, '    return dy', 1)}"
+    text = with_bodies(own.skeleton(), relu_backward="return dy")
     (top / "ada" / "mine.py").write_text(text, encoding="utf-8")
     (top / "hal.py").write_text("def f(:")
     (top / "ian.py").write_text("def helper():\n    pass\n")
@@ -152,7 +150,7 @@ def folder(tmp_path):
     return top
 
 
-def test_a_class(folder, tmp_path, capsys, monkeypatch):
+def test_a_class_is_graded(folder, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr(grading, "apart", lambda *args, **limits: apart.apart(
         *args, quiet=1.5, most=120.0))                    # one loop is all that takes its time
@@ -227,7 +225,7 @@ def test_the_time_of_a_file_is_limited(tmp_path):
     assert all(row["passed"] == "no" and row["machine"] for row in rows)
 
 
-def test_bad_folders(tmp_path, capsys):
+def test_empty_folders_are_refused(tmp_path, capsys):
     for folder, part in ((tmp_path / "none", "no such folder"), (tmp_path, "no submission")):
         assert cli.main(["grade", folder, "--out", tmp_path / "out"]) == 2
         out, err = capsys.readouterr()
@@ -257,5 +255,5 @@ def test_the_solution_of_the_skeleton_is_right(tmp_path):
     assert set(loaded.functions) == set(own.FUNCTIONS)
     assert inspect.getsource(F.relu).strip() in path.read_text(encoding="utf-8")
     assert {own.examine(loaded, name, 0).status for name in own.FUNCTIONS} == {"passed"}
-    with pytest.raises(ValueError, match="no function test_bad_folders"):
-        own.put(path, test_bad_folders)
+    with pytest.raises(ValueError, match="no function test_empty_folders_are_refused"):
+        own.put(path, test_empty_folders_are_refused)

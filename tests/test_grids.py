@@ -51,29 +51,29 @@ def same_grids(a, b):
 @pytest.fixture
 def steps(monkeypatch):
     """A list that gets longer with every step of training."""
-    seen, step = [], training.step
-    monkeypatch.setattr(training, "step", lambda *a, **kw: (seen.append(1), step(*a, **kw))[1])
-    return seen
+    calls, step = [], training.step
+    monkeypatch.setattr(training, "step", lambda *a, **kw: (calls.append(1), step(*a, **kw))[1])
+    return calls
 
 
 # ------------------------------------------------------------------ runs that diverge
 
 
 def test_a_rate_that_diverges_is_the_worst(tmp_path, steps, drawn):
-    found = grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)
-    (task, label, tried), = [(t, m, r) for t, ms in found.sweeps.items() for m, r in ms.items()]
-    assert found.rates[task][label] == 1e-3 and len(found.results[task][label]) == 2
+    result = grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)
+    (task, label, tried), = [(t, m, r) for t, ms in result.sweeps.items() for m, r in ms.items()]
+    assert result.rates[task][label] == 1e-3 and len(result.results[task][label]) == 2
     assert tables.diverged(tried[HUGE]) and not tables.diverged(tried[1e-3])
     assert [h[-1]["step"] for h in tried[HUGE]] == [2, 2]
     folder = next((tmp_path / "g/choice/bit-xor").glob("*/1e+38/1001"))
     assert (folder / DIVERGED).read_text().startswith("step 2: the loss is not finite, first in ")
-    assert "lr 0.001 (edge), 1e+38 diverged |" in tables.table(found)
-    (tmp_path / "runs.csv").write_text(tables.rows(found))
-    assert tables.table(tables.read_rows(tmp_path / "runs.csv")) == tables.table(found)
-    tables.sweep_picture(found.sweeps, tmp_path / "s.png")
+    assert "lr 0.001 (edge), 1e+38 diverged |" in tables.table(result)
+    (tmp_path / "runs.csv").write_text(tables.rows(result))
+    assert tables.table(tables.read_rows(tmp_path / "runs.csv")) == tables.table(result)
+    tables.sweep_picture(result.sweeps, tmp_path / "s.png")
     assert min(png_size(tmp_path / "s.png")) > 300
     steps.clear()                                         # again: not run again, and the same
-    assert str(grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)) == str(found) and not steps
+    assert str(grid(tmp_path / "g", rates=[HUGE, 1e-3], choices=2)) == str(result) and not steps
     with pytest.raises(ValueError, match="the run has batch_size = 2, not 3"):
         grid(tmp_path / "g", rates=[HUGE], choices=2, options=SMALL | {"batch_size": 3})
 
@@ -100,8 +100,8 @@ def test_a_grid_that_diverges_stops_with_one_line(tmp_path, steps, kw, message):
     for _ in "ab":                                        # the second time without a step
         with pytest.raises(Diverged, match=message):
             grid(tmp_path / "g", **kw)
-        made, steps[:] = len(steps), []
-    assert made == 0
+        count, steps[:] = len(steps), []
+    assert count == 0
 
 
 def test_another_rate_in_the_same_folder_has_its_own_runs(tmp_path, steps, monkeypatch):
@@ -143,12 +143,12 @@ class Slow(BitXOR):
 def test_an_interrupt_at_the_end_of_a_run_stops_the_grid(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("slow.py").write_text(SLOW)
-    for done in (1, 2):                                   # the same command goes on
+    for count in (1, 2):                                  # the same command goes on
         with pytest.raises(KeyboardInterrupt, match="^stopped, go on from g by the same command$"):
             grid("g", ["slow.py:Slow"])
-        assert len(folders(Path("g"))) == done
-    found = grid("g", ["slow.py:Slow"])
-    assert [len(h) for of in found.results["slow"].values() for h in of] == [1, 1]
+        assert len(folders(Path("g"))) == count
+    result = grid("g", ["slow.py:Slow"])
+    assert [len(h) for histories in result.results["slow"].values() for h in histories] == [1, 1]
 
 
 @pytest.mark.parametrize("old, new", [("causal=True", "causal=False"), ("n_head=1", "n_head=2"),
@@ -156,13 +156,13 @@ def test_an_interrupt_at_the_end_of_a_run_stops_the_grid(tmp_path, monkeypatch):
 def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
-    asked = {"models": ["own.py:trunk"], "names": ["own.py:Task"]}
-    first = grid("g", **asked).results
+    options = {"models": ["own.py:trunk"], "names": ["own.py:Task"]}
+    first = grid("g", **options).results
     Path("own.py").write_text("# a comment\n" + OWN)
-    assert grid("g", **asked).results == first
+    assert grid("g", **options).results == first
     Path("own.py").write_text(OWN.replace(old, new))
     with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
-        grid("g", **asked)
+        grid("g", **options)
 
 
 OWN = """
@@ -183,9 +183,9 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
     grid(tmp_path / "whole", seeds=range(4))
     grid(tmp_path / "g", seeds=range(4))
     base = next((tmp_path / "g").glob("bit-xor/*"))
-    for seed, kept in enumerate(([], ["config.json"], ["config.json", "metrics.csv"])):
+    for seed, files in enumerate(([], ["config.json"], ["config.json", "metrics.csv"])):
         for path in (base / str(seed)).iterdir():
-            if path.name not in kept:
+            if path.name not in files:
                 path.unlink()
         (base / str(seed) / ".checkpoint.npz.123").write_bytes(b"PK half of it")
     if sys.platform != "win32":                           # killed with the lock in its hands
@@ -235,14 +235,14 @@ def test_the_first_seed_counts_from_there_and_is_no_validation_seed(tmp_path, ca
 
 def test_a_grid_reads_its_data_once(tmp_path, monkeypatch):
     write_mnist(tmp_path / "data")
-    asked, read = [], data.mnist
-    monkeypatch.setattr(data, "mnist", lambda split, *a: (asked.append(split), read(split, *a))[1])
-    made = {"task_options": {"data": tmp_path / "data"}, "executor": ThreadPoolExecutor(1)}
-    grid(tmp_path / "a", ["mnist"], **made)
-    assert sorted(asked) == ["test", "test", "train", "train"]    # and before the first run
-    asked.clear()
-    grid(tmp_path / "a", ["mnist"], **made)               # another grid: it may have changed
-    assert sorted(asked) == ["test", "test", "train", "train"]
+    splits, read = [], data.mnist
+    monkeypatch.setattr(data, "mnist", lambda split, *a: (splits.append(split), read(split, *a))[1])
+    options = {"task_options": {"data": tmp_path / "data"}, "executor": ThreadPoolExecutor(1)}
+    grid(tmp_path / "a", ["mnist"], **options)
+    assert sorted(splits) == ["test", "test", "train", "train"]   # and before the first run
+    splits.clear()
+    grid(tmp_path / "a", ["mnist"], **options)            # another grid: it may have changed
+    assert sorted(splits) == ["test", "test", "train", "train"]
 
 
 @pytest.mark.parametrize("name", ["few-digits", "listops", "typos", "bit-memory"])
@@ -311,13 +311,13 @@ def test_one_error_stops_the_other_runs(tmp_path):
 def test_each_run_has_one_blas_thread(tmp_path, monkeypatch):
     if machine._get_threads is None:
         pytest.skip("this NumPy has no OpenBLAS")
-    before, seen, step = machine._get_threads(), [], training.step
-    monkeypatch.setattr(training, "step", lambda *a, **kw: (seen.append(machine._get_threads()),
+    before, counts, step = machine._get_threads(), [], training.step
+    monkeypatch.setattr(training, "step", lambda *a, **kw: (counts.append(machine._get_threads()),
                                                             step(*a, **kw))[1])
     try:
         machine._set_threads(2)
         grid(tmp_path / "g", executor=ThreadPoolExecutor(2))
-        assert {*seen} == {1} and machine._get_threads() == 2
+        assert {*counts} == {1} and machine._get_threads() == 2
     finally:
         machine._set_threads(before)
 
@@ -400,9 +400,9 @@ def serial(tmp_path_factory):
 def goes_on(out, serial):
     """After a stop: nothing left over but runs, and these end as they would have."""
     assert not [*out.rglob(".*")]
-    made = grid(out, seeds=range(3), options={"steps": LONG, "batch_size": 2})
+    result = grid(out, seeds=range(3), options={"steps": LONG, "batch_size": 2})
     same_grids(out, serial)
-    assert [len(h) for h in made.results["bit-xor"].values()] == [3]
+    assert [len(h) for h in result.results["bit-xor"].values()] == [3]
 
 
 def stopped(command, out):
@@ -495,8 +495,8 @@ def dask():
 def test_a_grid_survives_a_killed_dask_worker(dask, tmp_path):
     """In the middle of a grid: no run is lost, none is there twice, all bits are the same."""
     address, client = dask
-    asked = {"seeds": range(6), "options": {"steps": 600, "batch_size": 2}}
-    serial = grid(tmp_path / "serial", **asked)
+    options = {"seeds": range(6), "options": {"steps": 600, "batch_size": 2}}
+    serial = grid(tmp_path / "serial", **options)
     out = tmp_path / "g"
     command = start(out, "--dask", address, steps=600, seeds=6)
     until(lambda: len(folders(out)) >= 1 and begun(out) >= 3)
@@ -648,12 +648,12 @@ def test_a_worker_that_comes_back_in_time_is_waited_for(monkeypatch, capsys):
         cluster.check()
 
 
-@pytest.mark.parametrize("what", ["minifpt", "NumPy", "minifpt's source with CRC"])
-def test_a_run_refuses_a_process_of_another_version(what, tmp_path):
+@pytest.mark.parametrize("key", ["minifpt", "NumPy", "minifpt's source with CRC"])
+def test_a_run_refuses_a_process_of_another_version(key, tmp_path):
     ours = workers.identity()
     assert workers.difference(ours, ours) == ""
-    expected = ours | {what: "another"}
-    with pytest.raises(ConnectionError, match=f"has {what} .*, not another: expected the same"):
+    expected = ours | {key: "another"}
+    with pytest.raises(ConnectionError, match=f"has {key} .*, not another: expected the same"):
         workers.work(None, tmp_path, expected)
     assert "AttributeError: no identity" in workers.difference(AttributeError("no identity"), ours)
 
@@ -662,14 +662,14 @@ def test_a_machine_with_other_files_under_the_same_paths_is_refused(tmp_path, mo
     """Another process reads other data, or another own.py, than the one that asks."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
-    made = compare.make_task("own.py:Task")
-    asked = compare.inputs(made, "own.py:Task", "own.py:trunk")
+    task = compare.make_task("own.py:Task")
+    inputs = compare.inputs(task, "own.py:Task", "own.py:trunk")
     job = compare.Job("own.py:Task", {}, "own.py:trunk", 0, tmp_path / "r",
-                      SMALL | {"lr": 1e-3, "freeze": "fpt", "dropout": 0.0}, inputs=asked)
+                      SMALL | {"lr": 1e-3, "freeze": "fpt", "dropout": 0.0}, inputs=inputs)
     assert job()[-1]["step"] == 4
-    for what in asked:
-        with pytest.raises(ValueError, match=f"has other {what} for own.py:Task and own.py:trunk"):
-            replace(job, out=tmp_path / "s", inputs=asked | {what: "another"})()
+    for key in inputs:
+        with pytest.raises(ValueError, match=f"has other {key} for own.py:Task and own.py:trunk"):
+            replace(job, out=tmp_path / "s", inputs=inputs | {key: "another"})()
     Path("own.py").write_text(OWN.replace("n_head=1", "n_head=2"))
     with pytest.raises(ValueError, match="has other code in files of your own for own.py:Task"):
         replace(job, out=tmp_path / "s")()

@@ -51,7 +51,7 @@ def run(layer, x, seed=0, **kwargs):
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_gradients(layer, train):
+def test_gradients_equal_differences(layer, train):
     report = gradcheck_layer(layer, rng(1).standard_normal((2, 4, 6)), train=train)
     assert report, str(report)
     assert set(report.errors) == {"x", *(n for n, _ in layer.named_parameters())}
@@ -59,20 +59,20 @@ def test_gradients(layer, train):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", [Attention, Block])
-def test_gradients_over_many_tokens(kind, causal, randomise):
+def test_gradients_over_many_tokens_equal_differences(kind, causal, randomise):
     """Long enough that attention done in tiles has several."""
     layer = randomise(kind(4, 2, 0.2, dtype=np.float64, causal=causal))
     report = gradcheck_layer(layer, rng(1).standard_normal((2, 70, 4)), elementwise=16)
     assert report, str(report)
 
 
-def test_embedding_gradients(randomise):
+def test_gradients_of_an_embedding_equal_differences(randomise):
     layer = randomise(Embedding(5, 3, dtype=np.float64))
     assert gradcheck_layer(layer, np.array([[0, 4, 0], [2, 2, 2]]))
 
 
 @pytest.mark.parametrize("name", layers.ACTIVATIONS)
-def test_activation_gradients(name, randomise):
+def test_gradients_of_activations_equal_differences(name, randomise):
     x = rng(1).standard_normal((2, 3, 6))
     assert gradcheck_layer(Activation(name), x)
     assert gradcheck_layer(randomise(MLP(6, dtype=np.float64, activation=name)), x)
@@ -139,7 +139,7 @@ def test_two_forwards_before_two_backwards(layer):
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_last_tokens_of_a_block(T, last):
+def test_a_block_of_the_last_tokens_equals_the_whole(T, last):
     """As if the other tokens' results were there and nobody read them."""
     block, last = Block(6, 2, dtype=np.float64), min(T, last)
     for i, p in enumerate(block.parameters()):
@@ -167,7 +167,7 @@ def test_embedding_gradients_add_up(randomise):
     np.testing.assert_allclose(layer.weight.grad, 2 * once, rtol=1e-14)
 
 
-def test_every_choice_of_trainable_parameters(layer):
+def test_any_parameter_alone_gets_its_gradient(layer):
     """With only one parameter trainable it gets the gradient that it gets among all, no
     other gets one, and no product is made for a frozen weight."""
     x = rng(1).standard_normal((2, 4, 6))
@@ -240,7 +240,7 @@ def test_dropout_only_in_training(randomise):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_float32_throughout(name, float32_only, arrays_in, randomise):
+def test_layers_stay_in_float32(name, float32_only, arrays_in, randomise):
     layer = randomise(LAYERS[name]())
     for p in layer.parameters():
         p.data = float32_only(p.data)
@@ -251,7 +251,7 @@ def test_float32_throughout(name, float32_only, arrays_in, randomise):
     assert {a.dtype for a in floats} == {np.dtype(np.float32)}
 
 
-def test_names_and_shapes():
+def test_names_and_shapes_are_gpt2_s():
     names = {n: (p.data.shape, p.group) for n, p in Block(6, 2).named_parameters()}
     assert names == {
         "ln_1.weight": ((6,), "ln"), "ln_1.bias": ((6,), "ln"),
@@ -308,18 +308,18 @@ def test_a_cache_is_keyed_like_the_attributes():
     assert cache["attn"]["heads"].probabilities.shape == (2, 2, 4, 4)
     assert isinstance(cache["ln_1"], F.LayerNormCache)
     for part, linears in (("attn", ["c_attn", "c_proj"]), ("mlp", ["c_fc", "c_proj"])):
-        assert [key for key, kept in cache[part].items()
-                if isinstance(kept, F.LinearCache)] == linears
+        assert [key for key, part_cache in cache[part].items()
+                if isinstance(part_cache, F.LinearCache)] == linears
 
 
-def test_parameter_repr():
+def test_a_parameter_prints_its_shape_and_state():
     p = Parameter(np.zeros((3, 2), np.float32), "mlp")
     assert repr(p) == "Parameter((3, 2) float32, mlp, trained, gradient none)"
     p.grad, p.trainable = np.full((3, 2), 2.0), False
     assert repr(p) == "Parameter((3, 2) float32, mlp, frozen, gradient 4.9)"
 
 
-def test_layer_repr():
+def test_a_layer_prints_its_parameters():
     mlp = MLP(2, dtype=np.float64)
     mlp.c_fc.weight.trainable = False
     mlp.c_proj.bias.grad = np.array([3.0, 4.0])
@@ -331,7 +331,7 @@ def test_layer_repr():
     assert repr(Activation("relu")) == "Activation"
 
 
-def test_add_grad():
+def test_add_grad_adds_in_place():
     p = Parameter(np.zeros(2), "ln")
     p.add_grad(None)
     assert p.grad is None
@@ -344,7 +344,7 @@ def test_add_grad():
     np.testing.assert_array_equal(p.grad, [3, 3])
 
 
-def test_add_grad_of_a_frozen_parameter():
+def test_add_grad_leaves_a_frozen_parameter_alone():
     p = Parameter(np.zeros(2), "ln")
     p.trainable = False
     p.add_grad(np.ones(2))
@@ -354,7 +354,7 @@ def test_add_grad_of_a_frozen_parameter():
     np.testing.assert_array_equal(p.grad, [1, 1])
 
 
-def test_frozen_between_forward_and_backward(layer):
+def test_a_parameter_frozen_after_the_forward_pass_gets_no_gradient(layer):
     """What a parameter says when the gradient arrives counts."""
     y, cache = run(layer, rng(1).standard_normal((2, 4, 6)))
     for p in layer.parameters():

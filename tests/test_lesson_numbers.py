@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "results").exists(),
 def constants(lesson):
     """{NAME: value} of the constants that a lesson's source assigns."""
     path = next((ROOT / "lessons" / "src").glob(f"{lesson}_*.py"))
-    found = {}
+    values = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
+                values[node.targets[0].id] = ast.literal_eval(node.value)
             except ValueError:                            # computed, not a constant
                 continue
-    return found
+    return values
 
 
 def accuracy(history):

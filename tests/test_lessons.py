@@ -4,7 +4,6 @@ The quick tests read files.  ``pytest -m slow tests/test_lessons.py`` runs every
 needs the extras ``lessons`` and ``dev``.
 """
 
-import importlib.util
 import json
 import re
 import runpy
@@ -14,20 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import load_module
 
 from minifpt.exercises import lesson
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
-
-
-def load_build():
-    spec = importlib.util.spec_from_file_location("lessons_build", LESSONS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-build = load_build()
+build = load_module(LESSONS / "build.py")
 SOURCES = build.sources()
 pytestmark = pytest.mark.skipif(not SOURCES, reason="the lessons are not in this checkout")
 each_lesson = pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.stem)

@@ -6,12 +6,11 @@ Python itself (Pyodide) is loaded from its host when a notebook is opened; that 
 import functools
 import http.server
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from test_site import built
 
 ROOT = Path(__file__).resolve().parent.parent
 pytest.importorskip("jupyterlite_core", reason="pip install '.[lite]'")
@@ -22,11 +21,7 @@ LESSONS = "01", "02", "03", "04", "05", "06", "10"
 
 @pytest.fixture(scope="module")
 def lite(tmp_path_factory):
-    out = tmp_path_factory.mktemp("lite")
-    process = subprocess.run([sys.executable, ROOT / "docs" / "lite.py", out], cwd=out,
-                          capture_output=True, text=True, timeout=600)
-    assert process.returncode == 0, process.stdout + process.stderr
-    return out
+    return built("lite.py", tmp_path_factory.mktemp("lite"), 600)
 
 
 def test_wheel_and_lessons_are_there(lite):

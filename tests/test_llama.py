@@ -69,14 +69,6 @@ def test_grouped_heads_share_keys_and_values_in_a_row():
         assert np.array_equal(values[0, head], v[0, :, group])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dtypes_stay(dtype):
-    x = normal(2, 3, 8).astype(dtype)
-    for y in (F.rms_norm(x, x[0, 0])[0], F.rope(x, 2)[0], F.silu(x)[0], F.swiglu(x, x)[0],
-              F.grouped_heads(x, x, x, 2)[0]):
-        assert y.dtype == dtype
-
-
 def test_silu_of_extreme_numbers_is_finite():
     x = np.array([-1e30, -100, 0, 100, 1e30], np.float32)
     y, cache = F.silu(x)
@@ -280,9 +272,8 @@ def test_the_shipped_llama_predicts_held_out_text():
 
 @pytest.mark.parametrize("name", ["random:llama:2x4", "random:llama:2x4/3x16",
                                   "mimetic:llama:2x4x16", "random:llama:2x4/x16"])
-def test_a_name_that_is_no_shape_is_refused(capsys, name):
-    assert cli.main(["summary", "--model", name]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_name_that_is_no_shape_is_refused(fails, name):
+    fails("summary", "--model", name)
 
 
 def test_every_command_takes_a_llama(tmp_path, monkeypatch, capsys):
@@ -383,8 +374,8 @@ def test_transformers_gives_the_same(tmp_path, theirs, kind, options, T, max_sha
     logits, cache = lm.forward(ids)
     close(logits, expected.logits, "logits")
     assert logits.dtype == np.float32
-    _, kept = F.cross_entropy(logits, targets)
-    lm.backward(F.cross_entropy_backward(np.float32(1), kept), cache)
+    _, loss_cache = F.cross_entropy(logits, targets)
+    lm.backward(F.cross_entropy_backward(np.float32(1), loss_cache), cache)
     grads = {llama_files.their_name(name.removeprefix("trunk."), "model."):
              p.grad.T if p.grad.ndim == 2 and name not in llama_files.TABLES else p.grad
              for name, p in lm.named_parameters()}

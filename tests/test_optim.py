@@ -115,7 +115,7 @@ def test_in_place_and_gradients_unchanged():
     np.testing.assert_equal([p.grad for p in ps], grads)
 
 
-def test_takes_any_iterable():
+def test_adam_takes_any_iterable():
     ps = parameters()
     give_gradients(ps, 0)
     before = ps[0].data.copy()
@@ -123,7 +123,7 @@ def test_takes_any_iterable():
     assert (ps[0].data != before).all()
 
 
-def test_float32_throughout(float32_only):
+def test_adam_stays_in_float32(float32_only):
     ps = parameters(dtype=np.float32)
     for p in ps:
         p.data = float32_only(p.data)
@@ -138,7 +138,7 @@ def test_float32_throughout(float32_only):
     assert {a.dtype for a in adam.m + adam.v} == {np.dtype(np.float32)}
 
 
-def test_clip_grad_norm():
+def test_clip_grad_norm_scales_to_the_limit():
     ps = parameters()
     give_gradients(ps[:2], 0)
     grads = [p.grad.copy() for p in ps[:2]]
@@ -154,7 +154,7 @@ def test_clip_grad_norm():
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-21, 1.4e19, 1e20, 3e38])
-def test_clip_grad_norm_at_the_edge(size):
+def test_clip_grad_norm_is_right_at_the_edges(size):
     """Of two gradients whose squares float32 does not hold, or not the sum of them."""
     g = np.array([3.0, -4.0, 0.0], np.float32) * np.float32(size / 4)
     exact = math.sqrt(2 * sum(float(x) ** 2 for x in g))
@@ -168,12 +168,12 @@ def test_clip_grad_norm_at_the_edge(size):
             assert p.grad.dtype == np.float32
 
 
-def test_clip_grad_norm_of_nothing():
+def test_clip_grad_norm_of_nothing_is_zero():
     assert clip_grad_norm(parameters(), 1.0) == 0.0
     assert clip_grad_norm([], 1.0) == 0.0
 
 
-def test_cosine():
+def test_cosine_falls_from_one_to_its_floor():
     assert cosine(0, 100) == 1.0
     assert cosine(100, 100) == pytest.approx(0.1)
     assert cosine(50, 100, floor=0.0) == pytest.approx(0.5)
@@ -185,8 +185,8 @@ def test_cosine():
     assert factors == sorted(factors, reverse=True)
 
 
-def test_cosine_all_warm_up():
-    """As many steps of warm-up as there are steps is no division by zero."""
+def test_a_warm_up_as_long_as_the_run_reaches_one():
+    """A warm-up as long as the run divides by no zero."""
     assert [cosine(s, 4, warmup=4) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
 
 

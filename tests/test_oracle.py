@@ -103,8 +103,8 @@ def test_operation(name):
     want = theirs(*tensors)
     want.backward(torch.tensor(dy))
     np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-9, atol=1e-9)
-    wanted = [t.grad.numpy() for t in tensors if t.requires_grad]
-    for got, grad in zip(grads if isinstance(grads, tuple) else (grads,), wanted, strict=True):
+    expected = [t.grad.numpy() for t in tensors if t.requires_grad]
+    for got, grad in zip(grads if isinstance(grads, tuple) else (grads,), expected, strict=True):
         np.testing.assert_allclose(got, grad, rtol=1e-9, atol=1e-9)
 
 

@@ -22,19 +22,22 @@ from minifpt.viewer.differences import BREAKS
 SOURCE = inspect.getsource(F)
 
 
+def with_bodies(text, **bodies):
+    """A skeleton in which the functions of these names have these bodies instead of their stubs."""
+    for name, body in bodies.items():
+        body = textwrap.indent(inspect.cleandoc(body), "    ")
+        stub = f'    raise NotImplementedError("lesson {own.FUNCTIONS[name]}")'
+        head, rest = text.split(f"def {name}(")
+        text = f"{head}def {name}({rest.replace(stub, body, 1)}"
+    return text
+
+
 @pytest.fixture
 def file(tmp_path):
-    """``file(text, NAME=body)``: a skeleton, or another text, with a body in place of the stub of
-    NAME; its path."""
-    def write(text=None, **bodies):
-        text = own.skeleton() if text is None else text
-        for name, body in bodies.items():
-            body = textwrap.indent(inspect.cleandoc(body), "    ")
-            stub = f'    raise NotImplementedError("lesson {own.FUNCTIONS[name]}")'
-            head, rest = text.split(f"def {name}(")
-            text = f"{head}def {name}({rest.replace(stub, body, 1)}"
+    """``file(NAME=body)``: writes a skeleton with these bodies, and returns its path."""
+    def write(**bodies):
         path = tmp_path / "mine.py"
-        path.write_text(text, encoding="utf-8")
+        path.write_text(with_bodies(own.skeleton(), **bodies), encoding="utf-8")
         return path
     return write
 
@@ -89,11 +92,11 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
     text = (tmp_path / "bare.py").read_text(encoding="utf-8")
     ours = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
     for name in own.FUNCTIONS:
-        told, library = ast.get_docstring(ours[name]), inspect.getdoc(vars(F)[name])
+        docstring, library = ast.get_docstring(ours[name]), inspect.getdoc(vars(F)[name])
         if not name.endswith("_backward"):
-            assert told == library
+            assert docstring == library
         else:
-            assert told.startswith("Return d") and "``" not in told
+            assert docstring.startswith("Return d") and "``" not in docstring
             for formula in re.findall(r"``(d\w* = .*?)``", library):
                 assert formula not in text
     assert "Stuck?" in text and "Stuck?" not in own.skeleton()
@@ -132,9 +135,9 @@ def test_the_librarys_bodies_are_right(file):
 
 @pytest.mark.parametrize("name", own.FUNCTIONS)
 def test_one_function_alone_is_right_and_falls_back_on_the_library(file, name):
-    found = results(file(**{name: body(name)}))
-    assert {n for n, r in found.items() if r.status == "passed"} == {name}
-    assert {n for n, r in found.items() if r.status == operations.WRONG} == set()
+    verdicts = results(file(**{name: body(name)}))
+    assert {n for n, r in verdicts.items() if r.status == "passed"} == {name}
+    assert {n for n, r in verdicts.items() if r.status == operations.WRONG} == set()
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -144,8 +147,8 @@ def test_a_known_mistake_is_named(tmp_path, name):
     full = own.load(path)
     hints = [hint for hint, _ in mistakes(name)]
     assert len(set(hints)) == len(hints)
-    for hint, wrong in mistakes(name):
-        full.functions[name] = wrong
+    for hint, answer in mistakes(name):
+        full.functions[name] = answer
         result = operations.examine(full, name, 0)
         assert result.status == operations.WRONG, hint
         assert hint.lower() in result.hint.lower(), (hint, result)
@@ -205,19 +208,19 @@ def test_a_dropout_that_draws_in_another_way_is_right(file):
             return x, DropoutCache(None)
         mask = (rng.random(x.shape, dtype=x.dtype) >= p).astype(x.dtype) / (1 - p)
         return x * mask, DropoutCache(mask)"""
-    found = results(file(dropout=dropout, attention=body("attention")))
-    assert found["dropout"].status == found["attention"].status == "passed", found["dropout"]
+    verdicts = results(file(dropout=dropout, attention=body("attention")))
+    assert {verdicts[name].status for name in ("dropout", "attention")} == {"passed"}, verdicts
 
 
 def test_a_backward_belongs_to_the_readers_own_forward(file):
     """Here y = 2 max(x, 0): the forward pass is wrong, its backward pass fits."""
-    found = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
-                         relu_backward="return dy * 2.0 * (cache.x > 0)"))
-    assert found["relu"].status == operations.WRONG
-    assert found["relu_backward"].status == "passed"
-    found = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
-                         relu_backward=body("relu_backward")))
-    assert found["relu_backward"].status == "passed"      # it fits the library's
+    verdicts = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
+                            relu_backward="return dy * 2.0 * (cache.x > 0)"))
+    assert verdicts["relu"].status == operations.WRONG
+    assert verdicts["relu_backward"].status == "passed"
+    verdicts = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
+                            relu_backward=body("relu_backward")))
+    assert verdicts["relu_backward"].status == "passed"   # it fits the library's
 
 
 # The forward pass alone, right, with a cache that the library's backward pass misreads.
@@ -279,9 +282,9 @@ def test_a_float64_slot_is_seen(file):
 
 
 def test_a_pair_of_ones_own_may_have_another_cache(file):
-    found = results(file(relu="return np.maximum(x, 0.0), x > 0",
-                         relu_backward="return dy * cache"))
-    assert found["relu"].status == found["relu_backward"].status == "passed"
+    verdicts = results(file(relu="return np.maximum(x, 0.0), x > 0",
+                            relu_backward="return dy * cache"))
+    assert verdicts["relu"].status == verdicts["relu_backward"].status == "passed"
 
 
 @pytest.mark.parametrize(("op", "there", "back", "caller"), [
@@ -300,13 +303,13 @@ def test_but_not_where_the_library_hands_it_on(file, op, there, back, caller):
 
 def test_a_pair_that_another_of_the_librarys_calls_may_have_its_own_cache(file):
     """Cross-entropy hands log-sum-exp's cache on, and does not look into it."""
-    found = results(file(
+    verdicts = results(file(
         log_sum_exp="top = x.max(-1, keepdims=True)\ne = np.exp(x - top)\n"
                     "s = e.sum(-1, keepdims=True)\nreturn top + np.log(s), e / s",
         log_sum_exp_backward="return dy * cache",
         cross_entropy_backward=body("cross_entropy_backward")))
     for name in ("log_sum_exp", "log_sum_exp_backward", "cross_entropy_backward"):
-        assert found[name].status == "passed", found[name]
+        assert verdicts[name].status == "passed", verdicts[name]
 
 
 def test_what_returns_nothing_does_not_run(file, checked_here):
@@ -320,10 +323,10 @@ def test_what_returns_nothing_does_not_run(file, checked_here):
 def test_the_librarys_half_does_not_raise_from_within(file, unchecked):
     """Even where nobody has checked."""
     with own.using(file(last_tokens="return x[:, -n:], LastTokensCache(n)")):
-        y, kept = F.last_tokens(np.ones((2, 5, 3)), 2)
-        kept = kept._replace(T=1)
+        y, cache = F.last_tokens(np.ones((2, 5, 3)), 2)
+        cache = cache._replace(T=1)
         with pytest.raises(ValueError, match="mine.py: the library's last_tokens_backward raised"):
-            F.last_tokens_backward(y, kept)
+            F.last_tokens_backward(y, cache)
 
 
 def test_what_is_to_be_mended_first_is_named(file):
@@ -331,19 +334,19 @@ def test_what_is_to_be_mended_first_is_named(file):
         "(centred * centred).mean(axis=-1, keepdims=True)",
         "((centred * centred).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1))")
     assert "- 1" in layer_norm
-    found = results(file(
+    verdicts = results(file(
         layer_norm=layer_norm, layer_norm_backward=body("layer_norm_backward"),
         softmax=body("softmax").replace("e.sum(axis=-1", "e.sum(axis=0"),
         attention=body("attention"), attention_backward=body("attention_backward"),
         log_sum_exp_backward="return cache.e", cross_entropy=body("cross_entropy"),
         cross_entropy_backward=body("cross_entropy_backward"),
         linear=body("linear").replace("@ w + b", "@ w - b"), linear_backward="return dy, dy, dy"))
-    assert found["layer_norm"].status == operations.WRONG
-    assert found["layer_norm_backward"].status == "passed"
-    assert "Mend softmax first" in found["attention"].hint
-    assert found["attention_backward"].status == "passed"
-    assert "Mend log_sum_exp_backward first" in found["cross_entropy_backward"].hint
-    assert "Mend linear first" in found["linear_backward"].hint
+    assert verdicts["layer_norm"].status == operations.WRONG
+    assert verdicts["layer_norm_backward"].status == "passed"
+    assert "Mend softmax first" in verdicts["attention"].hint
+    assert verdicts["attention_backward"].status == "passed"
+    assert "Mend log_sum_exp_backward first" in verdicts["cross_entropy_backward"].hint
+    assert "Mend linear first" in verdicts["linear_backward"].hint
 
 
 def test_need_may_be_left_alone_but_not_half_heeded(file):
@@ -352,8 +355,8 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
         x, w, need = cache
         d = dy.reshape(-1, w.shape[1])
         return dy @ w.T, x.reshape(-1, w.shape[0]).T @ d, d.sum(axis=0)"""
-    found = results(file(linear=forward, linear_backward=backward))
-    assert found["linear"].status == found["linear_backward"].status == "passed"
+    verdicts = results(file(linear=forward, linear_backward=backward))
+    assert verdicts["linear"].status == verdicts["linear_backward"].status == "passed"
     half = forward.replace("(x, w", "(x if need[0] else None, w")
     result = results(file(linear=half, linear_backward=backward))["linear_backward"]
     assert "With need = (False, True, False), where only dw is wanted" in result.hint
@@ -418,17 +421,17 @@ FORWARD = "return x @ w + b, LinearCache(x, w, need)"
      "is not what it is with all of them"),
 ])
 def test_what_trains_to_nothing_is_wrong(file, there, back, part):
-    found = results(file(linear=there, linear_backward=back))
-    assert found["linear_backward"].status == operations.WRONG
-    assert part in found["linear_backward"].hint, found["linear_backward"]
+    verdicts = results(file(linear=there, linear_backward=back))
+    assert verdicts["linear_backward"].status == operations.WRONG
+    assert part in verdicts["linear_backward"].hint, verdicts["linear_backward"]
 
 
 def test_a_count_that_a_forward_pass_leaves_behind_is_found_on_another_batch(file):
-    found = results(file(
+    verdicts = results(file(
         cross_entropy="global count\ncount = targets.size\n" + body("cross_entropy"),
         cross_entropy_backward=body("cross_entropy_backward").replace("cache.targets.size",
                                                                       "count")))
-    assert "global variable" in found["cross_entropy_backward"].hint
+    assert "global variable" in verdicts["cross_entropy_backward"].hint
 
 
 def test_a_variance_that_loses_its_digits_is_wrong(file):
@@ -521,20 +524,20 @@ def test_what_is_written_runs_and_the_rest_is_the_librarys(file, unchecked, op, 
     def gradients():
         model.zero_grad()
         logits, cache = model.forward(x, train=True, rng=np.random.default_rng(1))
-        loss, kept = F.cross_entropy(logits, np.ones(logits.shape[:-1], int))
-        model.backward(F.cross_entropy_backward(1.0, kept), cache)
+        _, loss_cache = F.cross_entropy(logits, np.ones(logits.shape[:-1], int))
+        model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
         assert logits.dtype == np.float32
         return {n: p.grad for n, p in model.named_parameters()}
 
     plain, name = gradients(), [op, f"{op}_backward"][half]
     with own.using(file(**{name: body(name)})) as mine:
-        found = gradients()
+        grads = gradients()
     assert mine.calls[name] > 0 and set(mine.calls) == {name}
     for n, grad in plain.items():
-        assert (grad is None) == (found[n] is None), n
+        assert (grad is None) == (grads[n] is None), n
         if grad is not None:
             near = 1e-5 + 1e-4 * float(abs(grad).max())
-            np.testing.assert_allclose(found[n], grad, rtol=1e-3, atol=near)
+            np.testing.assert_allclose(grads[n], grad, rtol=1e-3, atol=near)
 
 
 def test_it_is_the_readers_function_that_runs(file, unchecked):
@@ -656,18 +659,14 @@ def test_the_test_beside_a_file_runs_its_checks(tmp_path, capsys):
     not written is skipped."""
     mine = tmp_path / "mine.py"
     assert cli.main(["new", mine]) == 0
-    text = mine.read_text(encoding="utf-8")
-    stub = '    raise NotImplementedError("lesson 6")'
-    head, rest = text.split("def relu_backward")
-    text = f"{head}def relu_backward{rest.replace(stub, '    return dy', 1)}"
-    head, rest = text.split("def residual(")
-    text = f"{head}def residual({rest.replace(stub, '    return x + branch, None', 1)}"
+    text = with_bodies(mine.read_text(encoding="utf-8"), relu_backward="return dy",
+                       residual="return x + branch, None")
     mine.write_text(text, encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-                           "test_mine.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "no dy gets through" in done.stdout and "relu_backward" in done.stdout
-    assert f"1 failed, 1 passed, {len(own.FUNCTIONS) - 2} skipped" in done.stdout
+    process = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                              "test_mine.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "no dy gets through" in process.stdout and "relu_backward" in process.stdout
+    assert f"1 failed, 1 passed, {len(own.FUNCTIONS) - 2} skipped" in process.stdout
 
     (tmp_path / "test_mine.py").write_text("# changed", encoding="utf-8")
     assert own.new_test(mine).read_text(encoding="utf-8") == "# changed"

@@ -48,7 +48,7 @@ def wheel(source, tmp_path):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_what_is_installed(tmp_path):
+def test_all_modules_and_data_are_installed(tmp_path):
     """All modules, the type marker, weights and lessons; not what builds the lessons."""
     setup("build", "--build-base", tmp_path / "base", "--build-lib", tmp_path / "lib")
     lib = tmp_path / "lib" / "minifpt"
@@ -100,7 +100,7 @@ def test_every_archive_gives_the_wheel_of_the_clone(tmp_path):
     assert f"in {site}" in ran and "minigpt-language" in ran
 
 
-def test_one_version():
+def test_the_version_is_the_same_everywhere():
     version = minifpt.__version__
     shown = subprocess.run([sys.executable, "setup.py", "-q", "--version"], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.split()[-1]

@@ -98,14 +98,11 @@ def test_the_reference_step_is_numpys(page):
     ("lstm", "is a LSTM, expected a GPT-2"),
     ("nothing-of-that-name", "no weights"),
     ("short", "8 positions")])
-def test_a_trunk_that_the_engine_cannot_run_is_refused_in_one_line(model, message, tmp_path,
-                                                                   capsys):
+def test_a_trunk_that_the_engine_cannot_run_is_refused_in_one_line(model, message, tmp_path, fails):
     if model == "short":
         model = tmp_path / "short.npz"
         minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, n_positions=8, vocab_size=8)).save(model)
-    assert main(["playground", "--model", model, "--out", tmp_path / "page.html"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in fails("playground", "--model", model, "--out", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

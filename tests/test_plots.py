@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import minifpt
-from minifpt import files
 from minifpt.experiments import tables
 from minifpt.files.runs import COLUMNS
 from minifpt.reports import plots
@@ -41,7 +40,7 @@ def png_size(path):
 @pytest.mark.parametrize("histories", [
     {"bit-xor": history()}, {"a": history(), "b": history(9)}, {"one row": history(1)},
     {"no tests": history(tests=False)}], ids=lambda h: next(iter(h)))
-def test_curves(tmp_path, histories):
+def test_curves_are_written_as_a_whole_picture(tmp_path, histories):
     plots.curves(histories, tmp_path / "new" / "c.png")
     width, height = png_size(tmp_path / "new" / "c.png")
     assert width == 2 * 4.2 * 120 and height == 3.2 * 120
@@ -49,10 +48,10 @@ def test_curves(tmp_path, histories):
 
 
 def test_curves_show_the_numbers(monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(plots, "save", lambda fig, path: drawn.append(fig))
+    figures = []
+    monkeypatch.setattr(plots, "save", lambda fig, path: figures.append(fig))
     plots.curves({"a": history(3)}, tmp_path / "c.png")
-    loss, accuracy = drawn[0].axes
+    loss, accuracy = figures[0].axes
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [1, 1 / 2, 1 / 3])
     np.testing.assert_allclose(loss.lines[1].get_ydata(), [0.9, 0.45, 0.3])
     np.testing.assert_allclose(accuracy.lines[0].get_ydata(), [0, 10, 20], atol=1e-12)
@@ -76,7 +75,7 @@ def test_band_of_runs_of_different_lengths_takes_the_steps_of_both():
 
 
 @pytest.mark.parametrize("columns, rows", [(1, 1), (3, 1), (2, 2)])
-def test_figure_s_axes(columns, rows):
+def test_a_figure_has_columns_times_rows_axes(columns, rows):
     fig, axes = plots.figure(columns, rows)
     assert len(axes) == len(fig.axes) == columns * rows
 
@@ -87,28 +86,23 @@ def test_no_window_and_no_state():
     assert pyplot is None or not pyplot.get_fignums()
 
 
-@pytest.mark.parametrize("where", ["drawing", "renaming"])
-def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch, where):
+def test_a_crash_leaves_the_old_picture(tmp_path, monkeypatch):
     path = tmp_path / "c.png"
     path.write_bytes(b"old")
     fig, _ = plots.figure()
 
-    def crash(*args, **kw):
-        if where == "drawing":
-            args[0].write(b"half")
+    def crash(file, **options):
+        file.write(b"half")
         raise OSError("disk full")
-    if where == "drawing":
-        monkeypatch.setattr(fig, "savefig", crash)
-    else:
-        monkeypatch.setattr(files.os, "replace", crash)
+    monkeypatch.setattr(fig, "savefig", crash)
     with pytest.raises(OSError, match="disk full"):
         plots.save(fig, path)
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_every_source_of_weights_has_its_own_colour():
-    own = [*plots.COLORS.values(), plots.SPREAD, *plots.OTHERS]
-    assert len({*own}) == len(own)
+    colors = [*plots.COLORS.values(), plots.SPREAD, *plots.OTHERS]
+    assert len({*colors}) == len(colors)
     labels = ("language", "language, all trained", "random (spread 0.55)", "LSTM, all trained",
               "random (spread 0.55), all trained", "random (1x4x256, spread 1)")
     assert plots.colors_of(labels) == dict(zip(labels, [
@@ -138,8 +132,8 @@ def seen_without_green(color):
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     matrix = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
                        [-0.011820, 0.042940, 0.968881]])
-    seen = np.clip(matrix @ linear, 0, 1)
-    return 255 * np.where(seen <= 0.0031308, 12.92 * seen, 1.055 * seen ** (1 / 2.4) - 0.055)
+    light = np.clip(matrix @ linear, 0, 1)
+    return 255 * np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
 
 
 ARMS = ("language", "statistics", "random", "random (paper)", "random (spread 0.55)", "bits",

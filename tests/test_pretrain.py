@@ -81,11 +81,11 @@ def test_the_same_seed_gives_the_same_file(text, tmp_path):
 def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
     language(text, tmp_path / "a")
     with pytest.MonkeyPatch.context() as patch:
-        asked, batch = [], Text.batch
+        batches, batch = [], Text.batch
 
         def stopping(self, rng, size, split="train"):
-            asked.append((size, split))
-            if asked.count((4, "train")) == 4:
+            batches.append((size, split))
+            if batches.count((4, "train")) == 4:
                 raise KeyboardInterrupt
             return batch(self, rng, size, split)
         patch.setattr(Text, "batch", stopping)
@@ -101,10 +101,10 @@ def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
 def test_a_shape_is_taken_and_kept_in_the_file(text, tmp_path):
     language(text, tmp_path / "w", shape="2x4x16")
     config, _ = weights.load(tmp_path / "w.npz")
-    wanted = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
-    assert {k: config[k] for k in SHAPE} == wanted and "--shape 2x4x16" in config["command"]
-    made = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
-    assert made["wpe.weight"].data.shape == (16, 16) and "h.1.ln_1.weight" in made
+    expected = SHAPE | {"n_layer": 2, "n_head": 4, "n_embd": 16}
+    assert {k: config[k] for k in SHAPE} == expected and "--shape 2x4x16" in config["command"]
+    parameters = dict(minifpt.GPT2.from_pretrained(tmp_path / "w.npz").named_parameters())
+    assert parameters["wpe.weight"].data.shape == (16, 16) and "h.1.ln_1.weight" in parameters
     (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
     with refused("n_layer = 2, not 1"):
         language(text, tmp_path / "w", resume=True)
@@ -130,9 +130,9 @@ def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
     options = {"data": tmp_path / "data", "steps": 2, "batch_size": 2, "progress": False}
     pretrain.pretrain("images", tmp_path / "w", **options)
     (tmp_path / "w.npz").unlink(), (tmp_path / "w.csv").unlink()
-    for source, shape, said in (("vision", None, "pretraining = images, not vision"),
-                                ("images", "1x4x8", "n_head = 2, not 4")):
-        with pytest.raises(ValueError, match=said):
+    for source, shape, message in (("vision", None, "pretraining = images, not vision"),
+                                   ("images", "1x4x8", "n_head = 2, not 4")):
+        with pytest.raises(ValueError, match=message):
             pretrain.pretrain(source, tmp_path / "w", shape=shape, resume=True, **options)
     pretrain.pretrain("images", tmp_path / "w", resume=True, **options)
 
@@ -176,10 +176,10 @@ def test_sources_that_are_an_fpt_save_its_trunk(source, tmp_path, monkeypatch):
     config, _ = weights.load(tmp_path / "w.npz")
     assert config["source"] == source and f"minifpt pretrain {source}" in config["command"]
     assert config["test_accuracy"] == round(history[-1]["test_accuracy"], 4)
-    made = minifpt.GPT2.from_pretrained(str(tmp_path / "w.npz"))
-    assert made.config.dropout == 0.1 and "wte.weight" not in arrays_of(tmp_path / "w.npz")
-    start = dict(by_gpt2_name(minifpt.GPT2(made.config, seed=0)))
-    moved = {name: np.abs(a - start[name]).max() for name, a in by_gpt2_name(made)}
+    trunk = minifpt.GPT2.from_pretrained(str(tmp_path / "w.npz"))
+    assert trunk.config.dropout == 0.1 and "wte.weight" not in arrays_of(tmp_path / "w.npz")
+    start = dict(by_gpt2_name(minifpt.GPT2(trunk.config, seed=0)))
+    moved = {name: np.abs(a - start[name]).max() for name, a in by_gpt2_name(trunk)}
     assert moved["h.0.mlp.c_fc.weight"] > 1e-5 and moved["h.0.attn.c_attn.weight"] > 1e-5
 
 
@@ -196,10 +196,10 @@ def test_unknown_sources_are_refused(source, kw, message, tmp_path):
 def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, monkeypatch):
     """Else the trunk would know the new input and output layers, and only with that seed."""
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 30})
-    made, train = [], pretrain.train
+    layers, train = [], pretrain.train
 
     def noted(model, *args, **kw):
-        made.extend(p.data.copy() for p in model.input.parameters() + model.output.parameters())
+        layers.extend(p.data.copy() for p in model.input.parameters() + model.output.parameters())
         return train(model, *args, **kw)
     monkeypatch.setattr(pretrain, "train", noted)
     pretrain.pretrain("bits", tmp_path / "w", seed=3, steps=1, batch_size=1, progress=False)
@@ -207,5 +207,5 @@ def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, mon
     for seed in range(6):
         later = minifpt.FPT(minifpt.GPT2.from_pretrained(tmp_path / "w.npz"), task.input_dim,
                             task.output_dim, task.output_tokens, seed=seed)
-        for a, b in zip(made, later.input.parameters() + later.output.parameters(), strict=True):
+        for a, b in zip(layers, later.input.parameters() + later.output.parameters(), strict=True):
             assert not np.array_equal(a, b.data) or not a.any()         # biases start at 0

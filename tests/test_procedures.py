@@ -22,8 +22,8 @@ def rng(seed=0):
 def test_recall_asks_for_what_followed_the_last_time(source):
     task = tasks.get("recall", symbols=16, tokens=12, source=source)
     x, y = task.batch(rng(), 200, "test")
-    seen = task.needed(x)[:, -1]
-    for row, answer, looks in zip(x.tolist(), y[:, 0], seen, strict=True):
+    needed = task.needed(x)[:, -1]
+    for row, answer, looks in zip(x.tolist(), y[:, 0], needed, strict=True):
         *passage, query = row
         last = max(i for i in range(len(passage) - 1) if passage[i] == query)
         assert answer == passage[last + 1] and np.flatnonzero(looks).tolist() == [last + 1]
@@ -32,8 +32,8 @@ def test_recall_asks_for_what_followed_the_last_time(source):
 def test_bit_recall_asks_for_the_item_after_the_last_place_of_the_query():
     task = tasks.get("bit-recall", items=9, bits=2)       # few different items: they come again
     x, y = task.batch(rng(), 200, "test")
-    seen = task.needed(x)[:, -1]
-    for row, answer, looks in zip(x.tolist(), y[:, 0], seen, strict=True):
+    needed = task.needed(x)[:, -1]
+    for row, answer, looks in zip(x.tolist(), y[:, 0], needed, strict=True):
         *items, query = row
         last = max(i for i in range(len(items) - 1) if items[i] == query)
         assert (2 * answer - 1).tolist() == items[last + 1]
@@ -77,7 +77,7 @@ def test_modular_keeps_pairs_for_the_tests():
     ("recall", {"symbols": 65}, "at most 64"), ("recall", {"source": "bits"}, "expected one of"),
     ("recall", {"tokens": 2}, "tokens must be"), ("modular", {"p": 4}, "p must be"),
     ("addition", {"digits": 0}, "digits must be")])
-def test_rules_refuse(name, options, message):
+def test_wrong_options_are_refused(name, options, message):
     with pytest.raises(ValueError, match=f"^{name}: [^\n]*{message}[^\n]*$"):
         tasks.get(name, **options)
 
@@ -154,17 +154,17 @@ def test_a_spectrum_trunk_has_the_singular_values_alone(tmp_path):
     trunk.save(tmp_path / "a.npz")
     trunk = GPT2.from_pretrained(tmp_path / "a.npz")      # the file has rounded
     matrix = trunk.h[0].mlp.c_fc.weight
-    made, again, other = (TrunkSpec.parse(f"spectrum:{tmp_path / 'a.npz'}").make(seed)
-                          for seed in (0, 0, 1))
-    pairs = zip(trunk.named_parameters(), made.named_parameters(), strict=True)
+    drawn_trunk, again, other = (TrunkSpec.parse(f"spectrum:{tmp_path / 'a.npz'}").make(seed)
+                                 for seed in (0, 0, 1))
+    pairs = zip(trunk.named_parameters(), drawn_trunk.named_parameters(), strict=True)
     for (name, p), (_, theirs) in pairs:
         if p.data.ndim == 2:
-            of = [np.linalg.svd(q.data, compute_uv=False) for q in (p, theirs)]
-            np.testing.assert_allclose(of[1], of[0], rtol=1e-4, atol=1e-6, err_msg=name)
+            matrices = [np.linalg.svd(q.data, compute_uv=False) for q in (p, theirs)]
+            np.testing.assert_allclose(matrices[1], matrices[0], rtol=1e-4, atol=1e-6, err_msg=name)
             assert abs(np.corrcoef(p.data.ravel(), theirs.data.ravel())[0, 1]) < 0.6, name
-    of = [t.h[0].mlp.c_fc.weight.data for t in (made, again, other)]
-    np.testing.assert_array_equal(of[0], of[1])
-    assert not np.allclose(of[0], of[2])
+    matrices = [t.h[0].mlp.c_fc.weight.data for t in (drawn_trunk, again, other)]
+    np.testing.assert_array_equal(matrices[0], matrices[1])
+    assert not np.allclose(matrices[0], matrices[2])
     assert TrunkSpec.parse("spectrum:minigpt-language").label == "spectrum"
 
 

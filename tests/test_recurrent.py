@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import start_of_block
+from conftest import start_of_block, traced
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import expit
+from test_edges import HUGE
+from test_train import Stop, stop_at
 
 import minifpt
 from minifpt import cli, fast, training
@@ -24,8 +26,6 @@ from minifpt.trunks.names import LSTMSpec, TrunkSpec
 
 BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
-HUGE = st.one_of(st.floats(width=32, allow_nan=False, allow_infinity=False),
-                 st.sampled_from([3e38, -3e38, 1e30, -1e20, 1e19, 0.0, 1e-45]))
 
 
 def rng(*seed):
@@ -49,14 +49,14 @@ def trunk(randomise):
 
 @given(seed=st.integers(0, 999), B=st.integers(1, 3), T=st.integers(1, 6), C=st.integers(1, 4),
        D=st.integers(1, 4))
-def test_gradients_of_any_shape(seed, B, T, C, D):
+def test_gradients_of_any_shape_equal_differences(seed, B, T, C, D):
     report = gradcheck(F.lstm, F.lstm_backward, inputs(seed, B, T, C, D), elementwise=30,
                        directions=3)
     assert report and report.max_relative_error <= 1e-6, str(report)
     assert list(report.errors) == ["x", "w_ih", "w_hh", "b"]
 
 
-def test_value():
+def test_lstm_equals_its_formula_number_by_number():
     """Number by number, with no product of arrays."""
     x, w_ih, w_hh, b = inputs()
     (B, T, C), D = x.shape, len(w_hh)
@@ -74,8 +74,8 @@ def test_value():
             h = [o[k] * math.tanh(c[k]) for k in range(D)]
             np.testing.assert_allclose(y[n, t], h, rtol=1e-10)
             np.testing.assert_allclose(cache.cell[n, t + 1], c, rtol=1e-10)
-            kept = cache.input, cache.forget, cache.candidate, cache.output
-            np.testing.assert_allclose([k[n, t] for k in kept], gates, rtol=1e-10)
+            cached_gates = cache.input, cache.forget, cache.candidate, cache.output
+            np.testing.assert_allclose([k[n, t] for k in cached_gates], gates, rtol=1e-10)
     assert not cache.cell[:, 0].any() and not cache.hidden[:, 0].any()
 
 
@@ -91,7 +91,7 @@ class Counting(np.ndarray):
 
 
 @pytest.mark.parametrize("need", [*itertools.product([True, False], repeat=4)])
-def test_need(need):
+def test_only_needed_gradients_are_computed(need):
     """What is not wanted is None and is not computed, and what only it would read is not kept."""
     x, w_ih, w_hh, b = inputs()
     y, cache = F.lstm(x, w_ih, w_hh, b)
@@ -108,7 +108,7 @@ def test_need(need):
 
 @given(data=st.data())
 @example(data=None)
-def test_finite(data):
+def test_lstm_is_finite_for_finite_numbers(data):
     """Whatever finite float32 the tokens, the weights and the biases hold."""
     shapes = (2, 3, 2), (2, 8), (2, 8), (8,)
     x, w_ih, w_hh, b = (np.full(s, 3e38, np.float32) if data is None else
@@ -120,7 +120,7 @@ def test_finite(data):
     assert all(np.isfinite(grad).all() for grad in fast.lstm_backward(np.ones_like(y), cache))
 
 
-def test_finite_where_infinities_would_meet():
+def test_lstm_is_finite_where_infinities_would_meet():
     """A forget gate's -inf from the token and its inf from the state."""
     big = np.float32(3e38)
     x = np.array([[[0, 0], [big, big], [big, big]]], np.float32)
@@ -142,7 +142,7 @@ def test_the_forget_gate_forgets_and_remembers():
 
 @pytest.mark.parametrize("which, shape", [(0, (2, 3)), (0, (2, 5, 4)), (1, (3, 12)), (2, (4, 12)),
                                           (2, (3, 16)), (3, (12,)), (3, (1, 16))])
-def test_operation_errors(which, shape):
+def test_lstm_refuses_shapes_that_do_not_fit(which, shape):
     arrays = inputs()
     arrays[which] = np.ones(shape)
     with pytest.raises(ValueError, match=f"^lstm: x has [^\n]*{re.escape(str(shape))}[^\n]*"
@@ -154,7 +154,7 @@ def test_operation_errors(which, shape):
 
 
 @given(data=st.data())
-def test_gradients_of_any_trunk(randomise, data):
+def test_gradients_of_any_trunk_equal_differences(randomise, data):
     """With dropout, by its input and by all that is trained under each of the paper's masks."""
     draw = data.draw
     config = LSTMConfig(draw(st.integers(1, 3)), draw(st.integers(3, 5)), 8, 0.3,
@@ -168,7 +168,7 @@ def test_gradients_of_any_trunk(randomise, data):
 
 
 @pytest.mark.parametrize("mask", ["fpt", "full", "output_only"])
-def test_gradients_of_a_model(trunk, mask):
+def test_gradients_of_a_model_equal_differences(trunk, mask):
     model = minifpt.FPT(trunk, 2, 3, 2)
     model.freeze(minifpt.FreezeMask.parse(mask))
     report = gradcheck_layer(model, rng(1).standard_normal((2, 4, 2)), elementwise=0, directions=1)
@@ -182,7 +182,7 @@ NAMES = ["wpe.weight", *(f"h.{i}.{name}" for i in range(2) for name in (
 ORDER = ["wpe", "h.0.ln_1", "h.0.lstm", "h.1.ln_1", "h.1.lstm", "ln_f"]
 
 
-def test_names_and_groups(trunk):
+def test_parameters_have_names_and_groups(trunk):
     assert [n for n, _ in trunk.named_parameters()] == NAMES
     groups = {n: p.group for n, p in trunk.named_parameters()}
     assert {n for n in NAMES if groups[n] == "attn"} == {n for n in NAMES if ".lstm." in n}
@@ -248,7 +248,7 @@ def test_only_the_last_layer_norm_is_trained(trunk, arrays_in):
 
 
 @pytest.mark.parametrize("residual, positions", [*itertools.product([False, True], repeat=2)])
-def test_value_of_a_trunk(randomise, residual, positions):
+def test_a_trunk_equals_the_composition_of_its_operations(randomise, residual, positions):
     """The composition that the docstrings say."""
     trunk = randomise(LSTM(replace(SMALL, residual=residual, positions=positions),
                            dtype=np.float64))
@@ -293,7 +293,7 @@ def test_dropout_is_between_layers(trunk):
         trunk.forward(x, train=True)
 
 
-def test_float32_stays_float32(float32_only, arrays_in):
+def test_an_lstm_stays_in_float32(float32_only, arrays_in):
     model = minifpt.FPT(LSTM(SMALL), 3, 2)
     y, cache = model.forward(float32_only(np.ones((2, 5, 3))), True, rng())
     model.backward(float32_only(np.ones(y.shape)), cache)
@@ -304,7 +304,7 @@ def test_float32_stays_float32(float32_only, arrays_in):
 # ------------------------------------------------------------------------ initialisation
 
 
-def test_initialisation():
+def test_initialisation_is_pytorch_s():
     """Uniform within 1 / sqrt(C), as PyTorch's; at another spread the same numbers, scaled."""
     config = LSTMConfig(2, 64, 100, positions=True)
     data = {n: p.data for n, p in LSTM(config, 3).named_parameters()}
@@ -321,7 +321,7 @@ def test_initialisation():
                                rtol=1e-5)
 
 
-def test_same_seed_same_bits():
+def test_the_same_seed_gives_the_same_bits():
     """Each parameter draws from a generator of its own: a further layer moves none of them."""
     def bits(seed, **kw):
         return {n: p.data for n, p in LSTM(replace(SMALL, **kw), seed).named_parameters()}
@@ -356,7 +356,7 @@ def test_a_seed_means_what_it_meant():
     ({"layer_norm_epsilon": math.inf}, "layer_norm_epsilon is inf"),
     ({"initializer_range": math.inf}, "initializer_range is inf"),
     ({"initializer_range": math.nan}, "initializer_range is nan")])
-def test_config_errors(wrong, message):
+def test_wrong_configs_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^LSTMConfig: {message}[^\n]*$"):
         replace(SMALL, **wrong)
 
@@ -364,12 +364,12 @@ def test_config_errors(wrong, message):
 @pytest.mark.parametrize("shape, message", [
     ((2, 3), r"x has shape \(2, 3\), expected \(B, T, 4\)"), ((2, 3, 5), r"expected \(B, T, 4\)"),
     ((1, 8, 4), "8 tokens, the trunk has 7 positions")])
-def test_forward_errors(trunk, shape, message):
+def test_forward_refuses_wrong_shapes(trunk, shape, message):
     with pytest.raises(ValueError, match=f"^LSTM: [^\n]*{message}$"):
         trunk.forward(np.ones(shape))
 
 
-def test_other_errors():
+def test_an_lstm_refuses_other_dtypes_and_needs_no_positions():
     with pytest.raises(ValueError, match="^LSTM: dtype is .*, expected float32 or float64$"):
         LSTM(SMALL, dtype=np.float16)
     assert LSTM(SMALL, dtype="float64").dtype == np.dtype(np.float64)
@@ -393,22 +393,11 @@ LAYERS = ["trunk.wpe", *(f"trunk.h.{i}{part}" for i in range(2) for part in (
 
 
 @pytest.mark.parametrize("mask", ["fpt", "full", "output_only"])
-def test_trace(trunk, mask):
+def test_a_trace_names_every_value_and_gradient(trunk, mask):
     """Every value and gradient by name, and why a gradient is missing."""
     model = minifpt.FPT(trunk, 3, 2, 2)
     model.freeze(minifpt.FreezeMask.parse(mask))
-    x = rng(1).standard_normal((2, 6, 3))
-
-    def run():
-        model.zero_grad()
-        y, cache = model.forward(x, True, rng(2))
-        model.backward(y, cache)
-        return [y, *(p.grad for p in model.parameters() if p.grad is not None)]
-    want = run()
-    with minifpt.trace(model) as t:
-        got = run()
-    for g, w in zip(got, want, strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-12)
+    t = traced(model, rng(1).standard_normal((2, 6, 3)))
     assert list(t.outputs) == ["input", *LAYERS, "output", ""]
     steps = {s.name: s for s in t.steps if not s.backward}
     step = steps["trunk.h.1.lstm.lstm"]
@@ -429,7 +418,7 @@ def test_trace(trunk, mask):
     assert cache.forget.shape == (2, 6, 4) and ((cache.forget > 0) & (cache.forget < 1)).all()
 
 
-def test_first_nonfinite():
+def test_the_first_layer_that_is_not_finite_is_named():
     task = minifpt.tasks.get("bit-xor", n=2)
     model = build(task)
     x, _ = task.batch(rng(), 2)
@@ -446,10 +435,6 @@ def test_an_lstm_learns_when_trained_in_full():
     assert history["test_accuracy"][-1] > 0.95
 
 
-class Stop(Exception):
-    pass
-
-
 @pytest.mark.parametrize("freeze, kind", [("fpt", (True, True)), ("full", (False, False))])
 def test_resume_gives_the_same_bits(tmp_path, freeze, kind):
     """A run that was stopped goes on to the weights of one that was not."""
@@ -459,17 +444,9 @@ def test_resume_gives_the_same_bits(tmp_path, freeze, kind):
         minifpt.train(model, task, 12, out=out, checkpoint_every=5, eval_every=6,
                       test_examples=8, progress=False, **kw)
         return {n: p.data for n, p in model.named_parameters()}
-    want, task = go(tmp_path / "a"), minifpt.tasks.get("bit-xor", n=2)
-    batch, asked = task.batch, []
-
-    def stopping(draws, size, split="train"):
-        asked.append(split == "train" and size == 4)
-        if sum(asked) == 9:
-            raise Stop
-        return batch(draws, size, split)
-    task.batch = stopping
+    want = go(tmp_path / "a")
     with pytest.raises(Stop):
-        go(tmp_path / "b", task)
+        go(tmp_path / "b", stop_at(minifpt.tasks.get("bit-xor", n=2), 9))
     np.testing.assert_equal(go(tmp_path / "b", resume=True), want)
 
 
@@ -483,18 +460,18 @@ def test_resume_gives_the_same_bits(tmp_path, freeze, kind):
     ("lstm:2x16,positions", "LSTM (2x16, positions)", LSTMConfig(2, 16, positions=True)),
     ("lstm:2x16,residual,positions@2", "LSTM (2x16, residual, positions, spread 2)",
      LSTMConfig(2, 16, residual=True, positions=True, initializer_range=0.5))])
-def test_name(text, label, config):
+def test_a_name_gives_label_and_config(text, label, config):
     spec = TrunkSpec.parse(text)
     assert isinstance(spec, LSTMSpec) and (spec.kind, spec.label) == ("lstm", label)
     assert spec == TrunkSpec.parse(text) and TrunkSpec.parse(spec) is spec
     assert spec.config() == config and spec.config(0.4) == replace(config, dropout=0.4)
-    made = spec.make(seed=2, dropout=0.0, dtype=np.float64)
-    assert made.config == replace(config, dropout=0.0) and made.dtype == np.float64
-    np.testing.assert_array_equal(made.h[0].lstm.bias.data,
+    trunk = spec.make(seed=2, dropout=0.0, dtype=np.float64)
+    assert trunk.config == replace(config, dropout=0.0) and trunk.dtype == np.float64
+    np.testing.assert_array_equal(trunk.h[0].lstm.bias.data,
                                   LSTM(config, 2, np.float64).h[0].lstm.bias.data)
 
 
-def test_folders_and_mixtures():
+def test_each_name_has_a_folder_and_parts_can_be_mixed():
     names = ["lstm", "lstm:3x128", "lstm,residual", "lstm,positions", "lstm@1"]
     folders = [TrunkSpec.parse(name).folder for name in names]
     assert len({*folders}) == len(names) and folders[0] == "lstm"
@@ -514,10 +491,8 @@ def test_folders_and_mixtures():
     ("lstm,positions,residual", "then ,residual, then ,positions"),
     ("lstm:0x8", "n_layer is 0"), ("lstm:2x0", "n_embd is 0"), ("lstm@0", "the spread is '0'"),
     ("lstm@much", "the spread is 'much', expected a positive number")])
-def test_name_errors(capsys, text, message):
-    assert cli.main(["summary", "bit-xor", "--model", text]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.startswith("minifpt: ") and said.count("\n") == 1
+def test_wrong_names_are_refused(fails, text, message):
+    assert message in fails("summary", "bit-xor", "--model", text)
 
 
 def test_a_file_may_be_called_so(tmp_path):
@@ -525,7 +500,7 @@ def test_a_file_may_be_called_so(tmp_path):
         "weights"] * 3
 
 
-def test_summary_and_plan(capsys, monkeypatch):
+def test_summary_and_plan_take_an_lstm(capsys, monkeypatch):
     monkeypatch.setattr(plan, "SECONDS", 0.0)
     argv = ["bit-xor", "--model", "lstm:2x16,residual,positions"]
     assert cli.main(["summary", *argv]) == 0
@@ -537,13 +512,13 @@ def test_summary_and_plan(capsys, monkeypatch):
         out = capsys.readouterr().out
         assert "lstm:2x16,residual,positions: 16 channels, 4 x 10 tokens" in out
         assert "\n50 steps" in out and "the whole trunk" in out
-    made = plan.plan(minifpt.tasks.get("bit-xor"), TrunkSpec.parse("lstm:2x16"),
-                     minifpt.FreezeMask.fpt(), 4)
-    assert made.measured == 0 and isinstance(made.model.trunk.h[0], RecurrentBlock)
-    assert made.weights == sum(p.data.nbytes for p in made.model.parameters())
+    estimate = plan.plan(minifpt.tasks.get("bit-xor"), TrunkSpec.parse("lstm:2x16"),
+                         minifpt.FreezeMask.fpt(), 4)
+    assert estimate.measured == 0 and isinstance(estimate.model.trunk.h[0], RecurrentBlock)
+    assert estimate.weights == sum(p.data.nbytes for p in estimate.model.parameters())
 
 
-def test_compare(tmp_path):
+def test_compare_has_a_row_for_each_lstm(tmp_path):
     """LSTMs in one table."""
     names = ["lstm:1x8", "lstm:1x8,residual"]
     text = compare.compare(tmp_path, ["bit-xor"], names, [0], options={

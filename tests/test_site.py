@@ -1,11 +1,11 @@
 """The site: it builds without a warning, its links lead somewhere, and a browser can read it."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import load_module
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "docs" / "build.py").exists(),
@@ -20,21 +20,22 @@ PAGES = ["index", "docs/index", "docs/live", "docs/step", "docs/gallery", "RESUL
 
 @pytest.fixture(scope="module")
 def builder():
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs" / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(ROOT / "docs" / "build.py")
+
+
+def built(script, out, seconds):
+    """Run a script of docs/ that builds a site into a folder, and return the folder."""
+    process = subprocess.run([sys.executable, ROOT / "docs" / script, out], cwd=out,
+                             capture_output=True, text=True, timeout=seconds)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return out
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     for package in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(package, reason="pip install '.[docs]'")
-    out = tmp_path_factory.mktemp("site")
-    process = subprocess.run([sys.executable, ROOT / "docs" / "build.py", out], cwd=out,
-                          capture_output=True, text=True, timeout=900)
-    assert process.returncode == 0, process.stdout + process.stderr
-    return out
+    return built("build.py", tmp_path_factory.mktemp("site"), 900)
 
 
 def test_docstrings_become_markdown(builder):

@@ -41,7 +41,7 @@ def task():
 
 
 @pytest.fixture(scope="module")
-def made(task):
+def model_and_steps(task):
     """(model, Steps) of one step on bit XOR, with a film."""
     model = build(task)
     return model, minifpt.steps(model, task, every=2, frames=3, progress=False)
@@ -55,7 +55,7 @@ def find(steps, name, back=False):
     return next(s for s in steps.data["steps"] if (s["name"], s["back"]) == (name, back))
 
 
-def told(steps, step, name, side="out"):
+def array_of(steps, step, name, side="out"):
     """An array of a step, by its name, as the file holds it."""
     return steps.array(next(p["array"] for p in step[side] if p["name"] == name))
 
@@ -63,33 +63,35 @@ def told(steps, step, name, side="out"):
 # ---------------------------------------------------------------- the step is training's
 
 
-def test_it_is_the_step_of_training(made, task):
-    model, steps = made
-    mine = copy.deepcopy(model)
-    optimizer = Adam([p for p in mine.parameters() if p.trainable], task.defaults["lr"])
+def first_step(model, task):
+    """A copy of the model, the batch of its first step, and a function that trains that step."""
+    trained = copy.deepcopy(model)
+    optimizer = Adam([p for p in trained.parameters() if p.trainable], task.defaults["lr"])
     rng = np.random.default_rng([0, 0])
     x, y = task.batch(rng, task.defaults["batch_size"], "train")
-    with minifpt.trace(mine):                             # which runs the same simple forms
-        loss, accuracy = training.step(mine, task, optimizer, x, y, 1.0, rng)
+    return trained, (x, y), lambda: training.step(trained, task, optimizer, x, y, 1.0, rng)
+
+
+def test_it_is_the_step_of_training(model_and_steps, task):
+    model, steps = model_and_steps
+    trained, (x, y), step = first_step(model, task)
+    with minifpt.trace(trained):                          # which runs the same simple forms
+        loss, accuracy = step()
     assert steps.data["loss"] == loss and steps.data["accuracy"] == accuracy
-    after = dict(mine.named_parameters())
+    after = dict(trained.named_parameters())
     for row in steps.data["adam"]["rows"]:
         if row["trained"] and "after" in row:
-            kept = steps.array(row["after"])
-            now = after[row["name"]].data[tuple(slice(n) for n in kept.shape)]
-            assert kept.dtype == np.float32 and np.array_equal(kept, now)
+            numbers = steps.array(row["after"])
+            now = after[row["name"]].data[tuple(slice(n) for n in numbers.shape)]
+            assert numbers.dtype == np.float32 and np.array_equal(numbers, now)
     assert {r["name"] for r in steps.data["adam"]["rows"] if r["moved"] == 0} == {
-        n for n, p in mine.named_parameters() if not p.trainable}
-    assert steps.data["losses"][1] == training.evaluate(mine, task, x, y)[0] < loss
+        n for n, p in trained.named_parameters() if not p.trainable}
+    assert steps.data["losses"][1] == training.evaluate(trained, task, x, y)[0] < loss
 
 
-def test_without_a_trace_training_does_the_same_to_rounding(made, task):
-    model, steps = made
-    mine = copy.deepcopy(model)
-    optimizer = Adam([p for p in mine.parameters() if p.trainable], task.defaults["lr"])
-    rng = np.random.default_rng([0, 0])
-    x, y = task.batch(rng, task.defaults["batch_size"], "train")
-    loss, _ = training.step(mine, task, optimizer, x, y, 1.0, rng)
+def test_without_a_trace_training_does_the_same_to_rounding(model_and_steps, task):
+    model, steps = model_and_steps
+    loss, _ = first_step(model, task)[-1]()
     assert steps.data["fast"] == loss == pytest.approx(steps.data["loss"], rel=1e-6)
 
 
@@ -101,8 +103,8 @@ def test_the_model_stays_as_it_was(task):
                for n, p in model.named_parameters())
 
 
-def test_every_operation_is_there_in_order_with_its_arrays(made, task):
-    model, steps = made
+def test_every_operation_is_there_in_order_with_its_arrays(model_and_steps, task):
+    model, steps = model_and_steps
     rng = np.random.default_rng([0, 0])
     x, y = task.batch(rng, task.defaults["batch_size"], "train")
     with minifpt.trace(model) as t:
@@ -118,23 +120,23 @@ def test_every_operation_is_there_in_order_with_its_arrays(made, task):
         for part in step["in"]:                           # parameters as they were before Adam
             value = true.inputs.get(part["name"])
             if "array" in part and value is not None and not step["back"]:
-                kept = steps.array(part["array"])
-                assert np.array_equal(kept, value[tuple(map(slice, kept.shape))])
+                numbers = steps.array(part["array"])
+                assert np.array_equal(numbers, value[tuple(map(slice, numbers.shape))])
         for part in step["out"]:
             if "array" in part and not step["back"]:
-                kept = steps.array(part["array"])
-                assert np.array_equal(kept, true.output[tuple(map(slice, kept.shape))])
+                numbers = steps.array(part["array"])
+                assert np.array_equal(numbers, true.output[tuple(map(slice, numbers.shape))])
             elif "parameter" in part:                     # what model.backward left there
-                kept = steps.array(part["array"])
-                assert np.array_equal(kept, grads[part["parameter"]][
-                    tuple(map(slice, kept.shape))])
+                numbers = steps.array(part["array"])
+                assert np.array_equal(numbers, grads[part["parameter"]][
+                    tuple(map(slice, numbers.shape))])
     trained = {n for n, p in model.named_parameters() if p.trainable}
     assert trained == {p["parameter"] for s in steps.data["steps"] if s["back"]
                        for p in s["out"] if "parameter" in p}
 
 
-def test_what_is_told_of_adam_gives_the_new_parameters(made):
-    _, steps = made
+def test_what_is_told_of_adam_gives_the_new_parameters(model_and_steps):
+    _, steps = model_and_steps
     A = steps.data["adam"]
     assert A["factor"] == min(1.0, A["clip"] / A["norm"]) and A["t"] == 1
     rows = [r for r in A["rows"] if "grad" in r]
@@ -145,8 +147,8 @@ def test_what_is_told_of_adam_gives_the_new_parameters(made):
         assert np.allclose(x - steps.data["lr"] * m / (np.sqrt(v) + A["eps"]), after, atol=1e-6)
 
 
-def test_frozen_gradients_say_what_they_would_have_cost(made):
-    _, steps = made
+def test_frozen_gradients_say_what_they_would_have_cost(model_and_steps):
+    _, steps = model_and_steps
     linear = find(steps, "trunk.h.0.attn.c_attn.linear")
     rows = 4 * 6                                          # examples x tokens
     assert {(m["name"], m["why"], m["cost"]) for m in linear["missing"]} == {
@@ -155,8 +157,8 @@ def test_frozen_gradients_say_what_they_would_have_cost(made):
     assert not find(steps, "trunk.h.0.ln_1.layer_norm")["missing"]
 
 
-def test_norms_are_those_of_whole_rows(made, task):
-    model, steps = made
+def test_norms_are_those_of_whole_rows(model_and_steps, task):
+    model, steps = model_and_steps
     x, _ = task.batch(np.random.default_rng([0, 0]), task.defaults["batch_size"], "train")
     y, _ = minifpt.functional.linear(x, model.input.weight.data, model.input.bias.data)
     a = steps.data["arrays"][find(steps, "input.linear")["out"][0]["array"]]
@@ -165,30 +167,31 @@ def test_norms_are_those_of_whole_rows(made, task):
     assert all("norms" not in a for a in steps.data["arrays"] if a["axes"][-2:-1] != ["token"])
 
 
-def test_the_task_is_told_in_plain_words(made):
-    assert made[1].data["about"] == ("The XOR of two strings of n bits, with a bit in each "
-                                     "token.")
-    assert made[1].data["names"] == ["a1", "a2", "a3", "b1", "b2", "b3"]
+def test_the_task_is_told_in_plain_words(model_and_steps):
+    _, steps = model_and_steps
+    assert steps.data["about"] == (
+        "The XOR of two strings of n bits, with a bit in each token.")
+    assert steps.data["names"] == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-def test_what_a_backward_pass_reads_from_its_cache_is_marked(made):
-    _, steps = made
+def test_what_a_backward_pass_reads_from_its_cache_is_marked(model_and_steps):
+    _, steps = model_and_steps
     for step in steps.data["steps"]:
         if step["back"]:
             assert [p["name"] for p in step["in"] if not p["cached"]] == (
                 ["dy", "dbranch"] if step["op"] == "residual" else ["dy"]), step["name"]
 
 
-def test_caches_are_a_stack(made):
-    _, steps = made
-    kept = [s for s in steps.data["steps"] if not s["back"] and s["inside"] is None
-            and s["form"] != "NoneType"]
-    assert all(s["partner"] is not None for s in kept)
+def test_caches_are_a_stack(model_and_steps):
+    _, steps = model_and_steps
+    caching = [s for s in steps.data["steps"] if not s["back"] and s["inside"] is None
+               and s["form"] != "NoneType"]
+    assert all(s["partner"] is not None for s in caching)
     attention = find(steps, "trunk.h.0.attn.attention")
     assert attention["form"] == "AttentionCache" and [k["name"] for k in attention["keeps"]] == [
         "q", "k", "v", "probabilities", "mask"]
     assert attention["bytes"] == 4 * (3 * 4 * 2 * 6 * 8 + 4 * 2 * 6 * 6)
-    linear = find(steps, "trunk.h.0.attn.c_attn.linear")  # w is the model's own, x is not kept
+    linear = find(steps, "trunk.h.0.attn.c_attn.linear")  # w is the model's own, x is not caching
     assert linear["bytes"] == 0
 
 
@@ -214,8 +217,8 @@ def evaluate(formula, names):
     y = np.asarray(eval(text, {"values": values}))
     y = np.broadcast_to(y, np.broadcast_shapes(*(v.shape for v in values), y.shape))
     y = y.sum(tuple(axes.index(c) for c in formula.over))
-    left = [c for c in axes if c not in formula.over]
-    return y.transpose([left.index(c) for c in formula.at]) * (
+    remaining = [c for c in axes if c not in formula.over]
+    return y.transpose([remaining.index(c) for c in formula.at]) * (
         names[formula.times] if formula.times else 1)
 
 
@@ -229,7 +232,7 @@ def test_the_formulas_give_the_gradients(name, options, config):
     rng = np.random.default_rng(1)
     x, y = task.batch(rng, 2, "train")
     t = checking.traced(model, task, x, y, rng)
-    seen = set()
+    checked = set()
     for step in t.steps:
         if not step.backward:
             continue
@@ -243,12 +246,12 @@ def test_the_formulas_give_the_gradients(name, options, config):
                 grad = grad[operands["tokens"]]
             value = evaluate(formulas.spelled(known[key], operands), operands)
             assert np.allclose(value, grad, rtol=1e-9, atol=1e-12), (step, key)
-            seen.add((step.op, key))
-    assert {("layer_norm", "w"), ("attention", "k"), ("cross_entropy", "logits")} < seen
+            checked.add((step.op, key))
+    assert {("layer_norm", "w"), ("attention", "k"), ("cross_entropy", "logits")} < checked
 
 
-def test_differences_agree(made):
-    _, steps = made
+def test_differences_agree(model_and_steps):
+    _, steps = model_and_steps
     rows = steps.differences()
     assert 145 < len(rows) <= 150 and max(r["error"] for r in rows) < 1e-6
     assert {r["step"] for r in rows} == {i for i, s in enumerate(steps.data["steps"])
@@ -261,8 +264,8 @@ def test_differences_agree(made):
         assert value == pytest.approx(row["value"], rel=1e-3, abs=1e-2 * row["scale"])
 
 
-def test_a_difference_is_what_two_forward_passes_give(made, task):
-    model, steps = made
+def test_a_difference_is_what_two_forward_passes_give(model_and_steps, task):
+    model, steps = model_and_steps
     row = next(r for r in steps.differences() if r["name"] == "w"
                and steps.data["steps"][r["step"]]["name"] == "trunk.h.1.ln_2.layer_norm")
     double, rng = differences.in_float64(model), np.random.default_rng([0, 0])
@@ -290,8 +293,8 @@ FIRST = {"A mean for a sum": "trunk.ln_f.layer_norm",
          "A lost 1/√D": "trunk.h.1.attn.attention"}
 
 
-def test_each_break_turns_its_operation_red(made):
-    _, steps = made
+def test_each_break_turns_its_operation_red(model_and_steps):
+    _, steps = model_and_steps
     assert {b["title"]: steps.data["steps"][b["first"]]["name"] for b in steps.data["breaks"]
             } == FIRST
     for b in steps.data["breaks"]:
@@ -305,7 +308,7 @@ def test_each_break_turns_its_operation_red(made):
     assert len(residual["wrong"]) > 25                    # and this goes all the way down
 
 
-def test_after_a_break_all_is_as_before(made):
+def test_after_a_break_all_is_as_before(model_and_steps):
     before = dict(tracing.OPERATIONS)
     for it in differences.BREAKS:
         with differences.running(it) as wrong:
@@ -340,9 +343,9 @@ def test_a_break_survives_rewording():
             rewriting.rewrite(normalised, pattern, "0")
 
 
-def test_a_break_shows_the_lines_that_it_changes(made):
+def test_a_break_shows_the_lines_that_it_changes(model_and_steps):
     """By the numbers that the page shows beside its source."""
-    _, steps = made
+    _, steps = model_and_steps
     for it, b in zip(differences.BREAKS, steps.data["breaks"], strict=True):
         step = next(s for s in steps.data["steps"] if s["back"] and s["op"] == it.op)
         shown = dict(steps.data["sources"][step["source"]]["lines"])
@@ -360,8 +363,8 @@ def test_what_is_not_masked_hides_a_forgotten_mask(task):
 # ---------------------------------------------------------------- source, cut, film
 
 
-def test_the_lines_that_ran(made):
-    _, steps = made
+def test_the_lines_that_ran(model_and_steps):
+    _, steps = model_and_steps
     step = find(steps, "trunk.h.0.attn.c_attn.linear", back=True)
     source = dict(steps.data["sources"][step["source"]]["lines"])
     ran = steps.data["runs"][step["run"]]
@@ -372,7 +375,7 @@ def test_the_lines_that_ran(made):
     assert not any('"""' in text for text in source.values())
 
 
-def test_watching_leaves_a_tracer_alone(made, task):
+def test_watching_leaves_a_tracer_alone(model_and_steps, task):
     def tracer(*args):
         return None
     with minifpt.trace(build(task)) as t:
@@ -390,15 +393,15 @@ def test_watching_leaves_a_tracer_alone(made, task):
     (np.zeros((2, 3)), "(2, 3)"), (np.zeros(3), "(3)"), (np.float32(0.5), "0.5"), (None, "None"),
     (slice(0, 10), "0 to 9"), ((True, False), "(True, False)"), (object(), "object"),
     (np.random.default_rng(0), "a generator")])
-def test_describe(value, text):
+def test_values_are_described_in_few_words(value, text):
     assert describe(value) == text
 
 
-def test_each_gradient_is_checked_at_its_largest_entries(made):
-    _, steps = made
+def test_each_gradient_is_checked_at_its_largest_entries(model_and_steps):
+    _, steps = model_and_steps
     for row in steps.differences():
         step = steps.data["steps"][row["step"]]
-        grad = told(steps, step, f"d{row['name']}")
+        grad = array_of(steps, step, f"d{row['name']}")
         if grad.ndim == 1 and len(grad) > 2:
             assert abs(row["value"]) >= np.sort(np.abs(grad))[-3] * (1 - 1e-5)
 
@@ -453,7 +456,7 @@ def test_the_formulas_give_the_outputs():
     model = differences.in_float64(build(task, "full", n_positions=64, dropout=0.2))
     rng = np.random.default_rng(1)
     x, y = task.batch(rng, 2, "train")
-    seen = set()
+    checked = set()
     for step in checking.traced(model, task, x, y, rng).steps:
         names = formulas.forward_operands(step) if not step.backward else {}
         formula = not step.backward and formulas.forward_formula(step, names)
@@ -466,9 +469,9 @@ def test_the_formulas_give_the_outputs():
         if step.op == "attention":                        # (B, H, T, D) -> (B, T, C)
             value = value.transpose(0, 2, 1, 3).reshape(step.output.shape)
         assert np.allclose(value, step.output, rtol=1e-9, atol=1e-12), step
-        seen.add(step.op)
-    assert seen >= {"linear", "embedding", "bias", "positions", "layer_norm", "softmax", "residual",
-                    "attention", "dropout"}
+        checked.add(step.op)
+    assert checked >= {"linear", "embedding", "bias", "positions", "layer_norm", "softmax",
+                       "residual", "attention", "dropout"}
 
 
 def test_large_arrays_are_cut_and_say_so(monkeypatch):
@@ -487,8 +490,8 @@ def test_large_arrays_are_cut_and_say_so(monkeypatch):
     assert sum(len(a["data"]) for a in steps.data["arrays"]) < 200_000 * 1.4
 
 
-def test_the_film_is_the_training_that_follows(made, task):
-    model, steps = made
+def test_the_film_is_the_training_that_follows(model_and_steps, task):
+    model, steps = model_and_steps
     film = steps.data["film"]
     assert [f["step"] for f in film["frames"]] == [0, 2, 4, 6] and len(film["losses"]) == 6
     history = minifpt.train(copy.deepcopy(model), task, steps=6, batch_size=4, eval_every=1,
@@ -497,9 +500,9 @@ def test_the_film_is_the_training_that_follows(made, task):
     assert film["layers"] == ["trunk.h.0.attn", "trunk.h.1.attn"]
     first = film["frames"][0]["maps"][0]
     step = find(steps, "trunk.h.0.attn.attention")
-    probabilities = told(steps, step, "probabilities", "middle")[0]
-    kept = np.frombuffer(base64.b64decode(first["data"]), np.uint8).reshape(first["shape"])
-    assert np.abs(kept / 255 - probabilities).max() <= 0.5 / 255 + 1e-6
+    probabilities = array_of(steps, step, "probabilities", "middle")[0]
+    pixels = np.frombuffer(base64.b64decode(first["data"]), np.uint8).reshape(first["shape"])
+    assert np.abs(pixels / 255 - probabilities).max() <= 0.5 / 255 + 1e-6
     assert film["frames"][0]["maps"] != film["frames"][-1]["maps"]
 
 
@@ -557,8 +560,8 @@ def test_a_trunk_that_has_only_float32_is_shown_unchecked(task, monkeypatch):
     assert "unsupported operand" in steps.data["unchecked"] and not steps.data["breaks"]
 
 
-def test_differences_are_left_out_when_asked(made, task):
-    model, steps = made
+def test_differences_are_left_out_when_asked(model_and_steps, task):
+    model, steps = model_and_steps
     quick = minifpt.steps(model, task, every=2, frames=3, differences=0, progress=False)
     assert quick.differences() == [] and quick.data["breaks"] == []
     assert quick.data["unchecked"] == "differences=0" and steps.differences()
@@ -568,8 +571,8 @@ def test_differences_are_left_out_when_asked(made, task):
 # ---------------------------------------------------------------- files
 
 
-def test_the_file(made, tmp_path):
-    _, steps = made
+def test_the_file_holds_the_data_and_loads_nothing(model_and_steps, tmp_path):
+    _, steps = model_and_steps
     size = steps.save(tmp_path / "deep" / "step.html")
     text = (tmp_path / "deep" / "step.html").read_text(encoding="utf-8")
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["step.html"]
@@ -577,39 +580,39 @@ def test_the_file(made, tmp_path):
     assert text.count("<!--") == 1 and "<!-- minifpt steps " in text     # no mark is left
     assert not re.search(r"""(src|href)=|https?://(?!www\.w3\.org)|@import|url\(""", re.sub(
         r'<script type="application/json".*?</script>', "", text, flags=re.S))
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert json.loads(found[1]) == json.loads(json.dumps(steps.data))
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert json.loads(script[1]) == json.loads(json.dumps(steps.data))
     assert text.count("<li>") == len(steps.data["steps"])     # for where scripts do not run
     assert steps._repr_html_().startswith("<iframe srcdoc=") and "<script" not in (
         steps._repr_html_())
 
 
-def test_the_still(made, tmp_path, drawn):
-    paths = made[1].still(tmp_path / "step.png")          # of the step, and of its film
+def test_the_still_has_a_picture_of_the_step_and_of_its_film(model_and_steps, tmp_path, drawn):
+    paths = model_and_steps[1].still(tmp_path / "step.png")  # of the step, and of its film
     assert paths == [tmp_path / "step.png", tmp_path / "step-film.png"]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
     assert all(path.read_bytes()[1:4] == b"PNG" for path in paths)
 
 
-def test_a_still_of_some_operations(made):
+def test_a_still_shows_the_chosen_operations(model_and_steps):
     names = ["trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.attention"]
-    titles = [ax.get_title(loc="left") for ax in made[1].figure(*names).axes]
+    titles = [ax.get_title(loc="left") for ax in model_and_steps[1].figure(*names).axes]
     assert [t for t in titles if t.startswith("h.0.")][:2] == [
         "h.0.ln_1\nlayer_norm", "h.0.attn\nprobabilities"]
     with pytest.raises(ValueError, match="no operation 'attn', there are input.linear, "):
-        made[1].figure("attn")
+        model_and_steps[1].figure("attn")
 
 
-def test_the_film_as_a_picture(made):
-    _, steps = made
+def test_the_film_as_a_picture_shows_each_frame(model_and_steps):
+    _, steps = model_and_steps
     film = steps.data["film"]
     axes = steps.film(layer=1).axes
     heads = film["frames"][0]["maps"][1]["shape"][0]
     assert len(axes) == 1 + heads * len(film["frames"])
     for i, frame in enumerate(film["frames"]):            # a column each, the heads below it
-        told = np.frombuffer(base64.b64decode(frame["maps"][1]["data"]), np.uint8) / 255
+        probabilities = np.frombuffer(base64.b64decode(frame["maps"][1]["data"]), np.uint8) / 255
         shown = [axes[1 + heads * i + h].images[0].get_array() for h in range(heads)]
-        assert np.array_equal(np.ravel(shown), told)
+        assert np.array_equal(np.ravel(shown), probabilities)
         assert axes[1 + heads * i].get_title(loc="left").startswith(f"step {frame['step']}\n")
     with pytest.raises(ValueError, match="layer 2, expected 0 to 1"):
         steps.film(layer=2)
@@ -619,9 +622,9 @@ def test_the_film_as_a_picture(made):
         stepping.Steps(steps.data | {"film": film | {"layers": []}}).film()
 
 
-def test_a_still_of_another_kind(made, tmp_path):
+def test_a_still_of_another_kind_is_refused(model_and_steps, tmp_path):
     with pytest.raises(ValueError, match=r"expected a file \.png or \.svg"):
-        made[1].still(tmp_path / "x.gif")
+        model_and_steps[1].still(tmp_path / "x.gif")
     assert not list(tmp_path.iterdir())
 
 
@@ -629,12 +632,12 @@ def test_a_still_of_another_kind(made, tmp_path):
     ({"batch_size": 0}, "batch_size must be"), ({"every": -1}, "every must be"),
     ({"frames": 0}, "frames must be"), ({"seed": -1}, "seed must be"),
     ({"batch_size": 10 ** 6}, "choose a smaller batch")])
-def test_bad_arguments(task, options, words):
+def test_wrong_arguments_are_refused(task, options, words):
     with refused(words):
         minifpt.steps(build(task), task, progress=False, **options)
 
 
-def test_too_large_or_all_frozen(task, monkeypatch):
+def test_a_model_too_large_or_all_frozen_is_refused(task, monkeypatch):
     with pytest.raises(ValueError, match="every parameter is frozen"):
         minifpt.steps(build(task, "input,pos,ln,attn,mlp,output"), task)
     monkeypatch.setattr(stepping, "LARGEST", 1000)
@@ -674,8 +677,8 @@ def test_the_command_for_a_run_goes_on_where_it_stands(folder, capsys):
     assert cli.main([*train[:-1], "longer", "--steps", "6"]) == 0
     with np.load(folder / "longer" / "checkpoint.npz") as file:
         row = next(r for r in data["adam"]["rows"] if r["name"] == "output.weight")
-        kept = minifpt.viewer.steps.Steps(data).array(row["after"])
-        assert np.allclose(kept, file["output.weight"][:kept.shape[0]], rtol=1e-4, atol=1e-6)
+        numbers = minifpt.viewer.steps.Steps(data).array(row["after"])
+        assert np.allclose(numbers, file["output.weight"][:numbers.shape[0]], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -686,17 +689,8 @@ def test_the_command_for_a_run_goes_on_where_it_stands(folder, capsys):
     ("steps . --n 5", "it has its own task, model and settings"),
     ("steps bit-xor --model random:gpt2", "choose minigpt-language"),
     ("steps bit-xor --model random:1x2x8 --every -1", "every must be")])
-def test_bad_input_is_one_line_and_no_file(folder, capsys, line, words):
-    assert cli.main(line.split()) == 2
-    err = capsys.readouterr().err
-    assert words in err and err.count("\n") == 1 and not list(folder.iterdir())
-
-
-def test_damaged_run(folder, capsys):
-    (folder / "run").mkdir()
-    (folder / "run" / "config.json").write_text("{")
-    assert cli.main(["steps", "run"]) == 2
-    assert "not JSON" in capsys.readouterr().err
+def test_bad_input_is_one_line_and_no_file(folder, fails, line, words):
+    assert words in fails(*line.split()) and not list(folder.iterdir())
 
 
 @pytest.mark.slow
@@ -704,12 +698,6 @@ def test_bit_xor_on_the_shipped_trunk_is_small(folder):
     assert cli.main(["steps", "bit-xor", "--every", "10", "--still", "s.png", "--html",
                      "x.html"]) == 0
     assert (folder / "x.html").stat().st_size < 2e6 and (folder / "s.png").stat().st_size < 150e3
-
-
-def test_the_page_is_package_data():
-    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
-    assert '"minifpt.viewer": ["*.html", "*.css", "*.js"]' in setup
-    assert all((ROOT / "minifpt" / "viewer" / name).is_file() for name in stepping.PAGE)
 
 
 def test_the_products_of_a_step_run_on_one_core(monkeypatch):

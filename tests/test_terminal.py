@@ -61,8 +61,9 @@ def test_help_lists_the_commands_under_their_headings(capsys):
 def test_help_imports_no_numpy():
     code = ("import sys\nfrom minifpt.__main__ import main\ntry:\n    main()\n"
             "except SystemExit:\n    sys.exit('numpy' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, timeout=60)
-    assert done.returncode == 0 and b"Start here" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True,
+                             timeout=60)
+    assert process.returncode == 0 and b"Start here" in process.stdout
 
 
 def test_help_of_train_shows_the_options_of_the_chosen_task_only(capsys):

@@ -126,7 +126,7 @@ SYMBOLS = [*tokenizer.byte_symbols(), "lo", "low"]
 
 
 @byte_pairs
-def test_load(tmp_path):
+def test_merges_are_read_from_a_file_or_folder(tmp_path):
     for path in (save(tmp_path), str(tmp_path), tmp_path / "merges.txt"):
         assert BPE(path).encode("low<|endoftext|>") == [257, 258]
     save(tmp_path, "l o\r\nlo w\r\n")
@@ -159,19 +159,19 @@ def test_vocab_gives_the_ids(tmp_path):
     ("l o\nlo w\n", {s: i for i, s in enumerate(SYMBOLS[:-1])}, "lacks 'low'"),
     ("l o\n", "{", "merges.txt: "),
     ("l o\n", "[" * 99999, "merges.txt: ")])
-def test_load_errors(tmp_path, merges, vocab, message):
+def test_damaged_merges_and_vocabularies_are_refused(tmp_path, merges, vocab, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         BPE(save(tmp_path, merges, vocab))
 
 
-def test_load_nothing(tmp_path):
+def test_a_missing_merges_file_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "x"):
         with pytest.raises(FileNotFoundError, match="expected a merges.txt"):
             BPE(path)
 
 
 @byte_pairs
-def test_find(tmp_path):
+def test_a_tokenizer_is_found_beside_the_weights(tmp_path):
     path = tmp_path / "gpt2.npz"
     assert isinstance(tokenizer.find(path, 256), Bytes)
     with pytest.raises(FileNotFoundError, match="put GPT-2's merges.txt there"):

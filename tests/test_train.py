@@ -14,8 +14,8 @@ import pytest
 from conftest import refused
 
 import minifpt
-from minifpt import cli, files, machine, optim, training
-from minifpt.files.runs import COLUMNS, Run, locked
+from minifpt import cli, machine, optim, training
+from minifpt.files.runs import COLUMNS, locked
 from minifpt.layers import Layer
 from minifpt.reports import plots
 from minifpt.tasks import BitMemory, BitXOR
@@ -127,7 +127,7 @@ def test_frozen_trunk_learns():
     assert history["train_loss"][0] > 0.5 and history["test_loss"][-1] < 0.35
 
 
-def test_files_and_history(tmp_path, drawn, monkeypatch):
+def test_a_run_writes_its_files_and_history(tmp_path, drawn, monkeypatch):
     monkeypatch.setattr("minifpt.training.curves", plots.curves)
     out = tmp_path / "a" / "run"
     _, history = go(out, lr=2e-3, batch_size=3, seed=5, config={"model": "tiny"})
@@ -147,7 +147,7 @@ def test_files_and_history(tmp_path, drawn, monkeypatch):
                                                      for a in arrays.values())
 
 
-def test_history_columns():
+def test_every_column_of_a_history_has_numbers():
     history = go()[1]
     for column in COLUMNS:
         assert history[column].shape == (5,) and np.isfinite(history[column]).all()
@@ -176,7 +176,7 @@ def test_train_loss_is_the_mean_since_the_last_row(monkeypatch):
         np.testing.assert_allclose([row["train_loss"], row["train_accuracy"]], want)
 
 
-def test_a_step_by_hand():
+def test_a_step_equals_one_by_hand():
     """Two steps equal forward, backward, clipping and Adam called one by one."""
     task = BitXOR(n=2)
     trained, _ = go(steps=2, lr=3e-3, seed=4)
@@ -339,7 +339,7 @@ def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
         contents(tmp_path / "b").keys()
 
 
-def test_resume_before_the_first_checkpoint(tmp_path):
+def test_resume_before_the_first_checkpoint_starts_again(tmp_path):
     go(tmp_path / "a")
     with pytest.raises(Stop):
         go(tmp_path / "b", task=stop_at(BitXOR(n=2), 6))
@@ -440,30 +440,6 @@ def test_resume_in_another_dtype_is_refused(tmp_path):
            model=build(BitXOR(n=2), "full", dtype=np.float64), resume=True)
 
 
-def rewrite(path, change):
-    with np.load(path) as file:
-        arrays = dict(file)
-    change(arrays)
-    np.savez(path, **arrays)
-
-
-@pytest.mark.parametrize("change, message", [
-    (lambda a: a.pop("state"), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("{")), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("[]")), "not a checkpoint, or damaged"),
-    (lambda a: a.update(state=np.array("{}")), "not a checkpoint, or damaged"),
-    (lambda a: a.pop("output.weight"), "'output.weight' has no array"),
-    (lambda a: a.update({"output.bias": np.zeros(3, np.float32)}), r"'output.bias' has shape \(3"),
-    (lambda a: a.update({"m/output.bias": np.zeros(3, np.float32)}), "'m/output.bias' has shape"),
-    (lambda a: a.update({"v/input.bias": a["v/input.bias"].astype(float)}), "dtype float64")])
-def test_a_checkpoint_that_does_not_fit_is_refused(stopped, change, message):
-    rewrite(stopped / "checkpoint.npz", change)
-    model = build(BitXOR(n=2))
-    before = data(model)
-    refuse(stopped, ValueError, message, model=model, resume=True)
-    np.testing.assert_equal(data(model), before)          # nothing was loaded in part
-
-
 def npy(array):
     file = io.BytesIO()
     np.save(file, array)
@@ -478,12 +454,6 @@ def test_a_damaged_checkpoint_is_refused(stopped, damage):
     path = stopped / "checkpoint.npz"
     path.write_bytes(damage(path.read_bytes()))
     refuse(stopped, ValueError, "checkpoint.npz: not a checkpoint, or damaged", resume=True)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3", '{"steps": null}'])
-def test_damaged_settings_are_refused(stopped, text):
-    (stopped / "config.json").write_text(text)
-    refuse(stopped, ValueError, "config.json", resume=True)
 
 
 def test_a_folder_that_holds_a_run_is_refused(stopped):
@@ -505,7 +475,8 @@ def test_other_files_in_the_folder_stay(tmp_path):
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
 
 
-def test_one_run_at_a_time_writes_into_a_folder(stopped, tmp_path):
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
+def test_one_run_at_a_time_writes_into_a_folder(stopped):
     with locked(stopped):
         refuse(stopped, ValueError, "another run is writing there", resume=True)
         refuse(stopped, ValueError, "another run is writing there")
@@ -518,7 +489,7 @@ def test_the_half_written_file_of_a_killed_run_is_removed(stopped):
     assert sorted(p.name for p in stopped.iterdir()) == FILES
 
 
-def test_nothing_to_resume(tmp_path):
+def test_resume_without_a_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run to resume"):
         go(tmp_path / "none", resume=True)
     assert not list(tmp_path.iterdir())
@@ -566,7 +537,7 @@ def test_the_first_layer_is_named_where_parameters_are_finite():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_divergence_while_a_trace_is_open():
+def test_divergence_within_a_trace_names_the_trace():
     """The layer cannot be found, because only one trace can be open."""
     task = BitXOR(n=2)
     model = build(task)
@@ -587,7 +558,7 @@ def test_a_gradient_that_is_not_finite_is_named(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("steps", [1, 24])
-def test_a_huge_learning_rate(tmp_path, steps):
+def test_a_huge_learning_rate_saves_no_broken_value(tmp_path, steps):
     """No broken value is saved, even if a checkpoint or the end comes first."""
     with pytest.raises(minifpt.Diverged, match="^step [12]: the .*loss is not finite, first in "):
         go(tmp_path / "run", lr=1e38, steps=steps, checkpoint_every=1, eval_every=24)
@@ -690,10 +661,10 @@ def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, 
 @needs_timers
 def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
     out = tmp_path / "run"
-    done = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
-    assert done.returncode == 130, done.stderr
+    process = hit(command(weight_file, out, 7), "checkpoint.npz", "interrupt", 3)
+    assert process.returncode == 130, process.stderr
     step = checkpoint(out)[1]["step"]
-    bar, _, message = done.stderr.rstrip("\n").rpartition("\n")
+    bar, _, message = process.stderr.rstrip("\n").rpartition("\n")
     assert message.startswith(f"minifpt: stopped at step {step}, go on from {out}: minifpt train ")
     assert 7 < step < STEPS and "Traceback" not in bar
     assert cli.main(command(weight_file, out, 50, "--resume")) == 0
@@ -701,7 +672,7 @@ def test_interrupted_run_can_go_on(weight_file, undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_in_process(tmp_path, signum):
+def test_an_interrupt_finishes_the_step_and_writes_a_checkpoint(tmp_path, signum):
     """The step is finished, the checkpoint written, the old handler restored."""
     before = signal.getsignal(signum)
     task = at_step(BitXOR(n=2), 10, lambda: signal.raise_signal(signum))
@@ -712,17 +683,6 @@ def test_interrupt_in_process(tmp_path, signum):
     go(tmp_path / "b", resume=True)
     go(tmp_path / "a")
     same_checkpoint(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_crash_while_a_file_is_written_leaves_the_old_one(stopped, monkeypatch):
-    before = contents(stopped)
-    monkeypatch.setattr(files.os, "replace", lambda *a: (_ for _ in ()).throw(OSError("full")))
-    model = build(BitXOR(n=2))
-    run = Run(model, optim.Adam([p for p in model.parameters() if p.trainable]),
-              np.random.default_rng(0), {})
-    with pytest.raises(OSError, match="full"):
-        run.save(stopped / "checkpoint.npz")
-    assert contents(stopped) == before
 
 
 def test_a_run_can_be_copied_and_resumed_elsewhere(stopped, tmp_path):
@@ -754,7 +714,7 @@ class Fails(BitXOR):
         return super().draw(rng, size, split)
 
 
-def test_four_models_in_four_threads():
+def test_four_models_in_four_threads_train_as_one_after_the_other():
     """Their histories are the same as one after the other, also while a fifth one fails, and the
     settings of the process are restored."""
     def run(seed):

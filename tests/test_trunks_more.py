@@ -48,12 +48,12 @@ def test_mimetic_products_are_what_the_formula_says(layers, heads, channels):
         for h in range(heads):
             part = np.s_[:, h * D:(h + 1) * D]
             product = q[part] @ k[part].T
-            wanted = 0.7 * z(f"h.{i}.query_key.{h}") + 0.7 * one
+            expected = 0.7 * z(f"h.{i}.query_key.{h}") + 0.7 * one
             assert np.linalg.matrix_rank(product) == D
             # No product of rank D is closer: what is left is as large as the next singular value.
-            s = np.append(np.linalg.svd(wanted, compute_uv=False), 0.0)
-            assert np.linalg.norm(wanted - product, 2) == pytest.approx(s[D], abs=1e-12)
-            assert np.linalg.norm(wanted - product) == pytest.approx(
+            s = np.append(np.linalg.svd(expected, compute_uv=False), 0.0)
+            assert np.linalg.norm(expected - product, 2) == pytest.approx(s[D], abs=1e-12)
+            assert np.linalg.norm(expected - product) == pytest.approx(
                 np.linalg.norm(s[D:]), abs=1e-12)
             # Both factors take their share.
             assert np.linalg.norm(q[part]) == pytest.approx(np.linalg.norm(k[part]))
@@ -85,7 +85,7 @@ def test_mimetic_seed_and_dtype():
 @pytest.mark.parametrize("text, label", [
     ("mimetic", "mimetic"), ("mimetic:gpt2", "mimetic (gpt2)"), ("mimetic@1.41",
      "mimetic (spread 1.41)"), ("minigpt-language+attn=mimetic", "language + attn of mimetic")])
-def test_mimetic_labels(text, label):
+def test_mimetic_trunks_have_labels(text, label):
     assert TrunkSpec.parse(text).label == label
     assert TrunkSpec.parse("mimetic:1x2x16").config().n_embd == 16
 
@@ -102,7 +102,7 @@ def test_only_random_trunks_are_drawn_from_the_seed(text, drawn):
     ("mimetic:gpt3", "--model mimetic:gpt3: no shape 'gpt3', expected one of gpt2"),
     ("mimetic@0", "the spread is '0', expected a positive number"),
     ("mimetic@x", "the spread is 'x'")])
-def test_mimetic_errors(text, message):
+def test_wrong_mimetic_names_are_refused(text, message):
     with refused(message):
         make(text)
 
@@ -161,8 +161,8 @@ def copy_chances(task, string):
         if t >= first:
             chances[string[t - first]] = 1.0
         else:
-            left = task.most + 1 - t                      # lengths that it can still have
-            stop = 0.0 if t < task.least else 1 / min(left, task.most + 1 - task.least)
+            lengths = task.most + 1 - t                   # lengths that it can still have
+            stop = 0.0 if t < task.least else 1 / min(lengths, task.most + 1 - task.least)
             chances[SMALL:SMALL + task.letters] = (1 - stop) / task.letters
             chances[STOP] = stop
         yield chances
@@ -213,7 +213,7 @@ def test_a_fair_coin_opens_and_closes():
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 26), st.integers(1, 20),
        st.integers(0, 99))
-def test_copies(least, more, letters, tokens, seed):
+def test_copies_repeat_their_string(least, more, letters, tokens, seed):
     task = tasks.Copy(least, least + more, letters, least + more + tokens)
     x, y = task.batch(np.random.default_rng(seed), 5)
     for string in np.column_stack([x[:, 0], y]):
@@ -238,7 +238,7 @@ def test_strings_are_fresh_and_the_test_set_is_not(task):
     ("Brackets", {"tokens": 9}, "tokens must be a whole number, at least 16, got 9"),
     ("Copy", {"least": 9, "most": 8}, "expected least <= most < tokens"),
     ("Copy", {"most": 256}, "expected least <= most < tokens"), ("Copy", {"letters": 27}, "<= 26")])
-def test_bad_options(name, options, message):
+def test_wrong_options_are_refused(name, options, message):
     with refused(message):
         getattr(tasks, name)(**options)
 
@@ -313,7 +313,7 @@ def test_masked_loss_is_pytorch_s():
     np.testing.assert_allclose(dlogits, theirs.grad.numpy(), rtol=1e-10, atol=1e-15)
 
 
-def test_a_text_with_the_byte_of_the_mask(tmp_path):
+def test_a_text_with_the_byte_of_the_mask_is_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some text \x00" * 100)
     with refused("masked: the text contains byte 0"):
         tasks.Masked([tmp_path], 16)
@@ -323,16 +323,16 @@ def test_a_text_with_the_byte_of_the_mask(tmp_path):
 
 
 @pytest.fixture
-def made(book, tmp_path, monkeypatch):
+def pretrained(book, tmp_path, monkeypatch):
     """Pretrain from a source, a few steps of a tiny trunk; the path of the weights."""
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE)
     write_mnist(tmp_path / "data")
 
     def run(source, **options):
         options = {"steps": 2, "batch_size": 2, "progress": False} | options
-        given = {"masked": {"text": [book]}, "vision": {"data": tmp_path / "data"},
-                 "images": {"data": tmp_path / "data"}}
-        pretrain.pretrain(source, tmp_path / f"minigpt-{source}", **given.get(source, {}),
+        data = {"masked": {"text": [book]}, "vision": {"data": tmp_path / "data"},
+                "images": {"data": tmp_path / "data"}}
+        pretrain.pretrain(source, tmp_path / f"minigpt-{source}", **data.get(source, {}),
                           **options)
         return tmp_path / f"minigpt-{source}.npz"
     monkeypatch.setattr(tasks.Copy.__init__, "__defaults__", (8, 20, 26, 256))
@@ -342,8 +342,8 @@ def made(book, tmp_path, monkeypatch):
 @pytest.mark.parametrize("source, causal, table", [
     ("brackets", True, True), ("copy", True, True), ("masked", False, True),
     ("images", True, False), ("vision", False, False)])
-def test_sources(made, source, causal, table):
-    path = made(source)
+def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, table):
+    path = pretrained(source)
     config, tensors = weights.load(path)
     assert config["causal"] is causal and ("wte.weight" in tensors) is table
     assert f"pretrain {source} --steps 2" in config["command"] and 0 < config["test_loss"]
@@ -374,13 +374,13 @@ def test_sources(made, source, causal, table):
 
 
 @pytest.mark.parametrize("source", ["masked", "trigrams", "brackets"])
-def test_text_where_it_belongs(source, tmp_path):
+def test_text_is_refused_where_it_is_not_read(source, tmp_path):
     with refused("each of language, masked, trigrams needs text"):
         pretrain.pretrain(source, tmp_path / "w", text=["x"] if source == "brackets" else None)
     assert not list(tmp_path.iterdir())
 
 
-def test_on_the_command_line(made, book, capsys, monkeypatch, tmp_path):
+def test_the_commands_take_these_sources(pretrained, book, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for source, more in (("copy", []), ("masked", ["--text", str(book)])):
         assert main(["pretrain", source, "--steps", "2", "--batch-size", "2", *more]) == 0
@@ -394,10 +394,10 @@ def test_on_the_command_line(made, book, capsys, monkeypatch, tmp_path):
         assert main(["summary", "bit-xor", "--model", model]) == 0
 
 
-def test_masked_bytes_are_learned(made, book, monkeypatch):
+def test_masked_bytes_are_learned(pretrained, book, monkeypatch):
     """Each is as its neighbours are, which says more than how frequent it is."""
     book.write_text("".join(letter * 100 for letter in "abcdefgh" * 6))
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 20})
-    path = made("masked", steps=150, batch_size=16, lr=1e-2)
+    path = pretrained("masked", steps=150, batch_size=16, lr=1e-2)
     loss = minifpt.History.load(path.with_suffix(".csv"))[-1]["test_loss"]
     assert loss < 0.8 * math.log(8)

@@ -14,12 +14,13 @@ FILE = Path(__file__).resolve().parent / "typed_user.py"
 @pytest.mark.slow
 def test_a_type_checker_finds_what_is_wrong_and_no_more(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed: pip install '.[dev]'")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent",
-                           "--cache-dir", tmp_path, FILE], cwd=FILE.parent.parent,
+    process = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent",
+                              "--cache-dir", tmp_path, FILE], cwd=FILE.parent.parent,
                           text=True, capture_output=True)
-    found = {int(n) for n in re.findall(r"typed_user\.py:(\d+): error", done.stdout)}
+    lines_with_errors = {int(n) for n in re.findall(r"typed_user\.py:(\d+): error", process.stdout)}
     lines = FILE.read_text(encoding="utf-8").splitlines()
-    assert found == {n for n, line in enumerate(lines, 1) if line.endswith("# error")}, done
+    expected = {n for n, line in enumerate(lines, 1) if line.endswith("# error")}
+    assert lines_with_errors == expected, process
 
 
 def test_the_same_file_runs():

@@ -60,18 +60,6 @@ def write(text, **lines):
                      if line.strip() in lines.values()), -1)
 
 
-@pytest.fixture
-def fails(capsys):
-    """Runs a command that has to fail with one line, which it gives."""
-    def run(*argv):
-        assert cli.main(argv) == 2
-        err = capsys.readouterr().err.replace("\r", "\n")
-        lines = [line for line in err.split("\n") if line.startswith("minifpt")]
-        assert len(lines) == 1 and "Traceback" not in err, err
-        return lines[0]
-    return run
-
-
 # -------------------------------------------------- errors in a user's own file
 
 
@@ -110,8 +98,8 @@ def test_an_exit_at_import_is_an_error(command, option, fails):
 @pytest.mark.parametrize("where, method", [("draw", "Task.draw"), ("accuracy", "Task.accuracy")])
 def test_an_error_in_a_method_is_one_line_with_its_place(where, method, statement, message, fails):
     line = write(TASK, **{where: statement})
-    said = fails("train", "own.py:Task", "--model", SMALL)
-    assert said.startswith(f"minifpt: own.py, line {line}, in {method}: {message}")
+    output = fails("train", "own.py:Task", "--model", SMALL)
+    assert output.startswith(f"minifpt: own.py, line {line}, in {method}: {message}")
 
 
 def test_an_error_of_a_user_s_class_comes_from_another_process(fails):
@@ -126,8 +114,8 @@ class Task""").replace("    def draw", f"""
         if __import__("os").getpid() != {os.getpid()}:
             raise Mine("not here", 2)
     def draw"""))
-    said = fails("compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--jobs", 2)
-    assert said.endswith("in Task.fail: Mine: not here")
+    output = fails("compare", "own.py:Task", "--models", SMALL, "--seeds", 2, "--jobs", 2)
+    assert output.endswith("in Task.fail: Mine: not here")
 
 
 @pytest.mark.parametrize("place", [["--traceback", "train"], ["train", "--traceback"]])
@@ -144,7 +132,8 @@ def test_traceback_shows_the_traceback(place, capsys):
     ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
 def test_a_file_that_is_no_python_is_named(text, message, fails):
     Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert message in fails("summary", "--model", "own.py:Trunk")
+    for command in (["--model", "own.py:Trunk"], ["--task", "own.py:Task"]):
+        assert message in fails("summary", *command)
 
 
 @pytest.mark.parametrize("forward", ["return x", "return None", "return [[1]], None",
@@ -162,8 +151,8 @@ def test_a_task_s_name_must_be_that_of_a_folder(name, fails, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path / "a" / "b")
     write(TASK.replace('"mine"', repr(name)))
     before = {*tmp_path.rglob("*")}
-    said = fails("train", "own.py:Task", "--model", SMALL)
-    assert "the task's name is" in said and "expected a folder's name" in said
+    output = fails("train", "own.py:Task", "--model", SMALL)
+    assert "the task's name is" in output and "expected a folder's name" in output
     assert {*tmp_path.rglob("*")} == before
 
 
@@ -183,8 +172,8 @@ def test_pretrain_reads_no_device_and_no_pipe(source, text, fails):
     if text != "/dev/zero":
         Path("folder").mkdir()
         os.mkfifo("pipe" if text == "pipe" else "folder/pipe.txt")
-    said = fails("pretrain", source, "--text", text, "--steps", 1)
-    assert "expected a regular file, it is a pipe, a device or a socket" in said
+    output = fails("pretrain", source, "--text", text, "--steps", 1)
+    assert "expected a regular file, it is a pipe, a device or a socket" in output
     assert not [*Path().glob("minigpt*")]
 
 

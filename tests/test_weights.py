@@ -1,9 +1,9 @@
 """Weight files: what goes in comes out, and what is damaged is refused in one line."""
 
 import io
+import os
 import pickle
 import re
-import zipfile
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def read_into(path, **changed):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_round_trip(tmp_path, dtype):
+def test_saved_arrays_are_read_back(tmp_path, dtype):
     config, arrays = read_all(write(tmp_path / "w.npz", dtype))
     assert config == CONFIG
     for name, a in ARRAYS.items():
@@ -51,20 +51,20 @@ def test_round_trip(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_read_into(tmp_path, compressed, dtype):
-    """What NumPy wrote, too, packed or not."""
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+def test_arrays_are_filled_from_a_file(tmp_path, compressed, dtype):
+    """What NumPy wrote, too, packed or not, and in the other byte order."""
     arrays = {name: a.astype(dtype) for name, a in ARRAYS.items()}
     (np.savez_compressed if compressed else np.savez)(tmp_path / "w.npz", config=np.array("{}"),
                                                       **arrays)
     for name, a in read_into(tmp_path / "w.npz").items():
-        assert a.dtype == np.float32
+        assert a.dtype == np.float32 and a.dtype.isnative
         np.testing.assert_array_equal(a, arrays[name].astype(np.float32))
 
 
 def test_the_file_is_what_numpy_would_write(tmp_path):
     with np.load(write(tmp_path / "w.npz"), allow_pickle=False) as file:
-        assert list(file) == ["config", *ARRAYS]
+        assert list(file) == ["config", *ARRAYS] and file["config"].dtype.kind == "U"
         for name, a in ARRAYS.items():
             np.testing.assert_array_equal(file[name], a)
     assert (tmp_path / "w.npz").read_bytes() == write(tmp_path / "again.npz").read_bytes()
@@ -74,12 +74,12 @@ def test_the_file_is_what_numpy_would_write(tmp_path):
     ({"ln_f.weight": np.zeros(3)}, "w.npz: lacks 'ln_f.weight': it does not fit the model"),
     ({"wte.weight": np.zeros((4, 3))},
      r"w.npz: 'wte.weight' has shape \(3, 4\), expected \(4, 3\)")])
-def test_arrays_that_do_not_fit(tmp_path, changed, message):
+def test_arrays_that_do_not_fit_are_refused(tmp_path, changed, message):
     with refused(message):
         read_into(write(tmp_path / "w.npz"), **changed)
 
 
-def test_an_array_that_the_model_has_no_use_for(tmp_path):
+def test_an_unused_array_is_refused_unless_it_is_allowed(tmp_path):
     path, named = write(tmp_path / "w.npz"), [("ln_f.bias", np.zeros(3))]
     tensors = weights.load(path)[1]
     with refused("w.npz: also holds 'wte.weight'"):
@@ -110,7 +110,7 @@ def test_arrays_of_another_kind_are_refused(tmp_path, bad):
 
 
 @pytest.mark.parametrize("dtype", ["float64", int, "half a float", None])
-def test_save_as_what(tmp_path, dtype):
+def test_other_dtypes_are_refused(tmp_path, dtype):
     with refused("dtype is .*, expected float16 or float32"):
         write(tmp_path / "w.npz", dtype)
     assert not list(tmp_path.iterdir())
@@ -124,14 +124,8 @@ def test_many_threads_may_read_one_file(tmp_path):
         np.testing.assert_array_equal(next(blocks), want.reshape(-1))
 
 
-def test_makes_the_folder(tmp_path):
+def test_saving_makes_the_folder(tmp_path):
     assert write(tmp_path / "a" / "b" / "w.npz").exists()
-
-
-def test_float16_that_would_overflow_is_refused(tmp_path):
-    """A weight beyond 65504 must not become infinite without a word."""
-    with pytest.raises(ValueError, match="w.big"):
-        weights.save(tmp_path / "w.npz", {}, [("w.big", np.array([1e5]))], np.float16)
 
 
 # --------------------------------------------------------------------------------- find
@@ -148,7 +142,7 @@ def folders(tmp_path, monkeypatch):
     return first, second
 
 
-def test_find(folders):
+def test_weights_are_found_by_name_and_path(folders):
     first, second = folders
     assert weights.find("both") == first / "both.npz"
     assert weights.find("only") == second / "only.npz"
@@ -158,36 +152,28 @@ def test_find(folders):
 
 
 @pytest.mark.parametrize("name", ["nothing", "first/nothing.npz", "both.npz"])
-def test_find_unknown(folders, name):
+def test_an_unknown_name_is_refused(folders, name):
     with refused("no weights '.*both, only", FileNotFoundError):
         weights.find(name)
 
 
-def test_find_without_a_name(folders):
+def test_an_empty_name_is_refused(folders):
     """The empty path would be the current folder; the error does not speak of that."""
     with refused(None, FileNotFoundError) as error:
         weights.find("")
     assert str(error.value) == "no weights '': expected a name or a path"
 
 
-def test_find_where_there_are_none(monkeypatch):
+def test_an_installation_without_weights_says_so(monkeypatch):
     monkeypatch.setattr(weights, "folders", lambda: [])
     with pytest.raises(FileNotFoundError, match="none installed"):
         weights.find("x")
 
 
-def test_cache_folder(monkeypatch, tmp_path):
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "minifpt"
     assert tmp_path / "minifpt" / "weights" in weights.folders()
-
-
-def test_cache_folder_of_a_user_without_a_home(monkeypatch):
-    def home():
-        raise RuntimeError("Could not determine home directory.")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(weights.Path, "home", home)
-    assert cache_folder().name == "minifpt" and weights.folders()
 
 
 # ------------------------------------------------------------------------ damaged files
@@ -221,14 +207,14 @@ GOOD = as_bytes(lambda f: np.savez(f, config=np.array('{"n_layer": 1}'), **ARRAY
 ], ids=["empty", "text", "magic", "zip magic", "truncated at 50", "half", "without its end",
         "pickle", "npy", "pickled npy", "no config", "config is no JSON", "config is a list",
         "config is pickled"])
-def test_damaged_files(tmp_path, content):
+def test_damaged_files_are_refused(tmp_path, content):
     path = tmp_path / "w.npz"
     path.write_bytes(content)
     with refused(re.escape(str(path))):
         read_all(path)
 
 
-def test_pickled_array(tmp_path):
+def test_a_pickled_array_is_refused(tmp_path):
     path = tmp_path / "w.npz"
     np.savez(path, config=np.array("{}"),
              **{**ARRAYS, "ln_f.bias": np.array([Bomb()])})
@@ -279,7 +265,7 @@ def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
 
 
 @pytest.mark.parametrize("changed", ["compression", "encrypted"])
-def test_zip_members_that_cannot_be_read(tmp_path, changed):
+def test_zip_members_that_cannot_be_read_are_refused(tmp_path, changed):
     """Encrypted, or packed in a way that Python does not know."""
     damaged = bytearray(GOOD)
     for entry in re.finditer(rb"PK\x01\x02", GOOD):       # the directory at the file's end
@@ -297,7 +283,7 @@ def test_zip_members_that_cannot_be_read(tmp_path, changed):
 # ------------------------------------------------------------------------------ writing
 
 
-def test_a_crash_leaves_the_old_file(tmp_path):
+def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
     path = write(tmp_path / "w.npz")
     before = path.read_bytes()
 
@@ -310,6 +296,10 @@ def test_a_crash_leaves_the_old_file(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_beside(tmp_path / "new.npz", crash)
     assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(os, "replace", lambda *paths: crash(io.BytesIO()))
+    with pytest.raises(KeyboardInterrupt):
+        write(path, np.float16)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
@@ -324,9 +314,3 @@ def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
         assert len(list(tmp_path.iterdir())) == 2
     write_beside(path, write_new, "w")
     assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
-
-
-def test_saved_files_hold_no_pickle(tmp_path):
-    with zipfile.ZipFile(write(tmp_path / "w.npz")) as z:
-        for name in z.namelist():
-            np.load(io.BytesIO(z.read(name)), allow_pickle=False)

@@ -24,7 +24,7 @@ WRONG = [None, True, False, 0, -1, 1, 2, 1.5, -0.0, float("nan"), float("inf"), 
          {"a": 1}, [[]], [None], "\ue000", "\ue001", "\ue002"]
 # What json.dumps does not write: stands in the text for one of the private characters above.
 ODD = {"\ue000": "[" * 5000 + "]" * 5000, "\ue001": '{"a":' * 99999, "\ue002": "9" * 5000}
-RAN = []                                                  # of what was unpickled
+RAN = []                                                  # names of what was unpickled
 
 
 class Bomb:

@@ -1,5 +1,5 @@
-"""What is fuzzed: for each format a valid file, how it is damaged, how it is read, and what must be
-true of what was read."""
+"""What is fuzzed: for each format a valid file, how it is damaged, how it is read, and what must
+hold for the result."""
 
 import gzip
 import io
