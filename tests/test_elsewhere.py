@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import cli, fast, machine, optim
 from minifpt import functional as F
+from minifpt.experiments import runs as run_folders
 from minifpt.experiments import runs_table
 from minifpt.experiments.compare import Arm
 from minifpt.files import runs
@@ -209,7 +210,7 @@ def test_run_folders_may_have_windows_paths(monkeypatch):
     class WindowsPath(PureWindowsPath):
         def is_dir(self):
             return False
-    monkeypatch.setattr(runs_table, "Path", WindowsPath)
+    monkeypatch.setattr(run_folders, "Path", WindowsPath)
     assert runs_table.are_runs([r"runs\bit-xor", r"C:\runs\digits", "runs/listops"])
     assert not runs_table.are_runs(["bit-xor", r"C:\my\walk.py:Walk", "walk.py:Walk"])
 
