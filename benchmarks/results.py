@@ -64,8 +64,10 @@ def table(name, form=None):
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
     if name == "dose-losses":
+        groups = itertools.groupby(losses().items(), lambda item: item[0][:2])
         return tables.markdown([["source", "steps", "nats"], *(
-            [*key, tables.spread([*nats.values()], "{:.2f}")] for key, nats in losses().items())])
+            [source, str(steps), tables.spread([nats for _, nats in group], "{:.2f}")]
+            for (source, steps), group in groups)])
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
     if head != tables.CSV:                                # of no grid: as it is
@@ -85,12 +87,10 @@ def table(name, form=None):
 
 
 def losses():
-    """The losses of the pretraining in doses: {(source, steps): {seed: nats}}."""
-    groups = {}
+    """The losses of the pretraining in doses: {(source, steps, seed): nats}."""
     with open(RUNS / "dose-losses.csv", newline="", encoding="utf-8") as f:
-        for source, steps, seed, nats in [*csv.reader(f)][1:]:
-            groups.setdefault((source, steps), {})[int(seed)] = float(nats)
-    return groups
+        return {(source, int(steps), int(seed)): float(nats)
+                for source, steps, seed, nats in [*csv.reader(f)][1:]}
 
 
 def add_baselines(grid, with_curves=False):
@@ -311,9 +311,7 @@ def pictures():
     tables.picture(tables.read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     tables.sweep_picture(tables.read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
-    dose.picture(tables.read_rows(RUNS / "dose.csv"),
-                 {(source, int(steps), seed): nats for (source, steps), seeds in losses().items()
-                  for seed, nats in seeds.items()}, PAGES / "dose.png")
+    dose.picture(tables.read_rows(RUNS / "dose.csv"), losses(), PAGES / "dose.png")
     dots(FOUND, PAGES / "found.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

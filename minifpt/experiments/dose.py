@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import write_beside
+from ..files import save_text
 from ..files.runs import History
 from ..progress import progress_bar
 from ..reports import plots
@@ -113,11 +113,11 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
         grid.results[column.title][label].append(history)
     grid.seeds = [*range(seeds)]
     report = f"{SHOWS}\n\n{tables.table(grid)}\n\n{differences(grid)}\n"
-    write_beside(out.parent / "dose.md", lambda f: f.write(report), "w")
-    write_beside(out.parent / "dose.csv", lambda f: f.write(tables.rows(grid)), "w")
+    save_text(out.parent / "dose.md", report)
+    save_text(out.parent / "dose.csv", tables.rows(grid))
     lines = ["source,steps,seed,nats", *(f"{source},{steps},{seed},{loss:.3f}"
                                          for (source, steps, seed), loss in losses.items())]
-    write_beside(out.parent / "dose-losses.csv", lambda f: f.write("\n".join(lines) + "\n"), "w")
+    save_text(out.parent / "dose-losses.csv", "\n".join(lines) + "\n")
     picture(grid, losses, out.parent / "dose.png")
     return report
 
