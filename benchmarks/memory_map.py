@@ -153,9 +153,8 @@ def run_all(path, trunks, rates, seeds, steps, batch_size):
     rows = read_rows(path)
     with progress_bar(unit="step") as bar, single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
-            setting = name, str(seed), str(batch_size)
-            same = [row for row in rows
-                    if (row["trunk"], row["seed"], row["batch_size"]) == setting]
+            same = [row for row in rows if row["trunk"] == name  # numbers, or texts from the file
+                    and (int(row["seed"]), int(row["batch_size"])) == (seed, batch_size)]
             limit = min([steps, *(int(row["steps_to_95"]) for row in same if row["steps_to_95"])])
             earlier = [row for row in same if float(row["rate"]) == rate]
             if any(int(row["steps"]) >= limit for row in earlier):

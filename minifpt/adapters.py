@@ -13,13 +13,15 @@
 ``bitfit``                         the trunk's own biases (Ben Zaken et al. 2021, arXiv 2106.10199)
 =================================  ==============================================================
 
-``on`` names layers of a block, several joined by +.  With ``lora`` and ``bottleneck`` the model
-computes at first what it did without them.  An adapter is trained whatever the freeze mask says,
-unless that names the group ``adapter``; ``bitfit`` unfreezes the biases.
+``on`` names layers of a block, or ``output``, several joined by +.  With ``lora`` and
+``bottleneck`` the model computes at first what it did without them; with ``prefix`` all tokens see
+the new ones.  The parameters of an adapter, for ``bitfit`` the trunk's biases, form the group
+``adapter``: they are trained unless the freeze mask names that group, or one of them.
 """
 
 import inspect
 import math
+import re
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -60,7 +62,7 @@ class LoRA(Linear):
         no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros_like(y, shape=y.shape[-1])
         h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
         z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
-        return y + self.scale * z, cache
+        return ops.residual(y, self.scale * z)[0], cache
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
@@ -70,9 +72,13 @@ class LoRA(Linear):
         self.lora_b.add_grad(db)
         return super().backward(dy, cache["linear"]) + dx
 
+    def merged(self):
+        """Return the matrix ``W + s A @ B``."""
+        return self.weight.data + self.scale * (self.lora_a.data @ self.lora_b.data)
+
     def merge(self):
-        """Become a plain linear layer with ``W + s A @ B``."""
-        self.weight.data += self.scale * (self.lora_a.data @ self.lora_b.data)
+        """Become a plain linear layer with that matrix."""
+        self.weight.data[...] = self.merged()
         del self.lora_a, self.lora_b, self.scale
         self.__class__ = Linear
 
@@ -152,14 +158,14 @@ def adapt(model, text, seed=0):
     """
     kind, options = parse(text)
     trunk = model.trunk
-    if any(p.group == "adapter" for p in trunk.parameters()):
+    if any(p.group == "adapter" for p in model.parameters()):
         raise ValueError("adapt: the model has an adapter, expected one without")
     if kind == "bitfit":
         biases = [p for name, p in trunk.named_parameters() if name.endswith("bias")]
         if not biases:
             raise ValueError("adapt: bitfit trains biases, and the trunk has none")
         for p in biases:
-            p.trainable = True
+            p.trainable, p.group = True, "adapter"
         return model
     if kind == "prefix":
         if "last" not in inspect.signature(trunk.forward).parameters:
@@ -167,10 +173,11 @@ def adapt(model, text, seed=0):
         become(trunk, Prefix)
         trunk.adapt(seed, options["tokens"])
         return model
-    fits = (lambda layer: type(layer) is Linear) if kind == "lora" else (
-        lambda layer: hasattr(layer, "dropout"))          # attention and feed-forward parts
-    parts = [(name, name.split(".", 2)[-1], layer) for name, layer in named_layers(trunk)
-             if name.startswith("h.") and name.count(".") > 1 and fits(layer)]
+    in_block = re.compile(r"h\.\d+\.")
+    fits = (lambda name, layer: type(layer) is Linear) if kind == "lora" else (
+        lambda name, layer: in_block.match(name) and hasattr(layer, "dropout"))
+    layers = [(name.removeprefix("trunk."), layer) for name, layer in named_layers(model)]
+    parts = [(name, in_block.sub("", name), layer) for name, layer in layers if fits(name, layer)]
     patterns = options["on"].split("+")
     chosen = [(name, layer) for name, part, layer in parts
               if any(fnmatchcase(part, p) or fnmatchcase(name, p) for p in patterns)]
@@ -218,6 +225,13 @@ def parse(text):
             raise ValueError(f"adapt: alpha is {options['alpha']}, expected a positive number"
                              ) from None
     return kind, options
+
+
+def refuse_adapters(model):
+    """Raise ``ValueError`` if a model has parts that Transformers' models lack."""
+    if any(isinstance(layer, (LoRA, Bottleneck, Prefix)) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
 
 
 def merge(model):

@@ -96,8 +96,10 @@ class FPT(Layer):
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         fpt = cls(spec.make(seed, dropout), task.input_dim, task.output_dim, task.output_tokens,
                   seed)
+        if adapt is not None:
+            adapters.adapt(fpt, adapt, seed)
         fpt.freeze(mask)
-        return fpt if adapt is None else adapters.adapt(fpt, adapt, seed)
+        return fpt
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:
@@ -165,9 +167,8 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        if any(p.group == "adapter" for p in self.parameters()):
-            raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
-                             "low-rank ones with adapters.merge(model)")
+        from . import adapters  # it imports the core
+        adapters.refuse_adapters(self)
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
                              "expected a GPT2 or a Llama")

@@ -133,7 +133,7 @@ def matches(name, pattern):
 
 def thirds(name, parameter) -> Iterator[tuple[str, slice]]:
     """Yield (name, slice of columns) of queries, keys and values in a ``c_attn``."""
-    if ".c_attn." in f".{name}":
+    if f".{name}".endswith((".c_attn.weight", ".c_attn.bias")):
         width = parameter.data.shape[-1] // 3
         for i, part in enumerate(("queries", "keys", "values")):
             yield f"{name}.{part}", slice(i * width, (i + 1) * width)

@@ -16,7 +16,8 @@ from minifpt.gradients import gradcheck_layer
 from minifpt.trunks.names import TrunkSpec
 from minifpt.viewer import steps
 
-KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*", "bottleneck:size=3", "prefix:tokens=2", "bitfit"]
+KINDS = ["lora:rank=3,alpha=2,on=attn.*+mlp.*+output", "bottleneck:size=3",
+         "prefix:tokens=2", "bitfit"]
 TRUNKS = ["random:2x2x8", "random:llama:2x2/1x8"]
 
 
@@ -168,6 +169,8 @@ def test_a_second_adapter_and_trunks_without_parts_are_refused():
         adapters.adapt(fpt("lstm:1x8"), "prefix")
     with pytest.raises(ValueError, match="names no layer"):
         adapters.adapt(fpt("lstm:1x8"), "lora")
+    with pytest.raises(ValueError, match="has an adapter"):
+        adapters.adapt(adapters.adapt(fpt(), "lora:on=output"), "lora")
     with pytest.raises(ValueError, match="has none"):
         adapters.adapt(fpt("random:llama:1x2x8"), "bitfit")
     for kind in ("bottleneck", "prefix"):
@@ -176,7 +179,10 @@ def test_a_second_adapter_and_trunks_without_parts_are_refused():
 
 
 def test_a_model_with_an_adapter_is_not_saved_unmerged(tmp_path):
-    model = randomised(adapters.adapt(fpt(dtype=np.float32), "lora"))
+    for on in ("output", "attn.*"):
+        model = randomised(adapters.adapt(fpt(dtype=np.float32), f"lora:on={on}"))
+        with pytest.raises(ValueError, match="merge"):
+            model.save(tmp_path / "a")
     with pytest.raises(ValueError, match="merge"):
         model.save(tmp_path / "a")
     adapters.merge(model).save(tmp_path / "a")
@@ -184,6 +190,45 @@ def test_a_model_with_an_adapter_is_not_saved_unmerged(tmp_path):
     x = batch().astype(np.float32)
     x = np.repeat(x, 3, axis=2)[..., :8]
     np.testing.assert_allclose(trunk.forward(x)[0], model.trunk.forward(x)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("name", ["w.npz", "folder"])
+def test_language_models_and_trunks_are_not_saved_with_an_adapter(tmp_path, kind, name):
+    model = adapters.adapt(minifpt.LanguageModel(minifpt.GPT2Config(1, 2, 8, 9, 9)), kind)
+    for part in (model, model.trunk):
+        with pytest.raises(ValueError, match="save: the model has adapters"):
+            part.save(tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_that_names_the_adapter_freezes_it(kind):
+    options = {"model": "random:1x2x8", "adapt": kind}
+    task = minifpt.tasks.get("bit-xor")
+    for mask, learns in (("attn,mlp,adapter", False), ("attn,mlp", True)):
+        model = minifpt.FPT.for_task(task, freeze=mask, **options)
+        assert {p.trainable for p in model.parameters() if p.group == "adapter"} == {learns}
+        before = {name: p.data.copy() for name, p in model.named_parameters()}
+        minifpt.train(model, task, steps=2, progress=False)
+        assert learns == any((p.data != before[name]).any() for name, p in
+                             model.named_parameters() if p.group == "adapter")
+
+
+def test_bitfit_outlives_a_later_mask_and_obeys_a_pattern():
+    model = adapters.adapt(fpt(), "bitfit")
+    model.freeze(minifpt.FreezeMask.parse("attn,mlp,h.0.mlp.c_fc.bias"))
+    learns = {name: p.trainable for name, p in model.trunk.named_parameters()
+              if name.endswith("bias")}
+    assert [name for name, yes in learns.items() if not yes] == ["h.0.mlp.c_fc.bias"]
+
+
+def test_names_of_columns_leave_low_rank_matrices_alone():
+    model = adapters.adapt(fpt(), "lora:rank=6,on=attn.c_attn")
+    model.freeze(minifpt.FreezeMask.parse("mlp,*.c_attn.*.queries,*.c_attn.*.keys"))
+    columns = {name: p.frozen_columns for name, p in model.named_parameters()}
+    assert columns["trunk.h.0.attn.c_attn.weight"] == (slice(0, 8), slice(8, 16))
+    assert columns["trunk.h.0.attn.c_attn.lora_a"] == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,6 +244,7 @@ def test_a_run_keeps_its_adapter(tmp_path, monkeypatch, capsys, kind):
     assert cli.main([*line, "--adapt", kind, "--steps", 4, "--resume"]) == 0
     assert cli.main(["report", "r"]) == 0 and cli.main(["steps", "r", "--html", "s.html",
                                                           "--differences", 20]) == 0
+    assert cli.main(["attention", "r", "--out", "maps.png"]) == 0
     capsys.readouterr()
     assert cli.main([*line, "--steps", 5, "--resume"]) == 2
     assert "adapt" in capsys.readouterr().err
@@ -224,8 +270,8 @@ def test_the_plan_of_an_adapter_counts_its_weights(kind, monkeypatch):
     task, spec = minifpt.tasks.get("bit-xor"), TrunkSpec.parse("random:2x2x8")
     mask = minifpt.FreezeMask.parse("attn,mlp,ln")
     bare, adapted = (plan(task, spec, mask, 4, adapt=adapt) for adapt in (None, kind))
-    assert adapted.weights - bare.weights == 4 * sum(
-        p.data.size for p in adapted.model.parameters() if p.group == "adapter")
+    new = sum(p.data.size for p in adapted.model.parameters() if p.group == "adapter")
+    assert adapted.weights - bare.weights == (0 if kind == "bitfit" else 4 * new)
     assert adapted.measured == 0 and adapted.step > 0
 
 
@@ -298,22 +344,26 @@ def theirs(tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore::FutureWarning")      # of peft, about Transformers
-def test_peft_gives_the_same_low_rank_adapters(theirs):
+@pytest.mark.parametrize("names, on", [(["c_attn"], "attn.c_attn"),
+                                       (["c_attn", "c_proj", "c_fc"], "attn.*+mlp.*")])
+def test_peft_gives_the_same_low_rank_adapters(theirs, names, on):
     """Logits, the gradients of A and B, and the merged weights, on the same weights."""
     import peft
     import torch
     model, lm = theirs
     reference = peft.get_peft_model(model.double(), peft.LoraConfig(
-        r=3, lora_alpha=6, target_modules=["c_attn"], fan_in_fan_out=True, lora_dropout=0.0))
-    adapters.adapt(lm, "lora:rank=3,alpha=6,on=attn.c_attn")
-    weights = {name: p for name, p in reference.named_parameters() if "lora" in name}
-    assert len(weights) == 4
+        r=3, lora_alpha=6, target_modules=names, fan_in_fan_out=True, lora_dropout=0.0))
+    adapters.adapt(lm, f"lora:rank=3,alpha=6,on={on}")
+    layers, pairs = dict(minifpt.tracing.named_layers(lm.trunk)), []
+    for name, p in reference.named_parameters():
+        if "lora" in name:
+            layer = layers[name.split("transformer.")[1].split(".lora")[0]]
+            pairs.append((p, layer.lora_a if "lora_A" in name else layer.lora_b))
+    assert len(pairs) == len([p for p in lm.parameters() if p.group == "adapter"])
     with torch.no_grad():
-        for name, p in weights.items():
+        for p, ours in pairs:
             p.normal_()
-            which = "lora_a" if "lora_A" in name else "lora_b"
-            layer = lm.trunk.h[int(name.split(".h.")[1][0])].attn.c_attn
-            getattr(layer, which).data[...] = p.T.numpy()
+            ours.data[...] = p.T.numpy()
     ids, targets = np.random.default_rng(0).integers(0, 13, (2, 2, 9))
     expected = reference(torch.tensor(ids)).logits
     torch.nn.functional.cross_entropy(expected.flatten(0, 1), torch.tensor(targets).flatten()
@@ -322,15 +372,13 @@ def test_peft_gives_the_same_low_rank_adapters(theirs):
     _, loss_cache = F.cross_entropy(logits, targets)
     lm.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
     np.testing.assert_allclose(logits, expected.detach().numpy(), atol=1e-6)
-    for name, p in weights.items():
-        layer = lm.trunk.h[int(name.split(".h.")[1][0])].attn.c_attn
-        got = getattr(layer, "lora_a" if "lora_A" in name else "lora_b").grad
-        np.testing.assert_allclose(got, p.grad.T.numpy(), atol=1e-6, err_msg=name)
+    for p, ours in pairs:
+        np.testing.assert_allclose(ours.grad, p.grad.T.numpy(), atol=1e-6)
     adapters.merge(lm)
     merged = reference.merge_and_unload()
-    for block, their_block in zip(lm.trunk.h, merged.transformer.h, strict=True):
-        np.testing.assert_allclose(block.attn.c_attn.weight.data,
-                                   their_block.attn.c_attn.weight.detach().numpy(), atol=1e-6)
+    for name, p in lm.trunk.named_parameters():
+        np.testing.assert_allclose(
+            p.data, merged.transformer.get_parameter(name).detach().numpy(), atol=1e-6)
 
 
 @pytest.mark.oracle

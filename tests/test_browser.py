@@ -65,9 +65,15 @@ def test_first_lesson_runs_in_jupyterlab(lab):
         assert page.locator(".jp-Notebook .jp-OutputArea-output").count() == 0
         idle = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
         page.wait_for_selector(idle, timeout=90_000)      # the kernel is up
-        page.get_by_role("menuitem", name=re.compile("^Run$")).click()
-        page.wait_for_timeout(1000)                       # the menu opens
-        page.get_by_text(re.compile("^Run All Cells$")).click()
+        for _ in range(5):                                # a busy page may miss a click
+            page.get_by_role("menuitem", name=re.compile("^Run$")).click()
+            page.wait_for_timeout(1000)                   # the menu opens
+            page.get_by_text(re.compile("^Run All Cells$")).click()
+            try:
+                page.wait_for_selector(".jp-OutputArea-output", timeout=40_000)
+                break
+            except playwright.TimeoutError:
+                page.keyboard.press("Escape")             # closes a menu that is still open
         # Finished: the kernel is idle again, and there is a figure.
         deadline = time.time() + 480                      # a busy machine
         while time.time() < deadline:

@@ -9,7 +9,7 @@ from conftest import refused
 from test_plots import png_size
 
 import minifpt
-from minifpt import tasks, training
+from minifpt import cli, tasks, training
 from minifpt.experiments import compare, runs_table, tables
 from minifpt.files.runs import COLUMNS
 from minifpt.freeze import FreezeMask
@@ -613,3 +613,18 @@ def test_arms_that_differ_in_their_adapter_have_runs_of_their_own(tmp_path):
         for adapt in ("bitfit", "lora:rank=1")]
     configs = [json.loads(path.read_text()) for path in tmp_path.rglob("config.json")]
     assert sorted(config.get("adapt", "") for config in configs) == ["", "bitfit", "lora:rank=1"]
+
+
+def test_the_command_line_gives_each_trunk_each_adapter(tmp_path, tiny, drawn, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["compare", "bit-xor", "--models", "random", "random:1x1x4", "--adapt", "none",
+                     "lora:rank=1", "--freeze", "attn,mlp,ln", "--steps", 2, "--seeds", 1,
+                     "--out", out]) == 0
+    text = capsys.readouterr().out
+    for arm in ("random, frozen: ln,attn,mlp", "random, lora:rank=1, frozen: ln,attn,mlp",
+                "random (1x1x4), lora:rank=1, frozen: ln,attn,mlp"):
+        assert f"\n{arm} " in text
+    configs = [json.loads(path.read_text()) for path in out.rglob("config.json")]
+    assert [config["freeze"] for config in configs] == ["ln,attn,mlp"] * 4
+    assert sorted(config.get("adapt", "none") for config in configs) == [
+        "lora:rank=1", "lora:rank=1", "none", "none"]

@@ -53,6 +53,18 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     monkeypatch.setattr("minifpt.training.step", forbidden)
     assert train is compare.train
     assert cli.main(line) == 0 and capsys.readouterr().out == first
+    (out / "dose-losses.csv").write_text("my notes\n")
+    assert cli.main(line) == 2 and (out / "dose-losses.csv").read_text() == "my notes\n"
+    assert capsys.readouterr().err.startswith(f"minifpt: {out / 'dose-losses.csv'} is there")
+
+
+def test_the_two_scales_of_doses_share_no_files(novels, tmp_path, monkeypatch, drawn):
+    monkeypatch.setitem(dose.SCALES, "paper", {"shape": "1x2x16", "tokens": 32})
+    monkeypatch.setattr(dose, "TASKS", (("bit-memory", {}, ""),))
+    for scale in dose.SCALES:
+        dose.dose(tmp_path, [novels], scale=scale, seeds=1, progress=False)
+    assert {path.stem for path in tmp_path.glob("dose*.csv")} == {
+        "dose", "dose-losses", "dose-paper", "dose-paper-losses"}
 
 
 def test_arms_of_one_seed_begin_with_the_same_layer_norms_and_positions(novels, tmp_path):

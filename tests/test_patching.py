@@ -127,6 +127,19 @@ def test_attributions_add_up_and_are_what_removing_a_part_would_change(model):
         assert np.isclose(frozen(stream + part) - score, direct.heads[0, head])
 
 
+@pytest.mark.parametrize("on", ["attn.*", "attn.c_proj", "mlp.*", "output"])
+def test_a_low_rank_adapter_counts_where_it_acts(randomise, on):
+    """Merging leaves the outputs as they are, so it must leave every share as it is."""
+    task = minifpt.tasks.get("bit-xor")
+    adapted = minifpt.FPT.for_task(task, "random:2x2x8", adapt=f"lora:rank=3,on={on}")
+    randomise(adapted)
+    x, y = task.batch(np.random.default_rng(0), 8, "test")
+    before = patching.attribute(adapted, x, y, 2)
+    after = patching.attribute(minifpt.adapters.merge(adapted), x, y, 2)
+    for name in ("heads", "mlp", "embedding", "rest"):
+        np.testing.assert_allclose(getattr(before, name), getattr(after, name), atol=1e-5)
+
+
 def test_the_lens_after_the_last_block_is_the_model(model):
     x, y = batch()
     result = patching.lens(model, x, y, 2)

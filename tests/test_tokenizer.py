@@ -174,7 +174,7 @@ def test_a_missing_merges_file_is_named(tmp_path):
 def test_a_tokenizer_is_found_beside_the_weights(tmp_path):
     path = tmp_path / "gpt2.npz"
     assert isinstance(tokenizer.find(path, 256), Bytes)
-    with pytest.raises(FileNotFoundError, match="put GPT-2's merges.txt there"):
+    with pytest.raises(FileNotFoundError, match="GPT-2's merges.txt, there"):
         tokenizer.find(path, 300)
     save(tmp_path)
     assert tokenizer.find(path, 300).vocab_size == 259
@@ -183,6 +183,45 @@ def test_a_tokenizer_is_found_beside_the_weights(tmp_path):
     assert tokenizer.find(path, 258).vocab_size == 258
     with pytest.raises(ValueError, match="has 258 tokens, the weights .* have 257"):
         tokenizer.find(path, 257)
+
+
+@byte_pairs
+def test_a_tokenizer_json_is_read_as_it_is(tmp_path):
+    """One that splits digits, unlike GPT-2's, and starts each text with a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    saved = Tokenizer(models.BPE({s: i for i, s in enumerate([*SYMBOLS, "12", "<s>"])}, [
+        ("l", "o"), ("lo", "w"), ("1", "2")]))
+    saved.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    saved.decoder = decoders.ByteLevel()
+    saved.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 259)])
+    saved.save(str(tmp_path / "tokenizer.json"))
+    save(tmp_path, "l o\nlo w\n1 2\n")
+    loaded = tokenizer.find(tmp_path, 300)
+    one, two = SYMBOLS.index("1"), SYMBOLS.index("2")
+    assert loaded.encode("low12") == [259, 257, one, two] and loaded.vocab_size == 260
+    assert loaded.decode(loaded.encode("low12")[1:]) == "low12"
+    with pytest.raises(ValueError, match="tokenizer.json: has 260 tokens"):
+        tokenizer.find(tmp_path, 259)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="^[^\n]*tokenizer.json: [^\n]*$"):
+        tokenizer.find(tmp_path, 300)
+
+
+@byte_pairs
+def test_merges_of_another_tokenizer_are_refused(tmp_path):
+    save(tmp_path)
+    for name, is_fine in (("GPT2Tokenizer", True), ("Qwen2Tokenizer", False), (3, False)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+        if is_fine:
+            assert tokenizer.find(tmp_path, 300).vocab_size == 259
+        else:
+            with pytest.raises(ValueError, match=f"is of a {name}, .* put its tokenizer.json"):
+                tokenizer.find(tmp_path, 300)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ValueError, match="^[^\n]*tokenizer_config.json: [^\n]*$"):
+        tokenizer.find(tmp_path, 300)
 
 
 # ----------------------------------------------------------------------------- GPT-2
@@ -240,3 +279,18 @@ def test_a_book_equals_transformers(gpt2, reference):
         pytest.skip("no books in MINIFPT_DATA")
     text = books[0].read_text(encoding="utf-8")[:300_000]
     assert gpt2.encode(text) == reference.encode(text)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer"])
+def test_a_folder_s_tokenizer_equals_transformers(reference, tmp_path, name):
+    """Qwen2's splits each digit, GPT-2's does not."""
+    import transformers
+    path = Path(os.environ["MINIFPT_DATA"]) / "gpt2-tokenizer" / "merges.txt"
+    merges = [tuple(line.split()) for line in
+              path.read_text(encoding="utf-8").split("\n")[1:] if line]
+    theirs = getattr(transformers, name)(vocab=reference.get_vocab(), merges=merges)
+    theirs.save_pretrained(tmp_path)
+    ours = tokenizer.find(tmp_path, 60_000)
+    for text in (*HARD, "year 1234"):
+        assert ours.encode(text) == theirs(text)["input_ids"]

@@ -6,8 +6,10 @@ from ..experiments import compare as experiments
 from ..experiments import dose as doses
 from ..experiments import reproduce as reproducing
 from ..experiments import runs_table, workers
+from ..experiments.compare import Arm
 from .formatting import print_rows, say
 from .options import (
+    FREEZE,
     MODEL_NAME,
     TASKS_OR_RUNS,
     TRUNKS,
@@ -43,6 +45,10 @@ def compare_runs(args):
     TASKS_OR_RUNS,
     option("--models", nargs="+", default=[MODEL_NAME, "random"], metavar="MODEL",
            help=f"trunks to compare, see below (default: {MODEL_NAME} random)"),
+    FREEZE,
+    option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
+        "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, prefix:tokens=4, bitfit "
+        "or none (default: none)")),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
@@ -66,9 +72,11 @@ def compare(args):
     out = args.out = args.out or Path("runs/compare")
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
+    arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter)
+            for model in args.models for adapter in args.adapt]
     with workers.cluster(args.dask) as executor:
         text = experiments.compare(
-            out, task_names(args), args.models,
+            out, task_names(args), arms,
             range(args.first_seed, args.first_seed + args.seeds), rates=args.rates,
             choices=args.choices, jobs=args.jobs, executor=executor,
             task_options=task_options_of(args),
@@ -106,7 +114,8 @@ def reproduce(args):
         with workers.cluster(args.dask) as executor:
             say(doses.dose(args.out, args.text, scale=args.scale, only=args.only, rates=args.rates,
                            jobs=args.jobs, executor=executor, **given_options(args, "seeds")))
-        print(f"{args.out}: dose.md dose.csv dose-losses.csv dose.png")
+        name = reproducing.stem("dose", args.scale)
+        print(f"{args.out}: {name}.md {name}.csv {name}-losses.csv {name}.png")
     elif args.text:
         raise ValueError("reproduce: --text is for dose")
     elif args.plan:

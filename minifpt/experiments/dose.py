@@ -16,13 +16,14 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import save_text
+from ..files import outputs
 from ..files.runs import History
 from ..progress import progress_bar
 from ..reports import plots
 from . import compare, tables
 from .compare import Arm, Column, Job
 from .pretrain import pretrain
+from .reproduce import stem
 from .workers import perform
 
 SHOWS = ("Pretraining in doses, against random matrices with the same singular values and random "
@@ -35,6 +36,7 @@ TASKS = (("bit-memory", {}, ""), ("cifar10", {}, ""),
          *(("recall", {"source": source}, f"recall-{source}")
            for source in ("uniform", "zipf", "markov", "text")))
 PAPER = "random (paper)"
+LOSSES = ["source", "steps", "seed", "nats"]              # the columns of dose-losses.csv
 # The mini scale takes a few hours of a core, the other one more than a day.
 SCALES = {"mini": {"shape": "2x2x64", "tokens": 64}, "paper": {"shape": "6x4x128", "tokens": 256}}
 
@@ -77,7 +79,8 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
          progress=True):
     """Run the whole experiment, or resume it, and return its tables as Markdown.
 
-    It writes ``OUT/dose.md``, ``dose.csv``, ``dose-losses.csv`` and ``dose.png``.
+    It writes ``OUT/dose.md``, ``dose.csv``, ``dose-losses.csv`` and ``dose.png``, at the paper's
+    scale ``dose-paper.md`` and so on.
 
     text    files or folders of ``*.txt`` to pretrain on.
     scale   ``mini``: trunks of 2 blocks and 64 channels, pretrained on passages of 64 bytes.
@@ -87,7 +90,8 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
     rates   learning rates to try.  Each arm takes the best one with its first pretraining seed, on
             validation draws of two validation seeds, for all seeds.
     """
-    out, seeds = Path(out) / "dose", whole("reproduce", "seeds", seeds)
+    name = stem("dose", scale)
+    out, seeds = Path(out) / name, whole("reproduce", "seeds", seeds)
     if not text:
         raise ValueError("reproduce: dose pretrains on novels: give --text, files or folders of "
                          "*.txt")
@@ -98,6 +102,8 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
                              f"{', '.join(titles)}")
     columns = [Column(name, options, {"steps": STEPS}, title or name)
                for name, options, title in TASKS if (title or name) in (only or titles)]
+    compare.check_outputs(out.parent, f"{name}.md", f"{name}.csv", f"{name}.png")
+    compare.check_outputs(out.parent, f"{name}-losses.csv", columns=LOSSES)
     losses = pretrain_all(out, text, seeds, progress, scale)
     grid = compare.grid(out, columns, [Arm(model, label=label) for label, model in
                                         models(out, 0, scale).items()], [0],
@@ -113,12 +119,11 @@ def dose(out, text, *, scale="mini", only=None, seeds=3, rates=None, jobs=1, exe
         grid.results[column.title][label].append(history)
     grid.seeds = [*range(seeds)]
     report = f"{SHOWS}\n\n{tables.table(grid)}\n\n{differences(grid)}\n"
-    save_text(out.parent / "dose.md", report)
-    save_text(out.parent / "dose.csv", tables.rows(grid))
-    lines = ["source,steps,seed,nats", *(f"{source},{steps},{seed},{loss:.3f}"
-                                         for (source, steps, seed), loss in losses.items())]
-    save_text(out.parent / "dose-losses.csv", "\n".join(lines) + "\n")
-    picture(grid, losses, out.parent / "dose.png")
+    outputs.write_text(out.parent / f"{name}.md", tables.KIND, report + "\n")
+    outputs.write_csv(out.parent / f"{name}.csv", tables.CSV, tables.rows(grid))
+    outputs.write_csv(out.parent / f"{name}-losses.csv", LOSSES, [
+        dict(zip(LOSSES, (*key, f"{loss:.3f}"), strict=True)) for key, loss in losses.items()])
+    picture(grid, losses, out.parent / f"{name}.png")
     return report
 
 
@@ -172,4 +177,4 @@ def picture(grid, losses, path):
         ax.set(title=tasks.label_of(title), ylabel="test accuracy (%)",
                xlabel="loss of the pretraining (nats for each byte)")
     plots.legend(fig, axes)
-    plots.save(fig, path)
+    plots.save(fig, path, tables.KIND)

@@ -59,9 +59,9 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     has_few = isinstance(config, GPT2Config) and adapt is None        # measured on a few blocks
     trunk = GPT2(config, seed=None) if has_few else spec.make(dropout=dropout)
     model = whole = FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
-    whole.freeze(mask)
     if adapt is not None:
         adapters.adapt(whole, adapt)
+    whole.freeze(mask)
     if not any(p.trainable for p in whole.parameters()):
         raise ValueError("plan: every parameter is frozen, there is nothing to train")
     blocks, more = config.n_layer if has_few else 0, 0

@@ -195,12 +195,24 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
     return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
 
 
-# (mask, label, adapter): about 3,300 numbers each on a trunk of 6 x 128, 8,576 of the biases.
-ADAPTERS = (("attn,mlp,pos,ln", "nothing more", None), ("attn,mlp,pos", "layer norms", None),
-            ("attn,mlp,pos,ln", "biases", "bitfit"),
-            ("attn,mlp,pos,ln", "low rank", "lora:rank=1,on=attn.c_attn"),
-            ("attn,mlp,pos,ln", "bottleneck", "bottleneck:size=2,on=attn"),
-            ("attn,mlp,pos,ln", "prefix", "prefix:tokens=26"))
+def adapted(trunks, bottleneck, tokens, ranks=(1,)):
+    """Return arms that train other parts than the paper does, besides input and output: layer norms
+    or adapters.  ``bottleneck`` channels and ``tokens`` of a prefix make their numbers about equal.
+    """
+    fixed = "attn,mlp,pos,ln"
+    parts = (
+        (fixed, "nothing more", None), ("attn,mlp,pos", "layer norms", None),
+        (fixed, "biases", "bitfit"),
+        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks),
+        (fixed, "bottleneck", f"bottleneck:size={bottleneck},on=attn"),
+        (fixed, "prefix", f"prefix:tokens={tokens}"))
+    return tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
+                 for trunk in trunks for mask, label, adapter in parts)
+
+
+TINY = (Arm("minigpt-tiny", label="language"),
+        Arm("statistics:minigpt-tiny", label="statistics"),
+        Arm("random:2x2x32@paper", label="random (paper)"))
 WHOLE = trained("full", "random (spread 0.55), all trained", "random@0.55", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 
@@ -306,9 +318,19 @@ TABLES = {
         (RECALL,),
         (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM, Arm("random:2x2x128@1.41"), WHOLE)),
     "adapters": Table(
-        "What to train besides input and output, at about equal numbers: positions are frozen.",
-        (MEMORY,), tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
-                         for trunk in (LANGUAGE, AS_PAPER) for mask, label, adapter in ADAPTERS)),
+        "What to train besides input and output, at about equal numbers, on the small trunk that "
+        "ships (2 blocks of 32 channels): positions are frozen.",
+        (MEMORY, MNIST, CIFAR, TYPOS), adapted(TINY, bottleneck=2, tokens=10)),
+    "architecture": Table(
+        "Frozen language and frozen random weights in GPT-2's shape and in Llama's.",
+        (XOR, MEMORY, MNIST, TYPOS),
+        (LANGUAGE, Arm("minillama-language", label="language (Llama)"), AS_PAPER,
+         Arm("random:llama:6x4x128@paper", label="random (paper, Llama)"))),
+    "ranks": Table(
+        "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
+        "rank that a low-rank adapter needs: positions are frozen.",
+        (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), bottleneck=2, tokens=26,
+                           ranks=(1, 4, 8, 16))),
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..checks import brief
 from . import make_folder, regular, to_json, write_durably
 from .huggingface import BLOCK
-from .tokenizer import byte_symbols
+from .tokenizer import FILES, byte_symbols
 from .weights import cast, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
@@ -118,12 +118,12 @@ def byte_tokenizer():
 
 def tokenizer_files(path, vocab_size):
     """Return {name: bytes} of the tokenizer for weights at ``path``: the byte tokenizer for 256
-    tokens, else the ``merges.txt`` and ``vocab.json`` beside the weights, if there are any."""
+    tokens, else the files beside the weights, if there are any."""
     if vocab_size == 256:
         return byte_tokenizer()
     path, files = Path(path), {}
     folder = path if path.is_dir() else path.parent
-    for name in ("merges.txt", "vocab.json"):
+    for name in FILES:
         for source in (folder / f"{path.stem}.{name}", folder / name):
             if source.is_file() and name not in files:
                 files[name] = source.read_bytes()

@@ -2,15 +2,18 @@
 
 The shipped trunks read bytes.  GPT-2 reads byte pairs (Sennrich et al. 2015, arXiv 1508.07909;
 Radford et al. 2019): its ``merges.txt`` lists, in order, the neighbours that become one symbol.
+Other models split text in other ways, which their ``tokenizer.json`` of Transformers describes.
 The library ``tokenizers`` does the work (``pip install tokenizers``, or the extra ``gpt2``).
 """
 
+import itertools
 import json
 from pathlib import Path
 
 from . import DAMAGE, one_line, read_text
 
 END = "<|endoftext|>"
+FILES = "tokenizer.json", "merges.txt", "vocab.json"      # beside weights, or NAME.merges.txt
 
 
 class Bytes:
@@ -46,11 +49,7 @@ class BPE:
         path = path / "merges.txt" if path.is_dir() else path
         if not path.is_file():
             raise FileNotFoundError(f"{path}: there is no such file: expected a merges.txt")
-        try:
-            from tokenizers import ByteLevelBPETokenizer
-        except ImportError:
-            raise ValueError(f"{path}: byte pairs need the library tokenizers: "
-                             "pip install tokenizers") from None
+        ByteLevelBPETokenizer = library(path).ByteLevelBPETokenizer
         try:
             merges = parse_merges(read_text(path))
             beside = path.with_name(path.name.replace("merges.txt", "vocab.json"))
@@ -79,26 +78,66 @@ class BPE:
         return self.bpe.decode(ids, skip_special_tokens=False)
 
 
+class Saved(BPE):
+    """A tokenizer of any kind, from the ``tokenizer.json`` that Transformers writes.  Like
+    Transformers' own it adds the tokens of the file's template, such as one before the text."""
+
+    def __init__(self, path):
+        Tokenizer = library(path).Tokenizer
+        try:
+            self.bpe = Tokenizer.from_str(read_text(path))
+        except Exception as e:                            # tokenizers raises no class of its own
+            raise ValueError(f"{path}: {one_line(e)}") from None
+        self.vocab_size = max(self.bpe.get_vocab().values(), default=-1) + 1
+
+
+def library(path):
+    """Return the module ``tokenizers``.  Raises ``ValueError`` where it is not installed."""
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError(f"{path}: byte pairs need the library tokenizers: pip install tokenizers"
+                         ) from None
+    return tokenizers
+
+
 def find(path, vocab_size):
     """Return the tokenizer for weights at ``path``: :class:`Bytes` for 256 tokens, otherwise the
-    ``BPE`` of ``NAME.merges.txt`` or ``merges.txt`` beside them, or in their folder.
+    one of ``NAME.tokenizer.json``, ``NAME.merges.txt``, ``tokenizer.json`` or ``merges.txt`` beside
+    them, or in their folder.
 
     Raises ``FileNotFoundError`` if there is none, ``ValueError`` if it has more tokens than the
-    weights.
+    weights, or if only a ``merges.txt`` is there that is not GPT-2's kind.
     """
     if vocab_size == 256:
         return Bytes()
     path = Path(path)
     folder = path if path.is_dir() else path.parent
-    for merges in (folder / f"{path.stem}.merges.txt", folder / "merges.txt"):
-        if merges.is_file():
-            bpe = BPE(merges)
-            if bpe.vocab_size > vocab_size:
-                raise ValueError(f"{merges}: has {bpe.vocab_size} tokens, the weights {path} "
+    for prefix, name in itertools.product((f"{path.stem}.", ""), FILES[:2]):
+        file = folder / (prefix + name)
+        if file.is_file():
+            if name == "merges.txt":
+                check_is_gpt2(file)
+            tokenizer = (BPE if name == "merges.txt" else Saved)(file)
+            if tokenizer.vocab_size > vocab_size:
+                raise ValueError(f"{file}: has {tokenizer.vocab_size} tokens, the weights {path} "
                                  f"have {vocab_size}")
-            return bpe
-    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put GPT-2's merges.txt "
-                            "there")
+            return tokenizer
+    raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put tokenizer.json, or "
+                            "GPT-2's merges.txt, there")
+
+
+def check_is_gpt2(merges):
+    """Raise ``ValueError`` if the file beside a ``merges.txt`` names another tokenizer than
+    GPT-2's, which would split the text differently."""
+    path = merges.with_name(merges.name.replace("merges.txt", "tokenizer_config.json"))
+    try:
+        kind = json.loads(read_text(path)).get("tokenizer_class") if path.is_file() else None
+    except (*DAMAGE, AttributeError) as e:
+        raise ValueError(f"{path}: {one_line(e)}") from None
+    if kind and not str(kind).startswith("GPT2"):
+        raise ValueError(f"{merges}: is of a {kind!s:.60}, which splits text differently from "
+                         "GPT-2's: put its tokenizer.json there")
 
 
 def parse_merges(text):

@@ -54,7 +54,10 @@ class Subject:
 
 
 def maps(model, x, mask=None):
-    """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
+    """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``.
+
+    The tokens of a prefix adapter are left out; what they receive is missing from the sums."""
+    T = x.shape[1]
     total, share, step = 0.0, 0.0, max(1, ROWS // x.shape[1])
     for i in range(0, len(x), step):
         with model.all_frozen(), trace(model) as t:
@@ -63,7 +66,7 @@ def maps(model, x, mask=None):
         if len(shapes) != 1:
             raise ValueError("attention: the trunk has no attention layers, or not all of one "
                              f"shape ({len(shapes)} shapes)")
-        a = np.stack([*t.attention.values()])             # (layers, B, H, T, T)
+        a = np.stack([*t.attention.values()])[..., -T:, -T:]          # (layers, B, H, T, T)
         total = total + a.sum(axis=1, dtype=np.float64)
         if mask is not None:
             m = mask[i:i + step, None]

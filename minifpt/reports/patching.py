@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..adapters import LoRA
 from ..experiments.runs import load
 from ..files import outputs
 from ..tracing import swapped, trace
@@ -45,7 +46,8 @@ class Attribution:
     and through the output layer.  The sum of all of them and ``rest`` is the score.
 
     heads      (layers, heads), ``mlp`` (layers,), ``embedding`` a number.
-    rest       biases of attention, of the last norm and of the output layer.
+    rest       biases of attention, of the last norm and of the output layer, and a bottleneck
+               behind attention.
     """
 
     heads: np.ndarray
@@ -87,11 +89,16 @@ def projection(attn):
                 if hasattr(attn, name))
 
 
+def matrix(layer):
+    """Return the matrix of a linear layer, with its low-rank adapter if it has one."""
+    return layer.merged() if isinstance(layer, LoRA) else layer.weight.data
+
+
 def readout(model):
     """Return (weight, bias) of the layer that turns hidden states into logits: the output layer of
     an FPT, the token table of a language model."""
     if hasattr(model, "output"):
-        return model.output.weight.data, model.output.bias.data
+        return matrix(model.output), model.output.bias.data
     return model.table().data.T, 0.0
 
 
@@ -222,7 +229,8 @@ def attribute(model, x, y, classes):
     mixed = {step.layer: step.output for step in t.steps
              if step.op == "attention" and not step.backward}
     for i, block in enumerate(blocks):
-        y_heads, w = mixed[f"{names[i]}.attn"], projection(block.attn)[1].weight.data
+        y_heads, layer = mixed[f"{names[i]}.attn"], projection(block.attn)[1]
+        w = matrix(layer)
         D = w.shape[0] // H
         for head in range(H):
             rows = slice(head * D, (head + 1) * D)

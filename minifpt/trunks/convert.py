@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from ..files import cache_folder, huggingface, outputs, write_beside
+from ..files.tokenizer import FILES
 from ..files.weights import file_name, matched, weight_dtype, write
 from ..gpt2 import SHAPES, GPT2Config, LanguageModel, by_gpt2_name, check_size, config_of
 from ..progress import progress_bar
@@ -23,8 +24,9 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
                holds the commit.
 
     Tensors are converted one by one, in blocks, so that the whole model is never in memory.  The
-    tokenizer's ``merges.txt`` and ``vocab.json`` are copied beside the file as
-    ``NAME.merges.txt`` and ``NAME.vocab.json``.  Raises ``FileNotFoundError`` or ``ValueError``.
+    tokenizer's files are copied beside the file as ``NAME.merges.txt`` and so on.
+
+    Raises ``FileNotFoundError`` or ``ValueError``.
     """
     dtype, source = weight_dtype(dtype), os.fspath(source)
     hub, path = huggingface.HUB.get(source, source), Path(source)
@@ -63,8 +65,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
     bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)
     folder = huggingface.tensor_file(path).parent
-    tokenizer = {file: (folder / file).read_bytes() for file in ("merges.txt", "vocab.json")
-                 if (folder / file).is_file()}
+    tokenizer = {file: (folder / file).read_bytes() for file in FILES if (folder / file).is_file()}
     for file, data in tokenizer.items():
         beside = out.with_name(f"{out.stem}.{file}")
         if beside.exists() and not (beside.is_file() and beside.read_bytes() == data):
