@@ -200,7 +200,8 @@ def follow_parent(sign):
     """End this process, after its run has stopped, when its parent was killed or its grid stopped.
 
     A stopped grid also tells its processes to end.  But a process that was killed while it waited
-    for work still holds the lock of the queue, and the others would wait for that forever."""
+    for work still holds the lock of the queue, and the others would wait for that forever.  The
+    executor then sends SIGTERM to the others, which could end them while they write a file."""
     def follow():
         while parent_process().is_alive() and sign.exists():
             parent_process().join(1)
@@ -210,6 +211,8 @@ def follow_parent(sign):
         time.sleep(2 * parent_process().is_alive())       # most processes end by themselves
         with BUSY:
             os._exit(1)
+    if os.name != "nt":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tqdm.set_lock(threading.RLock())                      # tqdm's lock of processes outlives a kill
     threading.Thread(target=follow, daemon=True).start()
 
