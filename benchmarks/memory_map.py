@@ -1,13 +1,14 @@
 """Steps that random frozen trunks need on the paper's bit memory (5 strings of 1,000 bits).
 
     python -m benchmarks.memory_map [--trunk NAME ...] [--rate RATE ...] [--seed SEED ...]
-                                    [--steps N] [--batch-size N] [--out FILE]
+                                    [--steps N] [--batch-size N] [--dropout SHARE]
+                                    [--warmup N] [--every] [--out FILE]
 
-Each trunk is trained at each learning rate, constant after a warm-up of 100 steps, until its test
-accuracy reaches 95 %, at most ``--steps`` steps.  A rate is given up once it has taken as many
-steps as the best rate of the same trunk and seed, which cannot change the answer.  Every run is a
-row of the CSV file, written as it ends: the command goes on where it was stopped.
-``python -m benchmarks.memory_map --picture`` draws ``memory-map.png`` from
+Each trunk is trained at each learning rate, constant after the warm-up, until its test accuracy
+reaches 95 %, at most ``--steps`` steps.  A rate is given up once it has taken as many steps as the
+best rate of the same trunk and seed, which cannot change the answer of the map; ``--every`` gives
+none up.  Every run is a row of the CSV file, written as it ends: the command goes on where it was
+stopped.  ``python -m benchmarks.memory_map --picture`` draws ``memory-map.png`` from
 ``benchmarks/results/memory-map.csv``; ``benchmarks.results`` puts its table into the documentation.
 """
 
@@ -28,10 +29,11 @@ from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.reports import plots
 
-COLUMNS = ("trunk", "rate", "seed", "batch_size", "steps_to_95", "steps", "accuracy",
-           "seconds", "curve")
+SETTINGS = "trunk", "seed", "batch_size", "dropout", "warmup"
+COLUMNS = ("trunk", "rate", "seed", "batch_size", "dropout", "warmup", "steps_to_95", "steps",
+           "accuracy", "seconds", "curve")
 RATES = 1e-2, 3e-2, 3e-3, 1e-1, 1e-3                      # the likeliest first, see run_all
-GOAL, WARMUP, EVAL_EVERY, TEST_EXAMPLES = 0.95, 100, 100, 64
+GOAL, EVAL_EVERY, TEST_EXAMPLES = 0.95, 100, 64
 HERE = Path(__file__).resolve().parent
 SCALES = 0.55, 1.0, 1.41
 TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in SCALES),
@@ -41,15 +43,15 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
 TOKENS = 120                                              # of the task: 6 strings, 20 patches each
 
 
-def run(name, rate, seed, steps, batch_size, bar):
+def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
     """Train one trunk until it reaches ``GOAL`` or ``steps``; a row of the CSV file."""
     task = minifpt.tasks.get("bit-memory", bits=1000, patch=50)
-    model = minifpt.FPT.for_task(task, name, seed=seed, dropout=0)
+    model = minifpt.FPT.for_task(task, name, seed=seed, dropout=dropout)
     optimizer = optim.Adam([p for p in model.parameters() if p.trainable], rate)
     rng, start, curve, reached = np.random.default_rng([seed, 0]), time.perf_counter(), [], ""
     test = task.batch(np.random.default_rng([seed, 1]), TEST_EXAMPLES, "test")
     for number in range(1, steps + 1):
-        optimizer.lr = rate * min(1, number / WARMUP)
+        optimizer.lr = rate * min(1, number / max(1, warmup))
         x, y = task.batch(rng, batch_size, "train")
         try:
             training.step(model, task, optimizer, x, y, 1.0, rng, number - 1)
@@ -64,8 +66,9 @@ def run(name, rate, seed, steps, batch_size, bar):
                 reached = number
                 break
     accuracy = float(curve[-1].split(":")[1]) if curve else float("nan")
-    return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, reached, number, accuracy,
-                              round(time.perf_counter() - start), " ".join(curve)), strict=True))
+    return dict(zip(COLUMNS, (name, f"{rate:g}", seed, batch_size, f"{dropout:g}", warmup,
+                              reached, number, accuracy, round(time.perf_counter() - start),
+                              " ".join(curve)), strict=True))
 
 
 def read_rows(path):
@@ -148,19 +151,21 @@ def picture(path, target):
     plots.save(fig, target, "picture")
 
 
-def run_all(path, trunks, rates, seeds, steps, batch_size):
+def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=100, every=False):
     """Fill the CSV file with a row for each trunk, seed and learning rate."""
     rows = read_rows(path)
     with progress_bar(unit="step") as bar, single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
-            same = [row for row in rows if row["trunk"] == name  # numbers, or texts from the file
-                    and (int(row["seed"]), int(row["batch_size"])) == (seed, batch_size)]
-            limit = min([steps, *(int(row["steps_to_95"]) for row in same if row["steps_to_95"])])
+            these = name, seed, batch_size, f"{dropout:g}", warmup
+            same = [row for row in rows  # numbers, or texts from the file
+                    if [str(row[key]) for key in SETTINGS] == [*map(str, these)]]
             earlier = [row for row in same if float(row["rate"]) == rate]
+            limit = min([steps, *(int(row["steps_to_95"]) for row in (earlier if every else same)
+                                  if row["steps_to_95"])])
             if any(int(row["steps"]) >= limit for row in earlier):
                 continue
             rows = [row for row in rows if row not in earlier]
-            rows.append(run(name, rate, seed, limit, batch_size, bar))
+            rows.append(run(name, rate, seed, limit, batch_size, dropout, warmup, bar))
             write_rows(path, rows, COLUMNS)
 
 
@@ -180,13 +185,17 @@ def main():
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0)
+    parser.add_argument("--warmup", type=int, default=100)
+    parser.add_argument("--every", action="store_true")
     parser.add_argument("--out", type=Path,
                         default=HERE / "results" / "memory-map.csv")
     parser.add_argument("--picture", action="store_true")
     args = parser.parse_args()
     if args.picture:
         return picture(args.out, HERE / "memory-map.png")
-    run_all(args.out, args.trunk, args.rate, args.seed, args.steps, args.batch_size)
+    run_all(args.out, args.trunk, args.rate, args.seed, args.steps, args.batch_size,
+            args.dropout, args.warmup, args.every)
 
 
 if __name__ == "__main__":
