@@ -12,7 +12,7 @@ its CSV there, put one of these lines into a page of ``docs/results/``, and run 
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
-    <!-- dose.csv: doses -->        the paired differences of ``minifpt reproduce dose``
+    <!-- dose.csv: controls -->     the paired differences of ``dose`` or ``sources``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
 
@@ -63,8 +63,8 @@ def table(name, form=None):
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
-    if name == "dose-losses":
-        groups = itertools.groupby(losses().items(), lambda item: item[0][:2])
+    if name.endswith("-losses"):
+        groups = itertools.groupby(losses(name).items(), lambda item: item[0][:2])
         return tables.markdown([["source", "steps", "nats"], *(
             [source, str(steps), tables.spread([nats for _, nats in group], "{:.2f}")]
             for (source, steps), group in groups)])
@@ -75,8 +75,8 @@ def table(name, form=None):
     grid = tables.read_rows(path)
     if form == "differences":
         return tables.differences(grid)
-    if form == "doses":
-        return dose.differences(grid)
+    if form == "controls":
+        return dose.differences(dose.EXPERIMENTS[name], grid)
     if name == "simple":
         return short(tables.markdown([["task", "method", "accuracy"], *(
             [tasks.label_of(task), method, tables.final(grid, task, method)]
@@ -86,9 +86,9 @@ def table(name, form=None):
     return short(forms[form].text(grid) if form in forms else tables.table(grid))
 
 
-def losses():
-    """The losses of the pretraining in doses: {(source, steps, seed): nats}."""
-    with open(RUNS / "dose-losses.csv", newline="", encoding="utf-8") as f:
+def losses(name):
+    """The losses of the pretraining: {(source, steps, seed): nats}."""
+    with open(RUNS / f"{name}.csv", newline="", encoding="utf-8") as f:
         return {(source, int(steps), int(seed)): float(nats)
                 for source, steps, seed, nats in [*csv.reader(f)][1:]}
 
@@ -311,7 +311,9 @@ def pictures():
     tables.picture(tables.read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     tables.sweep_picture(tables.read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
-    dose.picture(tables.read_rows(RUNS / "dose.csv"), losses(), PAGES / "dose.png")
+    for name, experiment in dose.EXPERIMENTS.items():
+        dose.picture(experiment, tables.read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
+                     PAGES / f"{name}.png")
     dots(FOUND, PAGES / "found.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

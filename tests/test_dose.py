@@ -1,4 +1,6 @@
-"""The experiment of doses, at a tiny scale."""
+"""The experiments with pretrained sources, at a tiny scale."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,11 +19,14 @@ def novels(tmp_path, monkeypatch):
     """A folder with a text; everything else is tiny."""
     monkeypatch.setitem(trunks.SHAPES, "minigpt", TINY)
     monkeypatch.setattr(pretrain, "SHAPE", TINY)
-    tiny = {"shape": "1x2x8", "tokens": 32}
-    for name, value in {"SCALES": {"mini": tiny}, "DOSES": (1, 2), "RATES": (1e-2,), "STEPS": 2,
-                        "TASKS": (("bit-memory", {}, ""), ("recall", {"tokens": 9}, "recall-9"))
-                        }.items():
-        monkeypatch.setattr(dose, name, value)
+    tiny = {"shape": "1x2x8", "tokens": 40}
+    columns = (compare.Column("bit-memory", {}, {"steps": 2}, "bit-memory"),
+               compare.Column("recall", {"tokens": 9}, {"steps": 2}, "recall-9"))
+    for name, doses in ("dose", (1, 2)), ("sources", (2,)):
+        monkeypatch.setitem(dose.EXPERIMENTS, name, replace(
+            dose.EXPERIMENTS[name], doses=doses, tasks=columns))
+    monkeypatch.setattr(dose, "SCALES", {"mini": tiny})
+    monkeypatch.setattr(dose, "RATES", (1e-2,))
     monkeypatch.setattr(compare, "VALIDATION_EXAMPLES", 20)
     (tmp_path / "novels").mkdir()
     text = np.random.default_rng(0).choice(list("the quick fox\n"), 3000)
@@ -60,17 +65,18 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
 
 def test_the_two_scales_of_doses_share_no_files(novels, tmp_path, monkeypatch, drawn):
     monkeypatch.setitem(dose.SCALES, "paper", {"shape": "1x2x16", "tokens": 32})
-    monkeypatch.setattr(dose, "TASKS", (("bit-memory", {}, ""),))
     for scale in dose.SCALES:
-        dose.dose(tmp_path, [novels], scale=scale, seeds=1, progress=False)
+        dose.run("dose", tmp_path, [novels], scale=scale, only=["bit-memory"], seeds=1,
+                 progress=False)
     assert {path.stem for path in tmp_path.glob("dose*.csv")} == {
         "dose", "dose-losses", "dose-paper", "dose-paper-losses"}
 
 
 def test_arms_of_one_seed_begin_with_the_same_layer_norms_and_positions(novels, tmp_path):
-    dose.pretrain_all(tmp_path, [novels], 1, progress=False)
+    experiment = dose.EXPERIMENTS["dose"]
+    dose.pretrain_all(experiment, tmp_path, [novels], 1, progress=False)
     made = [dict(trunks.TrunkSpec.parse(model).make(0).named_parameters())
-            for model in dose.models(tmp_path, 0).values()]
+            for model in dose.models(experiment, tmp_path, 0).values()]
     for name in ("wpe.weight", "h.0.ln_1.weight", "ln_f.bias"):
         for other in made[1:]:
             rows = len(other[name].data)                  # pretrained trunks have fewer positions
@@ -79,9 +85,20 @@ def test_arms_of_one_seed_begin_with_the_same_layer_norms_and_positions(novels, 
     assert not any(np.allclose(a, b) for i, a in enumerate(first) for b in first[:i])
 
 
+def test_the_sources_need_no_text_and_have_two_controls(novels, tmp_path, capsys, drawn):
+    out = tmp_path / "out"
+    line = ["reproduce", "sources", "--seeds", 1, "--tasks", "recall-9", "--out", out]
+    assert cli.main(line) == 0
+    assert "\nrecall-9  sort 2 - sort statistics  " in capsys.readouterr().out
+    (arms,) = tables.read_rows(out / "sources.csv").results.values()
+    assert {"sort 2", "sort spectrum", "sort statistics", "random (paper)"} < {*arms}
+    assert png_size(out / "sources.png") and "sort,2,0," in (out / "sources-losses.csv").read_text()
+
+
 @pytest.mark.parametrize("argv, message", [
     (["dose"], "give --text"), (["dose", "--text", "x", "--tasks", "mnist"], "no task 'mnist'"),
-    (["dose", "--text", "x", "--plan"], "no --plan"), (["table2", "--text", "x"], "for dose")])
+    (["dose", "--text", "x", "--plan"], "no --plan"), (["table2", "--text", "x"], "for dose"),
+    (["sources", "--text", "x"], "for dose")])
 def test_dose_refuses_in_one_line(argv, message, tmp_path, capsys):
     assert cli.main(["reproduce", *argv, "--out", tmp_path]) == 2
     error = capsys.readouterr().err

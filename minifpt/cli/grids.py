@@ -90,12 +90,12 @@ def compare(args):
 
 @takes(
     option("name", nargs="?", metavar="NAME",
-           help=f"{', '.join(reproducing.TABLES)}, dose (default: list them)"),
+           help=f"{', '.join((*reproducing.TABLES, *doses.EXPERIMENTS))} (default: list them)"),
     option("--scale", choices=["mini", "paper"], default="mini",
            help="shipped weights, or the paper's settings (default: mini)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=whole, help="number of seeds (default: 5; for dose 3)"),
+    option("--seeds", type=whole, help="number of seeds (default: 5; for dose and sources 3)"),
     option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
            help="learning rates of the sweep (default: the table's)"),
     option("--text", nargs="+", metavar="FILE|FOLDER",
@@ -107,14 +107,15 @@ def compare(args):
 def reproduce(args):
     if args.name is None:
         print_rows({name: table.shows for name, table in reproducing.TABLES.items()}
-                   | {"dose": doses.SHOWS})
-    elif args.name == "dose":
+                   | {name: experiment.shows for name, experiment in doses.EXPERIMENTS.items()})
+    elif args.name in doses.EXPERIMENTS:
         if args.plan:
-            raise ValueError("reproduce: dose has no --plan")
+            raise ValueError(f"reproduce: {args.name} has no --plan")
         with workers.cluster(args.dask) as executor:
-            say(doses.dose(args.out, args.text, scale=args.scale, only=args.only, rates=args.rates,
-                           jobs=args.jobs, executor=executor, **given_options(args, "seeds")))
-        name = reproducing.stem("dose", args.scale)
+            say(doses.run(args.name, args.out, args.text, scale=args.scale, only=args.only,
+                          rates=args.rates, jobs=args.jobs, executor=executor,
+                          **given_options(args, "seeds")))
+        name = reproducing.stem(args.name, args.scale)
         print(f"{args.out}: {name}.md {name}.csv {name}-losses.csv {name}.png")
     elif args.text:
         raise ValueError("reproduce: --text is for dose")
