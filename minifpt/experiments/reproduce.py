@@ -326,6 +326,13 @@ TABLES = {
         (XOR, MEMORY, MNIST, TYPOS),
         (LANGUAGE, Arm("minillama-language", label="language (Llama)"), AS_PAPER,
          Arm("random:llama:6x4x128@paper", label="random (paper, Llama)"))),
+    "width": Table(
+        "Trained embeddings alone, against the paper's trained parts, on two frozen random blocks "
+        "of several widths, with heads of 32 channels.",
+        (Column("modular"), Column("recall"), Column("addition")),
+        tuple(Arm(f"random:2x{width // 32}x{width}@paper", mask, f"{width}, {label}")
+              for label, mask in (("embeddings alone", "attn,mlp,ln"), ("FPT", "fpt"))
+              for width in (32, 64, 128)), rates=RATES[1:]),
     "ranks": Table(
         "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
         "rank that a low-rank adapter needs: positions are frozen.",
