@@ -120,6 +120,22 @@ def table(path):
     return "\n".join(lines)
 
 
+def settings_table(path):
+    """Return the Markdown table of the runs: a row for each trunk and setting, with its seeds."""
+    groups = {}
+    for row in read_rows(path):
+        key = row["trunk"], float(row["rate"]), row["dropout"], row["warmup"], row["batch_size"]
+        groups.setdefault(key, []).append(row)
+    lines = ["| blocks | learning rate | dropout | warm-up | batch | steps to 95 %, each seed |",
+             "|---|---|---|---|---|---|"]
+    for (name, rate, dropout, warmup, size), rows in sorted(
+            groups.items(), key=lambda item: (read_shape(item[0][0])[0], *item[0][1:])):
+        steps = ", ".join(answer(row).partition(" of ")[0] for row in rows)
+        lines.append(f"| {read_shape(name)[0]} | {rate:g} | {dropout} | {warmup} | {size} | "
+                     f"{steps} |")
+    return "\n".join(lines)
+
+
 def picture(path, target):
     """Draw the steps to 95 % of the trunks of 256 channels: scale against the width of a head."""
     cells = {}

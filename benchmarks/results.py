@@ -63,6 +63,8 @@ def table(name, form=None):
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
+    if name == "memory-settings":
+        return memory_map.settings_table(path)
     if name.endswith("-losses"):
         groups = itertools.groupby(losses(name).items(), lambda item: item[0][:2])
         return tables.markdown([["source", "steps", "nats"], *(

@@ -27,6 +27,17 @@ def test_a_rate_gets_no_more_steps_than_the_best_one_needed(tmp_path, monkeypatc
     assert "| 1 of 2 |" in memory_map.table(path)         # one step, of two examples
 
 
+def test_settings_are_rows_of_their_own_and_no_rate_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_map.training, "evaluate", lambda *_: (0.0, 1.0))
+    monkeypatch.setattr(memory_map, "EVAL_EVERY", 1)
+    path = tmp_path / "map.csv"
+    for rate, dropout in (1e-2, 0.0), (3e-2, 0.1), (3e-2, 0.0):
+        memory_map.run_all(path, [TRUNK], [rate], [0, 1], 3, 2, dropout, warmup=0, every=True)
+    assert memory_map.settings_table(path).splitlines()[2:] == [
+        "| 1 | 0.01 | 0 | 0 | 2 | 1, 1 |", "| 1 | 0.03 | 0 | 0 | 2 | 1, 1 |",
+        "| 1 | 0.03 | 0.1 | 0 | 2 | 1, 1 |"]
+
+
 @pytest.mark.parametrize("name, shape", [("random:1x12x768@paper", (1, 12, 768, 0.55)),
                                          ("random:2x4x256@1.41", (2, 4, 256, 1.41))])
 def test_a_trunks_name_gives_its_shape(name, shape):
