@@ -35,12 +35,15 @@ COLUMNS = ("trunk", "rate", "seed", "batch_size", "dropout", "warmup", "steps_to
 RATES = 1e-2, 3e-2, 3e-3, 1e-1, 1e-3                      # the likeliest first, see run_all
 GOAL, EVAL_EVERY, TEST_EXAMPLES = 0.95, 100, 64
 HERE = Path(__file__).resolve().parent
-SCALES = 0.55, 1.0, 1.41
+SCALES = 0.55, 1.0, 1.41, 2.0, 2.83, 4.0
 TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in SCALES),
-          *(f"random:2x{heads}x256@{scale}" for heads in (4, 2) for scale in SCALES),
+          *(f"random:2x{heads}x256@{scale}" for heads in (4, 2) for scale in SCALES[:3]),
           "random:1x12x768@paper", "random:2x12x768@paper", "random:4x12x768@paper",
           "random:12x12x768@paper")                       # with --batch-size 4: it takes an hour
 TOKENS = 120                                              # of the task: 6 strings, 20 patches each
+# At the start the scores of attention have the standard deviation scale^2.  Above sqrt(2 ln T) the
+# softmax of T independent normal scores puts most of its mass on a few of them.
+CRITICAL = (2 * math.log(TOKENS)) ** 0.25
 
 
 def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
@@ -106,11 +109,7 @@ def answer(row):
 
 
 def table(path):
-    """Return the Markdown table of the runs: a row for each trunk at its best learning rate.
-
-    At the start the scores of attention have the standard deviation scale^2.  Above sqrt(2 ln T)
-    the softmax of T independent normal scores puts most of its mass on a few of them.
-    """
+    """Return the Markdown table of the runs: a row for each trunk at its best learning rate."""
     lines = ["| trunk | channels of a head | scale | standard deviation of the scores | "
              "steps to 95 % | learning rate |", "|---|---|---|---|---|---|"]
     for name, row in best_runs(path).items():
@@ -146,32 +145,32 @@ def picture(path, target):
     depths = sorted({blocks for blocks, _, _ in cells})
     fig, axes = plots.figure(len(depths))
     for ax, blocks in zip(axes, depths, strict=True):
-        widths = sorted({width for b, width, _ in cells if b == blocks})
-        steps = np.array([[int(cells[blocks, width, scale]["steps_to_95"] or 8000)
-                           if (blocks, width, scale) in cells else np.nan
-                           for scale in SCALES] for width in widths])
-        ax.set_facecolor("#e8ecef")                       # of cells that were not run
-        ax.imshow(np.log(steps), cmap="viridis_r", vmin=math.log(100), vmax=math.log(8000),
-                  aspect="auto", origin="lower")
-        for i, width in enumerate(widths):
-            for j, scale in enumerate(SCALES):
-                row = cells.get((blocks, width, scale))
-                text = answer(row).replace(": ", "\n") if row else "not run"
-                ax.text(j, i, text, ha="center", va="center", fontsize=9,
-                        color="white" if steps[i, j] > 1500 else "black")
+        widths, scales = (sorted({key[i] for key in cells if key[0] == blocks}) for i in (1, 2))
+        for (i, width), (j, scale) in itertools.product(enumerate(widths), enumerate(scales)):
+            row = cells.get((blocks, width, scale))
+            steps = int(row["steps_to_95"] or 8000) if row else math.nan
+            ax.imshow([[math.log(steps)]], cmap="viridis_r", vmin=math.log(100),
+                      vmax=math.log(8000), extent=(j - 0.5, j + 0.5, i - 0.5, i + 0.5))
+            ax.text(j, i, answer(row).replace(": ", "\n") if row else "not run", ha="center",
+                    va="center", fontsize=9, color="white" if steps > 1500 else "black")
+        if scales[-1] > CRITICAL:                         # between the cells beside it
+            ax.axvline(np.interp(math.log(CRITICAL), np.log(scales), range(len(scales))),
+                       color="#d62728", linestyle="--")
+            ax.text(0.99, 1.01, f"dashed: {CRITICAL:.2f}", transform=ax.transAxes, ha="right")
         ax.grid(False)
         ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels",
                ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
-               xticks=range(len(SCALES)), xticklabels=SCALES, yticks=range(len(widths)),
-               yticklabels=widths)
+               xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
+               yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),
+               aspect="auto")
     plots.save(fig, target, "picture")
 
 
 def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=100, every=False):
     """Fill the CSV file with a row for each trunk, seed and learning rate."""
-    rows = read_rows(path)
     with progress_bar(unit="step") as bar, single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
+            rows = read_rows(path)                        # another process may write there, too
             these = name, seed, batch_size, f"{dropout:g}", warmup
             same = [row for row in rows  # numbers, or texts from the file
                     if [str(row[key]) for key in SETTINGS] == [*map(str, these)]]
@@ -180,9 +179,9 @@ def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=1
                                   if row["steps_to_95"])])
             if any(int(row["steps"]) >= limit for row in earlier):
                 continue
-            rows = [row for row in rows if row not in earlier]
-            rows.append(run(name, rate, seed, limit, batch_size, dropout, warmup, bar))
-            write_rows(path, rows, COLUMNS)
+            row = run(name, rate, seed, limit, batch_size, dropout, warmup, bar)
+            rows = [other for other in read_rows(path) if other not in earlier]
+            write_rows(path, [*rows, row], COLUMNS)
 
 
 def write_rows(path, rows, columns):
