@@ -95,7 +95,7 @@ class Recall(Choices):
 
 class Modular(Choices):
     """The sum of two numbers modulo ``p``.  One of twenty pairs is held out for validation and one
-    for the test, so that right answers there cannot be memorised.
+    for the test, each with its mirror (b, a), so that right answers there cannot be memorised.
 
     x (B, 2) int64 in 0 ... p-1; y (B, 1), read at the second number.  With a small ``p`` a model
     only memorises the training pairs.
@@ -112,9 +112,11 @@ class Modular(Choices):
         self.p = self.input_dim = self.output_dim = self.classes = whole(self.name, "p", p, 5)
         self.chance = 1 / self.p
         self.options = {"p": self.p}
-        pairs = np.random.default_rng(0x40D).permutation(self.p ** 2)
-        n = self.p ** 2 // 20
-        self.pairs = {"train": pairs[2 * n:], "validation": pairs[n:2 * n], "test": pairs[:n]}
+        a, b = np.triu_indices(self.p)
+        order, n = np.random.default_rng(0x40D).permutation(len(a)), max(1, len(a) // 20)
+        parts = np.split(order, [n, 2 * n])               # of pairs a <= b
+        self.pairs = {split: np.union1d(a[part] * self.p + b[part], b[part] * self.p + a[part])
+                      for split, part in zip(("test", "validation", "train"), parts, strict=True)}
 
     def draw(self, rng, size, split):
         return self.sums(rng.choice(self.pairs[split], size))
