@@ -83,13 +83,14 @@ def read_rows(path):
 
 
 def best_runs(path):
-    """Return ``{trunk: row}`` of seed 0: the run with the fewest steps to ``GOAL``, or, where no
-    rate reaches it, the run with the highest accuracy."""
-    rows = read_rows(path)
-    by_trunk = {name: [row for row in rows if (row["trunk"], row["seed"]) == (name, "0")]
+    """Return ``{trunk: row}`` of seed 0 without dropout: the run with the fewest steps to ``GOAL``,
+    or, where no rate reaches it, the run with the highest accuracy."""
+    rows = [row for row in read_rows(path)
+            if (row["seed"], row["dropout"], row["warmup"]) == ("0", "0", "100")]
+    by_trunk = {name: [row for row in rows if row["trunk"] == name]
                 for name in TRUNKS}
     return {name: min(runs, key=lambda row: (int(row["steps_to_95"] or 10 ** 9),
-                                             -float(row["accuracy"])))
+                                             -np.nan_to_num(float(row["accuracy"]))))
             for name, runs in by_trunk.items() if runs}
 
 

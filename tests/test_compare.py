@@ -206,6 +206,11 @@ def test_a_mixed_trunk_takes_its_parts_from_both(tiny, model):
     np.testing.assert_array_equal(twice.h[0].attn.c_attn.weight.data,
                                   ours.h[0].attn.c_attn.weight.data)
     np.testing.assert_array_equal(twice.h[0].mlp.c_fc.weight.data, theirs.h[0].mlp.c_fc.weight.data)
+    keys = make_trunk(f"{model}+mlp,*.c_attn.*.keys=random", seed=5).h[0].attn.c_attn.weight.data
+    parts = zip(*(np.split(h.attn.c_attn.weight.data, 3, axis=1) for h in (ours.h[0], theirs.h[0])),
+                strict=True)
+    np.testing.assert_array_equal(keys, np.hstack([b if i == 1 else a for i, (a, b) in
+                                                   enumerate(parts)]))
 
 
 @pytest.mark.parametrize("mask", ["input", "output", "input,output"])
@@ -462,6 +467,14 @@ def test_the_picture_has_an_axis_for_each_task(tmp_path, drawn):
     assert width == 2 * 5.2 * 120 and height > 300
 
 
+def test_the_picture_has_the_chance_of_the_task_s_options(tiny, tmp_path, monkeypatch):
+    levels = []
+    monkeypatch.setattr(tables.plots, "mark_level", lambda ax, level, name: levels.append(level))
+    compare.compare(tmp_path, ["modular"], ["random"], [0], task_options={"p": "5"},
+                    options=SMALL, progress=False)
+    assert 0.2 in levels and 1 / 113 not in levels
+
+
 def test_compare_writes_a_table_and_a_picture(tiny, tmp_path, model):
     text = compare.compare(tmp_path / "g", ["bit-xor"], [model, "random"], range(2),
                                options=SMALL, progress=False)
@@ -581,6 +594,31 @@ def test_differences_are_paired_and_carry_an_interval():
     one = {label: histories[:1] for label, histories in runs.items()}
     assert "| -2.0 | -1.0 | 1 |" in tables.differences(grid_of({"bit-xor": one}, {}, {}))
     assert tables.differences(grid_of({"bit-xor": {"random": runs["random"]}}, {}, {})) == ""
+
+
+def test_arms_of_other_seeds_are_not_paired(tmp_path):
+    runs = {"language": [history(0.2, x) for x in (0.5, 0.7)], "random": [history(0.2, 0.4)]}
+    lines = []
+    for label, seeds in ("language", [0, 1]), ("random", [1]):
+        grid = tables.Grid({"bit-xor": {label: runs[label]}}, {}, {"bit-xor": {label: 1e-3}}, seeds)
+        lines += tables.rows(grid).splitlines()[bool(lines):]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match="random on bit-xor has the seeds .1., another arm .0, 1."):
+        tables.read_rows(tmp_path / "runs.csv")
+
+
+def test_the_area_counts_the_steps_that_both_arms_have():
+    longer = [{"step": step, "test_accuracy": x} for step, x in ((2, 0), (3, 0.9), (4, 1))]
+    shorter = [{"step": step, "test_accuracy": x} for step, x in ((2, 0), (4, 0))]
+    assert tables.paired([longer], [shorter]) == ("+100.0", "+50.0", "1")
+
+
+def test_arms_of_one_label_are_refused_or_told_apart(tiny, tmp_path, runs):
+    arms = [compare.Arm(f"{kind}:minigpt-tiny", adapt=adapt) for kind in ("statistics", "spectrum")
+            for adapt in (None, "bitfit")] + [compare.Arm("statistics:minigpt-bits")]
+    assert len(grid(tmp_path / "a", models=arms, seeds=[0])["bit-xor"]) == 5
+    with refused("compare: two arms have one label: random, random"):
+        grid(tmp_path / "b", models=[compare.Arm("random"), compare.Arm("random", rates=(1e-3,))])
 
 
 def test_each_seed_of_a_grid_draws_its_own_labels(tmp_path, tiny):

@@ -8,7 +8,6 @@ from test_plots import png_size
 
 from minifpt import cli
 from minifpt.experiments import compare, dose, pretrain, tables
-from minifpt.training import train
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 256}
@@ -54,13 +53,20 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
 
     def forbidden(*args, **options):
         raise AssertionError("everything is there")
-    monkeypatch.setattr(pretrain, "train", forbidden)     # again: read, not run
-    monkeypatch.setattr("minifpt.training.step", forbidden)
-    assert train is compare.train
+    monkeypatch.setattr("minifpt.training.step", forbidden)     # again: read, not run
     assert cli.main(line) == 0 and capsys.readouterr().out == first
     (out / "dose-losses.csv").write_text("my notes\n")
     assert cli.main(line) == 2 and (out / "dose-losses.csv").read_text() == "my notes\n"
     assert capsys.readouterr().err.startswith(f"minifpt: {out / 'dose-losses.csv'} is there")
+
+
+def test_trunks_of_another_text_are_refused(novels, tmp_path):
+    experiment = dose.EXPERIMENTS["dose"]
+    before = dose.pretrain_all(experiment, tmp_path, [novels], 1, progress=False)
+    assert dose.pretrain_all(experiment, tmp_path, [novels], 1, progress=False) == before
+    (novels / "b.txt").write_text("another text\n" * 200)
+    with pytest.raises(ValueError, match="language-1-0.*other data"):
+        dose.pretrain_all(experiment, tmp_path, [novels], 1, progress=False)
 
 
 def test_the_two_scales_of_doses_share_no_files(novels, tmp_path, monkeypatch, drawn):

@@ -165,6 +165,20 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
         grid("g", **options)
 
 
+def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, monkeypatch, capsys):
+    """They have one name, and the same data, and another loss."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("import minifpt\nclass Soft(minifpt.tasks.BitXOR):\n"
+                              "    def loss(self, logits, y):\n"
+                              "        a, b = super().loss(logits, y)\n"
+                              "        return a / 10, b / 10\n")
+    line = ["train", "--model", "random:1x1x4", "--schedule", "constant", "--out", "r", "--steps"]
+    assert main([*line, 2, "own.py:Soft"]) == 0
+    capsys.readouterr()
+    assert main([*line, 4, "bit-xor", "--resume"]) == 2
+    assert "code_crc = " in capsys.readouterr().err
+
+
 OWN = """
 import minifpt
 def trunk(seed=0):
@@ -674,9 +688,11 @@ def test_a_machine_with_other_files_under_the_same_paths_is_refused(tmp_path, mo
     with pytest.raises(ValueError, match="has other code in files of your own for own.py:Task"):
         replace(job, out=tmp_path / "s")()
     assert not (tmp_path / "s").exists()
-    weights = compare.inputs(tasks.get("bit-xor"), "bit-xor", "minigpt-bits")
-    assert weights["weights"] == compare.inputs(
-        tasks.get("bit-xor"), "bit-xor", "statistics:minigpt-bits")["weights"]
+    weights = [compare.inputs(tasks.get("bit-xor"), "bit-xor", model).get("weights") for model in (
+        "minigpt-bits", "statistics:minigpt-bits", "spectrum:minigpt-bits",
+        "random+mlp=minigpt-bits", "spectrum:minigpt-bits+ln,pos=random", "minigpt-language",
+        "random")]
+    assert len({*weights[:5]}) == 1 and len({*weights}) == 3 and weights[-1] is None
 
 
 @pytest.mark.slow

@@ -64,6 +64,13 @@ def test_addition_adds(seed, digits):
         assert a + b == int("".join(map(str, answer[::-1])))
 
 
+@pytest.mark.parametrize("source", ["zipf", "markov", "text"])
+def test_chance_of_recall_is_the_share_of_the_commonest_answer(source):
+    task = tasks.get("recall", source=source)
+    _, y = task.batch(rng(1), 5000, "train")
+    assert abs(task.chance - np.bincount(y[:, 0]).max() / 5000) < 0.03
+
+
 def test_modular_keeps_pairs_for_the_tests():
     task = tasks.get("modular", p=13)
     split = {name: {*map(tuple, task.batch(rng(), 900, name)[0].tolist())} for name in task.splits}

@@ -9,7 +9,7 @@ import itertools
 import re
 import socket
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +101,20 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
 def inputs(task, source, model):
     """Return the CRC-32 of each kind of file that a run depends on, {kind: text}."""
     spec = TrunkSpec.parse(model)
-    crcs = {"code in files of your own": code_crc(source, spec.text), "data": fingerprint(task)}
-    if spec.kind in ("weights", "statistics"):
-        trunk = TrunkSpec.parse(spec.name or spec.text).make()
-        crcs["weights"] = crc(p.data for _, p in trunk.named_parameters())
+    crcs = {"code in files of your own": code_crc(source, spec.text)}
+    if not hasattr(task_class(source), "redrawn"):        # each seed has other data
+        crcs["data"] = fingerprint(task)
+    # The files' own arrays: what is computed from them may differ in the last bit.
+    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics", "spectrum")]
+    if files:
+        crcs["weights"] = crc(p.data for part in files for _, p in TrunkSpec.parse(
+            part.name or part.text).make().named_parameters())
     return crcs
+
+
+def parts_of(spec):
+    """Return the trunks that a mixed trunk is made of, or the trunk itself."""
+    return parts_of(spec.base) + parts_of(spec.other) if spec.kind == "mixed" else [spec]
 
 
 @dataclass(frozen=True)
@@ -307,7 +316,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                          "validation seeds, expected others for the results")
     columns = columns_of([t for t in task_names if not isinstance(t, Column)],
                          task_options or {}, options or {})
-    columns += [t for t in task_names if isinstance(t, Column)]
+    columns += [replace(t, settings=t.settings | (options or {}))
+                for t in task_names if isinstance(t, Column)]
     all_tasks = [make_task(column.task, column.options) for column in columns]
     titles = [column.title or task.name for column, task in zip(columns, all_tasks, strict=True)]
     folders = {title: re.sub(r"[^\w,-]", "-", title) for title in titles}
@@ -324,8 +334,11 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             crcs[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.
     labels = [arm.full_label() for arm in arms]
-    labels = [x if labels.count(x) == 1 else f"{arm.model}, {arm.freeze}" if arm.freeze != "fpt"
-              else arm.model for arm, x in zip(arms, labels, strict=True)]
+    labels = [x if labels.count(x) == 1 else ", ".join(filter(None, [
+        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt]))
+              for arm, x in zip(arms, labels, strict=True)]
+    if len({*labels}) < len(labels):
+        raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
 
     if ready is not None:
         ready()
@@ -365,7 +378,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                       for histories in by_rate.values()} for task, trunks in runs.items()}
     used = {task: {label: rate for label, (rate,) in trunks.items()}
             for task, trunks in runs.items()}
-    return Grid(results, sweeps, used, seeds)
+    return Grid(results, sweeps, used, seeds, {
+        title: getattr(task, "chance", None)
+        for title, task in zip(titles, all_tasks, strict=True)})
 
 
 def best_rate(task, label, sweep):
@@ -397,9 +412,9 @@ def compare(out, task_names, models, seeds, **options):
     text = "\n\n".join(filter(None, [table(results), differences(results)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(results))
-    picture(results.results, out / "curves.png")
+    picture(results.results, out / "curves.png", chances=results.chances)
     if results.sweeps:
-        sweep_picture(results.sweeps, out / "sweep.png")
+        sweep_picture(results.sweeps, out / "sweep.png", results.chances)
     elif outputs.is_output(out / "sweep.png", KIND):      # of an earlier grid in this folder
         (out / "sweep.png").unlink()
     return text

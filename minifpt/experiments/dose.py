@@ -19,7 +19,6 @@ import numpy as np
 from .. import tasks
 from ..checks import whole
 from ..files import outputs
-from ..files.runs import History
 from ..progress import progress_bar
 from ..reports import plots
 from . import compare, tables
@@ -92,18 +91,18 @@ def weights_of(folder, source, dose, seed):
 
 
 def pretrain_all(experiment, folder, text, seeds, progress, scale="mini"):
-    """Pretrain the trunks that do not exist yet and return ``{(source, dose, seed): loss}``.
+    """Pretrain the trunks, or resume them, and return ``{(source, dose, seed): loss}``.
 
-    The loss is on held-out text, in nats for each byte."""
+    The loss is on held-out text, in nats for each byte.  Raises ``ValueError`` where a trunk was
+    pretrained on another text."""
     losses = {}
     for source, dose, seed in itertools.product(experiment.sources, experiment.doses, range(seeds)):
         path = weights_of(folder, source, dose, seed)
-        if not path.with_suffix(".csv").exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            has_begun = (path.with_suffix("") / "config.json").exists()
-            pretrain(source, path, text=text if source in ON_TEXT else None, seed=seed, steps=dose,
-                     resume=has_begun, progress=progress, **SCALES[scale])
-        losses[source, dose, seed] = History.load(path.with_suffix(".csv"))[-1]["test_loss"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        has_begun = (path.with_suffix("") / "config.json").exists()
+        history = pretrain(source, path, text=text if source in ON_TEXT else None, seed=seed,
+                           steps=dose, resume=has_begun, progress=progress, **SCALES[scale])
+        losses[source, dose, seed] = history[-1]["test_loss"]
     return losses
 
 
@@ -179,11 +178,8 @@ def differences(experiment, grid):
         for source, control in itertools.product(experiment.sources, (*experiment.controls, PAPER)):
             other = PAPER if control == PAPER else f"{source} {control}"
             ours = f"{source} {experiment.doses[-1]}"
-            curves = [[100 * h["test_accuracy"] for h in arms[name]] for name in (ours, other)]
-            ends, areas = ([measure(a) - measure(b) for a, b in zip(*curves, strict=True)]
-                           for measure in (lambda curve: curve[-1], np.mean))
-            lines.append([tasks.label_of(title), f"{ours} - {other}", tables.interval(ends),
-                          tables.interval(areas), str(len(ends))])
+            lines.append([tasks.label_of(title), f"{ours} - {other}",
+                          *tables.paired(arms[ours], arms[other])])
     return tables.markdown(lines)
 
 

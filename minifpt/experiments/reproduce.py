@@ -137,7 +137,7 @@ def steps_to(grid, task, model):
         first = [tables.first_step(h, level) for h in runs]
         median = np.median([np.inf if step is None else step for step in first])
         medians.append(f"{median:g}" if median < np.inf else "never")
-    area = tables.spread([100 * h["test_accuracy"].mean() for h in runs])
+    area = tables.spread(100 * plots.common(runs, "test_accuracy")[1].mean(axis=1))
     return (f"{' / '.join(medians)} to {' / '.join(f'{100 * x:.1f}' for x in accuracies)} %; "
             f"area {area}{tables.chosen_rate(grid, task, model)}")
 

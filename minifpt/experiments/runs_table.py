@@ -16,6 +16,7 @@ from .runs import names_folder, read_history, read_settings
 from .tables import KIND, first_step, markdown, picture, spread
 
 # Settings in which the runs of one arm may differ, or which its label has already.
+REDRAWN = {getattr(task, "redrawn", None) for task in tasks.TASKS.values()}   # set to the seed
 APART = {"task", "options", "source", "model", "seed", "trunk_crc", "test_examples"}
 SHARE = 0.99                                              # threshold / best final accuracy
 CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "threshold",
@@ -63,9 +64,10 @@ def arms(runs):
         settings, spec = run[1], spec_of(*run[:2])
         is_random = spec is not None and spec.drawn       # each seed has other weights
         options = {option: value for option, value in settings["options"].items()
-                   if (option, value) != ("draw", settings["seed"])}    # labels drawn by the seed
+                   if not (option in REDRAWN and value == settings["seed"])}
+        apart = APART | ({"data_crc"} if len(options) < len(settings["options"]) else set())
         key = repr((settings.get("model"), is_random or settings.get("trunk_crc"), options,
-                    [(k, settings[k]) for k in sorted(settings) if k not in APART]))
+                    [(k, settings[k]) for k in sorted(settings) if k not in apart]))
         same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
         for folder, others, _ in same:
             if others["seed"] == settings["seed"]:

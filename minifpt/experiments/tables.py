@@ -1,7 +1,7 @@
 """The results of a grid of runs as tables, as CSV and as pictures."""
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,12 +22,14 @@ class Grid:
              without a learning-rate sweep.
     rates    {task: {trunk's label: learning rate}} of the results.
     seeds    the seeds of the results, in order.
+    chances  {task: chance accuracy, 0 ... 1}; empty for a grid that was read.
     """
 
     results: dict
     sweeps: dict
     rates: dict
     seeds: list
+    chances: dict = field(default_factory=dict)
 
 
 def diverged(histories):
@@ -77,12 +79,16 @@ def differences(grid):
     for task, arms in grid.results.items():
         (first, ours), *others = arms.items()
         for name, theirs in others:
-            pairs = [*zip(theirs, ours, strict=False)]
-            ends, areas = ([100 * (measure(a["test_accuracy"]) - measure(b["test_accuracy"]))
-                            for a, b in pairs] for measure in (lambda curve: curve[-1], np.mean))
-            lines.append([tasks.label_of(task), f"{name} - {first}", interval(ends),
-                          interval(areas), str(len(pairs))])
+            lines.append([tasks.label_of(task), f"{name} - {first}", *paired(theirs, ours)])
     return markdown(lines) if len(lines) > 1 else ""
+
+
+def paired(ours, theirs):
+    """Return three cells: the difference of two arms at the end, in the area, and its seeds."""
+    ours, theirs = zip(*zip(ours, theirs, strict=False), strict=True)     # seeds that both have
+    _, curves = plots.common([*ours, *theirs], "test_accuracy")
+    gaps = 100 * (curves[:len(ours)] - curves[len(ours):])
+    return interval(gaps[:, -1]), interval(gaps.mean(axis=1)), str(len(ours))
 
 
 def interval(values):
@@ -145,8 +151,9 @@ def rows(grid):
 
 
 def read_rows(path):
-    """Return the :class:`Grid` of a file that :func:`rows` wrote."""
-    grid = Grid({}, {}, {}, [])
+    """Return the :class:`Grid` of a file that :func:`rows` wrote.  Raises ``ValueError`` where two
+    arms have other seeds, apart from some that are missing at the end."""
+    grid, seeds = Grid({}, {}, {}, []), {}
     with open(regular(path), newline="", encoding="utf-8") as f:
         for row in csv.DictReader(f):
             task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
@@ -160,15 +167,20 @@ def read_rows(path):
             else:
                 grid.results.setdefault(task, {}).setdefault(trunk, []).append(history)
                 grid.rates.setdefault(task, {})[trunk] = rate
-                grid.seeds += [int(row["seed"])] * (int(row["seed"]) not in grid.seeds)
+                seeds.setdefault((task, trunk), []).append(int(row["seed"]))
+    grid.seeds = max(seeds.values(), key=len, default=[])
+    for (task, trunk), own in seeds.items():
+        if own != grid.seeds[:len(own)]:
+            raise ValueError(f"{path}: {trunk} on {task} has the seeds {own}, another arm "
+                             f"{grid.seeds}: they cannot be paired")
     return grid
 
 
-def sweep_picture(sweeps, path):
+def sweep_picture(sweeps, path, chances=None):
     """Draw validation accuracy against the learning rate.
 
     Each task has an axis, each trunk a line.  A cross at the lower edge marks a rate at which a run
-    diverged."""
+    diverged.  ``chances`` is {task: accuracy}, by default that of the tasks' default options."""
     fig, axes = plots.figure(len(sweeps), width=3.3)
     for ax, (task, models) in zip(axes, sweeps.items(), strict=True):
         colors, dashes = plots.colors_of(models), plots.dashes_of(models)
@@ -181,7 +193,7 @@ def sweep_picture(sweeps, path):
             ax.plot(bad, [0.03 + 0.05 * i] * len(bad), "x", color=line.get_color(),
                     label=f"{model}: diverged" if bad else None,
                     transform=ax.get_xaxis_transform())
-        plots.mark_level(ax, tasks.chance_of(task), "chance")
+        plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
         ax.set(title=tasks.label_of(task), xlabel="learning rate",
                ylabel="validation accuracy (%)", xscale="log")
     plots.legend(fig, axes)
@@ -197,11 +209,11 @@ def grid_of_axes(n):
     return fig, axes[:n]
 
 
-def picture(results, path, limits=None):
+def picture(results, path, limits=None, chances=None):
     """Draw test accuracy against steps.
 
-    Each task has an axis, each trunk a line with its range shaded.  ``limits`` is {task: accuracy}
-    of a horizontal line."""
+    Each task has an axis, each trunk a line with its range shaded.  ``limits`` and ``chances`` are
+    {task: accuracy} of horizontal lines."""
     fig, axes = grid_of_axes(len(results))
     labels = dict.fromkeys(model for models in results.values() for model in models)
     colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
@@ -210,7 +222,7 @@ def picture(results, path, limits=None):
         for model, runs in models.items():
             plots.band(ax, runs, "test_accuracy", colors[model], model, style=dashes[model])
             ends[model] = float(ax.lines[-1].get_ydata()[-1])
-        plots.mark_level(ax, tasks.chance_of(task), "chance")
+        plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
         plots.mark_level(ax, (limits or {}).get(task), "threshold")
         plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
         ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5)

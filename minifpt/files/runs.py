@@ -244,7 +244,7 @@ def open_folder(out, resume, run):
 def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
-    for key, value in ({"functional_hash": None, "adapt": None} | now).items():
+    for key, value in ({"functional_hash": None, "adapt": None, "code_crc": None} | now).items():
         if key in ("source", "functional"):
             continue
         was = before.get(key)

@@ -63,8 +63,9 @@ class Recall(Choices):
         after = np.zeros((self.symbols, self.symbols))
         np.add.at(after, (text[:-1], text[1:]), 1)
         self.frequencies = np.bincount(text, minlength=self.symbols) / len(text)
-        self.chance = float(self.frequencies.max())
         self.after = np.cumsum(after / after.sum(axis=1, keepdims=True), axis=1)
+        _, y = self.draw(np.random.default_rng(0), 20_000, "train")
+        self.chance = float(np.bincount(y[:, 0]).max() / len(y))       # of the commonest answer
 
     def passages(self, rng, size, split):
         """Draw passages: symbols (B, tokens - 1)."""

@@ -217,26 +217,30 @@ class TrunkSpec:
 
     def _make_mixed(self, seed, dropout, dtype):
         trunk = self.base.make(seed, dropout, dtype)
-        for p, data in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
-            p.data[...] = data
+        for ours, theirs in self._pairs(trunk, self.other.make(seed, dropout, dtype)):
+            ours[...] = theirs
         return trunk
 
     def _pairs(self, trunk, other):
-        """Yield (parameter, the other trunk's array) for each that a mixed trunk replaces.  Of
-        more positions than the trunk has, it takes the first."""
-        is_replaced = self.mask.select(trunk)
+        """Yield (array of the trunk, the other trunk's) for each that a mixed trunk replaces, a
+        parameter or some of its columns.  Of more positions than the trunk has, it takes the
+        first."""
+        whole = (slice(None),)
+        replaced = {name: whole if is_whole else self.mask.columns(name, p) for (name, p), is_whole
+                    in zip(trunk.named_parameters(), self.mask.select(trunk).values(), strict=True)}
         theirs = {name: p.data for name, p in other.named_parameters()}
-        if not any(is_replaced.values()):
+        if not any(replaced.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
         for name, p in trunk.named_parameters():
-            if is_replaced[name]:
+            if replaced[name]:
                 if name == "wpe.weight" and name in theirs:
                     theirs[name] = theirs[name][:len(p.data)]
                 if name not in theirs or theirs[name].shape != p.data.shape:
                     raise ValueError(f"--model {self.text}: the trunks have different shapes, "
                                      f"see {name}")
-                yield p, theirs[name]
+                for columns in replaced[name]:
+                    yield p.data[..., columns], theirs[name][..., columns]
 
     def config(self, dropout=None):
         """Return the trunk's :class:`minifpt.GPT2Config` without building it; ``None`` for a
