@@ -175,17 +175,19 @@ def adapt(model, text, seed=0):
         return model
     in_block = re.compile(r"h\.\d+\.")
     fits = (lambda name, layer: type(layer) is Linear) if kind == "lora" else (
-        lambda name, layer: in_block.match(name) and hasattr(layer, "dropout"))
+        lambda name, layer: in_block.sub("", name) in ("attn", "mlp"))
     layers = [(name.removeprefix("trunk."), layer) for name, layer in named_layers(model)]
     parts = [(name, in_block.sub("", name), layer) for name, layer in layers if fits(name, layer)]
-    patterns = options["on"].split("+")
-    chosen = [(name, layer) for name, part, layer in parts
-              if any(fnmatchcase(part, p) or fnmatchcase(name, p) for p in patterns)]
-    if not chosen:
-        known = ", ".join(dict.fromkeys(part for _, part, _ in parts)) or "nothing"
-        raise ValueError(f"adapt: on={options['on']} names no layer that {kind} fits, expected "
-                         f"some of {known}")
-    for name, layer in chosen:
+    chosen = {}
+    for pattern in options["on"].split("+"):
+        found = {name: layer for name, part, layer in parts
+                 if fnmatchcase(part, pattern) or fnmatchcase(name, pattern)}
+        if not found:
+            known = ", ".join(dict.fromkeys(part for _, part, _ in parts)) or "nothing"
+            raise ValueError(f"adapt: on={pattern} names no layer that {kind} fits, expected some "
+                             f"of {known}")
+        chosen |= found
+    for name, layer in chosen.items():
         if kind == "lora":
             layer.__class__ = LoRA
             layer.adapt(name, seed, options["rank"], options["alpha"])
@@ -208,9 +210,12 @@ def parse(text):
     kind, _, rest = text.partition(":")
     if kind not in OPTIONS:
         raise ValueError(f"adapt: no adapter '{kind}', expected one of {', '.join(OPTIONS)}")
-    options = dict(OPTIONS[kind])
+    options, given = dict(OPTIONS[kind]), set()
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
+        if key in given:
+            raise ValueError(f"adapt: {text} gives {key} twice")
+        given.add(key)
         if not equals or key not in options:
             known = ", ".join(f"{name}=..." for name in options) or "no options"
             raise ValueError(f"adapt: '{item}' in {text}, expected {known}")

@@ -112,8 +112,12 @@ def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray],
             limits = (2, 4) if far else (directions, elementwise)
             for where, a, d, is_entry in _places(x, grad, rng, *limits, far):
                 error, n = _error(x, a, d, loss, eps, max(size, 1e-12), is_entry, tolerance)
-                if far and error <= 1e2 * tolerance:      # saturated slopes are mostly rounding
-                    continue
+                if far and (n is None or error <= 1e2 * tolerance):
+                    continue                              # saturated slopes are mostly rounding
+                if n is None:
+                    raise ValueError(f"gradcheck: the output is so large beside the gradient of "
+                                     f"{name} that rounding hides it: subtract a constant from "
+                                     "the output")
                 if not error <= errors[name]:
                     errors[name] = error
                 if not error <= top:
@@ -190,8 +194,10 @@ def _places(x, grad, rng, directions, elementwise, far):
 def _error(x, a, d, loss, eps, size, is_entry, tolerance):
     """Return (relative error, numerical value) at the step that agrees best; x gets its bits back.
 
-    A step is clear if rounding cannot hide an error of ``tolerance``.  Other steps count only if
-    no step is clear, for example if the gradient is tiny beside the loss, and then up to rounding.
+    A step is clear if rounding cannot hide an error of ``tolerance``.  If no step is clear, for
+    example because the output is large beside the gradient, the steps with the least rounding
+    count, each up to its rounding.  Where that is more than a hundredth the gradient is unknown:
+    the numerical value is then ``None``.
     """
     original, trials = x.copy(), []
     x_size = float(np.abs(x).max(initial=0.0, where=d != 0))
@@ -208,12 +214,19 @@ def _error(x, a, d, loss, eps, size, is_entry, tolerance):
         scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
         if np.isfinite(a) and np.isfinite(n):
             clear = noise <= tolerance * scale
-            trials.append((clear, max(0.0, abs(a - n) - noise * (not clear)) / scale, n))
-            if clear and trials[-1][1] <= 0.03 * tolerance:
+            error = max(0.0, abs(a - n) - noise * (not clear)) / scale
+            trials.append((error, n, noise / scale))
+            if clear and error <= 0.03 * tolerance:
                 break
-    any_clear = any(clear for clear, _, _ in trials) and size > 1e-6
-    return min(((error, n) for clear, error, n in trials if clear or not any_clear),
-               default=(float("nan"), float("nan")))
+    least = min((rounding for *_, rounding in trials), default=0.0)
+    if size <= 1e-6:                                      # mostly rounding: every step counts
+        limit = np.inf
+    elif least > 0.01:
+        return np.nan, None
+    else:
+        limit = tolerance if least <= tolerance else 10 * least
+    return min(((error, n) for error, n, rounding in trials if rounding <= limit),
+               default=(np.nan, np.nan))
 
 
 def gradcheck_layer(layer, x, train=True, seed=0, **options):

@@ -155,11 +155,18 @@ def test_an_adapter_is_short(kind):
     ("lora:rank=0", "rank"), ("lora:rank=x", "rank"), ("lora:size=3", "'size=3'"), ("lore", "lore"),
     ("lora:on=mlp.x", "attn.c_attn"), ("bottleneck:on=attn.c_attn", "expected some of attn"),
     ("bitfit:x=1", "no options"), ("lora:alpha=-1", "alpha"), ("lora:alpha=x", "alpha"),
+    ("lora:on=attn.c_attn+mlp.c_fcc", "on=mlp.c_fcc"), ("lora:rank=2,rank=8", "rank twice"),
     ("prefix:tokens", "tokens=..."), (3, "expected a text")])
 def test_what_is_refused_in_one_line(text, says):
     with pytest.raises(ValueError) as error:
         adapters.adapt(fpt(), text)
     assert says in str(error.value) and "\n" not in str(error.value), error.value
+
+
+def test_a_bottleneck_fits_both_parts_of_a_llama_s_block():
+    names = [name for name, p in adapters.adapt(fpt("random:llama:1x2x8"), "bottleneck")
+             .named_parameters() if p.group == "adapter"]
+    assert len(names) == 8 and any("attn" in n for n in names) and any("mlp" in n for n in names)
 
 
 def test_a_second_adapter_and_trunks_without_parts_are_refused():
@@ -192,7 +199,7 @@ def test_a_model_with_an_adapter_is_not_saved_unmerged(tmp_path):
     np.testing.assert_allclose(trunk.forward(x)[0], model.trunk.forward(x)[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("kind", ["lora", *KINDS[1:3]])
 @pytest.mark.parametrize("name", ["w.npz", "folder"])
 def test_language_models_and_trunks_are_not_saved_with_an_adapter(tmp_path, kind, name):
     model = adapters.adapt(minifpt.LanguageModel(minifpt.GPT2Config(1, 2, 8, 9, 9)), kind)

@@ -226,6 +226,12 @@ def test_parts_of_another_shape_are_refused(model):
         make_trunk(f"random+mlp={model}")
 
 
+def test_parts_that_would_compute_something_else_are_refused(tiny):
+    with pytest.raises(ValueError, match="the trunks have n_head 1 and 2, so their attn"):
+        make_trunk("random:1x1x8+attn=random:1x2x8")
+    make_trunk("random:1x1x8+mlp=random:1x2x8")
+
+
 def test_a_trunk_from_a_file_has_its_dropout_unless_another_is_given(model):
     trunk = make_trunk(model, dtype=np.float64)
     assert trunk.config.dropout == 0.3 and trunk.dtype == np.float64

@@ -348,3 +348,17 @@ def test_a_wrong_layer_in_a_whole_model_is_found():
     wrong.weight.data, wrong.bias.data = right.weight.data, right.bias.data
     report = gradcheck_layer(model, normal(2, 3, 2))
     assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"
+
+
+@pytest.mark.parametrize("offset, factor", [(1e6, 1.001), (1e7, 1.1), (1e8, 2.0), (1.7e9, 1.1)])
+def test_a_wrong_gradient_of_a_large_output_fails(offset, factor):
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    reports = [gradcheck(lambda x: (offset + x, None), lambda dy, _, f=f: f * dy, [x])
+               for f in (1.0, factor)]
+    assert [bool(report) for report in reports] == [True, False]
+
+
+def test_a_gradient_that_rounding_hides_is_refused():
+    x = np.random.default_rng(0).standard_normal((2, 3))
+    with pytest.raises(ValueError, match="rounding hides it"):
+        gradcheck(lambda x: (1e13 + x, None), lambda dy, _: dy, [x])

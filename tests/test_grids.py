@@ -212,6 +212,16 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
     assert not [*tmp_path.rglob(".*")]
 
 
+def test_a_run_removes_no_hidden_file_of_the_user_s(tmp_path):
+    mine = {".bash_history.1", ".notes.2024.md", ".zcompdump-host-5.9"}
+    for name in {".metrics.csv.77", *mine}:
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".venv.3").mkdir()
+    assert main(["train", "bit-xor", "--model", "random:1x1x4", "--steps", 1, "--out",
+                 tmp_path]) == 0
+    assert {p.name for p in tmp_path.glob(".*")} == {".venv.3", *mine}
+
+
 @pytest.fixture
 def terminal(capsys, monkeypatch):
     """stderr as a terminal, to which bars are written."""

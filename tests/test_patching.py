@@ -224,3 +224,10 @@ def test_the_command_draws_a_run(tmp_path, monkeypatch, capsys, fails, drawn):
     for argv in (["patch", "r"], ["patch", "r", "--examples", 1], ["patch", "none"],
                  ["patch", "r", "--out", "a.svg"]):
         fails(*argv)
+
+
+def test_a_prefix_may_be_longer_than_the_input(tmp_path, monkeypatch, drawn):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", 1, "--adapt",
+                     "prefix:tokens=30", "--out", "r"]) == 0
+    assert cli.main(["patch", "r", "--examples", 4]) == 0

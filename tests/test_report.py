@@ -269,16 +269,37 @@ def test_what_a_task_says_is_checked(monkeypatch):
 def test_chance_is_the_share_of_an_even_map():
     """An output token of XOR sees itself and all before, of which it needs two."""
     task = tasks.get("bit-xor", n=3)
-    mean = np.tril(np.ones((1, 1, 6, 6)))
-    got = attention.chance(task.needed(np.zeros((4, 6, 1))), mean)
-    assert got == pytest.approx(np.mean([2 / 4, 2 / 5, 2 / 6]))
+    mean, mask = np.tril(np.ones((1, 1, 6, 6))), task.needed(np.zeros((4, 6, 1)))
+    maps = attention.Maps(mean, mean[..., :0], None)
+    assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 4, 2 / 5, 2 / 6]))
+    maps.prefix = np.ones((1, 1, 6, 3))                   # three tokens more to see
+    assert attention.chance(mask, maps) == pytest.approx(np.mean([2 / 7, 2 / 8, 2 / 9]))
 
 
 def test_moved_is_half_the_sum_of_the_changes():
     before = np.array([[[[1.0, 0], [0.5, 0.5]]]])
     after = np.array([[[[1.0, 0], [0.9, 0.1]]]])
-    subject = attention.Subject("x", attention.Maps(before, None), attention.Maps(after, None))
+    subject = attention.Subject("x", *(attention.Maps(a, a[..., :0], None)
+                                       for a in (before, after)))
     np.testing.assert_allclose(subject.moved, [[0.2]])
+    halves = [attention.Maps(0.5 * before, 0.5 + 0 * before[..., :1], None),
+              attention.Maps(before, 0 * before[..., :1], None)]
+    np.testing.assert_allclose(attention.Subject("x", *halves).moved, [[0.5]])   # off the prefix
+
+
+def test_two_models_of_one_label_stay_apart(made, capsys, tmp_path):
+    folder = made[0]
+    assert cli.main(["attention", folder / "xor", "--model", "statistics:minigpt-tiny",
+                     "--model", "statistics:minillama-tiny", "--out", tmp_path / "a.png"]) == 0
+    text = capsys.readouterr().out
+    assert "\nstatistics:minigpt-tiny " in text and "\nstatistics:minillama-tiny " in text
+
+
+@pytest.mark.parametrize("model, reference", [
+    ("minigpt-tiny", ["random:2x2x32"]), ("minillama-tiny", ["random:llama:2x2x32"]),
+    ("random", []), ("lstm:1x8", [])])
+def test_the_reference_of_attention_has_the_run_s_shape(model, reference):
+    assert attention.like({"model": model}) == reference
 
 
 def test_attention_writes_maps_and_numbers(made, tmp_path, capsys, drawn):

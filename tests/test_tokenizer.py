@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minifpt.files import tokenizer
+from minifpt.files.export import tokenizer_files
 from minifpt.files.tokenizer import BPE, Bytes
 
 byte_pairs = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None,
@@ -183,6 +184,20 @@ def test_a_tokenizer_is_found_beside_the_weights(tmp_path):
     assert tokenizer.find(path, 258).vocab_size == 258
     with pytest.raises(ValueError, match="has 258 tokens, the weights .* have 257"):
         tokenizer.find(path, 257)
+
+
+@byte_pairs
+def test_256_tokens_are_bytes_unless_a_file_orders_them_otherwise(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')    # of another model
+    assert isinstance(tokenizer.find(tmp_path / "w.npz", 256), Bytes)
+    for name in "bytes.", "other.":
+        vocab = tokenizer.byte_vocabulary() if name == "bytes." else {
+            symbol: i for i, symbol in enumerate(tokenizer.byte_symbols())}
+        save(tmp_path, "#version: 0.2\n", vocab, name)
+    (tmp_path / "tokenizer.json").unlink()
+    assert isinstance(tokenizer.find(tmp_path / "bytes.npz", 256), Bytes)
+    assert tokenizer.find(tmp_path / "other.npz", 256).encode("!") == [0]
+    assert tokenizer_files(tmp_path / "other.npz", 256)["vocab.json"].startswith(b'{"!": 0')
 
 
 @byte_pairs

@@ -67,14 +67,14 @@ def save_text(path, text):
 def write_durably(path, target, write, mode="wb"):
     """Call ``write(file)`` with a new file, and return when its bytes are on the disk.
 
-    An error that names no file, such as that of a full disk, gets the name ``target``."""
+    An error, such as that of a full disk, gets the name ``target``."""
     try:
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as f:
             write(f)
             f.flush()
             os.fsync(f.fileno())
     except OSError as e:
-        if e.errno and e.filename is None:
+        if e.errno:
             e.filename = str(target)
         raise
 

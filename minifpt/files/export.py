@@ -14,7 +14,7 @@ import numpy as np
 from ..checks import brief
 from . import make_folder, regular, to_json, write_durably
 from .huggingface import BLOCK
-from .tokenizer import FILES, byte_symbols
+from .tokenizer import FILES, byte_vocabulary, is_bytes
 from .weights import cast, weight_dtype
 
 NAMES = {"float32": "F32", "float16": "F16"}              # by safetensors' names
@@ -107,19 +107,16 @@ def gpt2_config(config, architecture):
 def byte_tokenizer():
     """Return the files of a tokenizer whose tokens are the 256 bytes: GPT-2's byte-pair encoding
     without a merge.  Transformers' ``AutoTokenizer`` reads them."""
-    printed = [b for b in range(0x21, 0x100) if not 0x7F <= b <= 0xA0 and b != 0xAD]
-    order = printed + [b for b in range(256) if b not in printed]     # of byte_symbols
-    vocab = {symbol: byte for byte, symbol in sorted(zip(order, byte_symbols(), strict=True))}
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False,
               **dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))}
-    return {"vocab.json": json.dumps(vocab).encode(), "merges.txt": b"#version: 0.2\n",
+    return {"vocab.json": json.dumps(byte_vocabulary()).encode(), "merges.txt": b"#version: 0.2\n",
             "tokenizer_config.json": json.dumps(config).encode()}
 
 
 def tokenizer_files(path, vocab_size):
-    """Return {name: bytes} of the tokenizer for weights at ``path``: the byte tokenizer for 256
-    tokens, else the files beside the weights, if there are any."""
-    if vocab_size == 256:
+    """Return {name: bytes} of the tokenizer for weights at ``path``: the byte tokenizer where the
+    tokens are bytes, else the files beside the weights, if there are any."""
+    if vocab_size == 256 and is_bytes(path):
         return byte_tokenizer()
     path, files = Path(path), {}
     folder = path if path.is_dir() else path.parent

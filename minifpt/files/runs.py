@@ -29,6 +29,7 @@ from . import (
 COLUMNS = ["step", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "seconds"]
 MOST_STATE = 1 << 28                                      # bytes of a checkpoint's state
 DIVERGED = "diverged.txt"                                 # the error of a run that diverged
+OURS = "config.json", "checkpoint.npz", "metrics.csv", "curves.png", DIVERGED
 
 
 class History(list):
@@ -204,8 +205,10 @@ def locked(folder):
                 raise ValueError(f"{folder}: another run is writing there") from None
             except OSError:                               # NFS and others cannot lock folders
                 pass
-        for leftover in folder.glob(".*.[0-9]*"):         # of a write_beside that was killed
-            leftover.unlink(missing_ok=True)
+        for leftover in folder.glob(".*.*"):              # of a write_beside that was killed
+            name, _, pid = leftover.name[1:].rpartition(".")
+            if name in OURS and pid.isdecimal():
+                leftover.unlink(missing_ok=True)
         yield
     except BaseException as e:                            # after Ctrl-C a run may be resumed
         if (new and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
@@ -224,8 +227,7 @@ def open_folder(out, resume, run):
     """Start the folder of a new run, or load the run to resume."""
     config, checkpoint = out / "config.json", out / "checkpoint.npz"
     if not resume:
-        files = [name for name in ("config.json", "checkpoint.npz", "metrics.csv", "curves.png")
-                 if (out / name).exists()]
+        files = [name for name in OURS if (out / name).exists()]
         if files:
             content = f"a run ({', '.join(files)}): resume it, or" if config.exists() else (
                 f"{', '.join(files)}:")

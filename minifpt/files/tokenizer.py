@@ -102,17 +102,17 @@ def library(path):
 
 
 def find(path, vocab_size):
-    """Return the tokenizer for weights at ``path``: :class:`Bytes` for 256 tokens, otherwise the
-    one of ``NAME.tokenizer.json``, ``NAME.merges.txt``, ``tokenizer.json`` or ``merges.txt`` beside
-    them, or in their folder.
+    """Return the tokenizer for weights at ``path``: the one of ``NAME.tokenizer.json``,
+    ``NAME.merges.txt``, ``tokenizer.json`` or ``merges.txt`` beside them, or in their folder.  For
+    256 tokens it is :class:`Bytes`, unless a file there gives 256 bytes another order.
 
     Raises ``FileNotFoundError`` if there is none, ``ValueError`` if it has more tokens than the
     weights, or if only a ``merges.txt`` is there that is not GPT-2's kind.
     """
-    if vocab_size == 256:
-        return Bytes()
     path = Path(path)
     folder = path if path.is_dir() else path.parent
+    if vocab_size == 256 and is_bytes(path):
+        return Bytes()
     for prefix, name in itertools.product((f"{path.stem}.", ""), FILES[:2]):
         file = folder / (prefix + name)
         if file.is_file():
@@ -125,6 +125,23 @@ def find(path, vocab_size):
             return tokenizer
     raise FileNotFoundError(f"{path}: no tokenizer beside the weights: put tokenizer.json, or "
                             "GPT-2's merges.txt, there")
+
+
+def is_bytes(path):
+    """Return whether 256 tokens of weights at ``path`` are the bytes in their order: no file beside
+    them has a vocabulary of 256 tokens with other numbers."""
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    for prefix, name in itertools.product((f"{path.stem}.", ""), ("tokenizer.json", "vocab.json")):
+        file = folder / (prefix + name)
+        try:
+            data = json.loads(read_text(file)) if file.is_file() else {}
+            vocab = data["model"]["vocab"] if "model" in data else data
+            if len(vocab) == 256:
+                return vocab == byte_vocabulary()
+        except (*DAMAGE, LookupError, TypeError) as e:
+            raise ValueError(f"{file}: {one_line(e)}") from None
+    return True
 
 
 def check_is_gpt2(merges):
@@ -168,6 +185,13 @@ def parse_vocab(text, needed):
             raise ValueError(f"the vocabulary lacks '{symbol}', which the merges or the 256 bytes "
                              "need")
     return vocab
+
+
+def byte_vocabulary():
+    """Return {symbol: byte} for all bytes."""
+    printed = [b for b in range(0x21, 0x100) if not 0x7F <= b <= 0xA0 and b != 0xAD]
+    order = printed + [b for b in range(256) if b not in printed]     # of byte_symbols
+    return {symbol: byte for byte, symbol in sorted(zip(order, byte_symbols(), strict=True))}
 
 
 def byte_symbols():

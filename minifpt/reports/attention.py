@@ -25,11 +25,13 @@ class Maps:
     """The attention of a model.
 
     mean    (layers, heads, T, T), the mean over examples of the probabilities.
+    prefix  (layers, heads, T, P), the same for the P tokens of a prefix adapter.
     needed  (layers, heads), the share that lies where the task needs it, the mean over examples
             and over the tokens that need something; ``None`` where the task does not say.
     """
 
     mean: np.ndarray
+    prefix: np.ndarray
     needed: np.ndarray
 
 
@@ -45,7 +47,9 @@ class Subject:
     def moved(self):
         """The share of attention that training moved, (layers, heads), 0 ... 1: half the sum of
         the absolute differences of a token's probabilities, in the mean over tokens."""
-        return np.abs(self.after.mean - self.before.mean).sum(axis=-1).mean(axis=-1) / 2
+        before, after = (np.concatenate([m.prefix, m.mean], axis=-1)
+                         for m in (self.before, self.after))
+        return np.abs(after - before).sum(axis=-1).mean(axis=-1) / 2
 
     @property
     def last(self):
@@ -54,9 +58,7 @@ class Subject:
 
 
 def maps(model, x, mask=None):
-    """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``.
-
-    The tokens of a prefix adapter are left out; what they receive is missing from the sums."""
+    """Return the :class:`Maps` of a model on examples; ``mask`` is the task's ``needed(x)``."""
     T = x.shape[1]
     total, share, step = 0.0, 0.0, max(1, ROWS // x.shape[1])
     for i in range(0, len(x), step):
@@ -66,20 +68,22 @@ def maps(model, x, mask=None):
         if len(shapes) != 1:
             raise ValueError("attention: the trunk has no attention layers, or not all of one "
                              f"shape ({len(shapes)} shapes)")
-        a = np.stack([*t.attention.values()])[..., -T:, -T:]          # (layers, B, H, T, T)
+        a = np.stack([*t.attention.values()])[..., -T:, :]            # (layers, B, H, T, P + T)
         total = total + a.sum(axis=1, dtype=np.float64)
         if mask is not None:
             m = mask[i:i + step, None]
-            share = share + np.where(m, a, 0).sum(axis=(1, 3, 4), dtype=np.float64)
+            share = share + np.where(m, a[..., -T:], 0).sum(axis=(1, 3, 4), dtype=np.float64)
     n_asking = 1 if mask is None else max(1, mask.any(axis=2).sum())
-    return Maps(total / len(x), None if mask is None else share / n_asking)
+    mean = total / len(x)
+    return Maps(mean[..., -T:], mean[..., :-T], None if mask is None else share / n_asking)
 
 
-def chance(mask, mean):
+def chance(mask, maps):
     """Return the share where it is needed if each token attends evenly to all it may see."""
-    visible = (mean > 0).any(axis=(0, 1))                    # (T, T)
+    visible = (maps.mean > 0).any(axis=(0, 1))               # (T, T)
+    number = visible.sum(axis=1) + maps.prefix.shape[-1]
     rows = mask.any(axis=2)
-    return float(((mask & visible).sum(axis=2) / visible.sum(axis=1))[rows].mean())
+    return float(((mask & visible).sum(axis=2) / number)[rows].mean())
 
 
 def needed(task, x):
@@ -113,25 +117,31 @@ def subjects(folders, models=(), examples=64, example=None):
     x, _ = task.batch(np.random.default_rng(0), examples, "test")
     x = x if example is None else x[example:example + 1]
     mask = needed(task, x)
-    names = [TrunkSpec.parse(run.settings["model"]).label for _, _, run in loaded]
+    names = [TrunkSpec.parse(model).label for model in (
+        *(run.settings["model"] for _, _, run in loaded), *models)]
     shown = []
-    for (folder, _, run), name in zip(loaded, names, strict=True):
+    for (folder, _, run), name in zip(loaded, names, strict=False):
         label = name if names.count(name) == 1 else f"{name}, {folder}"
         start = at_start(folder, run.settings, task)
         shown.append(Subject(label, maps(start, x, mask), maps(run.model, x, mask)))
-    for model in models:
+    for model, name in zip(models, names[len(loaded):], strict=True):
         fpt = FPT.for_task(task, model, seed=first.settings["seed"], dropout=0.0)
-        shown.append(Subject(TrunkSpec.parse(model).label, maps(fpt, x, mask)))
+        shown.append(Subject(name if names.count(name) == 1 else model, maps(fpt, x, mask)))
     return task, x, shown
 
 
 def like(settings):
     """Return the default of ``--model``: random weights of a run's shape.  A run that has random
-    weights, or a trunk of the user's own, gets no reference."""
+    weights, a trunk of the user's own, or one without a causal mask gets no reference."""
     spec = TrunkSpec.parse(settings["model"])
     config = None if spec.kind == "random" else spec.config()
-    return [f"random:{config.n_layer}x{config.n_head}x{config.n_embd}"] if hasattr(
-        config, "n_head") else []                         # an LSTM has no heads
+    if not hasattr(config, "n_head") or not getattr(config, "causal", True):
+        return []                                         # an LSTM has no heads
+    heads = f"{config.n_head}"
+    if hasattr(config, "n_group"):                        # a Llama
+        heads += f"/{config.n_group}" * (config.n_group != config.n_head)
+        return [f"random:llama:{config.n_layer}x{heads}x{config.n_embd}"]
+    return [f"random:{config.n_layer}x{heads}x{config.n_embd}"]
 
 
 # ------------------------------------------------------------------------------ numbers
@@ -145,7 +155,7 @@ def rows(task, x, shown):
         for state, m in (("before", subject.before), ("after", subject.after)):
             if m is None:
                 continue
-            even = None if mask is None else chance(mask, m.mean)
+            even = None if mask is None else chance(mask, m)
             moved = subject.moved if state == "after" else None
             lines += [{"trunk": subject.label, "state": state, "layer": layer, "head": head,
                        "needed": None if mask is None else float(m.needed[layer, head]),

@@ -155,7 +155,7 @@ def patch(model, clean, corrupted, score):
                 # The last block computes only the tokens that are read.
                 value = clean_values[part, i]
                 first = T - value.shape[1]
-                for t in range(first, T):
+                for t in range(max(first, 0), T):
                     at = np.s_[:, t - first]
                     with changed_output(layer, lambda y, v=value, at=at: replaced(y, v, at)):
                         maps[part][i, t] = restored()
@@ -276,7 +276,7 @@ def lens(model, x, y, classes):
 def patch_run(folder, out=None, examples=64):
     """Write the maps of a run as a picture and, beside it, as a CSV; return a summary as text.
 
-    The corrupted input of a test example is the next test example, while the answers stay.
+    The corrupted input of a test example is the test example before it, while the answers stay.
     Raises ``ValueError`` or ``FileNotFoundError`` with one line.
     """
     out = Path(folder) / "patch.png" if out is None else Path(out)

@@ -232,6 +232,13 @@ class TrunkSpec:
         if not any(replaced.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
+        groups = {p.group for name, p in trunk.named_parameters() if replaced[name]}
+        for group, field in (("attn", "n_head"), ("attn", "rope_base"),
+                             ("mlp", "activation_function")):
+            pair = [getattr(t.config, field, None) for t in (trunk, other)]
+            if group in groups and pair[0] != pair[1]:
+                raise ValueError(f"--model {self.text}: the trunks have {field} {pair[0]} and "
+                                 f"{pair[1]}, so their {group} computes something else")
         for name, p in trunk.named_parameters():
             if replaced[name]:
                 if name == "wpe.weight" and name in theirs:
