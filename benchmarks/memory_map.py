@@ -130,7 +130,7 @@ def settings_table(path):
              "|---|---|---|---|---|---|"]
     for (name, rate, dropout, warmup, size), rows in sorted(
             groups.items(), key=lambda item: (read_shape(item[0][0])[0], *item[0][1:])):
-        steps = ", ".join(answer(row).partition(" of ")[0] for row in rows)
+        steps = "; ".join(answer(row).partition(" of ")[0] for row in rows)
         lines.append(f"| {read_shape(name)[0]} | {rate:g} | {dropout} | {warmup} | {size} | "
                      f"{steps} |")
     return "\n".join(lines)

@@ -34,8 +34,8 @@ def test_settings_are_rows_of_their_own_and_no_rate_is_given_up(tmp_path, monkey
     for rate, dropout in (1e-2, 0.0), (3e-2, 0.1), (3e-2, 0.0):
         memory_map.run_all(path, [TRUNK], [rate], [0, 1], 3, 2, dropout, warmup=0, every=True)
     assert memory_map.settings_table(path).splitlines()[2:] == [
-        "| 1 | 0.01 | 0 | 0 | 2 | 1, 1 |", "| 1 | 0.03 | 0 | 0 | 2 | 1, 1 |",
-        "| 1 | 0.03 | 0.1 | 0 | 2 | 1, 1 |"]
+        "| 1 | 0.01 | 0 | 0 | 2 | 1; 1 |", "| 1 | 0.03 | 0 | 0 | 2 | 1; 1 |",
+        "| 1 | 0.03 | 0.1 | 0 | 2 | 1; 1 |"]
 
 
 @pytest.mark.parametrize("name, shape", [("random:1x12x768@paper", (1, 12, 768, 0.55)),
