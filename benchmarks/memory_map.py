@@ -154,13 +154,14 @@ def picture(path, target):
                       vmax=math.log(8000), extent=(j - 0.5, j + 0.5, i - 0.5, i + 0.5))
             ax.text(j, i, answer(row).replace(": ", "\n") if row else "not run", ha="center",
                     va="center", fontsize=9, color="white" if steps > 1500 else "black")
-        if scales[-1] > CRITICAL:                         # between the cells beside it
+        has_line = scales[-1] > CRITICAL
+        if has_line:                                      # between the cells beside it
             ax.axvline(np.interp(math.log(CRITICAL), np.log(scales), range(len(scales))),
                        color="#d62728", linestyle="--")
-            ax.text(0.99, 1.01, f"dashed: {CRITICAL:.2f}", transform=ax.transAxes, ha="right")
         ax.grid(False)
+        marks = "GPT-2: 0.55" + f"; dashed: {CRITICAL:.2f}" * has_line
         ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels",
-               ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
+               ylabel="channels of a head", xlabel=f"initialisation scale ({marks})",
                xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
                yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),
                aspect="auto")
