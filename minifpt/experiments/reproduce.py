@@ -330,8 +330,9 @@ TABLES = {
         "Trained embeddings alone, against the paper's trained parts, on two frozen random blocks "
         "of several widths, with heads of 32 channels.",
         (Column("modular"), Column("recall"), Column("addition")),
-        tuple(Arm(f"random:2x{width // 32}x{width}@paper", mask, f"{width}, {label}")
-              for label, mask in (("embeddings alone", "attn,mlp,ln"), ("FPT", "fpt"))
+        tuple(Arm(f"random:2x{width // 32}x{width}@paper", mask, f"{width}, {label}", rates)
+              for label, mask, rates in (("embeddings alone", "attn,mlp,ln", (1e-3, 3e-4)),
+                                         ("FPT", "fpt", ()))
               for width in (32, 64, 128)), rates=RATES[1:]),
     "ranks": Table(
         "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
