@@ -25,6 +25,8 @@ from .lstm import LSTM, LSTMConfig
 from .mimetic import mimetic
 
 USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+# Settings besides its arrays that say what a part computes.
+COMPUTES = {"attn": ("n_head", "rope_base"), "mlp": ("activation_function",)}
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")
 
 
@@ -232,13 +234,6 @@ class TrunkSpec:
         if not any(replaced.values()):
             raise ValueError(f"--model {self.text}: the mask '{self.mask}' names no parameter of "
                              "the trunk")
-        groups = {p.group for name, p in trunk.named_parameters() if replaced[name]}
-        for group, field in (("attn", "n_head"), ("attn", "rope_base"),
-                             ("mlp", "activation_function")):
-            pair = [getattr(t.config, field, None) for t in (trunk, other)]
-            if group in groups and pair[0] != pair[1]:
-                raise ValueError(f"--model {self.text}: the trunks have {field} {pair[0]} and "
-                                 f"{pair[1]}, so their {group} computes something else")
         for name, p in trunk.named_parameters():
             if replaced[name]:
                 if name == "wpe.weight" and name in theirs:
@@ -246,6 +241,11 @@ class TrunkSpec:
                 if name not in theirs or theirs[name].shape != p.data.shape:
                     raise ValueError(f"--model {self.text}: the trunks have different shapes, "
                                      f"see {name}")
+                for field in COMPUTES.get(p.group, ()):
+                    a, b = (getattr(t.config, field, None) for t in (trunk, other))
+                    if a != b:
+                        raise ValueError(f"--model {self.text}: the trunks have {field} {a} and "
+                                         f"{b}, so their {p.group} computes something else")
                 for columns in replaced[name]:
                     yield p.data[..., columns], theirs[name][..., columns]
 
