@@ -259,7 +259,7 @@ LINEAR = {title: {"best frozen trunk": best, "frozen language": language,
               ("digits, 200 labels", "few-digits", ("few", "few-digits", "language"),
                ("few", "few-digits", "images")),
               ("MNIST, 100 labels", "few-mnist-100", ("overfitting", "few-mnist-100", "language"),
-               ("overfitting", "few-mnist-100", "random (spread 0.55)")))}
+               ("overfitting", "few-mnist-100", "random (paper)")))}
 PAPER = {tasks.label_of(task): {
     "language, frozen": ("table2", task, "language"),
     "random, frozen": ("table2", task, "random (paper)"),
