@@ -173,9 +173,9 @@ def run_all(path, trunks, rates, seeds, steps, batch_size, dropout=0.0, warmup=1
     with progress_bar(unit="step") as bar, single_threaded_blas:
         for seed, name, rate in itertools.product(seeds, trunks, rates):
             rows = read_rows(path)                        # another process may write there, too
-            these = name, seed, batch_size, f"{dropout:g}", warmup
+            setting = name, seed, batch_size, f"{dropout:g}", warmup
             same = [row for row in rows  # numbers, or texts from the file
-                    if [str(row[key]) for key in SETTINGS] == [*map(str, these)]]
+                    if [str(row[key]) for key in SETTINGS] == [*map(str, setting)]]
             earlier = [row for row in same if float(row["rate"]) == rate]
             limit = min([steps, *(int(row["steps_to_95"]) for row in (earlier if every else same)
                                   if row["steps_to_95"])])

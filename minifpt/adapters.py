@@ -180,13 +180,13 @@ def adapt(model, text, seed=0):
     parts = [(name, in_block.sub("", name), layer) for name, layer in layers if fits(name, layer)]
     chosen = {}
     for pattern in options["on"].split("+"):
-        found = {name: layer for name, part, layer in parts
-                 if fnmatchcase(part, pattern) or fnmatchcase(name, pattern)}
-        if not found:
+        matching = {name: layer for name, part, layer in parts
+                    if fnmatchcase(part, pattern) or fnmatchcase(name, pattern)}
+        if not matching:
             known = ", ".join(dict.fromkeys(part for _, part, _ in parts)) or "nothing"
             raise ValueError(f"adapt: on={pattern} names no layer that {kind} fits, expected some "
                              f"of {known}")
-        chosen |= found
+        chosen |= matching
     for name, layer in chosen.items():
         if kind == "lora":
             layer.__class__ = LoRA
@@ -210,12 +210,12 @@ def parse(text):
     kind, _, rest = text.partition(":")
     if kind not in OPTIONS:
         raise ValueError(f"adapt: no adapter '{kind}', expected one of {', '.join(OPTIONS)}")
-    options, given = dict(OPTIONS[kind]), set()
+    options, keys = dict(OPTIONS[kind]), set()
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
-        if key in given:
+        if key in keys:
             raise ValueError(f"adapt: {text} gives {key} twice")
-        given.add(key)
+        keys.add(key)
         if not equals or key not in options:
             known = ", ".join(f"{name}=..." for name in options) or "no options"
             raise ValueError(f"adapt: '{item}' in {text}, expected {known}")

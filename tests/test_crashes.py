@@ -51,8 +51,8 @@ def test_a_grid_ends_when_a_process_that_waits_is_killed(tmp_path):
     assert command.returncode == 2 and "a process of the grid was killed" in err
     assert "resource_tracker" not in err, err
     until(lambda: not session(command.pid))
-    left = [path for path in tmp_path.rglob(".*") if path.suffix != f".{idle[0]}"]
-    assert not left
+    leftovers = [path for path in tmp_path.rglob(".*") if path.suffix != f".{idle[0]}"]
+    assert not leftovers
 
 
 def used(pid):

@@ -169,9 +169,9 @@ def read_rows(path):
                 grid.rates.setdefault(task, {})[trunk] = rate
                 seeds.setdefault((task, trunk), []).append(int(row["seed"]))
     grid.seeds = max(seeds.values(), key=len, default=[])
-    for (task, trunk), own in seeds.items():
-        if own != grid.seeds[:len(own)]:
-            raise ValueError(f"{path}: {trunk} on {task} has the seeds {own}, another arm "
+    for (task, trunk), arm_seeds in seeds.items():
+        if arm_seeds != grid.seeds[:len(arm_seeds)]:
+            raise ValueError(f"{path}: {trunk} on {task} has the seeds {arm_seeds}, another arm "
                              f"{grid.seeds}: they cannot be paired")
     return grid
 

@@ -107,9 +107,10 @@ def gpt2_config(config, architecture):
 def byte_tokenizer():
     """Return the files of a tokenizer whose tokens are the 256 bytes: GPT-2's byte-pair encoding
     without a merge.  Transformers' ``AutoTokenizer`` reads them."""
+    vocab = dict(sorted(byte_vocabulary().items(), key=lambda item: item[1]))
     config = {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False,
               **dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"))}
-    return {"vocab.json": json.dumps(byte_vocabulary()).encode(), "merges.txt": b"#version: 0.2\n",
+    return {"vocab.json": json.dumps(vocab).encode(), "merges.txt": b"#version: 0.2\n",
             "tokenizer_config.json": json.dumps(config).encode()}
 
 

@@ -187,18 +187,18 @@ def parse_vocab(text, needed):
     return vocab
 
 
-def byte_vocabulary():
-    """Return {symbol: byte} for all bytes."""
-    printed = [b for b in range(0x21, 0x100) if not 0x7F <= b <= 0xA0 and b != 0xAD]
-    order = printed + [b for b in range(256) if b not in printed]     # of byte_symbols
-    return {symbol: byte for byte, symbol in sorted(zip(order, byte_symbols(), strict=True))}
-
-
 def byte_symbols():
-    """Return the character for each byte, in GPT-2's order.
+    """Return the character for each byte, in GPT-2's order."""
+    return [*byte_vocabulary()]
+
+
+def byte_vocabulary():
+    """Return {character: byte} for all bytes, in GPT-2's order.
 
     A byte that prints as a Latin-1 character is that character.  The other bytes, such as spaces
     and control characters, follow as U+0100, U+0101, ...: a space is ``Ġ``.
     """
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return [*map(chr, printed), *(chr(256 + i) for i in range(256 - len(printed)))]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {
+        chr(256 + i): byte for i, byte in enumerate(others)}
