@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_plots import png_size
 
-from minifpt import cli
+from minifpt import cli, tasks
 from minifpt.experiments import compare, dose, pretrain, tables
 from minifpt.trunks import names as trunks
 
@@ -21,7 +21,7 @@ def novels(tmp_path, monkeypatch):
     tiny = {"shape": "1x2x8", "tokens": 40}
     columns = (compare.Column("bit-memory", {}, {"steps": 2}, "bit-memory"),
                compare.Column("recall", {"tokens": 9}, {"steps": 2}, "recall-9"))
-    for name, doses in ("dose", (1, 2)), ("sources", (2,)):
+    for name, doses in ("dose", (1, 2)), ("sources", (2,)), ("masks", (2,)):
         monkeypatch.setitem(dose.EXPERIMENTS, name, replace(
             dose.EXPERIMENTS[name], doses=doses, tasks=columns))
     monkeypatch.setattr(dose, "SCALES", {"mini": tiny})
@@ -99,6 +99,22 @@ def test_the_sources_need_no_text_and_have_two_controls(novels, tmp_path, capsys
     (arms,) = tables.read_rows(out / "sources.csv").results.values()
     assert {"sort 2", "sort spectrum", "sort statistics", "random (paper)"} < {*arms}
     assert png_size(out / "sources.png") and "sort,2,0," in (out / "sources-losses.csv").read_text()
+
+
+def test_random_weights_of_masks_have_the_mask_of_the_trunk(novels, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "MNIST", lambda data=None: tasks.BitMemory())
+    experiment = dose.EXPERIMENTS["masks"]
+    losses = dose.pretrain_all(experiment, tmp_path, [novels], 1, progress=False)
+    assert [source for source, _, _ in losses] == ["language", "masked", "vision"]
+    trunk = {label: trunks.TrunkSpec.parse(model).make(0)
+             for label, model in dose.models(experiment, tmp_path, 0).items()}
+    assert {label: made.config.causal for label, made in trunk.items()} == {
+        label: label.split()[0] not in ("masked", "vision") for label in trunk}
+    for label in "masked random", "vision random":
+        for (name, theirs), (_, ours) in zip(trunk["random (paper)"].named_parameters(),
+                                             trunk[label].named_parameters(), strict=True):
+            rows = len(ours.data)                         # pretrained trunks have fewer positions
+            assert name == "wte.weight" or np.array_equal(theirs.data[:rows], ours.data), name
 
 
 @pytest.mark.parametrize("argv, message", [

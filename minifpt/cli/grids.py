@@ -95,11 +95,12 @@ def compare(args):
            help="shipped weights, or the paper's settings (default: mini)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=whole, help="number of seeds (default: 5; for dose and sources 3)"),
+    option("--seeds", type=whole,
+           help=f"number of seeds (default: 5; for {', '.join(doses.EXPERIMENTS)} 3)"),
     option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
            help="learning rates of the sweep (default: the table's)"),
     option("--text", nargs="+", metavar="FILE|FOLDER",
-           help="novels for dose: files or folders of *.txt"),
+           help="novels for dose and masks: files or folders of *.txt"),
     WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),
     option("--out", type=path, default=Path("runs/reproduce"),
@@ -118,7 +119,7 @@ def reproduce(args):
         name = reproducing.stem(args.name, args.scale)
         print(f"{args.out}: {name}.md {name}.csv {name}-losses.csv {name}.png")
     elif args.text:
-        raise ValueError("reproduce: --text is for dose")
+        raise ValueError("reproduce: --text is for dose and masks")
     elif args.plan:
         say(reproducing.cost(reproducing.table_of(args.name, args.scale, args.only, args.rates),
                              5 if args.seeds is None else args.seeds))

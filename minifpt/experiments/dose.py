@@ -1,13 +1,15 @@
-"""``minifpt reproduce dose`` and ``sources``: frozen pretrained trunks against random matrices in
-their likeness.
+"""``minifpt reproduce dose``, ``sources`` and ``masks``: frozen pretrained trunks against random
+matrices in their likeness.
 
 ``dose`` asks whether the benefit of pretraining rises with its **dose**, the number of its steps.
 Its trunks read novels, or text that is drawn from the novels' trigrams.  ``sources`` pretrains on
-strings that a procedure makes.  Each trunk is then frozen and trained on each task with fresh layer
-norms and positions, which are the same in all arms of one seed.  The controls are random matrices
-with the singular values of the full dose (``spectrum``), or with each matrix's mean and standard
-deviation (``statistics``), and random weights as the paper draws them.  The runs of one pretraining
-seed differ in their frozen weights alone, so all intervals are over pretraining seeds.
+strings that a procedure makes.  ``masks`` pretrains two trunks without a causal mask, in the place
+of the paper's BERT and Vision Transformer.  Each trunk is then frozen and trained on each task with
+fresh layer norms and positions, which are the same in all arms of one seed.  The controls are
+random matrices with the singular values of the full dose (``spectrum``), or with each matrix's mean
+and standard deviation (``statistics``), and random weights as the paper draws them, with the
+trunk's own mask (``random``) or a causal one.  The runs of one source and pretraining seed differ
+in their frozen weights alone, so all intervals are over pretraining seeds.
 """
 
 import itertools
@@ -23,7 +25,7 @@ from ..progress import progress_bar
 from ..reports import plots
 from . import compare, tables
 from .compare import Arm, Column, Job
-from .pretrain import ON_TEXT, pretrain
+from .pretrain import AS_FPT, ON_TEXT, pretrain
 from .reproduce import stem
 from .workers import perform
 
@@ -63,7 +65,16 @@ EXPERIMENTS = {
         ("brackets", "sort", "automata"), (4500,), ("spectrum", "statistics"),
         (replace(MEMORY, settings={"steps": 2000}), recall("uniform"),
          Column("listops", {}, {"steps": 500}, "listops"))),
+    "masks": Experiment(
+        "Pretraining with a causal mask and from both sides, on text and on digits, against random "
+        "weights with the same mask; needs --text.",
+        ("language", "masked", "vision"), (4500,), ("statistics", "random"),
+        (replace(MEMORY, settings={"steps": 2000}),
+         Column("cifar10", {}, {"steps": 1000}, "cifar10"),
+         Column("listops", {}, {"steps": 500}, "listops"))),
 }
+CONTROLS = {"spectrum": "same singular values", "statistics": "same mean and standard deviation",
+            "random": "random (paper), same mask"}
 RATES = 3e-3, 1e-2, 3e-2
 PAPER = "random (paper)"
 LOSSES = ["source", "steps", "seed", "nats"]              # the columns of dose-losses.csv
@@ -80,8 +91,10 @@ def models(experiment, folder, seed, scale="mini"):
         for dose in experiment.doses:
             arms[f"{source} {dose}"] = f"{weights_of(folder, source, dose, seed)}{fresh}"
         full = weights_of(folder, source, experiment.doses[-1], seed)
-        for control in experiment.controls:
-            arms[f"{source} {control}"] = f"{control}:{full}{fresh}"
+        for control in experiment.controls:               # only random keeps nothing but the mask
+            arms[f"{source} {control}"] = (
+                f"{full}+attn,mlp,ln,pos=random:{shape}@paper" if control == "random"
+                else f"{control}:{full}{fresh}")
     return arms
 
 
@@ -93,15 +106,17 @@ def weights_of(folder, source, dose, seed):
 def pretrain_all(experiment, folder, text, seeds, progress, scale="mini"):
     """Pretrain the trunks, or resume them, and return ``{(source, dose, seed): loss}``.
 
-    The loss is on held-out text, in nats for each byte.  Raises ``ValueError`` where a trunk was
-    pretrained on another text."""
+    The loss is on held-out examples, in nats for each byte, for ``vision`` for each picture.
+    Raises ``ValueError`` where a trunk was pretrained on another text."""
     losses = {}
     for source, dose, seed in itertools.product(experiment.sources, experiment.doses, range(seeds)):
         path = weights_of(folder, source, dose, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         has_begun = (path.with_suffix("") / "config.json").exists()
+        size = {name: value for name, value in SCALES[scale].items()
+                if not (name == "tokens" and source in AS_FPT)}
         history = pretrain(source, path, text=text if source in ON_TEXT else None, seed=seed,
-                           steps=dose, resume=has_begun, progress=progress, **SCALES[scale])
+                           steps=dose, resume=has_begun, progress=progress, **size)
         losses[source, dose, seed] = history[-1]["test_loss"]
     return losses
 
@@ -113,7 +128,7 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
     It writes ``OUT/KIND.md``, ``.csv``, ``-losses.csv`` and ``.png``, at the paper's scale
     ``KIND-paper.md`` and so on.
 
-    text    files or folders of ``*.txt`` to pretrain on, for ``dose``.
+    text    files or folders of ``*.txt`` to pretrain on, for ``dose`` and ``masks``.
     scale   ``mini``: trunks of 2 blocks and 64 channels, pretrained on passages of 64 bytes.
             ``paper``: 6 blocks and 128 channels, passages of 256 bytes.
     only    titles of the tasks to run, all by default.
@@ -127,7 +142,7 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
         raise ValueError(f"reproduce: {kind} pretrains on novels: give --text, files or folders of "
                          "*.txt")
     if text and not experiment.needs_text():
-        raise ValueError("reproduce: --text is for dose")
+        raise ValueError("reproduce: --text is for dose and masks")
     titles = [column.title for column in experiment.tasks]
     for title in only or ():
         if title not in titles:
@@ -220,9 +235,8 @@ def sources_on(ax, experiment, ends, _):
     """Draw one task's accuracies in a row for each source and one without pretraining."""
     rows = [*experiment.sources, "no pretraining"]
     kinds = {str(experiment.doses[-1]): ("pretrained", "o"),
-             **dict(zip(experiment.controls, (("same singular values", "x"),
-                                              ("same mean and standard deviation", "+")),
-                        strict=True))}
+             **{control: (CONTROLS[control], marker)
+                for control, marker in zip(experiment.controls, "x+", strict=True)}}
     for i, (kind, (label, marker)) in enumerate(kinds.items()):
         values = [(x, row + 0.2 * (i - 1)) for row, source in enumerate(experiment.sources)
                   for x in ends[f"{source} {kind}"]]
