@@ -16,13 +16,16 @@ its CSV there, put one of these lines into a page of ``docs/results/``, and run 
     <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
 
-In README.md and RESULTS.md each number with one decimal, or before a per cent sign, is checked.
-Below its paragraph stands a comment with one source for each number, in order:
+In README.md and RESULTS.md each number with one decimal, before a per cent sign, or with a comma
+between its thousands is checked.  Below its paragraph stands a comment with one source for each
+number, in order:
 
     <!-- runs: memory / bit-memory / language; memory / bit-memory / statistics - language -->
 
 A source is a file, a task and an arm, or two arms whose means are subtracted.  A fourth part
-chooses another figure: ``least``, ``largest``, ``training`` or ``paper``.
+chooses another figure: ``least``, ``largest``, ``median``, ``training``, ``steps`` or ``paper``.  A
+source in ``memory-settings.csv`` is a trunk with its rate, dropout and warm-up; its figure is the
+steps to 95 %.  A number that no run gives, such as a length in the paper, has the source ``none``.
 """
 
 import argparse
@@ -47,7 +50,7 @@ TEXTS = ROOT / "README.md", ROOT / "RESULTS.md"           # whose numbers are ch
 BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 MARK = re.compile(r"<!-- ([\w-]+)\.csv(?:: ([\w-]+))? -->")
-NUMBER = re.compile(r"(?<![\w.])\d+\.\d(?!\.?\w)|(?<![\w.])\d+(?= %)")
+NUMBER = re.compile(r"(?<![\w.,])(\d+\.\d(?!\.?\w)|\d{1,3}(,\d{3})+|\d+(?= %))")
 # Code, tables, pictures and the targets of links, in which no number is checked.
 HIDDEN = re.compile(r"^```.*?^```|^    .*?$|^\|.*?$|`[^`]*`|!\[[^]]*\]|\]\([^)]*\)", re.M | re.S)
 
@@ -165,9 +168,15 @@ def value(source):
     figure, = figure or ["mean"]
     if figure == "paper":
         return float(reproduce.TABLES[file].paper[arms, task])
+    reduce = {"least": np.min, "largest": np.max, "median": np.median}.get(figure, np.mean)
+    if file == "memory-settings":                         # task: a trunk, arms: its settings
+        return reduce([int(row["steps_to_95"]) for row in memory_map.read_rows(RUNS / f"{file}.csv")
+                       if row["trunk"] == task and arms == ", ".join(
+                           row[name] for name in ("rate", "dropout", "warmup"))])
     grid = tables.read_rows(RUNS / f"{file}.csv")
+    if figure == "steps":
+        return max(h[-1]["step"] for h in grid.results[task][arms])
     column = "train_accuracy" if figure == "training" else "test_accuracy"
-    reduce = {"least": np.min, "largest": np.max}.get(figure, np.mean)
     values = [reduce([100 * h[-1][column] for h in grid.results[task][arm]])
               for arm in arms.split(" - ")]
     return values[0] - sum(values[1:])
@@ -190,9 +199,10 @@ def with_numbers(text, complain=None):
                          f"{' '.join(paragraph[0].split())[:90]}")
             continue
         for number, source in [*zip(numbers, sources, strict=True)][::-1]:
-            decimals = len(number[0].partition(".")[2])
-            text = (text[:number.start()] + f"{abs(value(source)):.{decimals}f}"
-                    + text[number.end():])
+            if source != "none":
+                comma, decimals = "," * ("," in number[0]), len(number[0].partition(".")[2])
+                text = (text[:number.start()] + f"{abs(value(source)):{comma}.{decimals}f}"
+                        + text[number.end():])
     return text
 
 
