@@ -216,7 +216,8 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
 def test_numbers_in_sentences_are_those_of_the_runs():
     results = results_module()
     text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    numbers = [m[0] for m in results.NUMBER.finditer(results.HIDDEN.sub("", text))]
+    sentences = re.sub("<!--.*?-->", "", results.HIDDEN.sub("", text), flags=re.S)
+    numbers = [m[0] for m in results.NUMBER.finditer(sentences)]
     assert len(numbers) > 20
     for number in {n for n in numbers if "." in n}:
         wrong = text.replace(number, f"{float(number) + 1:.1f}", 1)
