@@ -115,7 +115,8 @@ def test_train_s_options_arrive(folder, weight_file):
 @pytest.mark.parametrize("task", ["bit-xor", "bit-memory", "mnist"])
 def test_defaults_are_the_task_s(task, folder, tmp_path):
     write_mnist(tmp_path / "data")
-    assert main(f"train {task} --steps 1 --out a --data", tmp_path / "data") == 0
+    data = f"--data {tmp_path / 'data'}" * (task == "mnist")
+    assert main(f"train {task} --steps 1 --out a {data}") == 0
     config = json.loads((folder / "a" / "config.json").read_text())
     want = tasks.defaults_of(tasks.TASKS[task]) | {
         "steps": 1, "model": "minigpt-language", "freeze": "attn,mlp", "seed": 0, "clip": 1.0,
@@ -153,7 +154,8 @@ from minifpt.tasks import BitXOR
 class Noisy(BitXOR):
     name = "noisy"
 
-    def __init__(self, n=2, noise=0.0, steps=3, model="m", hard=False, task=1, at_most: int = None):
+    def __init__(self, n=2, noise=0.0, steps=3, model="m", hard=False, task=1, at_most: int = None,
+                 hardest: "bool | None" = None):
         super().__init__(n)
         self.options = {"n": n, "noise": noise, "steps": steps, "model": model, "hard": hard,
                         "task": task, "at_most": at_most}
@@ -205,6 +207,7 @@ def test_a_run_with_other_task_options_is_not_resumed(folder, own, capsys):
     ("train mine.py:Noisy --task-steps 1.5", "steps must be a whole number, got '1.5'"),
     ("train mine.py:Noisy --steps 1.5", "argument --steps: invalid int value: '1.5'"),
     ("train mine.py:Noisy --hard 1", "hard must be true or false, got '1'"),
+    ("train mine.py:Noisy --hardest 1", "hardest must be true or false, got '1'"),
     ("train mine.py:Noisy --at-most few", "at_most must be a whole number, got 'few'"),
     ("train mine.py:Noisy --colour red", "--colour"),
     ("train mine.py:Noisy --bits 3", "mine.py:Noisy has no option 'bits': its options are n, no"),
@@ -424,7 +427,8 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                            "frozen: attn,mlp")
     assert mask == minifpt.FreezeMask.fpt() and batch == tasks.MNIST.defaults["batch_size"]
     values = [line[19:] for line in out]
-    assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps",
+    assert values[1:5] == ["3.6 s", "5 h 0 min", "1 h 47 min, 256 every 100 steps, "
+                               "without the last, full test",
                            "2,500 MB at most, 2,000 MB of it weights"]
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
 

@@ -201,7 +201,7 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
         for path in (base / str(seed)).iterdir():
             if path.name not in files:
                 path.unlink()
-        (base / str(seed) / ".checkpoint.npz.123").write_bytes(b"PK half of it")
+        (base / str(seed) / ".checkpoint.npz.123.minifpt").write_bytes(b"PK half of it")
     if sys.platform != "win32":                           # killed with the lock in its hands
         killed = subprocess.run([sys.executable, "-c", (
             "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_RDONLY);"
@@ -213,8 +213,8 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
 
 
 def test_a_run_removes_no_hidden_file_of_the_user_s(tmp_path):
-    mine = {".bash_history.1", ".notes.2024.md", ".zcompdump-host-5.9"}
-    for name in {".metrics.csv.77", *mine}:
+    mine = {".bash_history.1", ".metrics.csv.20240131", ".notes.2024.md", ".zcompdump-host-5.9"}
+    for name in {".metrics.csv.77.minifpt", *mine}:
         (tmp_path / name).write_text("x")
     (tmp_path / ".venv.3").mkdir()
     assert main(["train", "bit-xor", "--model", "random:1x1x4", "--steps", 1, "--out",

@@ -571,6 +571,15 @@ def test_the_bits_and_the_open_operation_are_in_the_address(opened, file, browse
     wait(other, "latest !== null && S.task === 'bit-memory'")
     assert other.evaluate("[example.which, example.visible.join('')]") == [1, "10101010"]
     assert not other.evaluate("stepper.open")
+    other.evaluate("playground.set({task: 'bit-xor'})")   # its bits are of another length
+    wait(other, "latest !== null && S.task === 'bit-xor'")
+    other.evaluate("playground.set({seed: 5, look: 3})")
+    assert other.evaluate("[location.hash, S.bits]") == ["#seed=5&look=3", None]
+    bits = other.evaluate("example.bits.join('')")
+    other.goto("about:blank")
+    other.goto(file.as_uri() + "#seed=5&look=1.5")
+    wait(other, "latest !== null")
+    assert other.evaluate("[example.bits.join(''), S.look]") == [bits, 1]
     other.close()
     page.evaluate("history.back()")
     wait(page, "S.open === null && !stepper.open")        # Back closes the step at once

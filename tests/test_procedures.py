@@ -64,6 +64,14 @@ def test_addition_adds(seed, digits):
         assert a + b == int("".join(map(str, answer[::-1])))
 
 
+@pytest.mark.parametrize("digits", [1, 2, 10])
+def test_chance_of_addition_is_the_share_of_the_commonest_answers(digits):
+    task = tasks.get("addition", digits=digits)
+    _, y = task.batch(rng(1), 20000, "train")
+    shares = [np.bincount(places).max() / len(places) for places in y.T]
+    assert abs(task.chance - np.mean(shares)) < 0.01
+
+
 @pytest.mark.parametrize("source", ["zipf", "markov", "text"])
 def test_chance_of_recall_is_the_share_of_the_commonest_answer(source):
     task = tasks.get("recall", source=source)

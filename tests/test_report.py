@@ -485,6 +485,11 @@ def test_wrong_places_and_examples_are_shown(monkeypatch):
                                  np.array([0, 0, 1, 1]), np.array([1, 0, 1, 1]))
     assert shown == ("<pre>in      10 11\n        ·0 1·\nright   10 11\n"
                      "answer  <mark>0</mark>0 11</pre>")
+    sums = tasks.get("addition", digits=2)                # 04 + 09: two digits of it, and the carry
+    shown = report.wrong_example(sums, np.array([4, 0, 9, 0, 10]), np.array([3, 1, 1]),
+                                 np.array([3, 1, 0]))
+    assert shown == ("<pre>in        4 0\n        9 0 =\nright   3 1 0\n"
+                     "answer  3 1 <mark>1</mark></pre>")
 
 
 def test_a_task_that_says_nothing_of_its_tokens(made):

@@ -376,6 +376,16 @@ def test_few_takes_images_of_mnist(tmp_path):
     assert other.fingerprint() != task.fingerprint()
 
 
+def test_few_notices_one_changed_label(monkeypatch):
+    task = tasks.get("few", of="digits", labels=50)
+    before, (x, y) = task.fingerprint(), task.examples()
+    y = y.copy()
+    y[49] = (y[49] + 1) % 10
+    task.training_set = x, y
+    assert task.fingerprint() != before
+    assert tasks.get("few", of="digits", labels=50, draw=1).fingerprint() != before
+
+
 # ------------------------------------------------------------------------------- text
 
 

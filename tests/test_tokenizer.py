@@ -234,6 +234,10 @@ def test_merges_of_another_tokenizer_are_refused(tmp_path):
         else:
             with pytest.raises(ValueError, match=f"is of a {name}, .* put its tokenizer.json"):
                 tokenizer.find(tmp_path, 300)
+    for option in "add_prefix_space", "add_bos_token":
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({option: True}))
+        with pytest.raises(ValueError, match=f"no {option}: put the tokenizer.json"):
+            tokenizer.find(tmp_path, 300)
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ValueError, match="^[^\n]*tokenizer_config.json: [^\n]*$"):
         tokenizer.find(tmp_path, 300)
@@ -256,6 +260,22 @@ def test_a_text_survives_gpt2_s_tokenizer(gpt2, text):
 
 
 # ---------------------------------------------------------------------------- oracle
+
+
+@byte_pairs
+@pytest.mark.oracle
+def test_transformers_reads_an_exported_tokenizer_that_is_not_gpt2_s(tmp_path):
+    transformers, library = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    trained = library.SentencePieceBPETokenizer()
+    trained.train_from_iterator(["the quick brown fox jumps over the lazy dog"] * 9, 80)
+    trained.save(str(tmp_path / "w.tokenizer.json"))
+    (tmp_path / "back").mkdir()
+    for name, data in tokenizer_files(tmp_path / "w.npz", 300).items():
+        (tmp_path / "back" / name).write_bytes(data)
+    (tmp_path / "back" / "config.json").write_text('{"model_type": "gpt2"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    ours = tokenizer.find(tmp_path / "w.npz", 300)
+    assert theirs.encode("the lazy fox") == ours.encode("the lazy fox")
 
 
 @pytest.fixture(scope="module")

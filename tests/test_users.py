@@ -244,12 +244,13 @@ def dead_process():
 
 @pytest.mark.skipif(os.name == "nt", reason="no signals")
 def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
-    halves = [tmp_path / f".sweep.png.{dead_process()}", tmp_path / ".sweep.png.old",
-              tmp_path / f".sweep.png.{os.getppid()}", tmp_path / f".other.png.{dead_process()}"]
+    halves = [tmp_path / name for name in (
+        f".sweep.png.{dead_process()}.minifpt", ".sweep.png.old", ".sweep.png.20240131",
+        f".sweep.png.{os.getppid()}.minifpt", f".other.png.{dead_process()}.minifpt")]
     for path in halves:
         path.write_bytes(b"half")
     write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
-    assert [path.exists() for path in halves] == [False, True, True, True]
+    assert [path.exists() for path in halves] == [False, True, True, True, True]
 
 
 def test_the_sign_of_a_killed_grid_is_removed_and_that_of_another_stays(tmp_path):

@@ -72,6 +72,8 @@ def compare(args):
     out = args.out = args.out or Path("runs/compare")
     if args.rates and args.lr is not None:
         raise ValueError("compare: expected --lr or --rates, not both")
+    if args.choices != experiments.CHOICES and not args.rates:
+        raise ValueError("compare: --choices is for --rates, among which it chooses")
     arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter)
             for model in args.models for adapter in args.adapt]
     with workers.cluster(args.dask) as executor:

@@ -229,7 +229,7 @@ def make_task(args, default=None):
     named = task_names(args, default)
     if len(named) > 1:
         raise ValueError(f"expected one TASK, got {' '.join(named)}")
-    return experiments.make_task(named[0], task_options_of(args))
+    return experiments.make_task(named[0], task_options_of(args), shared=())
 
 
 def given_options(args, *names):

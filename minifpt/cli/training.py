@@ -117,7 +117,8 @@ def plan(args):
         "a step": planning.duration(prediction.step),
         f"{steps:,} steps": planning.duration(steps * prediction.step),
         f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
-                              f"{every} steps",
+                            f"{every} steps" + ", without the last, full test" * hasattr(
+                                task, "test_set"),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"{measured}, {machine.cores()} thread{'s' * (machine.cores() != 1)}"})

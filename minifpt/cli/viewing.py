@@ -79,6 +79,8 @@ def summary(args):
            help="finite differences to compute (default: 150)"),
     epilog=TRUNKS)
 def steps(args):
+    if args.frames is not None and not args.every:
+        raise ValueError("steps: --frames is for --every, the steps between two frames")
     if args.still:
         stills = still.paths(args.still, has_film=args.every > 0)
         if args.html in stills:

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import re
 import socket
+import typing
 import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,27 +50,32 @@ def task_class(name):
     return load_object(name) if USERS_OWN.fullmatch(name) else tasks.task_class(name)
 
 
-def make_task(name, options=None):
+def make_task(name, options=None, shared=("data",)):
     """Return the task of a name; ``FILE.py:NAME`` is a class or function of the user's own.
 
     options   {option: value}.  A text, as from a command line, is converted to the type of the
-              option's default.  ``data`` is dropped where the task has no such option.
+              option's annotation or default.
+    shared    options that are for several tasks: dropped where the task has no such option.
     """
     function = task_class(name)
-    parameters, arguments = inspect.signature(function).parameters, {}
+    try:
+        parameters = inspect.signature(function, eval_str=True).parameters
+    except Exception:                                     # an annotation names what is not there
+        parameters = inspect.signature(function).parameters
+    arguments = {}
     for option, value in (options or {}).items():
         if option in parameters:
             arguments[option] = read_option(f"{name}: {option}", value, parameters[option])
-        elif option != "data":
+        elif option not in shared:
             arguments[option] = value                     # make() refuses it
     return tasks.make(function, name, arguments)
 
 
 def read_option(label, value, parameter):
     """Return an option's value; a text is converted to the type of its annotation or default."""
-    kind = next((k for k in (parameter.annotation, type(parameter.default))
-                 if k in (bool, int, float)), str)
-    if not isinstance(value, str) or kind is str:
+    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
+    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
+    if not isinstance(value, str) or kind not in (bool, int, float):
         return value
     try:
         return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)

@@ -3,6 +3,7 @@
 It reads ``config.json`` and ``metrics.csv`` only, and trains nothing.
 """
 
+import itertools
 from pathlib import Path
 from textwrap import shorten
 
@@ -151,5 +152,20 @@ def compare_runs(out, folders, threshold=None):
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(runs_of, limits))
     picture({task: {arm: [history for *_, history in runs] for arm, runs in by_arm.items()}
-             for task, by_arm in runs_of.items()}, out / "curves.png", limits)
+             for task, by_arm in runs_of.items()}, out / "curves.png", limits,
+            {task: chance_of(itertools.chain(*by_arm.values()))
+             for task, by_arm in runs_of.items()})
     return text
+
+
+def chance_of(runs):
+    """Return the chance accuracy of runs of one task, 0 ... 1; ``None`` where their options give
+    several, or where the task cannot be made here."""
+    chances = set()
+    for settings in {repr(settings["options"]): settings for _, settings, _ in runs}.values():
+        try:
+            task = tasks.get(settings.get("source", settings["task"]), **settings["options"])
+            chances.add(getattr(task, "chance", None))
+        except (ValueError, OSError):                     # a user's own task, or missing data
+            return None
+    return chances.pop() if len(chances) == 1 else None

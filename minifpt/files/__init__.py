@@ -51,12 +51,17 @@ def write_beside(path, write, mode="wb"):
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
     make_folder(path.parent)
     remove_leftovers(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = unfinished(path)
     try:
         write_durably(beside, path, write, mode)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def unfinished(path):
+    """Return the path at which this process writes what is renamed to ``path`` at the end."""
+    return path.with_name(f".{path.name}.{os.getpid()}.minifpt")
 
 
 def save_text(path, text):
@@ -83,8 +88,8 @@ def remove_leftovers(path):
     """Remove the files of :func:`write_beside` beside ``path`` whose processes were killed."""
     if os.name == "nt":                                   # Windows has no harmless signal
         return
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        pid = leftover.name.rpartition(".")[2]
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.minifpt"):
+        pid = leftover.name.split(".")[-2]
         if pid.isdecimal() and len(pid) < 10:
             try:
                 os.kill(int(pid), 0)

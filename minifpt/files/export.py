@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import make_folder, regular, to_json, write_durably
+from . import make_folder, regular, to_json, unfinished, write_durably
 from .huggingface import BLOCK
 from .tokenizer import FILES, byte_vocabulary, is_bytes
 from .weights import cast, weight_dtype
@@ -34,7 +34,7 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
     folder, dtype = check_folder(folder), weight_dtype(dtype)
     config = config | {"dtype": dtype.name}
     texts = {"config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    beside = unfinished(folder)
     make_folder(folder.parent)
     try:
         beside.mkdir()
@@ -125,4 +125,7 @@ def tokenizer_files(path, vocab_size):
         for source in (folder / f"{path.stem}.{name}", folder / name):
             if source.is_file() and name not in files:
                 files[name] = source.read_bytes()
+    if "tokenizer.json" in files:                         # else AutoTokenizer makes GPT-2's own
+        files.setdefault("tokenizer_config.json",
+                         b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return files

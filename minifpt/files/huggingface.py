@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import DAMAGE, is_name, one_line, printable, read_json
+from . import DAMAGE, is_name, one_line, printable, read_json, tokenizer
 
 HUB = {
     "gpt2": "openai-community/gpt2",
@@ -226,7 +226,7 @@ def download(repo, revision=None):
     except ImportError:
         raise FileNotFoundError(f"'{repo}' is fetched with huggingface_hub: "
                                 "pip install huggingface_hub") from None
-    patterns = ["config.json", "merges.txt", "vocab.json", *FILES, "model-*.safetensors"]
+    patterns = ["config.json", *tokenizer.FILES, *FILES, "model-*.safetensors"]
     try:
         folder = Path(hub.snapshot_download(repo, revision=revision, allow_patterns=patterns))
     except Exception as e:                                # its errors differ by version

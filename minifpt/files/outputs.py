@@ -10,7 +10,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from . import csv_text, save_text
+from . import csv_text, save_text, unfinished
 
 LARGEST = 1 << 28                                         # bytes of a text that is compared
 
@@ -33,7 +33,7 @@ def check(path, kind):
         raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
                          "output, or it was changed since: choose another name or folder")
     folder = next(p for p in path.absolute().parents if p.exists())
-    trial = folder / f".{path.name}.{os.getpid()}"        # as write_beside calls its file
+    trial = unfinished(folder / path.name)
     try:
         open(trial, "xb").close()
         trial.unlink()

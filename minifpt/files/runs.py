@@ -205,8 +205,8 @@ def locked(folder):
                 raise ValueError(f"{folder}: another run is writing there") from None
             except OSError:                               # NFS and others cannot lock folders
                 pass
-        for leftover in folder.glob(".*.*"):              # of a write_beside that was killed
-            name, _, pid = leftover.name[1:].rpartition(".")
+        for leftover in folder.glob(".*.*.minifpt"):      # of a write_beside that was killed
+            name, pid, _ = leftover.name[1:].rsplit(".", 2)
             if name in OURS and pid.isdecimal():
                 leftover.unlink(missing_ok=True)
         yield

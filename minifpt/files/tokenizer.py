@@ -13,7 +13,8 @@ from pathlib import Path
 from . import DAMAGE, one_line, read_text
 
 END = "<|endoftext|>"
-FILES = "tokenizer.json", "merges.txt", "vocab.json"      # beside weights, or NAME.merges.txt
+# Beside weights, or NAME.merges.txt and so on; the first two hold a tokenizer, the others settings.
+FILES = "tokenizer.json", "merges.txt", "vocab.json", "tokenizer_config.json"
 
 
 class Bytes:
@@ -146,15 +147,20 @@ def is_bytes(path):
 
 def check_is_gpt2(merges):
     """Raise ``ValueError`` if the file beside a ``merges.txt`` names another tokenizer than
-    GPT-2's, which would split the text differently."""
+    GPT-2's, or options that :class:`BPE` lacks, which would give other tokens."""
     path = merges.with_name(merges.name.replace("merges.txt", "tokenizer_config.json"))
     try:
-        kind = json.loads(read_text(path)).get("tokenizer_class") if path.is_file() else None
+        config = json.loads(read_text(path)) if path.is_file() else {}
+        kind = config.get("tokenizer_class")
     except (*DAMAGE, AttributeError) as e:
         raise ValueError(f"{path}: {one_line(e)}") from None
     if kind and not str(kind).startswith("GPT2"):
         raise ValueError(f"{merges}: is of a {kind!s:.60}, which splits text differently from "
                          "GPT-2's: put its tokenizer.json there")
+    for option in "add_prefix_space", "add_bos_token":
+        if config.get(option):
+            raise ValueError(f"{path}: minifpt's byte pairs have no {option}: put the "
+                             "tokenizer.json that Transformers writes there")
 
 
 def parse_merges(text):

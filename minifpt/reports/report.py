@@ -151,7 +151,7 @@ def report(folder, html=None, progress=True):
 def result_section(folder, task, run, history, tested):
     """Return the accuracy in a sentence, the curves, and the number of test examples, as HTML."""
     chance = getattr(task, "chance", None)
-    text = f"{100 * tested.accuracy:.2f} % of {len(tested.x):,} test examples' answers are right"
+    text = f"{100 * tested.accuracy:.2f} % test accuracy on {len(tested.x):,} examples"
     parts = [f'<p class="result">{escape(text)} after {run.step:,} steps'
              + (f"; chance is {100 * chance:.3g} %" if chance is not None else "") + ".</p>"]
     if history[-1]["step"] != run.step:
@@ -236,6 +236,7 @@ def wrong_example(task, x, answers, y):
     k = len(y) // task.output_tokens                      # answers a token
     n = task.output_tokens if len(y) > 1 else len(tokens) or 1  # a line, above each other
     width = max([k, *map(len, tokens)]) if len(y) > 1 else k
+    tokens = [""] * (-len(tokens) % n) + [*tokens]        # the last line is that of the answers
     lines = [f"{'in' if i == 0 else '':8}"
              + escape(" ".join(token.ljust(width) for token in tokens[i:i + n])).rstrip()
              for i in range(0, len(tokens), n)]

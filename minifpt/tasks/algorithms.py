@@ -142,7 +142,7 @@ class Addition(Choices):
 
     name = "addition"
     label = "addition"
-    chance = 0.1
+    chance = 1.5 / 11                                     # see __init__
     ids, input_dim, output_dim, classes = True, 11, 10, 10
     splits = "train", "validation", "test"                # the same: every draw is fresh
     defaults = COSINE | {"steps": 4000}
@@ -150,6 +150,8 @@ class Addition(Choices):
     def __init__(self, digits=10):
         self.digits = whole(self.name, "digits", digits)
         self.tokens, self.output_tokens = 2 * self.digits + 1, self.digits + 1
+        # A digit of the sum is uniform; the last carry is 0 with probability (1 + 10^-digits) / 2.
+        self.chance = (0.1 * self.digits + (1 + 10.0 ** -self.digits) / 2) / (self.digits + 1)
         self.options = {"digits": self.digits}
 
     def draw(self, rng, size, split):

@@ -34,6 +34,8 @@ class Few:
             raise ValueError(f"few: of is {of!r}, expected the name of another task, one of "
                              f"{', '.join(OF)}")
         takes = inspect.signature(OF[of]).parameters
+        if data is not None and "data" not in takes:
+            raise ValueError(f"few: {of} has no option data")
         self.task = OF[of](**{option: value for option, value in (("data", data), (
             "augment", False)) if option in takes})
         self.labels = whole("few", "labels", labels)
@@ -63,6 +65,8 @@ class Few:
         return x[chosen], y[chosen]
 
     def fingerprint(self):
-        """Return a CRC-32 of a few examples of the other task; ``draw`` is an option anyway."""
-        return crc(a for split in ("train", "test")
-                   for a in self.task.batch(np.random.default_rng(0), 16, split))
+        """Return a CRC-32 of the training examples, of some test examples, and of the other task's
+        own."""
+        own = self.task.fingerprint() if hasattr(self.task, "fingerprint") else ""
+        return crc([*self.examples(), *self.task.batch(np.random.default_rng(0), 16, "test"),
+                    np.frombuffer(own.encode(), np.uint8)])

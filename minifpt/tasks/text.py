@@ -129,7 +129,7 @@ class Typos(Choices):
     def __init__(self, files=None, tokens=64, share=0.5):
         if not (isinstance(share, (float, np.floating)) and 0 < share < 1):
             raise ValueError(f"{self.name}: share must be between 0 and 1, got {share!r}")
-        self.text = Text(files or None, tokens, held_out=0.2)
+        self.text = Text(files, tokens, held_out=0.2)
         self.tokens = self.output_tokens = self.text.tokens
         held_out = np.array_split(self.text.bytes["test"], 2)
         if len(held_out[0]) <= self.tokens:

@@ -26,7 +26,7 @@ function read_address() {
     if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
     if (k === "open" && PARTS.includes(text)) values.open = text;
     if (k === "bits" && /^[01]{10}$|^[01]{16}\.[01]\.[01]{8}$/.test(text)) values.bits = text;
-    if (k === "look" && number >= 0 && number < 12) values.look = number;
+    if (k === "look" && number >= 0 && number < 12) values.look = Math.floor(number);
     if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
       .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
       .map(([kind, s]) => [kind, Number(s)]);

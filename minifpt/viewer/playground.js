@@ -150,10 +150,10 @@ function restart() {
 // The bits of the picture: those that were set, S.bits, or some that the seed draws.
 function show_example() {
   const task = TASKS[S.task], groups = (S.bits || "").split(".").map(g => [...g].map(Number));
-  if (example && example.task === S.task && S.bits === example.text) return;
-  if (!S.bits && example && example.task === S.task && !example.text) return;
+  if (example && example.task === S.task && example.text === S.bits &&
+    (S.bits || example.seed === S.seed)) return;
   const drawn = task.draw(E.generator(S.seed, "example"));
-  example = {task: S.task, text: S.bits, ...drawn};
+  example = {task: S.task, text: S.bits, seed: S.seed, ...drawn};
   if (groups[0].length !== drawn.bits.length) return;
   example.bits = groups[0];
   if (groups.length === 3 && drawn.visible) [[example.which], example.visible] = groups.slice(1);
@@ -192,9 +192,9 @@ function set(values, replace = false) {
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
   Object.assign(S, values);
   if (!changed.length) return Promise.resolve();
+  if (changed.includes("task") && !("bits" in values)) S.bits = null;
   write_address(replace);
   if (changed.includes("open")) show_step();
-  if (changed.includes("task") && !("bits" in values)) S.bits = null;
   const again = changed.some(k => RESTARTS.includes(k)) || before !== JSON.stringify(lanes_of());
   if (!again && changed.every(k => ["open", "bits", "look"].includes(k))) {
     show_example();

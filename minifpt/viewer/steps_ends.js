@@ -115,7 +115,7 @@ function lossFrame() {
   const l = lossParts(), top = head("The loss");
   const intro = [el("p", {}, el("span", {class: "big"}, num(D.loss, 6)),
     " nats (with the natural logarithm)"),
-    el("p", {}, `${(100 * D.accuracy).toFixed(1)} % of the answers are right.`)];
+    el("p", {}, `The accuracy is ${(100 * D.accuracy).toFixed(1)} %.`)];
   if (!l) return [top, el("div", {class: "two"}, el("div", {}, intro), stack())];
   const p = array(l.p.array), hot = array(l.hot), d = array(l.d), nd = p.shape.length;
   const rows = [];
