@@ -44,7 +44,8 @@ def test_the_dose_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatc
     assert [*grid.results] == ["bit-memory", "recall-9"] and grid.seeds == [0, 1]
     for arms in grid.results.values():
         assert [*arms] == ["random (paper)", "no pretraining", "language 1", "language 2",
-                           "language spectrum", "trigrams 1", "trigrams 2", "trigrams spectrum"]
+                           "language spectrum", "language statistics", "trigrams 1",
+                           "trigrams 2", "trigrams spectrum", "trigrams statistics"]
         assert all(len(runs) == 2 for runs in arms.values())
     assert png_size(out / "dose.png")
     head, *losses = (out / "dose-losses.csv").read_text().splitlines()
@@ -99,6 +100,22 @@ def test_the_sources_need_no_text_and_have_two_controls(novels, tmp_path, capsys
     (arms,) = tables.read_rows(out / "sources.csv").results.values()
     assert {"sort 2", "sort spectrum", "sort statistics", "random (paper)"} < {*arms}
     assert png_size(out / "sources.png") and "sort,2,0," in (out / "sources-losses.csv").read_text()
+
+
+def test_the_mean_over_recall_tasks_is_paired_by_seed():
+    experiment = replace(dose.EXPERIMENTS["dose"], sources=("language",), controls=("spectrum",))
+
+    def runs(*ends):
+        return [[{"step": 1, "test_accuracy": 0.1}, {"step": 2, "test_accuracy": x}] for x in ends]
+    low = {"random (paper)": runs(0.5, 0.5), "language 500": runs(0.1, 0.1),
+           "language spectrum": runs(0.2, 0.3)}
+    grid = tables.Grid({"recall-a": low | {"language 4500": runs(0.3, 0.5)},
+                        "recall-b": low | {"language 4500": runs(0.5, 0.5)}}, {}, {}, [0, 1])
+    lines = dose.differences(experiment, grid).splitlines()
+    assert len(lines) == 2 + 3 * 3 and "4500 - language 500" in lines[-1]
+    means = [line for line in lines if line.startswith("| mean of 2 recall tasks")]
+    # 0.4 - 0.2 and 0.5 - 0.3, half of it in the area
+    assert "| language 4500 - language spectrum | +20.0 (+20.0 to +20.0) | +10.0" in means[0]
 
 
 def test_random_weights_of_masks_have_the_mask_of_the_trunk(novels, tmp_path, monkeypatch):

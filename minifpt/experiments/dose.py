@@ -55,7 +55,7 @@ EXPERIMENTS = {
     "dose": Experiment(
         "Pretraining in doses, against random matrices with the same singular values and random "
         "weights as the paper draws them; needs --text.",
-        ("language", "trigrams"), (500, 1500, 4500), ("spectrum",),
+        ("language", "trigrams"), (500, 1500, 4500), ("spectrum", "statistics"),
         (MEMORY, Column("cifar10", {}, {"steps": 4000}, "cifar10"),
          *(recall(source) for source in ("uniform", "zipf", "markov", "text")))),
     "sources": Experiment(
@@ -183,26 +183,44 @@ def job_of(model, out, column, label, seed, rate):
 
 
 def differences(experiment, grid):
-    """Return a Markdown table of each source's full dose against its controls and random weights.
+    """Return a Markdown table of each source's full dose against its controls, random weights, and,
+    where there are several doses, the smallest one and the other sources.
 
     The differences are in points, at the end and in the area, the mean over the whole curve.  The
     95 % intervals are over the pretraining seeds.  They are Student's: of three values a bootstrap
-    would give intervals that are too short."""
+    would give intervals that are too short.  Several tasks of recall have their mean, too."""
     lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
-    for title, arms in grid.results.items():
-        for source, control in itertools.product(experiment.sources, (*experiment.controls, PAPER)):
-            other = PAPER if control == PAPER else f"{source} {control}"
-            ours = f"{source} {experiment.doses[-1]}"
-            lines.append([tasks.label_of(title), f"{ours} - {other}",
-                          *tables.paired(arms[ours], arms[other])])
+    recalls = [arms for title, arms in grid.results.items() if title.startswith("recall")]
+    mean = {f"mean of {len(recalls)} recall tasks": {
+        label: mean_curves([arms[label] for arms in recalls]) for label in recalls[0]}} if (
+            len(recalls) > 1) else {}
+    full = {source: f"{source} {experiment.doses[-1]}" for source in experiment.sources}
+    for title, arms in (grid.results | mean).items():
+        for source, ours in full.items():
+            others = [*(f"{source} {control}" for control in experiment.controls), PAPER]
+            if len(experiment.doses) > 1:
+                others += [f"{source} {experiment.doses[0]}",
+                           *(other for other in full.values() if other > ours)]
+            lines += [[tasks.label_of(title), f"{ours} - {other}",
+                       *tables.paired(arms[ours], arms[other])] for other in others]
     return tables.markdown(lines)
+
+
+def mean_curves(by_task):
+    """Return a history for each seed: the mean test accuracy over tasks, [[history, ...], ...]."""
+    means = []
+    for runs in zip(*by_task, strict=True):               # of one seed
+        steps, curves = plots.common(runs, "test_accuracy")
+        means.append([{"step": step, "test_accuracy": accuracy}
+                      for step, accuracy in zip(steps, curves.mean(axis=0), strict=True)])
+    return means
 
 
 def picture(experiment, grid, losses, path):
     """Draw final accuracies, an axis for each task, a dot for each pretraining seed.
 
-    With several doses accuracy stands over the pretraining's loss, a line for each source, with a
-    cross for its control.  With one dose each source has a row.  Random weights are a dashed
+    With several doses accuracy stands over the pretraining's loss, a line for each source, with
+    crosses for its controls.  With one dose each source has a row.  Random weights are a dashed
     line."""
     draw = doses_on if len(experiment.doses) > 1 else sources_on
     fig, axes = tables.grid_of_axes(len(grid.results))
@@ -223,8 +241,9 @@ def doses_on(ax, experiment, ends, losses):
         y = [ends["no pretraining"], *(ends[f"{source} {dose}"] for dose in experiment.doses)]
         ax.plot(np.mean(x, axis=1), np.mean(y, axis=1), color=color, label=source)
         ax.plot(np.ravel(x), np.ravel(y), ".", color=color)
-        ax.plot(x[-1], ends[f"{source} spectrum"], "x", color=color, markersize=7,
-                label=f"spectrum of {source}")
+        for control, marker in zip(experiment.controls, "x+", strict=True):
+            ax.plot(x[-1], ends[f"{source} {control}"], marker, color=color, markersize=7,
+                    label=f"{control} of {source}")
     ax.axhline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
                label="random, as the paper draws it")
     ax.invert_xaxis()
