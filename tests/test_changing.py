@@ -150,6 +150,30 @@ def test_a_function_that_mixes_numbers_needs_its_backward_pass(model):
     assert abs((above - below) / (2 * h) - grads[f"{ATTN}.c_attn.weight"][2, 3]) < 1e-8
 
 
+@pytest.mark.parametrize("function, jumps", [
+    (lambda y: np.round(y, 3), True), (lambda y: y.astype(np.float16), True),
+    (lambda y: np.maximum(y, 0), False), (lambda y: y * (np.abs(y) > 0.5), False),
+    (lambda y: 100 * np.maximum(y - 1, 0), False)])
+def test_a_staircase_needs_its_backward_pass_and_a_kink_does_not(function, jumps):
+    y = np.random.default_rng(0).standard_normal((40, 100))
+    if jumps:
+        with pytest.raises(ValueError, match="jumps, as rounding does"):
+            derivative(function, y, "name")
+    else:
+        assert np.abs(derivative(function, y, "name")).max() < 101
+
+
+def test_a_number_copied_to_another_place_is_noticed():
+    def copies(y, a, b):
+        y = y.copy()
+        y.flat[a] = y.flat[b]
+        return y
+    for seed in range(5):
+        a, b = np.random.default_rng(seed).choice(640, 2, replace=False)
+        with pytest.raises(ValueError, match="mixes"):
+            derivative(lambda y, a=a, b=b: copies(y, a, b), np.ones((4, 10, 16)), "name")
+
+
 def test_a_function_that_mixes_numbers_needs_none_without_a_backward_pass(model):
     with minifpt.trace(model, {"trunk.h.0": mean_over_batch}) as t:
         model.forward(batch()[0])

@@ -17,6 +17,7 @@ from mutants import limited
 from slips import HARMLESS, slips
 
 from minifpt import exercises
+from minifpt import functional as F
 from minifpt.exercises import Case, check, examine, exercise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -206,6 +207,31 @@ def test_whatever_an_answer_returns_or_raises_gives_one_line(name):
         text = str(examine(name, odd, 0))
         assert "not right yet" in text
         assert len(text.splitlines()) == 1
+
+
+def test_lists_and_dictionaries_may_not_change_either(monkeypatch):
+    monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
+
+    @exercise
+    def lengths(rng):
+        return Case(([rng.standard_normal(3)], {"a": [1, 2]}), 1)
+
+    assert examine("lengths", lambda rows, table: len(rows)).status == "passed"
+    for change in (lambda rows, table: rows.append(0), lambda rows, table: table["a"].pop(),
+                   lambda rows, table: rows[0].sort(), lambda rows, table: table.clear()):
+        def answer(rows, table, change=change):
+            n = len(rows)
+            change(rows, table)
+            return n
+        assert "in place" in examine("lengths", answer).hint
+
+
+def test_a_check_that_is_stopped_leaves_the_library_as_it_was():
+    def stopped(z, tau):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt) as kept:        # as IPython keeps it
+        examine("softmax_with_temperature", stopped)
+    assert kept.tb is not None and F.softmax(np.zeros((1, 2)))[0].tolist() == [[0.5, 0.5]]
 
 
 def test_what_any_exercise_can_see(monkeypatch):

@@ -58,6 +58,10 @@ CALL = 'check("bias_gradient", bias_gradient)'
     (("mine = lambda dy: dy.sum((0, 1))", 'check("bias_gradient", mine)'), "passed"),
     (("axes = []", "axes.append(0)\naxes.append(1)",
       "def bias_gradient(dy):\n    return dy.sum(tuple(axes))", CALL), "passed"),
+    (("axes = []", "for i in range(2):\n    axes.append(i)",
+      "def bias_gradient(dy):\n    return dy.sum(tuple(axes))", CALL), "passed"),
+    (("def total(dy):\n    return dy.sum((0, 1))", "bias_gradient = lambda dy: total(dy)", CALL,
+      "def total(a, b):\n    return a + b"), "passed"),    # of a later exercise
     (("import numpy as np", "table = {}\ntable['f'] = np.sum",
       "def bias_gradient(dy):\n    return table['f'](dy, (0, 1))"), "passed"),
     (("from numpy import *", "def bias_gradient(dy):\n    return sum(dy, axis=(0, 1))"), "passed"),
@@ -95,6 +99,26 @@ def test_magics_are_left_out(tmp_path):
     assert unread == []
 
 
+@pytest.mark.parametrize("cell", [
+    "def f(dy):\n    return dy.sum((0, 1))  # both axes?", "def f(n):\n# all?\n    return n",
+    "x = (7\n     % 4)", 'def f():\n    """All rows?\n    %s"""\n    return 1'])
+def test_lines_of_python_that_look_like_magics_stay(cell, tmp_path):
+    for text in cell, f"%time y = 1\n{cell}":
+        notebook(tmp_path / "n.ipynb", text)
+        statements, unread = grading.read_cells(tmp_path / "n.ipynb")
+        assert ast.dump(statements[-1]) == ast.dump(ast.parse(cell).body[-1]) and unread == []
+
+
+def test_whose_file_it_is_and_of_which_lesson(tmp_path):
+    for path in ("ann/03_layer_norm.ipynb", "bob_04.ipynb", "group_07_03_layer_norm.ipynb",
+                 "group_08_03_layer_norm.ipynb", "cy/solutions/18_functional.py", "dan.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    assert [(student, grading.parts_of(path)[1]) for student, path in
+            grading.submissions(tmp_path)] == [("ann", "03"), ("bob", "04"), ("dan", "--"),
+                                               ("group_07", "03"), ("group_08", "03")]
+
+
 @pytest.mark.parametrize("source", sorted((LESSONS / "src").glob("*.py")), ids=lambda p: p.stem)
 def test_a_lesson_with_its_solutions_passes_and_none_of_its_training_is_run(source):
     """What a student hands in: the lesson, with the solutions' functions in place of the dots."""
@@ -104,11 +128,12 @@ def test_a_lesson_with_its_solutions_passes_and_none_of_its_training_is_run(sour
     calls = grading.checks(statements)
     assert calls
     exercises._load()
-    for name, expression in calls.items():
+    for name, (expression, _) in calls.items():
         chosen = grading.needed(expression, statements + answers)
         text = "\n".join(map(ast.unparse, chosen))
         assert ".train(" not in text and "picture(" not in text, name
-        assert grading.answered(name, expression, statements + answers, [], 0).status == "passed"
+        result = grading.answered(name, (expression, None), statements + answers, [], 0)
+        assert result.status == "passed"
 
 
 # ------------------------------------------------------------------------- whole folders

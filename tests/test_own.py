@@ -192,6 +192,9 @@ def test_the_five_broken_backward_passes_are_among_them():
     ("dropout", "mask = (rng.random(x.shape) < p) / max(1 - p, 0.1)\n"
                 "    return (x * mask, DropoutCache(mask)) if p else (x, DropoutCache(None))",
      "share that is dropped"),
+    ("gelu", "e = np.exp(2 * GELU_A * (x + GELU_B * x ** 3))\n"
+             "    return x / 2 * (1 + (e - 1) / (e + 1)), ActivationCache(x)", "Here x is large"),
+    ("silu", "e = np.exp(x)\n    return x * e / (1 + e), ActivationCache(x)", "Here x is large"),
     ("dropout", "rng = np.random.default_rng(1)\n"
                 "    mask = (rng.random(x.shape) >= p) / (1 - p)\n"
                 "    return x * mask, DropoutCache(mask)", "Draw from rng"),
@@ -199,6 +202,15 @@ def test_the_five_broken_backward_passes_are_among_them():
 def test_what_else_may_be_wrong(file, name, text, part):
     result = results(file(**{name: text}))[name]
     assert result.status == operations.WRONG and part in result.hint, result
+
+
+def test_a_dropout_of_whole_rows_is_wrong(file):
+    for shape in "(*x.shape[:-1], 1)", "x.shape[1:]", "x.shape[-1]":
+        wrong = file(dropout=f"""
+        mask = (rng.random({shape}) >= p).astype(x.dtype) / x.dtype.type(1 - p)
+        return x * mask, DropoutCache(mask)""")
+        hint = results(wrong)["dropout"].hint             # by chance they are of another share
+        assert "Whole rows or columns" in hint or "p is the share" in hint, hint
 
 
 def test_a_dropout_that_draws_in_another_way_is_right(file):

@@ -90,10 +90,15 @@ def examine(name, answer, seed=None):
     with np.errstate(all="ignore"):                       # mistakes overflow and divide by 0
         for _ in range(DRAWS):
             cases = EXERCISES[name](rng)
-            for case in [cases] if isinstance(cases, Case) else cases:
-                result = _ask(name, answer, case)
-                if result is not None:
-                    return result
+            cases = [cases] if isinstance(cases, Case) else cases
+            try:
+                for case in cases:
+                    result = _ask(name, answer, case)
+                    if result is not None:
+                        return result
+            finally:
+                if hasattr(cases, "close"):               # it may hold a patch of the library
+                    cases.close()
     return Result(name, "passed")
 
 
@@ -127,7 +132,7 @@ def _ask(name, function, case):
         right = _same(output, case.answer, case.rtol)
     if not right:
         return Result(name, "not right yet", _hint(output, case))
-    if not _same(_arrays(args), _arrays(case.args), 0):
+    if not _unchanged(args, case.args):
         return Result(name, "not right yet", "The value is right, but your function changes "
                       "one of its arguments in place: work on a copy, or put it back.")
     return None
@@ -266,8 +271,16 @@ def as_mask(output, shape):
     return mask.astype(bool)
 
 
-def _arrays(args):
-    return tuple(a for a in args if isinstance(a, np.ndarray))
+def _unchanged(a, b):
+    """Return whether arguments, and what lists and dictionaries in them hold, are still the same.
+    An array's last bits may differ: adding and subtracting a step again does not restore them."""
+    if isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_unchanged, a, b))
+    if isinstance(b, dict):
+        return [*a] == [*b] and all(map(_unchanged, a.values(), b.values()))
+    if isinstance(b, (np.ndarray, str, int, float)):
+        return _same(a, b, 1e-12)
+    return True
 
 
 def _describe(args):

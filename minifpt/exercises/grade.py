@@ -131,10 +131,12 @@ def submissions(folder):
         parts = path.relative_to(folder).parts
         if any(part.startswith((".", "__")) for part in parts) or not path.is_file():
             continue                                      # checkpoints of Jupyter, caches
+        if "solutions" in parts[:-1]:
+            continue                                      # written by ``minifpt lessons``
         if path.suffix == ".py" and path.name.startswith("test_"):
             continue                                      # written by ``minifpt new``
-        alone = re.fullmatch(r"(.+?)_\d\d(_.*)?", path.stem) if path.suffix == ".ipynb" else None
-        files.append((parts[0] if len(parts) > 1 else alone[1] if alone else path.stem, path))
+        student = path.suffix == ".ipynb" and parts_of(path)[0]
+        files.append((parts[0] if len(parts) > 1 else student or path.stem, path))
     return files
 
 
@@ -172,15 +174,17 @@ def expected_exercises(path):
         except (ValueError, SyntaxError, RecursionError):
             names = set(own.FUNCTIONS)                    # begun with ``minifpt new``
         return [f"own/{name}" for name in own.FUNCTIONS] if names & set(own.FUNCTIONS) else []
-    lesson = lesson_of(path)
+    lesson = parts_of(path)[1]
     exercises._load()
     return [f"{lesson}/{name}" for name in exercises_of(lesson)]
 
 
-def lesson_of(path):
-    """Return the two digits of the lesson in a notebook's name, ``--`` if there are none."""
-    match = re.search(r"(?:^|_)(\d\d)(?:_|$)", Path(path).stem)
-    return match[1] if match else "--"
+def parts_of(path):
+    """Return (student, lesson) of a notebook's name, ``STUDENT_NN_name``: the student is ``None``
+    in ``NN_name``, the lesson ``--`` where there are no two digits.  Of several numbers the last
+    one is the lesson's: a student may be called ``group_07``."""
+    match = re.fullmatch(r"()(\d\d)(_.*)?|(.+)_(\d\d)(_.*)?", Path(path).stem)
+    return (match[4], match[2] or match[5]) if match else (None, "--")
 
 
 def exercises_of(lesson):
@@ -219,7 +223,7 @@ def notebook_work(path, others, seed, skip):
     """Check each exercise of a notebook; for ``apart``."""
     exercises._load()
     yield {"begin": ""}
-    lesson = lesson_of(path)
+    lesson = parts_of(path)[1]
     try:
         statements, unread = read_cells(path)
     except (ValueError, OSError) as e:
@@ -250,29 +254,46 @@ def read_cells(path):
         raise ValueError(f"It is not a notebook, or damaged ({one_line(e)}).") from None
     statements, unread = [], []
     for text in cells:
-        lines = [re.sub(r"^(\s*)([%!?].*|.*\?)$", r"\1pass", line) for line in text.splitlines()]
         if text.startswith("%%") and not text.startswith(("%%time", "%%capture")):
             continue                                      # another language
         try:
-            statements += ast.parse("\n".join(lines)).body
+            statements += parsed(text)
         except (SyntaxError, ValueError, RecursionError) as e:
             unread.append((text, one_line(e)))
     return statements, unread
 
 
+def parsed(text):
+    """Return the statements of a cell.  Lines for Jupyter that are not Python, such as
+    ``%time f()``, ``!ls`` and ``np.sum?``, become ``pass``."""
+    lines = text.split("\n")
+    while True:
+        try:
+            return ast.parse("\n".join(lines)).body
+        except SyntaxError as e:
+            i = min(e.lineno or 1, len(lines)) - 1
+            line = re.sub(r"^(\s*)([%!?].*|.*\?\s*)$", r"\1pass", lines[i])
+            if line == lines[i]:
+                raise
+            lines[i] = line
+
+
 def checks(statements):
-    """Return {exercise: expression} of the last ``check("exercise", expression)`` of each."""
-    return {node.args[0].value: node.args[1]
-            for statement in statements for node in ast.walk(statement)
+    """Return {exercise: (expression, end)} of the last ``check("exercise", expression)`` of each.
+    The statements before ``end`` had run by then."""
+    return {node.args[0].value: (node.args[1], i + 1)
+            for i, statement in enumerate(statements) for node in ast.walk(statement)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check"
             and len(node.args) == 2 and isinstance(node.args[0], ast.Constant)}
 
 
-def answered(name, expression, statements, unread, seed):
-    """Run the statements that an answer needs, then examine it; return the result."""
-    expression = expression or ast.Name(name, ast.Load())
+def answered(name, call, statements, unread, seed):
+    """Run the statements that an answer needs, then examine it; return the result.
+
+    ``call`` is its value of :func:`checks`, ``None`` where no ``check`` has the answer."""
+    expression, end = call or (ast.Name(name, ast.Load()), None)
     namespace, failed = {"__name__": "notebook"}, ""
-    for statement in needed(expression, statements):
+    for statement in needed(expression, statements[:end]):
         try:
             exec(compile(ast.Module([statement], []), "notebook", "exec"), namespace)
         except Exception as e:
@@ -327,8 +348,9 @@ def names_of(statement):
         inner += child.get_children()
     if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
         gives.add("*")
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        changes.add(root(statement.value.func))
+    if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        changes |= {root(node.value.func) for node in ast.walk(statement)
+                    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
     changes |= {root(node) for node in ast.walk(statement)             # a[0] = 1, a.b = 1
                 if isinstance(node, (ast.Attribute, ast.Subscript))
                 and isinstance(node.ctx, (ast.Store, ast.Del))}

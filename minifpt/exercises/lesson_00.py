@@ -55,7 +55,8 @@ def strings_right(rng):
             "a number of strings, not their share": float(right.all(axis=1).sum()),
             "the answer is the bit with the *higher* of its two scores, whatever their signs":
                 float(((logits[..., 1] > 0) == y).all(axis=1).mean()),
-            "the lower score is taken as the answer": float(is_wrong.all(axis=1).mean()),
+            "the lower score is taken as the answer, or it is one answer for all strings: look at "
+            "the axis": float(is_wrong.all(axis=1).mean()),
         }
         if answer > 0.1 and len({round(v, 6) for v in (answer, *others.values())}) > len(others):
             return Case((logits, y), answer, others)

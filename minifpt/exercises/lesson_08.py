@@ -101,6 +101,7 @@ def say_the_mean(rng):
 
     means = y[..., mine].mean(axis=(0, 1))
     return Case((y, head, n_head), put(means), {
+        "nothing has changed: write the mean into the head's channels of the copy": y,
         "the head is mute, 0 everywhere; let it say its mean": put(0.0),
         "each channel has its own mean; you take one over all the head's channels":
             put(y[..., mine].mean()),

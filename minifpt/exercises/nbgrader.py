@@ -69,7 +69,7 @@ def assignment(path, solutions):
             # Without the heading and the path of the solutions.
             text = re.sub(r"\A.*?(?=\*\*\d+\.\*\*)", "", source, flags=re.DOTALL)
             continue
-        for name, answer in calls.items():
+        for name, (answer, _) in calls.items():
             if f'check("{name}",' in source:
                 cells += [markdown(f"text-{name}", text),
                           code(name, solved(name, statements, answers), solution=True),

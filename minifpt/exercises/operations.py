@@ -243,6 +243,8 @@ def dropped_out(reader, y, x, p, rng):
     if not np.allclose(y[is_kept], x[is_kept] / (1 - p), rtol=1e-4):
         raise Wrong("Multiply the entries that are kept by 1/(1-p), so that the mean stays."
                     + " That factor is missing." * np.allclose(y[is_kept], x[is_kept]))
+    if any(n > 1 and (is_kept == is_kept.take([0], axis)).all() for axis, n in enumerate(x.shape)):
+        raise Wrong("Whole rows or columns are dropped together: draw a number for each entry.")
     again, other = (pair(reader, "dropout", x, p=p, rng=seed)[0] for seed in (rng, rng + 1))
     if not np.array_equal(y, again) or np.array_equal(y, other):
         raise Wrong("Draw from rng, the generator that is passed.")

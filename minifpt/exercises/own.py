@@ -148,7 +148,7 @@ def put(path, *functions):
             new = {function.__name__: inspect.getsource(function).rstrip()}
         if missing := set(new) - set(nodes):
             raise ValueError(f"{path}: it has no function {', '.join(missing)}")
-        lines = text.splitlines()
+        lines = text.removesuffix("\n").split("\n")       # splitlines would cut at form feeds
         for name in sorted(new, key=lambda name: -nodes[name].lineno):
             lines[nodes[name].lineno - 1:nodes[name].end_lineno] = new[name].splitlines()
         save_text(path, "\n".join(lines) + "\n")
