@@ -210,6 +210,7 @@ def test_whatever_an_answer_returns_or_raises_gives_one_line(name):
 
 
 def test_lists_and_dictionaries_may_not_change_either(monkeypatch):
+    exercises._load()
     monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
 
     @exercise
@@ -235,6 +236,7 @@ def test_a_check_that_is_stopped_leaves_the_library_as_it_was():
 
 
 def test_what_any_exercise_can_see(monkeypatch):
+    exercises._load()
     monkeypatch.setattr(exercises, "EXERCISES", dict(exercises.EXERCISES))
 
     @exercise
