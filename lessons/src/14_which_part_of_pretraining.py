@@ -583,7 +583,7 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 # All of this is for narrow trunks, few shapes, a few tasks. Nothing here was run on GPT-2's own
 # weights. The paper's model is six times as wide, and there 0.02 is the spread 0.55. Its random
 # trunk of 12 blocks did not find the strings of 1,000 bits. The same random weights did here, at
-# thirty times its learning rate of 1e-3 and without dropout (one seed). One block found them with
+# thirty times its learning rate of 1e-3 and without dropout (two seeds). One block found them with
 # the paper's rate, dropout and batches, in 8,300 steps (one seed). For twelve blocks at that rate
 # we do not know.
 #
