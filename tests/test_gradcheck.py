@@ -350,6 +350,18 @@ def test_a_wrong_layer_in_a_whole_model_is_found():
     assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"
 
 
+def test_a_gradient_that_is_missing_is_noticed_beside_a_large_output():
+    x, w, b = (np.random.default_rng(i).standard_normal(shape)
+               for i, shape in enumerate(((3, 4), (4, 2), (2,))))
+
+    def without_bias(dy, cache):
+        dx, dw, db = F.linear_backward(dy, cache)
+        return dx, dw, 0 * db
+    for size in 1.0, 1e4, 1e8:
+        assert minifpt.gradcheck(F.linear, F.linear_backward, (size * x, w, b), names="xwb")
+        assert not minifpt.gradcheck(F.linear, without_bias, (size * x, w, b), names="xwb")
+
+
 @pytest.mark.parametrize("offset, factor", [(1e6, 1.001), (1e7, 1.1), (1e8, 2.0), (1.7e9, 1.1)])
 def test_a_wrong_gradient_of_a_large_output_fails(offset, factor):
     x = np.random.default_rng(0).standard_normal((2, 3))
