@@ -239,7 +239,7 @@ def test_every_picture_of_the_results_is_drawn_and_shown(tmp_path, monkeypatch):
                                 (results.dose, "picture", 3)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
-    assert len(drawn) == 10 and all(path.exists() for path in drawn)
+    assert len(drawn) == 11 and all(path.exists() for path in drawn)
     shown = {(path.parent / target).resolve() for path in TEXTS
              for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
     assert {path.resolve() for path in drawn} <= shown

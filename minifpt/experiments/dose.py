@@ -228,7 +228,7 @@ def picture(experiment, grid, losses, path):
         ends = {label: [100 * h[-1]["test_accuracy"] for h in runs] for label, runs in arms.items()}
         draw(ax, experiment, ends, losses)
         ax.set_title(tasks.label_of(title))
-    plots.legend(fig, axes)
+    plots.legend(fig, axes, inside=0)
     plots.save(fig, path, tables.KIND)
 
 

@@ -96,12 +96,12 @@ def finding(ends):
     return f"{len(leaders)} of {len(ends)} end within a point of {best:.1f} %"
 
 
-def legend(fig, axes):
-    """Write a legend in each axis that has new lines; for more than four lines in all, write one
-    legend below the axes."""
+def legend(fig, axes, inside=4):
+    """Write a legend in each axis that has new lines; for more than ``inside`` lines in all, write
+    one legend below the axes."""
     handles = {label: handle for ax in axes for handle, label in
                zip(*ax.get_legend_handles_labels(), strict=True)}
-    if len(handles) > 4:
+    if len(handles) > inside:
         columns = min(3, len(axes))
         fig.set_figheight(fig.get_figheight() + 0.22 * -(-len(handles) // columns))
         fig.legend(handles.values(), handles, loc="outside lower center", ncols=columns,
