@@ -183,10 +183,12 @@ class FPT(Layer):
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.
 
-        With ``tokens``, only the positions of an input of that length count: no gradient ever
-        reaches the others.
+        With ``tokens``, only the positions of an input of that length, and of a prefix before it,
+        count: no gradient ever reaches the others.
         """
         count = {}
+        if tokens is not None and hasattr(self.trunk, "prefix"):
+            tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():
             group, size, learns = p.group, p.data.size, p.trained_size()
             if group == "pos" and tokens is not None:

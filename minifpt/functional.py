@@ -171,6 +171,8 @@ def positions(x, w, start=0, need=(True, True)):
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
     tokens = slice(start, start + x.shape[1])
+    if tokens.stop > len(w):
+        raise ValueError(f"positions: {tokens.stop} positions, w has {len(w)}")
     cache = PositionsCache(tokens, w.shape, need)
     return x + w[tokens], cache
 

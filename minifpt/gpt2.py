@@ -285,8 +285,8 @@ class LanguageModel(Pretrained):
 
         Each token is drawn from ``softmax(logits / temperature)``; temperature 0 takes the most
         likely token.  With ``top_k`` only the k most likely tokens can be drawn, with ``top_p``
-        the fewest most likely tokens that together have this probability.  ``seed`` is a number
-        or a ``np.random.Generator``.
+        the fewest most likely tokens that together have this probability; as likely ones stay,
+        too.  ``seed`` is a number or a ``np.random.Generator``.
 
         The trunk reads at most the last ``n_positions`` tokens.  When these are used up, it
         starts again with the newer half, and the keys and values of that half serve for the next
@@ -297,6 +297,7 @@ class LanguageModel(Pretrained):
             raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
+        temperature *= temperature > 1e-30                # less is as good as 0, and 0 in float32
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
         if top_p > 1:

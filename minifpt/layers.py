@@ -77,12 +77,16 @@ class Layer:
 
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
-        ``named_parameters``; the children in a list are numbered."""
-        for name, value in vars(self).items():
-            for key, item in ([(f"{name}.{i}", item) for i, item in enumerate(value)]
-                              if isinstance(value, list) else [(name, value)]):
-                if isinstance(item, Parameter) or hasattr(item, "named_parameters"):
-                    yield key, item
+        ``named_parameters``; the children in a list, a tuple or a dictionary have its number or
+        key behind the name."""
+        values = [*vars(self).items()]
+        while values:
+            name, value = values.pop(0)
+            if isinstance(value, (list, tuple, dict)):
+                keys = value.items() if isinstance(value, dict) else enumerate(value)
+                values[:0] = [(f"{name}.{key}", item) for key, item in keys]
+            elif isinstance(value, Parameter) or hasattr(value, "named_parameters"):
+                yield name, value
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
@@ -124,7 +128,7 @@ class Layer:
     @contextmanager
     def all_frozen(self):
         """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
-        keep no cache."""
+        keep no cache.  At the end all that was trainable before is trainable again."""
         trainable = [p for p in self.parameters() if p.trainable]
         for p in trainable:
             p.trainable = False

@@ -20,9 +20,9 @@ class Adam:
         m = b1 m + (1 - b1) g            v = b2 v + (1 - b2) g^2
         x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) - lr * weight_decay * x
 
-    ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  Weight decay
-    applies to matrices only, not to scales and biases.  Raises ``ValueError`` for settings out
-    of range.
+    ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  t counts the
+    steps of all: after a change of the mask make a new Adam.  Weight decay applies to matrices
+    only, not to scales and biases.  Raises ``ValueError`` for settings out of range.
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):

@@ -266,7 +266,8 @@ def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | 
     change_grads  {name: function}: the function's result replaces the gradient of that output.
 
     A function gets a copy.  The backward pass may call a function of ``change`` again, with values
-    close to those of the forward pass.  The changes end with the ``with``, also after an error.
+    close to those of the forward pass.  The changes end with the ``with``, also after an error: run
+    the backward pass inside it, too, or it is that of the model without the changes.
 
     While it records, the functions of ``functional`` run instead of the fast ones, so that
     ``inspect.getsource(step.function)`` shows the source that ran.  The results equal the fast

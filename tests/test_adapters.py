@@ -119,6 +119,16 @@ def test_the_same_seed_gives_the_same_adapter():
     assert not any(map(np.array_equal, arrays[0], arrays[2]))
 
 
+def test_counted_positions_include_those_of_a_prefix():
+    task = minifpt.tasks.get("bit-xor", n=2)
+    model = minifpt.FPT.for_task(task, "minigpt-tiny", adapt="prefix:tokens=3")
+    x, y = task.batch(np.random.default_rng(0), 4)
+    logits, cache = model.forward(x)
+    model.backward(task.loss(logits, y)[1], cache)
+    reached = model.trunk.wpe.weight.grad.any(axis=1).sum() * 32
+    assert model.counts(task.tokens)["pos"] == (reached, reached) and reached == 7 * 32
+
+
 def test_a_prefix_is_seen_by_all_tokens_and_read_by_none():
     model = adapters.adapt(fpt(), "prefix:tokens=2")
     with minifpt.trace(model) as t:

@@ -278,6 +278,12 @@ def test_unembedding_scores_each_token(seed, lead):
     np.testing.assert_allclose(y, F.linear(x, w.T, np.zeros(4))[0], atol=1e-13)
 
 
+@pytest.mark.parametrize("rows, start", [(1, 0), (5, 4), (3, 1)])
+def test_positions_beyond_the_table_are_refused(rows, start):
+    with pytest.raises(ValueError, match=f"positions, w has {rows}"):
+        F.positions(np.zeros((2, 3, 4)), np.zeros((rows, 4)), start)
+
+
 @pytest.mark.parametrize("start", [0, 2])
 def test_positions_add_the_rows_from_the_start(start):
     rng = np.random.default_rng(0)

@@ -203,6 +203,16 @@ def test_all_frozen_learns_nothing(layer):
         len(layer.parameters()) - 1)
 
 
+def test_layers_in_lists_tuples_and_dictionaries_have_names():
+    class Net(layers.Layer):
+        def __init__(self):
+            self.rows = [layers.Linear(2, 3), (layers.Linear(3, 4), None)]
+            self.by_name = {"last": layers.Linear(4, 1)}
+    assert [name for name, _ in Net().named_parameters()] == [
+        f"{path}.{part}" for path in ("rows.0", "rows.1.0", "by_name.last")
+        for part in ("weight", "bias")]
+
+
 def test_all_frozen_is_undone_by_an_error():
     layer = Linear(2, 2)
     with pytest.raises(RuntimeError), layer.all_frozen():

@@ -84,6 +84,8 @@ def test_the_last_block_at_all_tokens_that_are_read_restores_everything(model):
 def test_nothing_remains_changed(model):
     (clean, y), (corrupted, _) = batch(0), batch(1)
     before = [dict(vars(layer)) for _, layer in minifpt.tracing.named_layers(model)]
+    for p in model.parameters():                          # of a backward pass before
+        p.grad = np.ones_like(p.data)
     state = [(p.data.copy(), p.trainable) for p in model.parameters()]
     patching.patch(model, clean, corrupted, score_of(y))
     patching.attribute(model, clean, y, 2)
@@ -93,7 +95,8 @@ def test_nothing_remains_changed(model):
     after = [dict(vars(layer)) for _, layer in minifpt.tracing.named_layers(model)]
     assert [list(then) for then in before] == [list(now) for now in after]
     for (data, trainable), p in zip(state, model.parameters(), strict=True):
-        assert np.array_equal(data, p.data) and trainable == p.trainable and p.grad is None
+        assert np.array_equal(data, p.data) and trainable == p.trainable
+        assert p.grad is not None and (p.grad == 1).all()
 
 
 def test_attributions_add_up_and_are_what_removing_a_part_would_change(model):

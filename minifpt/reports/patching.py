@@ -248,7 +248,7 @@ def lens(model, x, y, classes):
     """Return the :class:`Lens` of a model on inputs x with the answers y, as for
     :func:`attribute`."""
     blocks = blocks_of(model)
-    trainable = {id(p): p.trainable for p in model.parameters()}
+    before = {id(p): (p.trainable, p.grad) for p in model.parameters()}
     for p in model.parameters():                          # so that gradients come back to the start
         p.trainable, p.grad = True, None
     try:
@@ -266,7 +266,7 @@ def lens(model, x, y, classes):
         backward = [share(t.grads[name][:, -n:] @ w) for name in names]
     finally:
         for p in model.parameters():
-            p.trainable, p.grad = trainable[id(p)], None
+            p.trainable, p.grad = before[id(p)]
     return Lens(np.array(accuracy), np.array(backward))
 
 
