@@ -65,8 +65,8 @@ PAPER_SIZE = {
 PAPER_TRUNKS = {"minigpt-language": "gpt2", "random@paper": "random:gpt2@paper",
                 "random": "random:gpt2", "random@0.55": "random:gpt2",
                 "statistics:minigpt-language": "statistics:gpt2",
-                "random:2x4x128@paper": "gpt2", "random:6x4x128@paper": "gpt2-medium",
-                "random:12x4x128@paper": "gpt2-large"}
+                "random:2x4x128@0.55": "gpt2", "random:6x4x128@0.55": "gpt2-medium",
+                "random:12x4x128@0.55": "gpt2-large"}
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ TABLES = {
     "table6": Table(
         "Size (table 6).  Only one pretrained size ships, so the mini scale varies the depth of a "
         "random trunk; the paper's scale has GPT-2, medium and large.", (CIFAR,),
-        tuple(Arm(f"random:{n}x4x128@paper", label=label) for n, label in (
+        tuple(Arm(f"random:{n}x4x128@0.55", label=label) for n, label in (
             (2, "small"), (6, "medium"), (12, "large"))),
         {(size, "cifar10"): f"{language} (random {random})" for size, language, random in (
             ("small", 68.2, 61.7), ("medium", 69.8, 64.0), ("large", 72.1, 65.7))}),
