@@ -153,7 +153,7 @@ def test_the_cost_has_a_line_for_each_task_and_arm(tiny, monkeypatch):
 def test_the_command_lists_runs_and_plans_tables(tiny, tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [*TABLES, "dose", "sources"]
+    assert listed == [*TABLES, "dose", "sources", "masks"]
     out = tmp_path / "out"
     assert cli.main(["reproduce", "small", "--seeds", 1, "--rates", 1e-2, "--tasks", "bit-xor",
                      "--out", out]) == 0

@@ -484,7 +484,7 @@ def test_one_run_at_a_time_writes_into_a_folder(stopped):
 
 
 def test_the_half_written_file_of_a_killed_run_is_removed(stopped):
-    (stopped / ".checkpoint.npz.4321").write_bytes(b"half")
+    (stopped / ".checkpoint.npz.4321.minifpt").write_bytes(b"half")
     go(stopped, resume=True)
     assert sorted(p.name for p in stopped.iterdir()) == FILES
 
