@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 
 from minifpt import functional as F
 from minifpt import layers, tasks
-from minifpt.experiments import compare, reproduce, tables
+from minifpt.experiments import compare, dose, reproduce, tables
 from minifpt.files import write_beside
 from minifpt.files.runs import COLUMNS, History
 from minifpt.tasks.listops import OPERATORS, PAD
@@ -252,10 +252,12 @@ FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{n
 FAMILIES = compare.Column("families", {}, {"steps": 500})
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
+RECALLS = [column for column in dose.EXPERIMENTS["dose"].tasks if column.task == "recall"]
 PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW
 METHODS = (
     *((column, SOFTMAX, None) for column in (
-        reproduce.XOR, reproduce.MEMORY, reproduce.RECALL, reproduce.LISTOPS, *PICTURES)),
+        reproduce.XOR, reproduce.MEMORY, reproduce.RECALL, *RECALLS, reproduce.LISTOPS,
+        *PICTURES)),
     *((column, LOGISTIC, logistic()) for column in PICTURES),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
