@@ -211,10 +211,10 @@ qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
-# This is the simple form. The layers run `fast.attention`. Up to 64 tokens, in batches that are not
-# large, that is the simple form itself. A longer text is cut into tiles of 64 queries; most of the
-# masked scores are skipped, and no map is kept. The fast form must be the same function. Is it? Lengths around 64 are where it
-# could go wrong.
+# This is the simple form. The layers run `fast.attention`. Up to 64 tokens, in batches that are
+# not large, that is the simple form itself. A longer text is cut into tiles of 64 queries; most
+# of the masked scores are skipped, and no map is kept. The fast form must be the same function.
+# Is it? Lengths around 64 are where it could go wrong.
 
 # %%
 for length in (1, 63, 64, 65, 150):
