@@ -152,7 +152,7 @@ def derivative(function, y, name):
     ahead, behind = (above - middle) / step, (middle - below) / step
     slope = (ahead + behind) / 2.0
     usual = max(1.0, np.quantile(np.abs(slope), 0.9)) if y.size else 1.0
-    jumps = np.abs(ahead - behind) > 2.0 * usual          # a kink, as of relu, is no jump
+    jumps = np.abs(ahead - behind) > 2.0 * usual          # more than at a kink of relu
     if jumps.sum() > 0.01 * y.size:
         refuse("jumps, as rounding does")
     return np.where(jumps, np.where(np.abs(ahead) < np.abs(behind), ahead, behind), slope)

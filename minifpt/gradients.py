@@ -219,10 +219,10 @@ def _error(x, a, d, loss, eps, size, is_entry, tolerance):
             if clear and error <= 0.03 * tolerance:
                 break
     least = min((rounding for *_, rounding in trials), default=0.0)
-    if least > 0.01 and size > 1e-6:
-        return np.nan, None
-    if least > 0.01:                                      # 0, but for rounding: every step counts
-        limit = np.inf
+    if least > 0.01:
+        if size > 1e-6:
+            return np.nan, None
+        limit = np.inf                                    # 0, but for rounding: every step counts
     else:
         limit = tolerance if least <= tolerance else 10 * least
     return min(((error, n) for error, n, rounding in trials if rounding <= limit),

@@ -125,7 +125,7 @@ def test_random_weights_of_masks_have_the_mask_of_the_trunk(novels, tmp_path, mo
     assert [source for source, _, _ in losses] == ["language", "masked", "vision"]
     trunk = {label: trunks.TrunkSpec.parse(model).make(0)
              for label, model in dose.models(experiment, tmp_path, 0).items()}
-    assert {label: made.config.causal for label, made in trunk.items()} == {
+    assert {label: model.config.causal for label, model in trunk.items()} == {
         label: label.split()[0] not in ("masked", "vision") for label in trunk}
     for label in "masked random", "vision random":
         for (name, theirs), (_, ours) in zip(trunk["random (paper)"].named_parameters(),

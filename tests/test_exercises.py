@@ -230,9 +230,9 @@ def test_lists_and_dictionaries_may_not_change_either(monkeypatch):
 def test_a_check_that_is_stopped_leaves_the_library_as_it_was():
     def stopped(z, tau):
         raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt) as kept:        # as IPython keeps it
+    with pytest.raises(KeyboardInterrupt) as error:       # as IPython keeps it
         examine("softmax_with_temperature", stopped)
-    assert kept.tb is not None and F.softmax(np.zeros((1, 2)))[0].tolist() == [[0.5, 0.5]]
+    assert error.tb is not None and F.softmax(np.zeros((1, 2)))[0].tolist() == [[0.5, 0.5]]
 
 
 def test_what_any_exercise_can_see(monkeypatch):

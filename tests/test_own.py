@@ -206,10 +206,10 @@ def test_what_else_may_be_wrong(file, name, text, part):
 
 def test_a_dropout_of_whole_rows_is_wrong(file):
     for shape in "(*x.shape[:-1], 1)", "x.shape[1:]", "x.shape[-1]":
-        wrong = file(dropout=f"""
+        path = file(dropout=f"""
         mask = (rng.random({shape}) >= p).astype(x.dtype) / x.dtype.type(1 - p)
         return x * mask, DropoutCache(mask)""")
-        hint = results(wrong)["dropout"].hint             # by chance they are of another share
+        hint = results(path)["dropout"].hint             # by chance they are of another share
         assert "Whole rows or columns" in hint or "p is the share" in hint, hint
 
 

@@ -183,8 +183,8 @@ def parts_of(path):
     """Return (student, lesson) of a notebook's name, ``STUDENT_NN_name``: the student is ``None``
     in ``NN_name``, the lesson ``--`` where there are no two digits.  Of several numbers the last
     one is the lesson's: a student may be called ``group_07``."""
-    match = re.fullmatch(r"()(\d\d)(_.*)?|(.+)_(\d\d)(_.*)?", Path(path).stem)
-    return (match[4], match[2] or match[5]) if match else (None, "--")
+    match = re.fullmatch(r"(\d\d)(_.*)?|(.+)_(\d\d)(_.*)?", Path(path).stem)
+    return (match[3], match[1] or match[4]) if match else (None, "--")
 
 
 def exercises_of(lesson):

@@ -190,12 +190,13 @@ def differences(experiment, grid):
     95 % intervals are over the pretraining seeds.  They are Student's: of three values a bootstrap
     would give intervals that are too short.  Several tasks of recall have their mean, too."""
     lines = [["task", "difference", "at the end", "area", "pretraining seeds"]]
-    recalls = [arms for title, arms in grid.results.items() if title.startswith("recall")]
-    mean = {f"mean of {len(recalls)} recall tasks": {
-        label: mean_curves([arms[label] for arms in recalls]) for label in recalls[0]}} if (
-            len(recalls) > 1) else {}
+    results = dict(grid.results)
+    recalls = [arms for title, arms in results.items() if title.startswith("recall")]
+    if len(recalls) > 1:
+        results[f"mean of {len(recalls)} recall tasks"] = {
+            label: mean_curves([arms[label] for arms in recalls]) for label in recalls[0]}
     full = {source: f"{source} {experiment.doses[-1]}" for source in experiment.sources}
-    for title, arms in (grid.results | mean).items():
+    for title, arms in results.items():
         for source, ours in full.items():
             others = [*(f"{source} {control}" for control in experiment.controls), PAPER]
             if len(experiment.doses) > 1:

@@ -67,6 +67,6 @@ class Few:
     def fingerprint(self):
         """Return a CRC-32 of the training examples, of some test examples, and of the other task's
         own."""
-        own = self.task.fingerprint() if hasattr(self.task, "fingerprint") else ""
+        other = self.task.fingerprint() if hasattr(self.task, "fingerprint") else ""
         return crc([*self.examples(), *self.task.batch(np.random.default_rng(0), 16, "test"),
-                    np.frombuffer(own.encode(), np.uint8)])
+                    np.frombuffer(other.encode(), np.uint8)])
