@@ -9,7 +9,7 @@ weights, (C, C): ``(sum s^2)^2 / sum s^4``.  It is the rank where all singular v
 1 where one of them outweighs the others.
 """
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -30,9 +30,12 @@ def directions(attn, head):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    models = parser.parse_args().models
     print("| trunk | spread of c_attn | of c_proj | directions a head passes on |\n"
           "|---|---|---|---|")
-    for model in sys.argv[1:] or MODELS:
+    for model in models:
         spec = TrunkSpec.parse(model)
         blocks = [block.attn for block in spec.make().h]
         spread = [np.mean([getattr(b, name).weight.data.std() for b in blocks])

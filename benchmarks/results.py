@@ -50,7 +50,7 @@ TEXTS = ROOT / "README.md", ROOT / "RESULTS.md"           # whose numbers are ch
 BASELINES = ("softmax regression", "logistic regression", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
 MARK = re.compile(r"<!-- ([\w-]+)\.csv(?:: ([\w-]+))? -->")
-NUMBER = re.compile(r"(?<![\w.,])(\d+\.\d(?!\.?\w)|\d{1,3}(,\d{3})+|\d+(?= %))")
+NUMBER = re.compile(r"(?<![\w.,])(\d+\.\d(?!\.?\w)|\d{1,3}(,\d{3})+|[\d.]+(?= ?%| per cent\b))")
 # Code, tables, pictures and the targets of links, in which no number is checked.
 HIDDEN = re.compile(r"^```.*?^```|^    .*?$|^\|.*?$|`[^`]*`|!\[[^]]*\]|\]\([^)]*\)", re.M | re.S)
 
@@ -201,7 +201,7 @@ def with_numbers(text, complain=None):
         for number, source in [*zip(numbers, sources, strict=True)][::-1]:
             if source != "none":
                 comma, decimals = "," * ("," in number[0]), len(number[0].partition(".")[2])
-                text = (text[:number.start()] + f"{abs(value(source)):{comma}.{decimals}f}"
+                text = (text[:number.start()] + f"{value(source):{comma}.{decimals}f}"
                         + text[number.end():])
     return text
 
@@ -254,8 +254,8 @@ FOUND = {
 WHOLE = {tasks.label_of(task): {
     "language, frozen": ("learning-rates", task, "language"),
     "language, trained whole": ("learning-rates", task, "language, all trained"),
-    "random, frozen": ("learning-rates", task, "random (spread 0.55)"),
-    "random, trained whole": ("learning-rates", task, "random (spread 0.55), all trained"),
+    "random, frozen": ("table2", task, "random (paper)"),
+    "random, trained whole": ("figure1", task, "random (paper), all trained"),
     "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
     for task in ("bit-xor", "bit-memory", "mnist")}
 LINEAR = {title: {"best frozen trunk": best, "frozen language": language,
@@ -273,7 +273,7 @@ LINEAR = {title: {"best frozen trunk": best, "frozen language": language,
 PAPER = {tasks.label_of(task): {
     "language, frozen": ("table2", task, "language"),
     "random, frozen": ("table2", task, "random (paper)"),
-    "transformer, trained whole": ("figure1", task, "random (spread 0.55), all trained"),
+    "transformer, trained whole": ("figure1", task, "random (paper), all trained"),
     "LSTM, frozen": ("table3", task, "LSTM (3x128)"),
     "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
     for task in ("bit-xor", "bit-memory", "mnist")}

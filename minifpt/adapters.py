@@ -62,7 +62,7 @@ class LoRA(Linear):
         no_bias = np.zeros(a.data.shape[1], y.dtype), np.zeros_like(y, shape=y.shape[-1])
         h, cache["a"] = ops.linear(x, a.data, no_bias[0], (True, a.trainable, False))
         z, cache["b"] = ops.linear(h, b.data, no_bias[1], (True, b.trainable, False))
-        return ops.residual(y, self.scale * z)[0], cache
+        return y + self.scale * z, cache
 
     def backward(self, dy, cache):
         """dy (..., n_out) -> dx (..., n_in)."""
@@ -245,11 +245,15 @@ def merge(model):
     The outputs stay the same up to rounding.  Raises ``ValueError`` for a bottleneck or a prefix,
     which cannot be merged.
     """
-    layers = [layer for _, layer in named_layers(model)]
+    layers, weights = [layer for _, layer in named_layers(model)], set()
     for layer in layers:
         if isinstance(layer, (Bottleneck, Prefix)):
             raise ValueError("merge: only low-rank adapters can be merged into the weights, the "
                              f"model has a {'prefix' * isinstance(layer, Prefix) or 'bottleneck'}")
+        if isinstance(layer, LoRA):
+            if id(layer.weight) in weights:
+                raise ValueError("merge: two low-rank adapters adapt one shared weight")
+            weights.add(id(layer.weight))
     for layer in layers:
         if isinstance(layer, LoRA):
             layer.merge()

@@ -20,6 +20,7 @@ import numpy as np
 from .checks import brief
 
 STEP = 2.0 ** -17                                         # of a difference, relative to 1 + |y|
+SMALLER, UNEVEN = 0.37, 1e-2                              # of the step; of the usual slope
 MIXED = 1e-4                                              # of a step: rounding is far below it
 # Operations whose output is also used before their backward pass runs: a change there would give
 # wrong gradients.
@@ -140,13 +141,15 @@ def derivative(function, y, name):
         raise ValueError(f"trace: change of '{name}': the function {reason}, so its gradient is "
                          "not known: expected a pair (function, backward) with backward(dy, y)")
     y, rng = y.astype(np.float64), np.random.default_rng(0)
+
+    def evaluate(x):
+        return np.asarray(function(x), np.float64)
     step = STEP * (1.0 + np.abs(y)) * rng.uniform(1.0, 2.0, y.shape)
-    above, below, middle = (np.asarray(function(x), np.float64)
-                            for x in (y + step, y - step, y.copy()))
+    above, below, middle = evaluate(y + step), evaluate(y - step), evaluate(y.copy())
     allowed = MIXED * step + 1e-12 * np.abs(middle).max(initial=0.0)
     for _ in range(8):                                    # one may miss two numbers that are mixed
         there = rng.random(y.shape) < 0.5                 # a step in some of the numbers
-        mixed = np.asarray(function(y + step * there), np.float64)
+        mixed = evaluate(y + step * there)
         if (np.abs(mixed - np.where(there, above, middle)) > allowed).any():
             refuse("mixes numbers of different places, or differs from call to call")
     ahead, behind = (above - middle) / step, (middle - below) / step
@@ -155,4 +158,8 @@ def derivative(function, y, name):
     jumps = np.abs(ahead - behind) > 2.0 * usual          # more than at a kink of relu
     if jumps.sum() > 0.01 * y.size:
         refuse("jumps, as rounding does")
+    smaller = SMALLER * step                              # finer jumps make the two slopes differ
+    again = (evaluate(y + smaller) - evaluate(y - smaller)) / (2.0 * smaller)
+    if y.size and np.quantile(np.abs(again - slope), 0.99) > UNEVEN * usual:
+        refuse("jumps in small steps, as rounding does")
     return np.where(jumps, np.where(np.abs(ahead) < np.abs(behind), ahead, behind), slope)

@@ -71,7 +71,7 @@ def product(a, b, bias=None):
             if bias is not None:
                 y += bias
             return y
-    y = np.empty((len(a), b.shape[1]), a.dtype)
+    y = np.empty((len(a), b.shape[1]), np.result_type(a, b))
     ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
 
     def part(cut):
@@ -96,6 +96,7 @@ def linear(x, w, b, need=(True, True, True)):
 def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
+    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -114,6 +115,7 @@ def unembedding_backward(dy, cache):
     """As :func:`functional.unembedding_backward`, large products on all cores."""
     x, w, need = cache
     V, C = w.shape
+    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
@@ -246,16 +248,15 @@ def gelu(x):
 
 
 def gelu_backward(dy, cache):
-    """Compute ``dx = dy * derivative``, written over ``dy``, which the caller gives away."""
+    """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
     F.same_shape(dy, cache.derivative.shape)
-    if not dy.flags.c_contiguous:
-        return np.multiply(dy, cache.derivative, out=dy)
-    flat_dy, flat_d = dy.reshape(-1), cache.derivative.reshape(-1)
-    shared(lambda s: np.multiply(flat_dy[s], flat_d[s], out=flat_dy[s]),
+    dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
+    flat_dx, flat_dy, flat_d = (a.reshape(-1) for a in (dx, dy, cache.derivative))
+    shared(lambda s: np.multiply(flat_dy[s], flat_d[s], out=flat_dx[s]),
            _even(dy.size, 1, MAX_PIECE))
-    return dy
+    return dx
 
 
 # ------------------------------------------------------------------------ attention
@@ -330,8 +331,10 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
 
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
+    is_tiled = isinstance(cache, TiledAttentionCache)
+    B, T, C = cache.qkv.shape if is_tiled else (len(cache.q), cache.q.shape[2], 0)
+    F.same_shape(dy, (B, T, C // 3 if is_tiled else cache.q.shape[1] * cache.q.shape[3]))
     with single_threaded_blas:
-        is_tiled = isinstance(cache, TiledAttentionCache)
         return (_tiled_attention_backward if is_tiled else F.attention_backward)(dy, cache)
 
 

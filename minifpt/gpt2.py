@@ -410,6 +410,8 @@ def token_ids(ids, config):
 def sample(logits, temperature, top_k, rng, top_p=1.0):
     """Draw a token for each row: logits (B, V) -> (B,) integers, see
     :meth:`LanguageModel.generate`."""
+    if not np.isfinite(logits.max(axis=-1)).all():
+        raise ValueError("generate: the largest logit is not finite: the weights may be damaged")
     if temperature == 0:
         return logits.argmax(axis=-1)
     if top_k is not None and top_k < logits.shape[-1]:

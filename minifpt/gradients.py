@@ -237,13 +237,15 @@ def gradcheck_layer(layer, x, train=True, seed=0, **options):
             integer ids.
     train   whether dropout is on, drawn in each pass from ``np.random.default_rng(seed)``.
 
-    ``options`` as for :func:`gradcheck`.  The layer's data and gradients stay unchanged.
+    ``options`` as for :func:`gradcheck`.  The layer's data and gradients stay unchanged.  Raises
+    ``ValueError`` for a layer whose gradients do not add up over two backward passes.
     """
     named = {n: p for n, p in layer.named_parameters() if p.trainable}
     if any(p.data.dtype != np.float64 for p in named.values()):
         raise ValueError("gradcheck_layer: build the layer with dtype=np.float64")
     takes_rng = "rng" in inspect.signature(layer.forward).parameters
     x, before = np.asarray(x), [(p, p.data, p.grad) for p in named.values()]
+    ids = np.issubdtype(x.dtype, np.integer)
 
     def op(x, *data):
         for p, d in zip(named.values(), data, strict=True):
@@ -258,11 +260,31 @@ def gradcheck_layer(layer, x, train=True, seed=0, **options):
         dx = layer.backward(dy, cache)
         # The gradient of a parameter that this input does not use, a position, is 0.
         grads = [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
-        return grads if np.issubdtype(x.dtype, np.integer) else [dx, *grads]
+        return grads if ids else [dx, *grads]
+
+    def gradients(passes, between):
+        data = [p.data for p, *_ in before]
+        y, cache = op(x, *data)
+        if between:
+            op(np.flip(x) if ids else 2 * x, *data)
+        dy = np.random.default_rng(seed).standard_normal(y.shape)
+        for p in named.values():
+            p.grad = None
+        for _ in range(passes):
+            layer.backward(dy.copy(), cache)
+        return [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
 
     try:
-        return gradcheck(op, op_backward, [x, *(p.data for p, *_ in before)], seed=seed,
+        report = gradcheck(op, op_backward, [x, *(p.data for p, *_ in before)], seed=seed,
                          names=["x", *named], **options)
+        repeated = zip(named, gradients(1, False), gradients(2, True), strict=True)
+        for name, once, twice in repeated if report else ():
+            if not np.allclose(twice, 2 * once, 1e-6, 1e-9 * np.abs(once).max(initial=0.0)):
+                raise ValueError(
+                    f"gradcheck_layer: {name}: two backward passes of one cache, after another "
+                    "forward pass, must add up to twice the gradient: add with add_grad, and keep "
+                    "nothing in the layer")
+        return report
     finally:
         for p, data, grad in before:
             p.data, p.grad = data, grad

@@ -12,12 +12,15 @@ block does below the lowest one that learns (see ``gpt2``).
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
 from . import fast as ops
 from .checks import brief
 from .freeze import FreezeMask
+
+_FROZEN = ContextVar("frozen", default=frozenset())       # ids of parameters, see Layer.all_frozen
 
 
 class Parameter:
@@ -30,24 +33,36 @@ class Parameter:
     frozen_columns  slices of the last axis whose gradient is 0.
     """
 
-    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
+    __slots__ = ("data", "grad", "_trainable", "group", "frozen_columns")
 
     def __init__(self, data, group):
         self.data, self.group = data, group
         self.grad = None
         self.trainable, self.frozen_columns = True, ()
 
+    @property
+    def trainable(self):
+        """Whether a backward pass computes the gradient; false within ``all_frozen``."""
+        return self._trainable and id(self) not in _FROZEN.get()
+
+    @trainable.setter
+    def trainable(self, value):
+        self._trainable = value
+
     def add_grad(self, grad):
-        """Add the gradient of one backward pass; the caller gives the array away.  ``None``
+        """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
+        if np.shape(grad) != self.data.shape:
+            raise ValueError(f"add_grad: the gradient has shape {np.shape(grad)}, the parameter "
+                             f"{self.data.shape}")
+        if self.frozen_columns:
+            grad = grad.copy()
         for columns in self.frozen_columns:
             grad[..., columns] = 0.0
-        if self.grad is None:
-            self.grad = grad
-        else:
-            self.grad += grad
+        # In place it would change another parameter that was given the same array.
+        self.grad = grad if self.grad is None else self.grad + grad
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
@@ -128,15 +143,12 @@ class Layer:
     @contextmanager
     def all_frozen(self):
         """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
-        keep no cache.  At the end all that was trainable before is trainable again."""
-        trainable = [p for p in self.parameters() if p.trainable]
-        for p in trainable:
-            p.trainable = False
+        keep no cache.  Other threads see the parameters as they were, so they may train."""
+        token = _FROZEN.set(_FROZEN.get() | {id(p) for p in self.parameters()})
         try:
             yield self
         finally:
-            for p in trainable:
-                p.trainable = True
+            _FROZEN.reset(token)
 
     def __repr__(self):
         rows = [(name, p.describe()) for name, p in self.named_parameters()]
@@ -256,6 +268,9 @@ class KeyValues:
         """Append k and v (B, H, T, D) of the next tokens."""
         k, v = k[:, ::self.shared], v[:, ::self.shared]
         B, H, T, D = k.shape
+        if self.n + T > self.room or (self.k is not None and B != len(self.k)):
+            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
+                             f"{B if self.k is None else len(self.k)} x {self.room - self.n}")
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
             self.v = np.empty_like(self.k)

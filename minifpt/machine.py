@@ -5,10 +5,12 @@ the C library keeps.
 import ctypes
 import math
 import os
+import platform
+import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ContextDecorator, suppress
+from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
@@ -78,6 +80,7 @@ def shared(work, pieces):
             work(piece)
         return
     todo, running = deque(pieces), []
+    as_here = no_subnormals if subnormals_are_zero() else nullcontext
 
     def run():
         while todo:
@@ -86,9 +89,13 @@ def shared(work, pieces):
             except IndexError:                            # another thread took the last one
                 return
             work(piece)
+
+    def help_out():
+        with as_here():
+            run()
     with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
-            running.append(_team().submit(copy_context().run, run))
+            running.append(_team().submit(copy_context().run, help_out))
     try:
         run()
     finally:
@@ -210,6 +217,57 @@ def kept_memory():
     mallopt(-4, 65536)
     mallopt(-1, 128 * 1024)
     malloc_trim(0)
+
+
+SUBNORMALS_ARE_ZERO = 0x8040             # two bits of x86's MXCSR: results are, operands are
+
+
+@cache
+def _floating_point():
+    """Return the C library's functions that read and write this thread's floating-point settings.
+    They are ``None`` where the place of MXCSR is not known to us: outside Linux on x86-64."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return None
+    try:
+        libc = ctypes.CDLL(None)
+        return libc.fegetenv, libc.fesetenv
+    except (OSError, AttributeError):
+        return None
+
+
+def _settings():
+    """Return this thread's floating-point settings, 8 integers of which the last one is MXCSR."""
+    settings = (ctypes.c_uint32 * 8)()
+    _floating_point()[0](settings)
+    return settings
+
+
+def subnormals_are_zero():
+    """Return whether this thread is within ``no_subnormals``."""
+    return _floating_point() is not None and bool(_settings()[7] & SUBNORMALS_ARE_ZERO)
+
+
+@contextmanager
+def no_subnormals():
+    """Take subnormal numbers, in float32 those below 1.2e-38, for zero in this thread within
+    ``with no_subnormals():``.  It may decorate a function.
+
+    Many processors are slow with them.  They come up when a softmax is so sure that some
+    probabilities and gradients are almost zero, as at too large a learning rate.  PyTorch has
+    ``torch.set_flush_denormal``.  Outside Linux on x86-64 nothing changes.
+    """
+    if _floating_point() is None or subnormals_are_zero():
+        yield
+        return
+    settings = _settings()
+    settings[7] |= SUBNORMALS_ARE_ZERO
+    _floating_point()[1](settings)
+    try:
+        yield
+    finally:
+        settings = _settings()
+        settings[7] &= ~SUBNORMALS_ARE_ZERO
+        _floating_point()[1](settings)
 
 
 @ProcessSetting

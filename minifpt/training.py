@@ -5,7 +5,9 @@ import os
 import signal
 import threading
 import time
+import zlib
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,12 @@ from .checks import brief, number, whole
 from .files import read_text
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
-from .machine import kept_memory, single_threaded_blas
+from .machine import kept_memory, no_subnormals, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
 from .reports.plots import curves
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
-from .tracing import OPEN, trace
+from .tracing import OPEN, named_layers, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
 # The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
@@ -47,14 +49,16 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     steps, batch_size, lr, schedule, warmup
                       ``None`` takes the task's default, as ``minifpt train TASK`` does.  The
                       schedule is ``"constant"`` or ``"cosine"``, after ``warmup`` steps of rising
-                      learning rate.
+                      learning rate.  A run with no more steps than the default warm-up
+                      takes a tenth of them instead.
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last test
                       takes the task's whole test set, if it has one.
     out               folder for ``config.json``, ``metrics.csv``, ``checkpoint.npz`` and
                       ``curves.png``; ``None`` writes nothing.
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
-                      interruption.
+                      interruption.  With more steps than before, the row of the old last step
+                      stays, and the next row's training loss counts from there.
     checkpoint_every  steps between checkpoints.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
@@ -80,6 +84,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     lr, clip = number("train", "lr", lr), number("train", "clip", clip)
     weight_decay = number("train", "weight_decay", weight_decay, zero=True)
     seed, warmup = whole("train", "seed", seed, 0, math.inf), whole("train", "warmup", warmup, 0)
+    if arguments["warmup"] is None and warmup >= steps:   # the learning rate would not be reached
+        warmup = steps // 10
     if schedule not in ("constant", "cosine"):
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
@@ -101,6 +107,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                 "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
     if out is not None:                                   # reading all data may take long
         settings["data_crc"] = fingerprint(task)
+        settings["model_crc"] = zlib.crc32(repr([*settings_of(model)]).encode())
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
     if out is None:
@@ -139,6 +146,16 @@ def first_look(model, task):
     if math.isfinite(pair[0]):                            # otherwise the caller raises Diverged
         check_accuracy(task, task.accuracy(logits, y))
     return x, float(pair[0])
+
+
+def settings_of(model):
+    """Yield what our layers hold besides arrays, such as dropouts and numbers of heads, and the
+    frozen columns.  A resumed run must have the same."""
+    for name, layer in named_layers(model):
+        if type(layer).__module__.startswith(f"{__package__}."):
+            yield name, [(key, value) for key, value in vars(layer).items()
+                         if isinstance(value, (int, float, str)) or is_dataclass(value)]
+    yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
 
 
 def fingerprint(task):
@@ -206,6 +223,7 @@ def learning_rate(settings, step):
     return lr * min(1.0, (step + 1) / warmup) if warmup else lr
 
 
+@no_subnormals()
 def step(model, task, optimizer, x, y, clip, rng, number=0):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
@@ -227,6 +245,7 @@ def _diverged(when, quantity, model, x):
                     "try a smaller learning rate")
 
 
+@no_subnormals()
 def evaluate(model, task, x, y, progress=False):
     """Return (loss, accuracy) on examples of a task, without dropout."""
     total = np.zeros(2)

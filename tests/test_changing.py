@@ -411,3 +411,17 @@ def test_transformers_with_forward_hooks(ours, theirs, kind, tmp_path):
         np.testing.assert_allclose(got, want, atol=1e-8 * max(1.0, np.abs(want).max()),
                                    err_msg=name)
     assert not weights
+
+
+@pytest.mark.parametrize("function", [lambda y: np.round(y, 5), lambda y: 2 * np.round(y, 6)])
+def test_the_derivative_of_fine_rounding_is_refused(function):
+    with refused("jumps in small steps"):
+        derivative(function, np.random.default_rng(0).standard_normal((4, 50)), "name")
+
+
+@pytest.mark.parametrize("function, slope", [
+    (lambda y: np.sin(30 * y), lambda y: 30 * np.cos(30 * y)),
+    (lambda y: (100 * y) ** 3, lambda y: 3e6 * y ** 2)])
+def test_the_derivative_of_a_steep_function_is_found(function, slope):
+    y = np.random.default_rng(0).standard_normal((4, 50))
+    np.testing.assert_allclose(derivative(function, y, "name"), slope(y), rtol=1e-2, atol=1e-2)

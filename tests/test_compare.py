@@ -350,11 +350,14 @@ def test_a_stopped_grid_goes_on(tiny, tmp_path, runs, monkeypatch):
         np.testing.assert_array_equal(a["test_loss"], b["test_loss"])
 
 
-def test_longer_runs_go_on(tiny, tmp_path, runs):
+def test_a_grid_does_not_lengthen_finished_runs(tiny, tmp_path, runs):
+    """Another grid may need them as they are; ``train --resume`` lengthens one."""
     grid(tmp_path / "g")
-    results = grid(tmp_path / "g", options=SMALL | {"steps": 7})
-    assert runs == [("bit-xor", 0, 4), ("bit-xor", 1, 4), ("bit-xor", 0, 3), ("bit-xor", 1, 3)]
-    assert all(h[-1]["step"] == 7 for h in results["bit-xor"]["random"])
+    with pytest.raises(ValueError, match="the run has 4 steps, not 7: choose another --out"):
+        grid(tmp_path / "g", options=SMALL | {"steps": 7})
+    results = grid(tmp_path / "g")
+    assert runs == [("bit-xor", 0, 4), ("bit-xor", 1, 4)]
+    assert all(h[-1]["step"] == 4 for h in results["bit-xor"]["random"])
 
 
 def test_other_settings_are_not_answered_from_old_runs(tiny, tmp_path):
@@ -646,6 +649,14 @@ def test_labels_that_are_drawn_by_the_seed_are_one_arm(tmp_path, tiny):
     runs = sorted(p.parent for p in (tmp_path / "grid").rglob("config.json"))
     (arms,) = runs_table.arms(runs_table.read(runs)).values()
     assert [len(same) for same in arms.values()] == [2]
+
+
+def test_labels_of_one_draw_are_one_arm_though_a_seed_has_its_number(tmp_path, tiny):
+    compare.compare(tmp_path / "grid", ["few"], ["random"], range(3), task_options={"draw": "2"},
+                    options={"steps": 2, "batch_size": 2}, progress=False)
+    runs = sorted(p.parent for p in (tmp_path / "grid").rglob("config.json"))
+    (arms,) = runs_table.arms(runs_table.read(runs)).values()
+    assert [len(same) for same in arms.values()] == [3]
 
 
 def test_arms_that_differ_in_their_adapter_have_runs_of_their_own(tmp_path):

@@ -716,3 +716,61 @@ def test_a_gradient_of_gelu_in_another_memory_order_is_right():
     x, dy = normal((6, 5), np.float64), np.asfortranarray(normal((6, 5), np.float64))
     want = F.gelu_backward(dy, F.gelu(x)[1])
     close(fast.gelu_backward(dy, fast.gelu(x)[1]), want, 1e-12)
+
+
+SMALL = np.full(3, 1e-38, np.float32)
+
+
+@pytest.mark.skipif(machine._floating_point() is None, reason="needs Linux on x86-64")
+@pytest.mark.parametrize("cores", [1, 3])
+def test_subnormal_numbers_are_zero_within_no_subnormals_alone(cores):
+    """In helper threads, too, and again not after an error."""
+    results = []
+
+    def work(i):
+        results.append((SMALL / 10).any())
+
+    def inner():
+        with pytest.raises(ZeroDivisionError), machine.no_subnormals():
+            with machine.no_subnormals():
+                pass
+            machine.shared(work, range(8))
+            raise ZeroDivisionError
+    with on(cores):
+        inner()
+        assert results == 8 * [False] and not machine.subnormals_are_zero()
+        machine.shared(work, range(8))
+    assert results[8:] == 8 * [True]
+
+
+def test_no_subnormals_elsewhere_changes_nothing(monkeypatch):
+    monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
+    machine._floating_point.cache_clear()
+    try:
+        with machine.no_subnormals():
+            assert (SMALL / 10).all() and not machine.subnormals_are_zero()
+    finally:
+        machine._floating_point.cache_clear()
+
+
+def test_training_takes_subnormal_gradients_for_zero():
+    """A step and a test agree with those outside ``no_subnormals``, except for numbers below
+    float32's smallest normal one."""
+    task, seen = minifpt.tasks.get("bit-xor"), []
+    model = minifpt.FPT.for_task(task, "random:1x1x8")
+    loss = task.loss
+
+    def saturated(logits, y):
+        value, gradient = loss(logits, y)
+        seen.append(machine.subnormals_are_zero())
+        return value, gradient * np.float32(1e-38)
+    task.loss = saturated
+    x, y = task.batch(np.random.default_rng(0), 4)
+    optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], 1e-3)
+    minifpt.training.step(model, task, optimizer, x, y, 1.0, np.random.default_rng(0))
+    minifpt.training.evaluate(model, task, x, y)
+    assert seen == 2 * [machine._floating_point() is not None]
+    tiny = np.finfo(np.float32).tiny
+    if seen[0]:
+        assert all(((p.grad == 0) | (np.abs(p.grad) >= tiny)).all() for p in optimizer.parameters)
+    assert not machine.subnormals_are_zero()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -374,3 +375,28 @@ def test_a_gradient_that_rounding_hides_is_refused():
     x = np.random.default_rng(0).standard_normal((2, 3))
     with pytest.raises(ValueError, match="rounding hides it"):
         gradcheck(lambda x: (1e13 + x, None), lambda dy, _: dy, [x])
+
+
+class Overwriting(Linear):
+    """Its second backward pass replaces the gradients of the first."""
+
+    def backward(self, dy, cache):
+        self.weight.grad = None
+        return super().backward(dy, cache)
+
+
+class Remembering(Linear):
+    """It keeps its cache in itself, so another forward pass spoils it."""
+
+    def forward(self, x):
+        y, self.cache = super().forward(x)
+        return y, None
+
+    def backward(self, dy, cache):
+        return super().backward(dy, self.cache)
+
+
+@pytest.mark.parametrize("layer", [Overwriting, Remembering])
+def test_gradients_that_do_not_add_up_are_found(layer):
+    with refused("weight: two backward passes of one cache"):
+        gradcheck_layer(layer(3, 2, dtype=np.float64), normal(4, 3))

@@ -414,3 +414,23 @@ def test_transformers_base_model_is_read_as_a_trunk(tmp_path, theirs):
     x = normal(2, 9, 32).astype(np.float32)
     with torch.no_grad():
         close(trunk.forward(x)[0], model(inputs_embeds=torch.tensor(x)).last_hidden_state, "hidden")
+
+
+def change_tensors(folder, change):
+    """Rewrite a folder's tensors."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    path = folder / "model.safetensors"
+    tensors = safetensors.load_file(path)
+    change(tensors)
+    safetensors.save_file(tensors, path)
+
+
+def test_a_head_beside_a_tied_table_must_be_the_table(tmp_path):
+    lm = LlamaLM(config(tied=True))
+    lm.save(tmp_path / "m")
+    name = "model.embed_tokens.weight"
+    change_tensors(tmp_path / "m", lambda t: t.update({"lm_head.weight": t[name].copy()}))
+    assert LlamaLM.from_pretrained(tmp_path / "m").config.tied
+    change_tensors(tmp_path / "m", lambda t: t.update({"lm_head.weight": t[name] + 1}))
+    with refused("lm_head.weight differs from the token embeddings"):
+        LlamaLM.from_pretrained(tmp_path / "m")

@@ -227,3 +227,19 @@ def test_an_infinite_limit_only_measures_the_norm():
     p.add_grad(np.array([3.0, 4.0, 0.0]))
     assert clip_grad_norm([p], math.inf) == 5.0
     np.testing.assert_array_equal(p.grad, [3, 4, 0])
+
+
+def test_a_parameter_that_is_named_twice_counts_once():
+    p, q = (Parameter(np.zeros(50_000), "mlp") for _ in range(2))
+    p.grad, q.grad = np.ones(50_000), np.ones(50_000)
+    assert clip_grad_norm([p, p], 1.0) == clip_grad_norm([q], 1.0)
+    Adam([p, p], 1e-3).step()
+    Adam([q], 1e-3).step()
+    np.testing.assert_array_equal(p.data, q.data)
+
+
+def test_clipping_scales_an_array_of_two_parameters_once():
+    p, q = (Parameter(np.zeros(2), "mlp") for _ in range(2))
+    p.grad = q.grad = np.full(2, 2.0)
+    assert clip_grad_norm([p, q], 1.0) == 4.0
+    np.testing.assert_allclose(p.grad, 0.5)

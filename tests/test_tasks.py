@@ -460,3 +460,31 @@ def test_wrong_texts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="the test split has 30 bytes, expected more than token"):
         tasks.Text(tmp_path, tokens=30)
     tasks.Text(tmp_path, tokens=29).batch(rng(), 4, "test")       # 30 bytes are just enough
+
+
+def test_a_text_in_utf_16_or_of_windows_is_read(tmp_path):
+    path = tmp_path / "a.txt"
+    for encoding in "utf-16", "cp1252":
+        path.write_bytes("\u201cCaf\u00e9\u201d\r\nend".encode(encoding))
+        assert tasks.text.read_book(path) == '"Caf\u00e9"\nend'.encode()
+
+
+@pytest.mark.parametrize("options, says", [({"files": ""}, "a path is empty"),
+                                           ({"files": ["a", " "]}, "a path is empty")])
+def test_an_empty_path_is_not_the_working_folder(options, says):
+    with refused(says):
+        tasks.get("text", **options)
+
+
+def test_an_empty_folder_name_is_not_the_cache():
+    with refused("data is empty"):
+        tasks.get("mnist", data="").batch(np.random.default_rng(0), 2)
+
+
+def test_a_task_without_options_of_its_own_gets_those_that_were_given():
+    class Mine(tasks.BitXOR):
+        def __init__(self, noise=0.0):
+            super().__init__()
+            self.options = {}
+    assert tasks.make(Mine, "mine", {"noise": 0.5}).options == {"noise": 0.5}
+    assert tasks.make(Mine, "mine", {}).options == {}

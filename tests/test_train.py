@@ -756,3 +756,39 @@ def test_the_function_trains_as_the_command_does(tmp_path, monkeypatch):
     assert names and names == {*other.files} - {"state"}
     for name in names:
         np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_resume_from_python_keeps_what_the_command_line_wrote(tmp_path):
+    task, model = BitXOR(n=2), build(BitXOR(n=2))
+    go(tmp_path / "r", model, task, steps=5, config={"model": "random:1x2x16", "source": "bit-xor"})
+    go(tmp_path / "r", build(task), task, steps=9, resume=True)
+    config = json.loads((tmp_path / "r/config.json").read_text())
+    assert config["steps"] == 9 and config["model"] == "random:1x2x16"
+
+
+@pytest.mark.parametrize("change", [
+    lambda trunk: setattr(trunk.h[1].attn, "n_head", 4),
+    lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"),
+    lambda trunk: setattr(trunk.h[0].attn, "dropout", 0.5),
+    lambda trunk: setattr(trunk.h[0].attn.c_attn.weight, "frozen_columns", (slice(0, 16),))])
+def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, change):
+    task = BitXOR(n=2)
+    go(tmp_path / "r", build(task), task, steps=5)
+    other = build(task)
+    change(other.trunk)
+    with refused("another dropout, number of heads or the like"):
+        go(tmp_path / "r", other, task, steps=9, resume=True)
+    config = json.loads((tmp_path / "r/config.json").read_text())
+    del config["model_crc"]                               # as older versions wrote it
+    (tmp_path / "r/config.json").write_text(json.dumps(config))
+    assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
+
+
+def test_a_short_run_reaches_its_learning_rate(tmp_path):
+    """It takes a tenth of its steps to warm up; a warm-up that was given stays."""
+    task = BitMemory(1, 4, 2)
+    for steps, given, warmup in (100, None, 10), (101, None, 100), (30, 50, 50):
+        training_only = {"eval_every": steps, "test_examples": 2, "batch_size": 1, "warmup": given}
+        go(tmp_path / f"{steps}", build(task), task, steps=steps, **training_only)
+        config = json.loads((tmp_path / f"{steps}/config.json").read_text())
+        assert config["warmup"] == warmup

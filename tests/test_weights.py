@@ -314,3 +314,12 @@ def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
         assert len(list(tmp_path.iterdir())) == 2
     write_beside(path, write_new, "w")
     assert path.read_text(encoding="utf-8") == "new é" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_of_shipped_weights_and_of_a_file_here_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert weights.find("minigpt-bits").name == "minigpt-bits.npz"
+    (tmp_path / "minigpt-bits.npz").write_bytes(b"")
+    with refused("write one of these paths, such as ./minigpt-bits.npz"):
+        weights.find("minigpt-bits")
+    assert weights.find("./minigpt-bits.npz").samefile(tmp_path / "minigpt-bits.npz")

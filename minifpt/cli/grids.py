@@ -74,6 +74,11 @@ def compare(args):
         raise ValueError("compare: expected --lr or --rates, not both")
     if args.choices != experiments.CHOICES and not args.rates:
         raise ValueError("compare: --choices is for --rates, among which it chooses")
+    for name in task_names(args) if args.rates else ():
+        kind = experiments.task_class(name)
+        if isinstance(kind, type) and "validation" not in getattr(kind, "splits", ()):
+            say(f"{name} has no split 'validation': its learning rates are chosen on training "
+                "examples")
     arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter)
             for model in args.models for adapter in args.adapt]
     with workers.cluster(args.dask) as executor:

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs, save_text
+from ..files import outputs, read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
@@ -157,6 +157,11 @@ class Job:
                                  f"{self.task} and {self.model} than the machine that asks")
         task = Validation(task) if self.validation else task
         resume = (self.out / "config.json").exists()
+        before = read_json(self.out / "config.json").get("steps") if resume else None
+        if before not in (None, steps := self.settings.get("steps", before)):
+            # Only train --resume makes a finished run longer: another grid may need it as it is.
+            raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
+                             "--out")
         try:
             # NumPy's warnings add nothing to the error of a run that diverges.  Another process
             # may not know the class of an error that the user's code raises.

@@ -61,8 +61,8 @@ EXPERIMENTS = {
     "sources": Experiment(
         "Pretraining on strings that a procedure makes, against random matrices with the same "
         "singular values or standard deviations.",
-        # Trunks of this size learn neither set nor reverse in 4,500 steps.
-        ("brackets", "sort", "automata"), (4500,), ("spectrum", "statistics"),
+        # Trunks of this size learn neither set nor reverse in 4,500 steps, and little of stack.
+        ("brackets", "sort", "stack", "automata"), (4500,), ("spectrum", "statistics"),
         (replace(MEMORY, settings={"steps": 2000}), recall("uniform"),
          Column("listops", {}, {"steps": 500}, "listops"))),
     "masks": Experiment(
@@ -141,6 +141,8 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
     if experiment.needs_text() and not text:
         raise ValueError(f"reproduce: {kind} pretrains on novels: give --text, files or folders of "
                          "*.txt")
+    if {*"+="} & {*str(out)}:
+        raise ValueError(f"reproduce: --out is {out}: + and = have a meaning in names of trunks")
     if text and not experiment.needs_text():
         raise ValueError("reproduce: --text is for dose and masks")
     titles = [column.title for column in experiment.tasks]
@@ -177,7 +179,7 @@ def job_of(model, out, column, label, seed, rate):
     """Return the :class:`Job` of one arm with a further pretraining seed."""
     options = compare.options_of_seed(column.task, column.options, seed)
     settings = tasks.defaults_of(compare.make_task(column.task, options)) | column.settings
-    folder = out / "seeds" / column.title / label.replace(" ", "-") / str(seed)
+    folder = out / "seeds" / column.title / label.replace(" ", "-") / f"{rate:g}" / str(seed)
     return Job(column.task, options, model, seed, folder,
                settings | {"lr": rate, "freeze": "fpt"})
 

@@ -115,9 +115,11 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
         model = saved = language_model(trunk)
     provenance = {"text": sorted(Path(file).name for file in task.files)} if text else {
         "task": task.name}
+    steps = options["steps"]
     history = train(model, task, seed=seed, out=out.with_suffix(""), resume=resume,
-                    schedule="cosine", warmup=200, weight_decay=0.1, eval_every=250,
-                    test_examples=128, checkpoint_every=250, progress=progress,
+                    schedule="cosine", warmup=200 if steps > 200 else steps // 10,
+                    weight_decay=0.1, eval_every=250, test_examples=128, checkpoint_every=250,
+                    progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
     saved.config = replace(saved.config, dropout=0.1)
     arguments = {name: value for name, value in {"shape": shape, "tokens": tokens}.items()

@@ -18,7 +18,8 @@ from .tables import KIND, first_step, markdown, picture, spread
 
 # Settings in which the runs of one arm may differ, or which its label has already.
 REDRAWN = {getattr(task, "redrawn", None) for task in tasks.TASKS.values()}   # set to the seed
-APART = {"task", "options", "source", "model", "seed", "trunk_crc", "test_examples"}
+APART = {"task", "options", "source", "model", "seed", "trunk_crc", "model_crc",
+         "test_examples"}
 SHARE = 0.99                                              # threshold / best final accuracy
 CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "threshold",
        "steps_to_threshold", "seconds"]
@@ -54,6 +55,17 @@ def spec_of(folder, settings):
         raise ValueError(f"{folder}: its model cannot be read: {shorten(str(e), 300)}") from None
 
 
+def key_of(run, redrawn):
+    """Return a text that is the same for runs that differ in their seed alone; the options
+    ``redrawn`` are then drawn by the seed."""
+    settings, spec = run[1], spec_of(*run[:2])
+    is_random = spec is not None and spec.drawn           # each seed has other weights
+    options = {k: v for k, v in settings["options"].items() if k not in redrawn}
+    apart = APART | ({"data_crc"} if len(options) < len(settings["options"]) else set())
+    return repr((settings["task"], settings.get("model"), is_random or settings.get("trunk_crc"),
+                 options, [(k, settings[k]) for k in sorted(settings) if k not in apart]))
+
+
 def arms(runs):
     """Return ``{task: {arm: [(folder, settings, History), ...]}}``.
 
@@ -61,14 +73,11 @@ def arms(runs):
     in which the arms of its task differ.  Raises ``ValueError`` where two runs of an arm have one
     seed."""
     by_task, named = {}, {}
+    fixed = {(key_of(run, REDRAWN), option) for run in runs for option in REDRAWN
+             if run[1]["options"].get(option, run[1]["seed"]) != run[1]["seed"]}
     for run in runs:
-        settings, spec = run[1], spec_of(*run[:2])
-        is_random = spec is not None and spec.drawn       # each seed has other weights
-        options = {option: value for option, value in settings["options"].items()
-                   if not (option in REDRAWN and value == settings["seed"])}
-        apart = APART | ({"data_crc"} if len(options) < len(settings["options"]) else set())
-        key = repr((settings.get("model"), is_random or settings.get("trunk_crc"), options,
-                    [(k, settings[k]) for k in sorted(settings) if k not in apart]))
+        settings, base = run[1], key_of(run, REDRAWN)
+        key = key_of(run, {option for option in REDRAWN if (base, option) not in fixed})
         same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
         for folder, others, _ in same:
             if others["seed"] == settings["seed"]:

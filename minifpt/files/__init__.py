@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import struct
 import tempfile
 import textwrap
@@ -64,6 +65,12 @@ def unfinished(path):
     return path.with_name(f".{path.name}.{os.getpid()}.minifpt")
 
 
+def read_unfinished(path):
+    """Return the name and the process number in a path of :func:`unfinished`, or ("", None)."""
+    found = re.fullmatch(r"\.(.+)\.([0-9]{1,9})\.minifpt", Path(path).name)
+    return (found[1], int(found[2])) if found else ("", None)
+
+
 def save_text(path, text):
     """Write a text file as :func:`write_beside` does."""
     write_beside(path, lambda f: f.write(text), "w")
@@ -89,10 +96,10 @@ def remove_leftovers(path):
     if os.name == "nt":                                   # Windows has no harmless signal
         return
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.minifpt"):
-        pid = leftover.name.split(".")[-2]
-        if pid.isdecimal() and len(pid) < 10:
+        name, process = read_unfinished(leftover)
+        if name == path.name:
             try:
-                os.kill(int(pid), 0)
+                os.kill(process, 0)
             except ProcessLookupError:
                 leftover.unlink(missing_ok=True)
             except OSError:                               # another user's process

@@ -52,6 +52,8 @@ def find(name, files, data=None):
     may also be in a folder with the data set's name (see ``FOLDERS``).  Raises
     ``FileNotFoundError`` if they are not in ``data``, or cannot be downloaded.
     """
+    if data is not None and not str(data).strip():
+        raise ValueError(f"{name}: data is empty, expected a folder")
     cache = cache_folder() / "data"
     chosen = data or os.environ.get("MINIFPT_DATA")
     places = ([Path(os.path.expanduser(chosen))] if chosen else []) + ([] if data else [cache])

@@ -20,6 +20,7 @@ from . import (
     one_line,
     read_bytes,
     read_json,
+    read_unfinished,
     regular,
     stored_json,
     to_json,
@@ -206,8 +207,7 @@ def locked(folder):
             except OSError:                               # NFS and others cannot lock folders
                 pass
         for leftover in folder.glob(".*.*.minifpt"):      # of a write_beside that was killed
-            name, pid, _ = leftover.name[1:].rsplit(".", 2)
-            if name in OURS and pid.isdecimal():
+            if read_unfinished(leftover)[0] in OURS:
                 leftover.unlink(missing_ok=True)
         yield
     except BaseException as e:                            # after Ctrl-C a run may be resumed
@@ -235,7 +235,9 @@ def open_folder(out, resume, run):
     elif not config.exists():
         raise FileNotFoundError(f"{out}: there is no run to resume")
     else:
-        check_same(config, read_json(config), run.settings, "the run has")
+        before = read_json(config)
+        check_same(config, before, run.settings, "the run has")
+        run.settings = before | run.settings              # what the command line wrote stays
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
             if run.history and not (out / "metrics.csv").exists():
@@ -247,14 +249,17 @@ def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
     for key, value in ({"functional_hash": None, "adapt": None, "code_crc": None} | now).items():
-        if key in ("source", "functional"):
+        if key == "functional" or (key == "model_crc" and key not in before):
             continue
         was = before.get(key)
+        if key == "source" and str(was).rpartition(":")[2] == str(value).rpartition(":")[2]:
+            continue                                      # the file may have moved
         longer = (key == "steps" and now["schedule"] == "constant"
                   and type(was) is int and 0 < was < value)
         if was != value and not longer:
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
                     "code_crc": ": other code in a file of your own",
+                    "model_crc": ": another dropout, number of heads or the like",
                     "functional_hash": ": --functional must name the same functions"}.get(key, "")
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}{hint}")

@@ -65,6 +65,10 @@ def find(name):
     for folder in folders():
         path = folder / f"{file_name(name)}.npz"
         if path.exists():
+            own = Path(f"{name}.npz")
+            if own.is_file() and not own.samefile(path):
+                raise ValueError(f"'{name}' may be {path} or {own} in this folder: write one of "
+                                 f"these paths, such as ./{own}")
             return path
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files

@@ -66,6 +66,8 @@ def make(function, name, options):
             raise ValueError(f"{name} needs the option '{option}'")
     task = function(**options)
     check_task(task, name)
+    if options and not getattr(task, "options", None):
+        task.options = dict(options)                      # runs with other options are not the same
     return task
 
 

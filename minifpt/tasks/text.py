@@ -210,6 +210,8 @@ class Masked(Text):
 def text_files(files):
     """Return the paths of ``files``, with each folder replaced by its ``*.txt``, by name."""
     paths = []
+    if not all(str(file).strip() for file in files):      # Path("") is the working folder
+        raise ValueError("text: a path is empty, expected text files or folders of *.txt")
     for path in map(Path, files):
         paths += sorted(path.glob("*.txt")) if path.is_dir() else [path]
         if path.is_dir() and not any(path.glob("*.txt")):
@@ -225,14 +227,16 @@ def read_book(path):
     """Return the text of a Project Gutenberg book as UTF-8 bytes, without header and licence.
 
     The text is between the lines ``*** START OF ...`` and ``*** END OF ...``, if these exist.
-    Lines end with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file that is not
-    UTF-8 is read as Latin-1.  It must be a regular file of at most 1 GiB.
+    Lines end with ``\\n``; typographic quotes, dashes and dots become ASCII.  A file is read as
+    UTF-16 if its first two bytes say so, else as UTF-8 or, where it is not that, as Windows-1252.
+    It must be a regular file of at most 1 GiB.
     """
-    raw = read_bytes(path, MOST_TEXT).replace(b"\r\n", b"\n")
+    raw = read_bytes(path, MOST_TEXT)
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError:
-        text = raw.decode("latin-1")
+        text = raw.decode("cp1252", errors="replace")
+    text = text.replace("\r\n", "\n")
     text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
     text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,
                     flags=re.MULTILINE)[0]            # some books announce their end twice

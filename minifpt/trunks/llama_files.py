@@ -114,7 +114,12 @@ def load_checkpoint(path, dropout=None):
         if not name.endswith("rotary_emb.inv_freq"):      # which old versions saved
             tensors[name] = tensor
     if settings["tied"]:
-        tensors.pop("lm_head.weight", None)
+        head = tensors.pop("lm_head.weight", None)
+        table = tensors.get("wte.weight")
+        if head is not None and table is not None and (head.shape != table.shape or not all(
+                map(np.array_equal, head.blocks(), table.blocks()))):
+            raise ValueError(f"{path}: tie_word_embeddings is true, but lm_head.weight differs "
+                             "from the token embeddings")
     return settings, tensors
 
 
@@ -125,7 +130,7 @@ def read_config(path, dropout=None):
     kind = raw.get("model_type")
     if kind not in KINDS:
         raise ValueError(f"{path}: model_type is {brief(kind)}, expected {' or '.join(KINDS)}")
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     base = rope.get("rope_theta", raw.get("rope_theta", 10000.0)) if isinstance(rope, dict) else 0
     settings = {ours: raw.get(theirs, DEFAULTS.get(theirs)) for ours, theirs in SETTINGS.items()}
     for key in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner"):

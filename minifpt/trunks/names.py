@@ -248,6 +248,10 @@ class TrunkSpec:
                                          f"{b}, so their {p.group} computes something else")
                 for columns in replaced[name]:
                     yield p.data[..., columns], theirs[name][..., columns]
+        for name, is_whole in self.mask.select(other).items():
+            if is_whole and name not in replaced:
+                raise ValueError(f"--model {self.text}: the other trunk has a {name}, this one has "
+                                 "not")
 
     def config(self, dropout=None):
         """Return the trunk's :class:`minifpt.GPT2Config` without building it; ``None`` for a
