@@ -432,6 +432,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                                "without the last, full test",
                            "2,500 MB at most, 2,000 MB of it weights"]
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
+    assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
 
 
 @pytest.mark.parametrize("line, part", [

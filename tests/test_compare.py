@@ -549,6 +549,18 @@ def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(tables.CHOICE), "1"]
 
 
+def test_a_file_of_runs_keeps_every_digit_of_a_rate(tmp_path):
+    rate = 0.0123456789
+    grid = grid_of({"bit-xor": {"random": [history(0.9)]}}, {}, {"bit-xor": {"random": rate}})
+    (tmp_path / "runs.csv").write_text(tables.rows(grid))
+    assert tables.read_rows(tmp_path / "runs.csv").rates == grid.rates
+
+
+def test_a_bar_in_a_label_does_not_end_a_cell():
+    grid = grid_of({"bit-xor": {"a|b": [history(0.9)]}}, {}, {})
+    assert tables.table(grid).splitlines()[2] == r"| a\|b | 90.0, 1 seed |"
+
+
 def test_between_equal_ends_the_whole_run_decides():
     slow, fast = [history(0.5, 0.5, 1.0)], [history(0.5, 1.0, 1.0)]
     assert compare.score(fast) > compare.score(slow)

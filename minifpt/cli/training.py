@@ -108,6 +108,8 @@ def plan(args):
     shape = f"{config.n_layer} blocks, " if prediction.measured else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
+    # A built-in task without held-out examples inherits test_set, which returns None.
+    has_test_set = getattr(type(task), "test_set", None) not in (None, tasks.Choices.test_set)
     measured = (f"{prediction.measured} of {config.n_layer} blocks" if prediction.measured
                 else "the whole trunk")
     print_rows({
@@ -117,8 +119,7 @@ def plan(args):
         "a step": planning.duration(prediction.step),
         f"{steps:,} steps": planning.duration(steps * prediction.step),
         f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
-                            f"{every} steps" + ", without the last, full test" * hasattr(
-                                task, "test_set"),
+                            f"{every} steps" + ", without the last, full test" * has_test_set,
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"{measured}, {machine.cores()} thread{'s' * (machine.cores() != 1)}"})

@@ -34,6 +34,7 @@ from .tables import (
     differences,
     diverged,
     picture,
+    rate_text,
     rows,
     sweep_picture,
     table,
@@ -365,7 +366,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
                 folder = out / ("choice" if choice else "") / folders[title] / arm.folder
                 if rates:
-                    folder /= f"{rate:g}" if float(f"{rate:g}") == rate else repr(rate)
+                    folder /= rate_text(rate)
                 queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
                               arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
                               crcs.get((id(task), arm), {}))

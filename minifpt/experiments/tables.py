@@ -57,7 +57,8 @@ def table(grid, cell=None, paper=None):
 
 def markdown(lines):
     """Return lists of texts as the lines of a Markdown table; the first list is the header."""
-    head, *rest = (f"| {' | '.join(cells)} |" for cells in lines)
+    head, *rest = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+                   for cells in lines)
     return "\n".join([head, "|---" * len(lines[0]) + "|", *rest])
 
 
@@ -109,6 +110,11 @@ def spread(values, text="{:.1f}"):
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
+def rate_text(rate):
+    """Return a learning rate as a short text that ``float`` reads back exactly."""
+    return f"{rate:g}" if float(f"{rate:g}") == rate else repr(float(rate))
+
+
 def first_step(history, accuracy):
     """Return the first step whose test accuracy is at least ``accuracy``, or ``None``."""
     return next((row["step"] for row in history if row["test_accuracy"] >= accuracy), None)
@@ -124,8 +130,8 @@ def chosen_rate(grid, task, model):
         return ""
     rate = grid.rates[task][model]
     is_edge = len(sweep) > 1 and rate in (min(sweep), max(sweep))
-    bad = " and ".join(f"{x:g}" for x, histories in sweep.items() if diverged(histories))
-    return f", lr {rate:g}{' (edge)' * is_edge}" + (f", {bad} diverged" if bad else "")
+    bad = " and ".join(rate_text(x) for x, histories in sweep.items() if diverged(histories))
+    return f", lr {rate_text(rate)}{' (edge)' * is_edge}" + (f", {bad} diverged" if bad else "")
 
 
 KIND = "comparison"                                       # the mark in tables and pictures
@@ -144,7 +150,7 @@ def rows(grid):
              for trunk, sweep in trunks.items() for rate, histories in sweep.items()
              for end in enumerate(histories, CHOICE)]
     return csv_text([dict(zip(CSV, [
-        task, trunk, f"{rate:g}", seed, choice, history[-1]["step"],
+        task, trunk, rate_text(rate), seed, choice, history[-1]["step"],
         *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
         " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)], strict=True))
         for task, trunk, rate, choice, seed, history in ends])
