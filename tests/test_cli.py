@@ -121,7 +121,7 @@ def test_defaults_are_the_task_s(task, folder, tmp_path):
     want = tasks.defaults_of(tasks.TASKS[task]) | {
         "steps": 1, "model": "minigpt-language", "freeze": "attn,mlp", "seed": 0, "clip": 1.0,
         "eval_every": 100, "test_examples": 256,
-        "warmup": 0}                                      # a tenth of a run that is too short for it
+        "warmup": 0}                                      # as the run is shorter than 100 steps
     assert {k: config[k] for k in want} == want
 
 

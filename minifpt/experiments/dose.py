@@ -179,7 +179,8 @@ def job_of(model, out, column, label, seed, rate):
     """Return the :class:`Job` of one arm with a further pretraining seed."""
     options = compare.options_of_seed(column.task, column.options, seed)
     settings = tasks.defaults_of(compare.make_task(column.task, options)) | column.settings
-    folder = out / "seeds" / column.title / label.replace(" ", "-") / tables.rate_text(rate) / str(seed)
+    folder = (out / "seeds" / column.title / label.replace(" ", "-") / tables.rate_text(rate)
+              / str(seed))
     return Job(column.task, options, model, seed, folder,
                settings | {"lr": rate, "freeze": "fpt"})
 
