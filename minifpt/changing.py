@@ -20,7 +20,8 @@ import numpy as np
 from .checks import brief
 
 STEP = 2.0 ** -17                                         # of a difference, relative to 1 + |y|
-SMALLER, UNEVEN = 0.37, 1e-2                              # of the step; of the usual slope
+FINER = 0.37                                              # a finer step, relative to the step
+UNEVEN = 1e-2                                             # difference of slopes that is refused
 MIXED = 1e-4                                              # of a step: rounding is far below it
 # Operations whose output is also used before their backward pass runs: a change there would give
 # wrong gradients.
@@ -158,8 +159,8 @@ def derivative(function, y, name):
     jumps = np.abs(ahead - behind) > 2.0 * usual          # more than at a kink of relu
     if jumps.sum() > 0.01 * y.size:
         refuse("jumps, as rounding does")
-    smaller = SMALLER * step                              # finer jumps make the two slopes differ
-    again = (evaluate(y + smaller) - evaluate(y - smaller)) / (2.0 * smaller)
-    if y.size and np.quantile(np.abs(again - slope), 0.99) > UNEVEN * usual:
-        refuse("jumps in small steps, as rounding does")
+    finer_step = FINER * step                             # finer jumps make the two slopes differ
+    finer_slope = (evaluate(y + finer_step) - evaluate(y - finer_step)) / (2.0 * finer_step)
+    if y.size and np.quantile(np.abs(finer_slope - slope), 0.99) > UNEVEN * usual:
+        refuse("jumps in small steps, as rounding does, or is too steep")
     return np.where(jumps, np.where(np.abs(ahead) < np.abs(behind), ahead, behind), slope)

@@ -332,8 +332,8 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
     is_tiled = isinstance(cache, TiledAttentionCache)
-    B, T, C = cache.qkv.shape if is_tiled else (len(cache.q), cache.q.shape[2], 0)
-    F.same_shape(dy, (B, T, C // 3 if is_tiled else cache.q.shape[1] * cache.q.shape[3]))
+    B, H, T, D = F.split_heads(cache.qkv, cache.n_head)[0].shape if is_tiled else cache.q.shape
+    F.same_shape(dy, (B, T, H * D))
     with single_threaded_blas:
         return (_tiled_attention_backward if is_tiled else F.attention_backward)(dy, cache)
 

@@ -144,11 +144,12 @@ class Layer:
     def all_frozen(self):
         """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
         keep no cache.  Other threads see the parameters as they were, so they may train."""
-        token = _FROZEN.set(_FROZEN.get() | {id(p) for p in self.parameters()})
+        newly = {id(p) for p in self.parameters()} - _FROZEN.get()
+        _FROZEN.set(_FROZEN.get() | newly)
         try:
             yield self
-        finally:
-            _FROZEN.reset(token)
+        finally:                                          # generators may end in any order
+            _FROZEN.set(_FROZEN.get() - newly)
 
     def __repr__(self):
         rows = [(name, p.describe()) for name, p in self.named_parameters()]

@@ -83,19 +83,16 @@ def shared(work, pieces):
     as_here = no_subnormals if subnormals_are_zero() else nullcontext
 
     def run():
-        while todo:
-            try:
-                piece = todo.popleft()
-            except IndexError:                            # another thread took the last one
-                return
-            work(piece)
-
-    def help_out():
         with as_here():
-            run()
+            while todo:
+                try:
+                    piece = todo.popleft()
+                except IndexError:                        # another thread took the last one
+                    return
+                work(piece)
     with suppress(RuntimeError):                          # no more threads can start
         while len(running) < helpers:
-            running.append(_team().submit(copy_context().run, help_out))
+            running.append(_team().submit(copy_context().run, run))
     try:
         run()
     finally:
@@ -108,7 +105,8 @@ def shared(work, pieces):
 @cache
 def _team():
     """Return the pool of helper threads, which sleep when all work is done."""
-    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt")
+    # On Linux a thread starts with the floating-point settings of the thread that starts it.
+    return ThreadPoolExecutor(max(1, cores() - 1), "minifpt", _set_zeroing, (False,))
 
 
 if hasattr(os, "register_at_fork"):
@@ -219,13 +217,13 @@ def kept_memory():
     malloc_trim(0)
 
 
-SUBNORMALS_ARE_ZERO = 0x8040             # two bits of x86's MXCSR: results are, operands are
+SUBNORMALS_ARE_ZERO = 0x8040             # bits of x86's MXCSR: flush results, read operands as zero
 
 
 @cache
 def _floating_point():
     """Return the C library's functions that read and write this thread's floating-point settings.
-    They are ``None`` where the place of MXCSR is not known to us: outside Linux on x86-64."""
+    ``None`` where we do not know the layout of C's ``fenv_t``: outside Linux on x86-64."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         return None
     try:
@@ -247,9 +245,18 @@ def subnormals_are_zero():
     return _floating_point() is not None and bool(_settings()[7] & SUBNORMALS_ARE_ZERO)
 
 
+def _set_zeroing(is_on):
+    """Choose whether this thread treats subnormal numbers as zero."""
+    if _floating_point() is None:
+        return
+    settings = _settings()
+    settings[7] = settings[7] & ~SUBNORMALS_ARE_ZERO | SUBNORMALS_ARE_ZERO * is_on
+    _floating_point()[1](settings)
+
+
 @contextmanager
 def no_subnormals():
-    """Take subnormal numbers, in float32 those below 1.2e-38, for zero in this thread within
+    """Treat subnormal numbers, in float32 those below 1.2e-38, as zero in this thread within
     ``with no_subnormals():``.  It may decorate a function.
 
     Many processors are slow with them.  They come up when a softmax is so sure that some
@@ -259,15 +266,11 @@ def no_subnormals():
     if _floating_point() is None or subnormals_are_zero():
         yield
         return
-    settings = _settings()
-    settings[7] |= SUBNORMALS_ARE_ZERO
-    _floating_point()[1](settings)
     try:
+        _set_zeroing(True)
         yield
     finally:
-        settings = _settings()
-        settings[7] &= ~SUBNORMALS_ARE_ZERO
-        _floating_point()[1](settings)
+        _set_zeroing(False)
 
 
 @ProcessSetting

@@ -27,7 +27,7 @@ class Adam:
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
         self.parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
-        self.parameters = list({id(p): p for p in self.parameters}.values())    # each one once
+        self.parameters = list({id(p): p for p in self.parameters}.values())    # no repetitions
         if not all(hasattr(p, "grad") for p in self.parameters):
             raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
                              "Parameter, such as model.parameters()")
@@ -118,11 +118,11 @@ def clip_grad_norm(parameters, max_norm):
     """
     if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
-    grads = [p.grad for p in {id(p): p for p in parameters}.values() if p.grad is not None]
-    norm = math.sqrt(sum(_square(g) for g in grads))
+    parameters = [p for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    norm = math.sqrt(sum(_square(p.grad) for p in parameters))
     if norm > max_norm:
-        for g in {id(g): g for g in grads}.values():      # two parameters may have one array
-            g *= max_norm / norm
+        for p in parameters:                              # not in place: two may share an array
+            p.grad = p.grad * (max_norm / norm)
     return norm
 
 

@@ -84,8 +84,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     lr, clip = number("train", "lr", lr), number("train", "clip", clip)
     weight_decay = number("train", "weight_decay", weight_decay, zero=True)
     seed, warmup = whole("train", "seed", seed, 0, math.inf), whole("train", "warmup", warmup, 0)
-    if arguments["warmup"] is None and warmup >= steps:   # the learning rate would not be reached
-        warmup = steps // 10
+    if arguments["warmup"] is None and schedule == "cosine" and warmup >= steps:
+        warmup = steps // 10                              # the learning rate would not be reached
     if schedule not in ("constant", "cosine"):
         raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
@@ -149,7 +149,7 @@ def first_look(model, task):
 
 
 def settings_of(model):
-    """Yield what our layers hold besides arrays, such as dropouts and numbers of heads, and the
+    """Yield the settings of each of our layers, such as its dropout and number of heads, and the
     frozen columns.  A resumed run must have the same."""
     for name, layer in named_layers(model):
         if type(layer).__module__.startswith(f"{__package__}."):

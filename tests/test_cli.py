@@ -121,7 +121,7 @@ def test_defaults_are_the_task_s(task, folder, tmp_path):
     want = tasks.defaults_of(tasks.TASKS[task]) | {
         "steps": 1, "model": "minigpt-language", "freeze": "attn,mlp", "seed": 0, "clip": 1.0,
         "eval_every": 100, "test_examples": 256,
-        "warmup": 0}                                      # as the run is shorter than 100 steps
+        "warmup": 0}
     assert {k: config[k] for k in want} == want
 
 
@@ -433,6 +433,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
                            "2,500 MB at most, 2,000 MB of it weights"]
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
     assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
+    assert main("plan few --of digits") == 0 and "full test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line, part", [

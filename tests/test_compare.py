@@ -671,6 +671,22 @@ def test_labels_of_one_draw_are_one_arm_though_a_seed_has_its_number(tmp_path, t
     assert [len(same) for same in arms.values()] == [3]
 
 
+def test_runs_of_one_draw_leave_those_drawn_by_their_seeds_together(tmp_path, tiny):
+    for options, seeds in ({}, range(2)), ({"draw": "2"}, range(3, 5)):
+        compare.compare(tmp_path / f"grid{len(options)}", ["few"], ["random"], seeds,
+                        task_options=options, options={"steps": 2, "batch_size": 2}, progress=False)
+    runs = sorted(p.parent for p in tmp_path.rglob("config.json"))
+    (arms,) = runs_table.arms(runs_table.read(runs)).values()
+    assert [len(same) for same in arms.values()] == [2, 2]
+
+
+def test_a_short_run_of_a_grid_warms_up_as_one_of_train(tmp_path, tiny):
+    compare.compare(tmp_path / "grid", ["bit-memory"], ["random"], range(1), progress=False,
+                    options={"steps": 50, "batch_size": 2})
+    (path,) = tmp_path.rglob("config.json")
+    assert json.loads(path.read_text())["warmup"] == 5
+
+
 def test_arms_that_differ_in_their_adapter_have_runs_of_their_own(tmp_path):
     arms = [compare.Arm("random:1x2x8@0.55", "attn,mlp,ln,pos", adapt=adapt)
             for adapt in (None, "bitfit", "lora:rank=1")]

@@ -743,6 +743,22 @@ def test_subnormal_numbers_are_zero_within_no_subnormals_alone(cores):
     assert results[8:] == 8 * [True]
 
 
+@pytest.mark.skipif(machine._floating_point() is None, reason="needs Linux on x86-64")
+def test_helper_threads_that_start_within_no_subnormals_keep_subnormal_numbers(monkeypatch):
+    """A thread starts with the floating-point settings of the thread that starts it."""
+    settings, barrier = [], threading.Barrier(2)
+
+    def work(i):
+        barrier.wait(10)                                  # one piece for each thread
+        settings.append(machine.subnormals_are_zero())
+    with on(2):
+        machine._team.cache_clear()
+        with machine.no_subnormals():
+            machine.shared(work, range(2))
+        machine.shared(work, range(2))
+    assert settings == [True, True, False, False]
+
+
 def test_no_subnormals_elsewhere_changes_nothing(monkeypatch):
     monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
     machine._floating_point.cache_clear()

@@ -1,5 +1,7 @@
 """The checker itself: it must pass what is right and catch what is wrong."""
 
+import warnings
+
 import numpy as np
 import pytest
 from conftest import refused
@@ -314,6 +316,31 @@ def test_layer_with_a_wrong_gradient():
     report = gradcheck_layer(Broken(4, dtype=np.float64), normal(3, 4))
     assert not report and report.worst[0] == "bias"
     assert set(report.errors) == {"x", "weight", "bias"}
+
+
+def test_a_layer_with_a_domain_is_checked_within_it():
+    class Logit(Linear):
+        def forward(self, x):
+            y, cache = super().forward(np.log(x / (1 - x)))
+            return y, (x, cache)
+
+        def backward(self, dy, cache):
+            x, cache = cache
+            return super().backward(dy, cache) / (x * (1 - x))
+    x = np.random.default_rng(0).uniform(0.3, 0.9, (4, 3))
+    with warnings.catch_warnings(action="error"):
+        assert gradcheck_layer(Logit(3, 2, dtype=np.float64), x)
+
+
+def test_a_wrong_gradient_is_reported_where_no_second_pass_is_possible():
+    class Popping(Broken):
+        def forward(self, x):
+            y, cache = super().forward(x)
+            return y, [cache]
+
+        def backward(self, dy, cache):
+            return super().backward(dy, cache.pop())
+    assert gradcheck_layer(Popping(4, dtype=np.float64), normal(3, 4)).worst[0] == "bias"
 
 
 def test_layer_is_left_as_it_was():

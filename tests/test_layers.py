@@ -1,5 +1,6 @@
 """Layers: gradients, what their caches hold, what frozen parameters cost."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -222,6 +223,22 @@ def test_all_frozen_is_undone_by_an_error():
     with pytest.raises(RuntimeError), layer.all_frozen():
         raise RuntimeError
     assert layer.weight.trainable and layer.bias.trainable
+
+
+def test_all_frozen_ends_in_any_order():
+    """As two streams of tokens of one model do, or a stream that another thread began."""
+    def stream(layer):
+        with layer.all_frozen():
+            yield
+    layer = Linear(2, 2)
+    first, second, third = (stream(layer) for _ in range(3))
+    next(first), next(second)
+    assert not layer.learns()
+    assert [*first] == [*second] == [] and layer.learns()
+    thread = threading.Thread(target=next, args=(third,))
+    thread.start()
+    thread.join()
+    assert [*third] == [] and layer.learns()
 
 
 def test_frozen_parts_cost_no_memory(arrays_in):

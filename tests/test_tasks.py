@@ -1,3 +1,4 @@
+import dataclasses
 import inspect
 import json
 import math
@@ -488,3 +489,15 @@ def test_a_task_without_options_of_its_own_gets_those_that_were_given():
             self.options = {}
     assert tasks.make(Mine, "mine", {"noise": 0.5}).options == {"noise": 0.5}
     assert tasks.make(Mine, "mine", {}).options == {}
+
+    class Fixed(Mine):
+        options = property(lambda self: {}, lambda self, options: None)
+    assert tasks.make(Fixed, "mine", {"noise": 0.5}).options == {}
+
+    @dataclasses.dataclass(frozen=True)
+    class Frozen:
+        noise: float = 0.0
+        batch, loss, accuracy = (getattr(tasks.BitXOR, name) for name in (
+            "batch", "loss", "accuracy"))
+        name, input_dim, tokens, output_dim, output_tokens = "mine", 2, 1, 2, 1
+    assert tasks.make(Frozen, "mine", {"noise": 0.5}).noise == 0.5

@@ -761,9 +761,24 @@ def test_the_function_trains_as_the_command_does(tmp_path, monkeypatch):
 def test_resume_from_python_keeps_what_the_command_line_wrote(tmp_path):
     task, model = BitXOR(n=2), build(BitXOR(n=2))
     go(tmp_path / "r", model, task, steps=5, config={"model": "random:1x2x16", "source": "bit-xor"})
-    go(tmp_path / "r", build(task), task, steps=9, resume=True)
+    for steps in 7, 9:
+        config = json.loads((tmp_path / "r/config.json").read_text())
+        (tmp_path / "r/config.json").write_text(json.dumps(config | {"note": "mine"}))
+        go(tmp_path / "r", build(task), task, steps=steps, resume=True)
     config = json.loads((tmp_path / "r/config.json").read_text())
-    assert config["steps"] == 9 and config["model"] == "random:1x2x16"
+    assert (config["steps"], config["model"], config["note"]) == (9, "random:1x2x16", "mine")
+
+
+def test_an_older_run_of_a_task_without_options_goes_on(tmp_path):
+    """Older versions did not write the options of a task that keeps none."""
+    task = BitXOR(n=2)
+    task.options = {}
+    go(tmp_path / "r", build(task), task, steps=5)
+    config = json.loads((tmp_path / "r/config.json").read_text())
+    del config["model_crc"]
+    (tmp_path / "r/config.json").write_text(json.dumps(config))
+    task.options = {"noise": 0.5}
+    assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
 
 
 @pytest.mark.parametrize("change", [
@@ -784,11 +799,12 @@ def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, cha
     assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
 
 
-def test_a_short_run_reaches_its_learning_rate(tmp_path):
-    """It takes a tenth of its steps to warm up; a warm-up that was given stays."""
+@pytest.mark.parametrize("steps, schedule, given, warmup", [
+    (100, None, None, 10), (101, None, None, 100), (30, None, 50, 50), (30, "constant", None, 100)])
+def test_a_short_run_reaches_its_learning_rate(steps, schedule, given, warmup, tmp_path):
+    """It takes a tenth of its steps to warm up.  A warm-up that was given stays, and so does that
+    of a constant rate, with which a run may be made longer."""
     task = BitMemory(1, 4, 2)
-    for steps, given, warmup in (100, None, 10), (101, None, 100), (30, 50, 50):
-        training_only = {"eval_every": steps, "test_examples": 2, "batch_size": 1, "warmup": given}
-        go(tmp_path / f"{steps}", build(task), task, steps=steps, **training_only)
-        config = json.loads((tmp_path / f"{steps}/config.json").read_text())
-        assert config["warmup"] == warmup
+    go(tmp_path / "run", build(task), task, steps=steps, eval_every=steps, test_examples=2,
+       batch_size=1, schedule=schedule, warmup=given)
+    assert json.loads((tmp_path / "run/config.json").read_text())["warmup"] == warmup

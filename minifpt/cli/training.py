@@ -109,7 +109,8 @@ def plan(args):
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
     # A built-in task without held-out examples inherits test_set, which returns None.
-    has_test_set = getattr(type(task), "test_set", None) not in (None, tasks.Choices.test_set)
+    test_set = getattr(task, "test_set", None)            # of few, it is that of another task
+    has_test_set = getattr(test_set, "__func__", test_set) not in (None, tasks.Choices.test_set)
     measured = (f"{prediction.measured} of {config.n_layer} blocks" if prediction.measured
                 else "the whole trunk")
     print_rows({

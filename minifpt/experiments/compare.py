@@ -159,7 +159,8 @@ class Job:
         task = Validation(task) if self.validation else task
         resume = (self.out / "config.json").exists()
         before = read_json(self.out / "config.json").get("steps") if resume else None
-        if before not in (None, steps := self.settings.get("steps", before)):
+        steps = self.settings.get("steps", before)
+        if before not in (None, steps):
             # Only train --resume makes a finished run longer: another grid may need it as it is.
             raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
                              "--out")
@@ -361,6 +362,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
         for (column, task, title), (arm, label) in itertools.product(
                 zip(columns, all_tasks, titles, strict=True), zip(arms, labels, strict=True)):
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
+            if "warmup" not in column.settings:           # train shortens it for a short run
+                del settings["warmup"]
             settings |= {"adapt": arm.adapt} if arm.adapt else {}
             by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:

@@ -73,11 +73,14 @@ def arms(runs):
     in which the arms of its task differ.  Raises ``ValueError`` where two runs of an arm have one
     seed."""
     by_task, named = {}, {}
-    fixed = {(key_of(run, REDRAWN), option) for run in runs for option in REDRAWN
-             if run[1]["options"].get(option, run[1]["seed"]) != run[1]["seed"]}
+    # Several seeds have one value of an option that their seeds did not draw.
+    fixed = {(key_of(run, REDRAWN), option, run[1]["options"][option]) for run in runs
+             for option in REDRAWN & {*run[1]["options"]}
+             if run[1]["options"][option] != run[1]["seed"]}
     for run in runs:
         settings, base = run[1], key_of(run, REDRAWN)
-        key = key_of(run, {option for option in REDRAWN if (base, option) not in fixed})
+        key = key_of(run, {option for option in REDRAWN
+                           if (base, option, settings["options"].get(option)) not in fixed})
         same = by_task.setdefault(settings["task"], {}).setdefault(key, [])
         for folder, others, _ in same:
             if others["seed"] == settings["seed"]:

@@ -67,8 +67,8 @@ def unfinished(path):
 
 def read_unfinished(path):
     """Return the name and the process number in a path of :func:`unfinished`, or ("", None)."""
-    found = re.fullmatch(r"\.(.+)\.([0-9]{1,9})\.minifpt", Path(path).name)
-    return (found[1], int(found[2])) if found else ("", None)
+    match = re.fullmatch(r"\.(.+)\.([0-9]{1,9})\.minifpt", Path(path).name)
+    return (match[1], int(match[2])) if match else ("", None)
 
 
 def save_text(path, text):

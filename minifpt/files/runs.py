@@ -237,11 +237,11 @@ def open_folder(out, resume, run):
     else:
         before = read_json(config)
         check_same(config, before, run.settings, "the run has")
-        run.settings = before | run.settings              # what the command line wrote stays
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
+        run.settings = before | run.settings              # what the command line wrote stays
     write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
 
 
@@ -249,10 +249,12 @@ def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
     for key, value in ({"functional_hash": None, "adapt": None, "code_crc": None} | now).items():
-        if key == "functional" or (key == "model_crc" and key not in before):
+        if key == "functional" or ("model_crc" not in before and (    # of an older version
+                key == "model_crc" or (key == "options" and not before.get(key)))):
             continue
         was = before.get(key)
-        if key == "source" and str(was).rpartition(":")[2] == str(value).rpartition(":")[2]:
+        if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]
+                                == str(value).rpartition(":")[2]):
             continue                                      # the file may have moved
         longer = (key == "steps" and now["schedule"] == "constant"
                   and type(was) is int and 0 < was < value)

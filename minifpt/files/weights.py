@@ -7,7 +7,9 @@ converted once to such a file.
 """
 
 import os
+import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 from textwrap import shorten
 
@@ -65,16 +67,21 @@ def find(name):
     for folder in folders():
         path = folder / f"{file_name(name)}.npz"
         if path.exists():
-            own = Path(f"{name}.npz")
-            if own.is_file() and not own.samefile(path):
-                raise ValueError(f"'{name}' may be {path} or {own} in this folder: write one of "
-                                 f"these paths, such as ./{own}")
+            local = Path(f"{name}.npz")
+            if local.is_file() and not local.samefile(path):
+                _tell_apart(name, path, local)
             return path
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
     raise FileNotFoundError(f"no weights '{name}': neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
+
+
+@cache                                                    # once in a process
+def _tell_apart(name, path, local):
+    print(f"minifpt: '{name}' is {path}; write ./{local} for the file in this folder",
+          file=sys.stderr)
 
 
 def shipped(file):

@@ -114,7 +114,7 @@ def subjects(folders, models=(), examples=64, example=None):
                 raise ValueError(f"{folder}: its {key} is {run.settings[key]}, that of "
                                  f"{loaded[0][0]} {first.settings[key]}: maps stand side by side "
                                  "for one task only")
-    x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # not of a run
+    x, _ = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
     x = x if example is None else x[example:example + 1]
     mask = needed(task, x)
     names = [TrunkSpec.parse(model).label for model in (

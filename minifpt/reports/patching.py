@@ -290,7 +290,7 @@ def patch_run(folder, out=None, examples=64):
     classes = getattr(task, "classes", None)
     if classes is None:
         raise ValueError(f"patch: {task.name} does not say how many classes an answer has")
-    x, y = task.batch(np.random.default_rng([0, 2]), examples, "test")  # not of a run
+    x, y = task.batch(np.random.default_rng([0, 2]), examples, "test")  # no run draws these
     if classes < 2:
         raise ValueError(f"patch: {task.name} has {classes} classes, expected at least 2")
 

@@ -7,6 +7,7 @@ See :class:`Task` for their methods and attributes.
 """
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 from .algorithms import Addition, Modular, Recall
@@ -67,7 +68,8 @@ def make(function, name, options):
     task = function(**options)
     check_task(task, name)
     if options and not getattr(task, "options", None):
-        task.options = dict(options)                      # runs with other options are not the same
+        with suppress(AttributeError):                    # of a frozen class, or a property
+            task.options = dict(options)                  # runs with other options are not the same
     return task
 
 

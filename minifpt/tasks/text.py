@@ -232,10 +232,13 @@ def read_book(path):
     It must be a regular file of at most 1 GiB.
     """
     raw = read_bytes(path, MOST_TEXT)
-    try:
-        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except UnicodeDecodeError:
-        text = raw.decode("cp1252", errors="replace")
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        text = raw.decode("utf-16", errors="replace")
+    else:
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = raw.decode("cp1252", errors="replace")
     text = text.replace("\r\n", "\n")
     text = re.split(r"^\*\*\* ?START OF.*\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
     text = re.split(r"^(?:\*\*\* ?END OF|End of (?:the )?Project Gutenberg)", text, maxsplit=1,

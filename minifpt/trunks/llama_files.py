@@ -114,12 +114,12 @@ def load_checkpoint(path, dropout=None):
         if not name.endswith("rotary_emb.inv_freq"):      # which old versions saved
             tensors[name] = tensor
     if settings["tied"]:
-        head = tensors.pop("lm_head.weight", None)
-        table = tensors.get("wte.weight")
-        if head is not None and table is not None and (head.shape != table.shape or not all(
-                map(np.array_equal, head.blocks(), table.blocks()))):
-            raise ValueError(f"{path}: tie_word_embeddings is true, but lm_head.weight differs "
-                             "from the token embeddings")
+        head, table = (tensors.get(f"{name}.weight") for name in ("lm_head", "wte"))
+        # Transformers, too, keeps a head that differs from the table.
+        settings["tied"] = head is None or table is None or (head.shape == table.shape and all(
+            map(np.array_equal, head.blocks(), table.blocks())))
+        if settings["tied"]:
+            tensors.pop("lm_head.weight", None)
     return settings, tensors
 
 

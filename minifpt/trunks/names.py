@@ -249,9 +249,10 @@ class TrunkSpec:
                 for columns in replaced[name]:
                     yield p.data[..., columns], theirs[name][..., columns]
         for name, is_whole in self.mask.select(other).items():
-            if is_whole and name not in replaced:
-                raise ValueError(f"--model {self.text}: the other trunk has a {name}, this one has "
-                                 "not")
+            # More blocks than the trunk has are left out, as more positions are.
+            if is_whole and re.sub(r"^h\.\d+", "h.0", name) not in replaced:
+                raise ValueError(f"--model {self.text}: the other trunk has {name}, this one "
+                                 "lacks it")
 
     def config(self, dropout=None):
         """Return the trunk's :class:`minifpt.GPT2Config` without building it; ``None`` for a
