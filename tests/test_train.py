@@ -777,6 +777,11 @@ def test_an_older_run_of_a_task_without_options_goes_on(tmp_path):
     config = json.loads((tmp_path / "r/config.json").read_text())
     del config["model_crc"]
     (tmp_path / "r/config.json").write_text(json.dumps(config))
+    with np.load(tmp_path / "r/checkpoint.npz") as file:
+        arrays = dict(file)
+    state = json.loads(str(arrays["state"]))
+    del state["settings"]["model_crc"]
+    np.savez(tmp_path / "r/checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
     task.options = {"noise": 0.5}
     assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
 
