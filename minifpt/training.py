@@ -49,8 +49,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     steps, batch_size, lr, schedule, warmup
                       ``None`` takes the task's default, as ``minifpt train TASK`` does.  The
                       schedule is ``"constant"`` or ``"cosine"``, after ``warmup`` steps of rising
-                      learning rate.  A run with no more steps than the default warm-up
-                      takes a tenth of them instead.
+                      learning rate.  A run of the schedule ``"cosine"`` with no more steps
+                      than the default warm-up warms up for a tenth of them.
     clip              largest norm of all gradients together.
     eval_every        steps between tests on ``test_examples`` held-out examples.  The last test
                       takes the task's whole test set, if it has one.
