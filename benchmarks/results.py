@@ -254,8 +254,8 @@ FOUND = {
 WHOLE = {tasks.label_of(task): {
     "language, frozen": ("learning-rates", task, "language"),
     "language, trained whole": ("learning-rates", task, "language, all trained"),
-    "random, frozen": ("table2", task, "random (paper)"),
-    "random, trained whole": ("figure1", task, "random (paper), all trained"),
+    "random, frozen": ("learning-rates", task, "random (paper)"),
+    "random, trained whole": ("learning-rates", task, "random (paper), all trained"),
     "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
     for task in ("bit-xor", "bit-memory", "mnist")}
 LINEAR = {title: {"best frozen trunk": best, "frozen language": language,

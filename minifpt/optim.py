@@ -26,8 +26,8 @@ class Adam:
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-        self.parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
-        self.parameters = list({id(p): p for p in self.parameters}.values())    # no repetitions
+        self.parameters = _distinct(
+            parameters if isinstance(parameters, Iterable) else [parameters])
         if not all(hasattr(p, "grad") for p in self.parameters):
             raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
                              "Parameter, such as model.parameters()")
@@ -111,6 +111,11 @@ class Adam:
         x -= update
 
 
+def _distinct(parameters):
+    """Return the parameters as a list without repetitions."""
+    return list({id(p): p for p in parameters}.values())
+
+
 def clip_grad_norm(parameters, max_norm):
     """Scale all gradients so that their joint norm is at most ``max_norm``.
 
@@ -118,7 +123,7 @@ def clip_grad_norm(parameters, max_norm):
     """
     if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
-    parameters = [p for p in {id(p): p for p in parameters}.values() if p.grad is not None]
+    parameters = [p for p in _distinct(parameters) if p.grad is not None]
     norm = math.sqrt(sum(_square(p.grad) for p in parameters))
     if norm > max_norm:
         for p in parameters:                              # not in place: two may share an array

@@ -220,9 +220,9 @@ def test_numbers_in_sentences_are_those_of_the_runs():
     numbers = [m[0] for m in results.NUMBER.finditer(sentences)]
     assert len(numbers) > 20
     for number in {n for n in numbers if "." in n}:
-        wrong = re.sub(rf"(?<![\w.,]){re.escape(number)}(?!\w)", f"{float(number) + 1:.1f}", text,
-                       count=1)
-        assert results.with_numbers(wrong) == text, number
+        changed = re.sub(rf"(?<![\w.,]){re.escape(number)}(?!\w)", f"{float(number) + 1:.1f}", text,
+                         count=1)
+        assert results.with_numbers(changed) == text, number
     for number in "2,300", "2,500", "8,300":              # steps
         assert results.with_numbers(text.replace(number, "9,999", 1)) == text, number
     for number in "55.5", "55.5 %", "55.25 %", "55%", "55 per cent", "5,500":

@@ -772,21 +772,21 @@ def test_no_subnormals_elsewhere_changes_nothing(monkeypatch):
 def test_training_takes_subnormal_gradients_for_zero():
     """A step and a test agree with those outside ``no_subnormals``, except for numbers below
     float32's smallest normal one."""
-    task, seen = minifpt.tasks.get("bit-xor"), []
+    task, zeroing = minifpt.tasks.get("bit-xor"), []
     model = minifpt.FPT.for_task(task, "random:1x1x8")
     loss = task.loss
 
     def saturated(logits, y):
         value, gradient = loss(logits, y)
-        seen.append(machine.subnormals_are_zero())
+        zeroing.append(machine.subnormals_are_zero())
         return value, gradient * np.float32(1e-38)
     task.loss = saturated
     x, y = task.batch(np.random.default_rng(0), 4)
     optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], 1e-3)
     minifpt.training.step(model, task, optimizer, x, y, 1.0, np.random.default_rng(0))
     minifpt.training.evaluate(model, task, x, y)
-    assert seen == 2 * [machine._floating_point() is not None]
+    assert zeroing == 2 * [machine._floating_point() is not None]
     tiny = np.finfo(np.float32).tiny
-    if seen[0]:
+    if zeroing[0]:
         assert all(((p.grad == 0) | (np.abs(p.grad) >= tiny)).all() for p in optimizer.parameters)
     assert not machine.subnormals_are_zero()

@@ -804,12 +804,12 @@ def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, cha
     assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
 
 
-@pytest.mark.parametrize("steps, schedule, given, warmup", [
+@pytest.mark.parametrize("steps, schedule, argument, warmup", [
     (100, None, None, 10), (101, None, None, 100), (30, None, 50, 50), (30, "constant", None, 100)])
-def test_a_short_run_reaches_its_learning_rate(steps, schedule, given, warmup, tmp_path):
+def test_a_short_run_reaches_its_learning_rate(steps, schedule, argument, warmup, tmp_path):
     """It takes a tenth of its steps to warm up.  A warm-up that was given stays, and so does that
     of a constant rate, with which a run may be made longer."""
     task = BitMemory(1, 4, 2)
     go(tmp_path / "run", build(task), task, steps=steps, eval_every=steps, test_examples=2,
-       batch_size=1, schedule=schedule, warmup=given)
+       batch_size=1, schedule=schedule, warmup=argument)
     assert json.loads((tmp_path / "run/config.json").read_text())["warmup"] == warmup
