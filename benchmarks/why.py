@@ -1,0 +1,168 @@
+"""Why a frozen random transformer finds a string: the studies behind docs/results/why.md.
+
+    python -m benchmarks.why [STUDY ...] [--plan] [--seed N ...] [--out FOLDER]
+
+Each study is a list of runs; without a name all studies are run in their order.  A run trains one
+trunk on bit memory until its test accuracy reaches a goal, or to its last step, and follows the
+**match** of the first block: the trace of the form of two inputs over the form's norm, see
+:func:`match`.  Every run is a row of ``FOLDER/why-STUDY.csv`` (by default
+``benchmarks/results``), written as it ends: the command goes on where it was stopped.
+``--plan`` prints the number of runs of each study and of their steps.
+"""
+
+import argparse
+import csv
+import itertools
+import time
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from benchmarks.memory_map import write_rows
+from minifpt import optim, training
+from minifpt.machine import single_threaded_blas
+from minifpt.progress import progress_bar
+from minifpt.trunks import forms
+
+HERE = Path(__file__).resolve().parent
+# What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
+DEFAULTS = {"trunk": "random:1x1x128@1.41", "angle": "90", "start": "", "freeze": "fpt",
+            "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16, "dropout": 0.0, "warmup": 0,
+            "seed": 0, "steps": 2000, "goal": 0.95}
+MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
+EVERY, EXAMPLES = 50, 256                                 # steps between tests, and their examples
+ANGLES = *range(0, 181, 15),
+COARSE = 0, 60, 75, 90, 105, 120, 150
+
+
+def match(model):
+    """Return the match of a model's first block: ``tr F / |F|`` with ``F = sum_h U W_q W_k' U'``,
+    where U (inputs, C) is the input layer's weight, centred and times the layer norm's scale.
+
+    Two tokens with the same bits score ``tr F`` more than two with independent bits, whose scores
+    have the standard deviation ``|F|``, up to a common factor."""
+    inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+    form = sum((inputs @ q) @ (inputs @ k).T
+               for q, k in zip(*forms.queries_and_keys(model.trunk.h[0]), strict=True))
+    return np.trace(form) / np.linalg.norm(form)
+
+
+def settings(**lists):
+    """Return a list of settings, one for each combination of the lists."""
+    lists = {key: value if isinstance(value, (list, tuple, range)) else [value]
+             for key, value in lists.items()}
+    return [DEFAULTS | dict(zip(lists, values, strict=True))
+            for values in itertools.product(*lists.values())]
+
+
+PAPER = {"bits": 1000, "patch": 50, "lr": 1e-3, "batch_size": 4, "dropout": 0.1}
+STUDIES = {
+    # The angle between queries and keys, then one factor at a time.
+    "angle": [*settings(angle=ANGLES, seed=range(3)),
+              *settings(angle=COARSE, seed=range(3), trunk=[
+                  f"random:1x{heads}x128@1.41" for heads in (2, 4, 8)]),
+              *settings(angle=COARSE, seed=range(3), patch=[10, 50]),
+              *settings(angle=COARSE, seed=range(3), trunk=[
+                  f"random:1x1x128@{scale}" for scale in (0.55, 2.83)]),
+              *settings(angle=COARSE, seed=range(3), trunk=[
+                  f"random:{blocks}x1x128@1.41" for blocks in (2, 6)])],
+    # Near the cliff: more steps and other learning rates.
+    "budget": settings(angle=["105", "120", "180", "antisymmetric"], seed=range(2),
+                       lr=[1e-3, 3e-3, 1e-2, 3e-2], steps=20_000),
+    # The same weights, the input layer starts elsewhere.
+    "basins": [*settings(seed=range(40)),
+               *settings(angle=[0, 60, 90, 105, 120, 140, 165], seed=range(3),
+                         start=["", "aligned", "opposed"]),
+               *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
+    # The paper's size and settings.
+    "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(5), steps=6000,
+                        **PAPER),
+              *settings(trunk="random:1x12x768@paper", start="opposed", seed=range(2), steps=6000,
+                        **PAPER),
+              *settings(trunk="random:1x12x768@paper", seed=range(1, 3), steps=6000, **PAPER)],
+    "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
+                       **PAPER),
+}
+
+
+def name_of(trunk, angle):
+    """Return the name of a trunk with its queries and keys at an angle; 90 degrees is as drawn."""
+    return trunk if str(angle) == "90" else f"{trunk},qk={angle}"
+
+
+def run(setting, bar):
+    """Train one model; return the setting with what was measured, a row of the CSV file."""
+    s = setting
+    task = minifpt.tasks.get("bit-memory", bits=s["bits"], patch=s["patch"])
+    model = minifpt.FPT.for_task(task, name_of(s["trunk"], s["angle"]), s["freeze"], s["seed"],
+                                 s["dropout"], start=s["start"] or None)
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], s["lr"])
+    rng, begin = np.random.default_rng([s["seed"], 0]), time.perf_counter()
+    test = task.batch(np.random.default_rng([s["seed"], 1]), EXAMPLES, "test")
+    curve, matches, reached = [], [f"0:{match(model):.3f}"], ""
+    for step in range(1, s["steps"] + 1):
+        optimizer.lr = s["lr"] * min(1, step / max(1, s["warmup"]))
+        x, y = task.batch(rng, s["batch_size"], "train")
+        training.step(model, task, optimizer, x, y, 1.0, rng, step - 1)
+        bar.update()
+        if step % EVERY == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{step}:{accuracy:.4f}")
+            matches.append(f"{step}:{match(model):.3f}")
+            if accuracy >= s["goal"]:
+                reached = step
+                break
+    return s | dict(zip(MEASURED, (reached, step, f"{accuracy:.4f}",
+                                   round(time.perf_counter() - begin), " ".join(curve),
+                                   " ".join(matches)), strict=True))
+
+
+def read_rows(path):
+    """Return the rows of a CSV file, dictionaries of texts; none where it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def key(setting):
+    """Return what a run depends on, as texts."""
+    return tuple(str(setting[name]) for name in DEFAULTS)
+
+
+def run_all(names, folder, seeds=None):
+    """Fill the CSV file of each study with a row for each of its runs."""
+    for name in names:
+        path = folder / f"why-{name}.csv"
+        todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
+        with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
+              single_threaded_blas):
+            for setting in todo:
+                rows = read_rows(path)
+                if key(setting) not in map(key, rows):
+                    write_rows(path, [*rows, run(setting, bar)], [*DEFAULTS, *MEASURED])
+
+
+def main():
+    """Run the studies, or print their cost."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
+    parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
+    args = parser.parse_args()
+    names = args.studies or [*STUDIES]
+    for name in names:
+        if name not in STUDIES:
+            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)}")
+    if args.plan:
+        for name in names:
+            print(f"{name}: {len(STUDIES[name])} runs, at most "
+                  f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
+    else:
+        run_all(names, args.out, args.seed)
+
+
+if __name__ == "__main__":
+    main()
