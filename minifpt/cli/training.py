@@ -17,6 +17,7 @@ from .options import (
     FREEZE,
     MODEL,
     SEED,
+    START,
     TASKS,
     TRUNKS,
     given_options,
@@ -51,7 +52,7 @@ def newest_folder(task):
 
 
 @takes(
-    TASKS, MODEL, FREEZE, ADAPT,
+    TASKS, MODEL, FREEZE, ADAPT, START,
     *run_options(*SETTINGS, clip="1", eval_every="100"),
     SEED,
     option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
@@ -76,8 +77,8 @@ def train(args):
         for r in mine.wrong if mine else ():
             print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
         model, history = experiments.run(
-            task, args.model, out, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
-            resume=args.resume, source=task_names(args)[0],
+            task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
+            seed=args.seed, resume=args.resume, source=task_names(args)[0],
             checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
             **given_options(args, *SETTINGS))
     last = history[-1]

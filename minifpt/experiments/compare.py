@@ -86,18 +86,18 @@ def read_option(label, value, parameter):
 
 
 def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        adapt=None, **options):
+        adapt=None, start=None, **options):
     """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
     ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
     ``config.json`` holds it, the model and ``config``, so that the run can be read back.
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
-    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt)
+    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
     source, spec = source or task.name, TrunkSpec.parse(model)
     code = code_crc(source, spec.text)
-    config = (config or {}) | ({"code_crc": code} if code else {}) | (
-              {"adapt": adapt} if adapt else {}) | {
+    extras = {"code_crc": code, "adapt": adapt, "start": start}
+    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
@@ -241,13 +241,14 @@ class Column:
 @dataclass(frozen=True)
 class Arm:
     """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
-    tries besides the grid's, and its adapter as ``--adapt`` takes it."""
+    tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
 
     model: str
     freeze: str = "fpt"
     label: str = ""
     rates: tuple = ()
     adapt: str | None = None
+    start: str | None = None
     seeds: int | None = None                              # the first ones of the grid; None: all
 
     def sweep(self, rates):
@@ -256,18 +257,19 @@ class Arm:
 
     @property
     def folder(self):
-        """The name of the folder of its runs, different for each trunk, mask and adapter."""
+        """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
         mask = str(FreezeMask.parse(self.freeze))
         name = TrunkSpec.parse(self.model).folder
-        if mask == str(FreezeMask.fpt()) and not self.adapt:
+        extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
+        if mask == str(FreezeMask.fpt()) and not extras:
             return name
-        mask += f"+{self.adapt}" if self.adapt else ""
+        mask += extras
         return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
 
     def full_label(self):
         """Return its label, or the trunk's with the mask where that is not the paper's."""
         mask = FreezeMask.parse(self.freeze)
-        label = TrunkSpec.parse(self.model).label + (f", {self.adapt}" if self.adapt else "")
+        label = ", ".join(filter(None, [TrunkSpec.parse(self.model).label, self.adapt, self.start]))
         return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
@@ -345,13 +347,14 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     # Missing data or weights, and a trunk that does not fit, are errors before the first run.
     crcs = {}
     for (column, task), arm in itertools.product(zip(columns, all_tasks, strict=True), arms):
-        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt), task)
+        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
+                   task)
         if executor:
             crcs[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.
     labels = [arm.full_label() for arm in arms]
     labels = [x if labels.count(x) == 1 else ", ".join(filter(None, [
-        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt]))
+        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt, arm.start]))
               for arm, x in zip(arms, labels, strict=True)]
     if len({*labels}) < len(labels):
         raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
@@ -367,7 +370,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
-            settings |= {"adapt": arm.adapt} if arm.adapt else {}
+            settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
             if choice and to_the_end:
                 settings["steps"] = -(-settings["steps"] // 4)
             arm_seeds = seeds if choice else seeds[:arm.seeds]
