@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import brentq
 
 import minifpt
 from benchmarks.memory_map import write_rows
@@ -31,7 +32,7 @@ DEFAULTS = {"trunk": "random:1x1x128@1.41", "angle": "90", "start": "", "freeze"
             "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16, "dropout": 0.0, "warmup": 0,
             "seed": 0, "steps": 2000, "goal": 0.95}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
-EVERY, EXAMPLES = 50, 256                                 # steps between tests, and their examples
+EVERY, EXAMPLES = 25, 128                                 # steps between tests, and their examples
 ANGLES = *range(0, 181, 15),
 COARSE = 0, 60, 75, 90, 105, 120, 150
 
@@ -46,6 +47,38 @@ def match(model):
     form = sum((inputs @ q) @ (inputs @ k).T
                for q, k in zip(*forms.queries_and_keys(model.trunk.h[0]), strict=True))
     return np.trace(form) / np.linalg.norm(form)
+
+
+def predictors(model):
+    """Return three numbers, known before training, that may predict the steps.
+
+    match      see :func:`match`.
+    balance    with the eigenvalues of the heads' summed symmetric form S, seen through the layer
+               norm: the sum of the n largest plus the sum of the n smallest, over the difference of
+               these sums, with n the number of inputs; -1 to 1.
+    growth     the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at
+               90 degrees, ``|l|``, with l the eigenvalues over their norm: the trace of the form if
+               the input layer starts alike in all directions and grows as ``dW/dt = W S``.  It is
+               infinite where no eigenvalue is positive.
+    """
+    trunk, C = model.trunk, model.trunk.config.n_embd
+    basis = forms.through_norm(trunk, 0, np.eye(C))
+    m = sum((basis @ q) @ (basis @ k).T
+            for q, k in zip(*forms.queries_and_keys(trunk.h[0]), strict=True))
+    values = np.linalg.eigvalsh((m + m.T) / 2)
+    values /= np.linalg.norm(values) or 1.0
+    n = min(len(model.input.weight.data), C // 2)
+    high, low = values[-n:].sum(), values[:n].sum()
+
+    def trace(t):
+        return (values * np.exp(2 * values * t)).sum()
+    growth = np.inf
+    if values[-1] > 1e-6:
+        ends = [0.0, 1.0]
+        while trace(ends[1]) < 1 and ends[1] < 1e4:
+            ends[1] *= 2
+        growth = brentq(lambda t: trace(t) - 1, *ends) if trace(0) < 1 else 0.0
+    return match(model), (high + low) / (high - low), growth
 
 
 def settings(**lists):
