@@ -100,6 +100,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     config = (config or {}) | {key: value for key, value in extras.items() if value} | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
+              "n_positions": getattr(fpt.trunk.config, "n_positions", None),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
