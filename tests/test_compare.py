@@ -540,12 +540,13 @@ def test_a_sweep_to_the_end_grows_beyond_its_edge_at_a_quarter_of_the_steps(
         made.extend(jobs)
         histories = []
         for job in jobs:                                  # 1e-2 is the best of all rates
-            history = History([{"step": job.settings["steps"], "test_accuracy": 0.5}])
+            history = compare.History([{"step": job.settings["steps"], "test_accuracy": 0.5}])
             history.rate = -abs(np.log(job.settings["lr"] / 1e-2))
             histories.append(history)
         return histories
     monkeypatch.setattr(compare, "perform", perform)
-    arms = [compare.Arm("random:1x1x8@2", seeds=2), compare.Arm("random:1x1x8", rates=(3e-2,), seeds=1)]
+    arms = [compare.Arm("random:1x1x8@2", seeds=2),
+            compare.Arm("random:1x1x8", rates=(1e-2, 3e-2), seeds=1)]
     result = compare.grid(tmp_path, ["bit-xor"], arms, range(3), rates=[1e-3, 3e-3], choices=1,
                           options={"steps": 10}, to_the_end=True, progress=False)
     assert [sorted(sweep) for sweep in result.sweeps["bit-xor"].values()] == [
