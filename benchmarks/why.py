@@ -100,20 +100,24 @@ STUDIES = {
                   f"random:1x1x128@{scale}" for scale in (0.55, 2.83)]),
               *settings(angle=COARSE, seed=range(3), trunk=[
                   f"random:{blocks}x1x128@1.41" for blocks in (2, 6)])],
-    # Near the cliff: more steps and other learning rates.
-    "budget": settings(angle=["105", "120", "180", "antisymmetric"], seed=range(2),
-                       lr=[1e-3, 3e-3, 1e-2, 3e-2], steps=20_000),
+    # Beyond the cliff: more steps and other learning rates.
+    "budget": [*settings(angle=[135, 150, 180, "antisymmetric"], seed=range(2), lr=[1e-2],
+                         steps=20_000),
+               *settings(angle=[90, 120], start="opposed", seed=range(2), steps=20_000),
+               *settings(angle=[135, 180, "antisymmetric"], lr=[3e-3, 3e-2], steps=20_000)],
+    # Which of the trained parts turns the contents: each is frozen, or starts elsewhere, alone.
+    "parts": settings(angle=[90, 120], seed=range(3), steps=4000, freeze=[
+        "attn,mlp,ln", "attn,mlp,pos", "attn,mlp,input"]),
     # The same weights, the input layer starts elsewhere.
     "basins": [*settings(seed=range(40)),
                *settings(angle=[0, 60, 90, 105, 120, 140, 165], seed=range(3),
                          start=["", "aligned", "opposed"]),
                *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
     # The paper's size and settings.
-    "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(5), steps=6000,
+    "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(5), steps=3000,
                         **PAPER),
-              *settings(trunk="random:1x12x768@paper", start="opposed", seed=range(2), steps=6000,
-                        **PAPER),
-              *settings(trunk="random:1x12x768@paper", seed=range(1, 3), steps=6000, **PAPER)],
+              *settings(trunk="random:1x12x768@paper", start=["opposed", ""], seed=[0], steps=3000,
+                        **PAPER)],
     "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
                        **PAPER),
 }
