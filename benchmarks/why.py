@@ -155,6 +155,45 @@ def run(setting, bar):
                                    " ".join(matches)), strict=True))
 
 
+def mechanism(seed):
+    """Train the base model and yield rows of ``MECHANISM``: where its tokens lie, and what its head
+    does without a part of its form."""
+    task = minifpt.tasks.get("bit-memory")
+    model = minifpt.FPT.for_task(task, DEFAULTS["trunk"], seed=seed)
+    attn, C = model.trunk.h[0].attn.c_attn.weight.data, model.trunk.config.n_embd
+    m = attn[:, :C].astype(float) @ attn[:, C:2 * C].T    # one head: D = C
+    values, vectors = np.linalg.eigh((m + m.T) / 2)
+    positive = values > 0
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
+    rng = np.random.default_rng([seed, 0])
+    test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
+
+    def share(x):
+        """Return the share of the squared norm of rows x that lies in S's positive directions."""
+        return ((x @ vectors[:, positive]) ** 2).sum() / (x ** 2).sum()
+    for step in range(501):
+        if step % 25 == 0:
+            inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+            with minifpt.trace(model) as trace:
+                model.predict(test[0][:64])
+            tokens = trace.outputs["trunk.h.0.ln_1"].reshape(-1, C).astype(float)
+            yield seed, "input layer in positive directions", step, share(inputs)
+            yield seed, "tokens in positive directions", step, share(tokens)
+        x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
+        training.step(model, task, optimizer, x, y, 1.0, rng, step)
+    parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
+             "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
+             "antisymmetric part": (m - m.T) / 2}
+    yield seed, "accuracy, whole form", step, training.evaluate(model, task, *test)[1]
+    for (name, part), factor in itertools.product(parts.items(), (0, -1)):
+        attn[:, :C], attn[:, C:2 * C] = m + (factor - 1) * part, np.eye(C)
+        verb = "without the" if factor == 0 else "negated"
+        yield seed, f"accuracy, {verb} {name}", step, training.evaluate(model, task, *test)[1]
+
+
+MECHANISM = "seed", "measure", "step", "value"
+
+
 def read_rows(path):
     """Return the rows of a CSV file, dictionaries of texts; none where it does not exist."""
     if not path.exists():
@@ -172,6 +211,12 @@ def run_all(names, folder, seeds=None):
     """Fill the CSV file of each study with a row for each of its runs."""
     for name in names:
         path = folder / f"why-{name}.csv"
+        if name == "mechanism":
+            with single_threaded_blas:
+                rows = [dict(zip(MECHANISM, (*row[:3], f"{row[3]:.4f}"), strict=True))
+                        for seed in seeds or range(3) for row in mechanism(seed)]
+            write_rows(path, rows, MECHANISM)
+            continue
         todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
         with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
               single_threaded_blas):
@@ -189,12 +234,12 @@ def main():
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
-    names = args.studies or [*STUDIES]
+    names = args.studies or [*STUDIES, "mechanism"]
     for name in names:
-        if name not in STUDIES:
-            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)}")
+        if name not in (*STUDIES, "mechanism"):
+            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)} or mechanism")
     if args.plan:
-        for name in names:
+        for name in names[:-1] if names[-1] == "mechanism" else names:
             print(f"{name}: {len(STUDIES[name])} runs, at most "
                   f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
     else:
