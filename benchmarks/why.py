@@ -28,7 +28,7 @@ from minifpt.trunks import forms
 
 HERE = Path(__file__).resolve().parent
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
-DEFAULTS = {"trunk": "random:1x1x128@1.41", "angle": "90", "start": "", "freeze": "fpt",
+DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "", "freeze": "fpt",
             "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16, "dropout": 0.0, "warmup": 0,
             "seed": 0, "steps": 2000, "goal": 0.95}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
@@ -100,6 +100,11 @@ STUDIES = {
                   f"random:1x1x128@{scale}" for scale in (0.55, 2.83)]),
               *settings(angle=COARSE, seed=range(3), trunk=[
                   f"random:{blocks}x1x128@1.41" for blocks in (2, 6)])],
+    # The same angles with the input layer started in the heads' positive directions, and on a task
+    # that needs places instead of contents.
+    "aligned": settings(angle=ANGLES, start="aligned", seed=range(3)),
+    "xor": settings(task="bit-xor", trunk="random:1x4x128@1.41", angle=ANGLES, seed=range(3),
+                    steps=4000, goal=0.995),
     # Beyond the cliff: more steps and other learning rates.
     "budget": [*settings(angle=[135, 150, 180, "antisymmetric"], seed=range(2), lr=[1e-2],
                          steps=20_000),
@@ -131,7 +136,8 @@ def name_of(trunk, angle):
 def run(setting, bar):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
     s = setting
-    task = minifpt.tasks.get("bit-memory", bits=s["bits"], patch=s["patch"])
+    task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
+                                           if s["task"] == "bit-memory" else {}))
     model = minifpt.FPT.for_task(task, name_of(s["trunk"], s["angle"]), s["freeze"], s["seed"],
                                  s["dropout"], start=s["start"] or None)
     optimizer = optim.Adam([p for p in model.parameters() if p.trainable], s["lr"])
@@ -203,8 +209,8 @@ def read_rows(path):
 
 
 def key(setting):
-    """Return what a run depends on, as texts."""
-    return tuple(str(setting[name]) for name in DEFAULTS)
+    """Return what a run depends on, as texts; a row of a file may lack a column."""
+    return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
 
 
 def run_all(names, folder, seeds=None):
