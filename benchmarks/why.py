@@ -18,19 +18,22 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import spearmanr
 
 import minifpt
 from benchmarks.memory_map import write_rows
 from minifpt import optim, training
+from minifpt.experiments import tables
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
+from minifpt.reports import plots
 from minifpt.trunks import forms
 
 HERE = Path(__file__).resolve().parent
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
-DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "", "freeze": "fpt",
-            "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16, "dropout": 0.0, "warmup": 0,
-            "seed": 0, "steps": 2000, "goal": 0.95}
+DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
+            "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
+            "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EVERY, EXAMPLES = 25, 128                                 # steps between tests, and their examples
 ANGLES = *range(0, 181, 15),
@@ -208,6 +211,89 @@ def read_rows(path):
         return list(csv.DictReader(file))
 
 
+def table(path):
+    """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
+    rows = read_rows(path)
+    if path.stem == "why-mechanism":
+        values = {}
+        for row in rows:
+            values.setdefault((row["measure"], int(row["step"])), []).append(float(row["value"]))
+        last = max(step for _, step in values)
+        lines = [[f"{measure}, step {step}", tables.spread([100 * v for v in numbers]) + " %"]
+                 for (measure, step), numbers in values.items() if step in (0, 100, last - 1, last)]
+        seeds = len({row["seed"] for row in rows})
+        return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
+    varied = [name for name in DEFAULTS if name not in ("seed", "goal")
+              and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
+    groups = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
+                                for name in varied), []).append(row)
+    lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
+              "; ".join(answer(row) for row in group),
+              " to ".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
+             for setting, group in groups.items()]
+    return tables.markdown([[*varied, "steps to the goal, each seed", "match, start to end"],
+                            *lines])
+
+
+def matches_of(row):
+    """Return the matches of a run, from its start on."""
+    return [float(point.partition(":")[2]) for point in row["matches"].split()]
+
+
+def answer(row):
+    """Return the steps of a run to its goal, or "not in 2,000: 75.1 %"."""
+    if row["reached"]:
+        return f"{int(row['reached']):,}"
+    return f"not in {int(row['last_step']):,}: {100 * float(row['accuracy']):.1f} %"
+
+
+def correlations(folder):
+    """Return a Markdown table: the rank correlation of each predictor with the steps to 95 % over
+    all runs of the study *angle*, and within each of its cells."""
+    cells = {}
+    for row in read_rows(folder / "why-angle.csv"):
+        task = minifpt.tasks.get("bit-memory", bits=int(row["bits"]), patch=int(row["patch"]))
+        model = minifpt.FPT.for_task(task, name_of(row["trunk"], row["angle"]),
+                                     seed=int(row["seed"]), start=row["start"] or None)
+        steps = int(row["reached"]) if row["reached"] else 10 ** 6
+        cells.setdefault((row["trunk"], row["patch"]), []).append((steps, *predictors(model)))
+
+    def line(name, runs):
+        steps, *columns = zip(*runs, strict=True)
+        return [name, str(len(runs)), *(f"{spearmanr(steps, column).statistic:+.2f}"
+                                        for column in columns)]
+    lines = [line(f"`{trunk}`, patches of {patch}", runs) for (trunk, patch), runs in cells.items()]
+    lines.append(line("all", [run for runs in cells.values() for run in runs]))
+    return tables.markdown([["cell", "runs", "match", "balance", "growth"], *lines])
+
+
+def picture(folder, target):
+    """Draw the final accuracy against the angle between queries and keys."""
+    lines = {"bit memory, as drawn": ("angle", lambda row: row["trunk"] == DEFAULTS["trunk"]
+                                      and row["patch"] == str(DEFAULTS["patch"])),
+             "bit memory, aligned start": ("aligned", lambda row: True),
+             "bit XOR, as drawn": ("xor", lambda row: True)}
+    fig, (ax,) = plots.figure(1, width=6.4, height=3.8)
+    for (label, (study, is_wanted)), color, marker in zip(
+            lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^", strict=True):
+        ends = {}
+        for row in filter(is_wanted, read_rows(folder / f"why-{study}.csv")):
+            ends.setdefault(float(row["angle"]), []).append(100 * float(row["accuracy"]))
+        angles = sorted(ends)
+        ax.plot(angles, [np.mean(ends[a]) for a in angles], "-", marker=marker, color=color,
+                label=label)
+        ax.fill_between(angles, *([f(ends[a]) for a in angles] for f in (min, max)),
+                        color=color, alpha=0.2, linewidth=0)
+    ax.axvline(90, color="0.6", linestyle=":")
+    ax.text(91, 46, "random weights", fontsize=9, color="0.3")
+    ax.set(xlabel="angle between the frozen queries and keys (degrees)",
+           ylabel="test accuracy (%)", xticks=range(0, 181, 30), ylim=(45, 102))
+    ax.legend(loc="center left", frameon=False)
+    plots.save(fig, target, "picture")
+
+
 def key(setting):
     """Return what a run depends on, as texts; a row of a file may lack a column."""
     return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
@@ -238,13 +324,18 @@ def main():
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
     parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
+    parser.add_argument("--report", action="store_true",
+                        help="draw why.png and print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
     names = args.studies or [*STUDIES, "mechanism"]
     for name in names:
         if name not in (*STUDIES, "mechanism"):
             parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)} or mechanism")
-    if args.plan:
+    if args.report:
+        picture(args.out, HERE.parent / "docs" / "results" / "why.png")
+        print(correlations(args.out))
+    elif args.plan:
         for name in names[:-1] if names[-1] == "mechanism" else names:
             print(f"{name}: {len(STUDIES[name])} runs, at most "
                   f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
