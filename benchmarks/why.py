@@ -101,8 +101,8 @@ STUDIES = {
               *settings(angle=COARSE, seed=range(3), patch=[10, 50]),
               *settings(angle=COARSE, seed=range(3), trunk=[
                   f"random:1x1x128@{scale}" for scale in (0.55, 2.83)]),
-              *settings(angle=COARSE, seed=range(3), trunk=[
-                  f"random:{blocks}x1x128@1.41" for blocks in (2, 6)])],
+              *settings(angle=COARSE, seed=range(3), trunk="random:2x1x128@1.41"),
+              *settings(angle=COARSE, seed=range(1), trunk="random:6x1x128@1.41")],
     # The same angles with the input layer started in the heads' positive directions, and on a task
     # that needs places instead of contents.
     "aligned": settings(angle=ANGLES, start="aligned", seed=range(3)),
@@ -118,8 +118,7 @@ STUDIES = {
         "attn,mlp,ln", "attn,mlp,pos", "attn,mlp,input"]),
     # The same weights, the input layer starts elsewhere.
     "basins": [*settings(seed=range(40)),
-               *settings(angle=[0, 60, 90, 105, 120, 140, 165], seed=range(3),
-                         start=["", "aligned", "opposed"]),
+               *settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
                *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
     # The paper's size and settings.
     "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(5), steps=3000,

@@ -361,7 +361,7 @@ TABLES = {
         "rank that a low-rank adapter needs: positions are frozen.",
         (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), bottleneck=2, tokens=26,
                            ranks=(1, 4, 8, 16))),
-    "mnist": Table(
+    "mnist-long": Table(
         "MNIST, trained to the flat end of the curve (tables 1, 2, 3, 4 and 8).",
         (long("mnist", {}, 10_000),),
         (still(LANGUAGE, 5), still(AS_PAPER, 5), moved(WHOLE, 5),
@@ -369,7 +369,7 @@ TABLES = {
          still(STATISTICS), still(LSTM), moved(LSTM_WHOLE), moved(PLUS_MLP), moved(PLUS_ATTENTION),
          still(Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))),
         rates=(1e-3, 3e-3), to_the_end=True),
-    "cifar10": Table(
+    "cifar10-long": Table(
         "CIFAR-10, trained to the flat end of the curve (tables 1, 2, 6 and 8).",
         (long("cifar10", {}, 20_000),),
         (still(LANGUAGE), still(AS_PAPER), moved(replace(WHOLE, model="random:3x4x128@paper"), 2),
@@ -378,7 +378,7 @@ TABLES = {
                                            label=f"random (paper), {n} blocks"), 2)
                                  for n in (2, 12))),
         rates=(1e-3, 3e-3), to_the_end=True),
-    "listops": Table(
+    "listops-long": Table(
         "ListOps, trained to the flat end of the curve, and with up to 512 tokens as in the paper "
         "(tables 1, 2 and 8).",
         (long("listops", {}, 8_000),
@@ -386,7 +386,7 @@ TABLES = {
         (still(LANGUAGE), still(AS_PAPER), moved(WHOLE, 2), moved(PLUS_MLP, 2), still(BITS, 2),
          still(IMAGES, 2), moved(LSTM_WHOLE, 2)),
         rates=(1e-3, 3e-3), to_the_end=True),
-    "cifar10-gray": Table(
+    "gray-long": Table(
         "CIFAR-10 in grey, with a pixel in each token, trained to the flat end of the curve "
         "(tables 1 and 2).",
         (long("cifar10-gray", {}, 10_000),),
