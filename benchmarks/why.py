@@ -271,27 +271,36 @@ def correlations(folder):
 
 
 def picture(folder, target):
-    """Draw the final accuracy against the angle between queries and keys."""
-    lines = {"bit memory, as drawn": ("angle", lambda row: row["trunk"] == DEFAULTS["trunk"]
-                                      and row["patch"] == str(DEFAULTS["patch"])),
-             "bit memory, aligned start": ("aligned", lambda row: True),
-             "bit XOR, as drawn": ("xor", lambda row: True)}
-    fig, (ax,) = plots.figure(1, width=6.4, height=3.8)
-    for (label, (study, is_wanted)), color, marker in zip(
-            lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^", strict=True):
-        ends = {}
-        for row in filter(is_wanted, read_rows(folder / f"why-{study}.csv")):
-            ends.setdefault(float(row["angle"]), []).append(100 * float(row["accuracy"]))
-        angles = sorted(ends)
-        ax.plot(angles, [np.mean(ends[a]) for a in angles], "-", marker=marker, color=color,
+    """Draw the steps to the goal against the angle between queries and keys."""
+    def is_base(row):
+        return all((row.get(name) or str(default)) == str(default) for name, default in
+                   DEFAULTS.items() if name not in ("angle", "start", "seed", "steps"))
+    lines = {"bit memory, random start": ("angle", "slope", "budget"),
+             "bit memory, aligned start": ("aligned",), "bit XOR, random start": ("xor",)}
+    fig, (ax,) = plots.figure(1, width=6.6, height=4.2)
+    for (label, studies), color, marker in zip(lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^",
+                                               strict=True):
+        rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
+                if row["angle"] != "antisymmetric" and row["start"] != "opposed"
+                and (study == "xor" or is_base(row))]
+        reached, most = {}, {}
+        for row in rows:
+            angle = float(row["angle"])
+            if row["reached"]:
+                reached.setdefault(angle, []).append(int(row["reached"]))
+            most[angle] = max(most.get(angle, 0), int(row["last_step"]))
+        angles = sorted(reached)
+        ax.plot(angles, [np.median(reached[a]) for a in angles], "-", marker=marker, color=color,
                 label=label)
-        ax.fill_between(angles, *([f(ends[a]) for a in angles] for f in (min, max)),
-                        color=color, alpha=0.2, linewidth=0)
+        for angle in sorted(set(most) - set(reached)):    # an arrow: not within these steps
+            ax.annotate("", (angle, 1.7 * most[angle]), (angle, most[angle]),
+                        arrowprops={"arrowstyle": "->", "color": color})
+            ax.plot(angle, most[angle], marker=marker, color=color, fillstyle="none")
     ax.axvline(90, color="0.6", linestyle=":")
-    ax.text(91, 46, "random weights", fontsize=9, color="0.3")
-    ax.set(xlabel="angle between the frozen queries and keys (degrees)",
-           ylabel="test accuracy (%)", xticks=range(0, 181, 30), ylim=(45, 102))
-    ax.legend(loc="center left", frameon=False)
+    ax.text(91, 12, "as random weights are", fontsize=9, color="0.3")
+    ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
+           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
+    ax.legend(loc="upper left", frameon=False)
     plots.save(fig, target, "picture")
 
 

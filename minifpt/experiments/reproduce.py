@@ -226,7 +226,7 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
 def long(task, options, steps, tested=2000):
     """Return the column of a task in runs of the paper's rows to the flat end of the curve."""
     return Column(task, options, {"steps": steps, "eval_every": steps // 20,
-                                  "test_examples": tested})
+                                  "test_examples": tested}, f"{task}-long")
 
 
 def still(arm, seeds=3):
