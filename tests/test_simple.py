@@ -59,7 +59,7 @@ def test_softmax_regression_learns_from_the_trunks_examples(monkeypatch):
     monkeypatch.setattr(tasks.BitXOR, "draw", noted)
     monkeypatch.setattr(simple, "RATES", (1e-2,))
     monkeypatch.setattr(simple.compare, "VALIDATION_EXAMPLES", 8)
-    simple.trained_softmax(Column("bit-xor", {}, {"steps": 2}), [3])
+    simple.trained(simple.SoftmaxRegression, Column("bit-xor", {}, {"steps": 2}), [3])
     ours = [x for split, x in drawn if split == "train"][-2:]
     drawn.clear()
     from minifpt.training import train
@@ -91,7 +91,8 @@ def test_two_layers_have_the_gradients_of_their_scores():
     model = simple.TwoLayers(task, seed=1)
     for p in model.parameters():
         p.data = p.data.astype(np.float64)
-    x = np.random.default_rng(0).standard_normal((3, task.tokens, task.input_dim)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal(
+        (3, task.tokens, task.input_dim)).astype(np.float32)
     dy = np.random.default_rng(1).standard_normal((3, 1, 10))
     model.backward(dy, model.forward(x)[1])
     w, h = model.hidden.weight, 1e-6
