@@ -14,6 +14,7 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
+from .gpt2 import GPT2
 from .layers import Layer, Linear
 from .trunks.base import Trunk, check_trunk
 
@@ -90,6 +91,9 @@ class FPT(Layer):
         start     where the input layer starts: ``aligned`` or ``opposed``, see
                   :func:`minifpt.trunks.forms.start_input`; ``None`` is the class's own start.
 
+        A GPT-2 with fewer positions than the task has tokens gets new ones where positions are
+        trained, see :meth:`minifpt.GPT2.add_positions`.
+
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
         from . import adapters, tasks  # these import the core
@@ -104,6 +108,8 @@ class FPT(Layer):
         if adapt is not None:
             adapters.adapt(fpt, adapt, seed)
         fpt.freeze(mask)
+        if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
+            fpt.trunk.add_positions(task.tokens, seed)    # the new ones are trained like the others
         return fpt
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None

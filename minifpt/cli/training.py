@@ -83,6 +83,10 @@ def train(args):
             **given_options(args, *SETTINGS))
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
+    positions = getattr(TrunkSpec.parse(args.model).config(), "n_positions", None)
+    if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
+        print(f"{args.model} has {positions:,} positions: the other "
+              f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
     held_out = task.test_set() if hasattr(task, "test_set") else None
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "

@@ -100,6 +100,7 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     config = (config or {}) | {key: value for key, value in extras.items() if value} | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
+              "n_positions": getattr(fpt.trunk.config, "n_positions", None),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
@@ -249,6 +250,7 @@ class Arm:
     rates: tuple = ()
     adapt: str | None = None
     start: str | None = None
+    seeds: int | None = None                              # the first ones of the grid; None: all
 
     def sweep(self, rates):
         """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
@@ -295,7 +297,7 @@ def columns_of(names, task_options, options):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
-         options=None, jobs=1, executor=None, progress=True, ready=None):
+         options=None, jobs=1, executor=None, progress=True, ready=None, to_the_end=False):
     """Run every task with every model and seed and return a :class:`Grid`.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -307,6 +309,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
     jobs          number of processes.  An ``executor`` replaces them; all its workers see ``out``.
     ready         called when everything has been checked, before the first run.
+    to_the_end    for long runs: validation runs have a quarter of the steps, and a sweep grows
+                  until its best rate is not at its edge.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
@@ -368,6 +372,9 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
             settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
+            if choice and to_the_end:
+                settings["steps"] = -(-settings["steps"] // 4)
+            arm_seeds = seeds if choice else seeds[:arm.seeds]
             by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
                 folder = out / ("choice" if choice else "") / folders[title] / arm.folder
@@ -376,8 +383,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                 queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
                               arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
                               crcs.get((id(task), arm), {}))
-                          for seed in seeds]
-                places += [by_rate.setdefault(rate, [])] * len(seeds)
+                          for seed in arm_seeds]
+                places += [by_rate.setdefault(rate, [])] * len(arm_seeds)
         for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
                                       strict=True):
             histories.append(history)
@@ -386,8 +393,18 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     validation_runs = choices * sum(len(arm.sweep(rates)) for arm in arms)
     with progress_bar(total=len(all_tasks) * (validation_runs + len(arms) * len(seeds)), unit="run",
                       progress=progress) as bar:
-        sweeps = perform_all(validation_seeds, lambda task, label, arm: arm.sweep(rates),
-                             choice=True) if rates else {}
+        wanted = {(title, label): arm.sweep(rates) for title in titles
+                  for arm, label in zip(arms, labels, strict=True)}
+        sweeps = {}
+        while rates:
+            sweeps = perform_all(validation_seeds, lambda task, label, arm: wanted[task, label],
+                                 choice=True)
+            more = {(task, label): next_rate(sweep, best_rate(task, label, sweep))
+                    for task, trunks in sweeps.items() for label, sweep in trunks.items()}
+            if not to_the_end or not any(more.values()):
+                break
+            for key, rate in more.items():
+                wanted[key] += [rate] if rate else []
         best = {(task, label): [best_rate(task, label, sweep)]
                 for task, trunks in sweeps.items() for label, sweep in trunks.items()}
         runs = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
@@ -407,6 +424,19 @@ def best_rate(task, label, sweep):
         raise Diverged(f"compare: {label} on {task} diverged at every learning rate, "
                        f"{', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
     return max(sweep, key=lambda rate: score(sweep[rate]))
+
+
+LADDER = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3)]
+
+
+def next_rate(sweep, best):
+    """Return the next learning rate of ``LADDER`` beyond the best one of a sweep, or ``None`` where
+    that is not at the sweep's edge."""
+    if best == max(sweep):
+        return min((rate for rate in LADDER if rate > best), default=None)
+    if best == min(sweep):
+        return max((rate for rate in LADDER if rate < best), default=None)
+    return None
 
 
 def score(histories):

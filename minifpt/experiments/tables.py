@@ -145,7 +145,7 @@ def rows(grid):
     The column ``curve`` has "step:test accuracy" for each test."""
     ends = [(task, trunk, grid.rates[task][trunk], 0, *end)
             for task, trunks in grid.results.items() for trunk, histories in trunks.items()
-            for end in zip(grid.seeds, histories, strict=True)]
+            for end in zip(grid.seeds, histories, strict=False)]
     ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
              for trunk, sweep in trunks.items() for rate, histories in sweep.items()
              for end in enumerate(histories, CHOICE)]
