@@ -275,8 +275,17 @@ def test_arms_that_differ_in_their_start_have_runs_of_their_own(tmp_path):
         f"random (1x1x8, spread 1.41), {start}" for start in forms.STARTS]
 
 
+def test_the_command_line_gives_each_trunk_each_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", "bit-memory", "--bits", "8", "--patch", "4", "--models",
+                     "random:1x1x8", "--start", "drawn", "opposed", "--steps", "1", "--seeds",
+                     "1"]) == 0
+    configs = [json.loads(p.read_text()) for p in tmp_path.rglob("config.json")]
+    assert sorted(c.get("start", "") for c in configs) == ["", "opposed"]
+
+
 def test_a_start_without_a_form_gets_one_line():
-    for name, message in (("lstm:1x8", "LSTM has no attention heads"),
+    for name, message in (("lstm:1x8", "LSTM, has no attention heads"),
                           ("random:1x1x1", "one channel")):
         with pytest.raises(ValueError, match=message):
             minifpt.FPT.for_task("bit-memory", name, start="aligned")
@@ -286,3 +295,93 @@ def test_a_start_without_a_form_gets_one_line():
         "bit-xor", SMALL).input)
     with pytest.raises(ValueError, match="has no attention heads"):
         forms.start_input(own, "aligned")
+
+
+# ----------------------------------------------------------------------------------- the measures
+
+
+def by_definition(m):
+    """Return the four measures from the whole form."""
+    s, size = (m + m.T) / 2, np.linalg.norm(m)
+    values = np.linalg.eigvalsh(s)
+    return (np.linalg.norm(s) ** 2 / size ** 2, np.trace(m) / size,
+            values[values > 0].sum() / size, values[values < 0].sum() / size)
+
+
+def numbers(measured):
+    return np.stack(measured[:4], axis=-1).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("name", ["minigpt-tiny", SMALL, "random:2x1x8"])
+def test_a_trunk_s_measures_are_those_of_the_whole_forms(name):
+    trunk = trunks.get(name)
+    wanted = [by_definition(q @ k.T) for q, k in heads_of(trunk)]
+    np.testing.assert_allclose(numbers(minifpt.heads(trunk)), wanted, atol=1e-9)
+
+
+def test_a_model_s_measures_have_norm_and_input_layer_inside():
+    model = minifpt.FPT.for_task("bit-memory", "minigpt-tiny", adapt="lora:rank=2,on=attn.c_attn")
+    trunk, w = model.trunk, model.input.weight.data.astype(np.float64)
+    w = w - w.mean(axis=1, keepdims=True)
+    for block in trunk.h:                                 # the adapter changes the form
+        block.attn.c_attn.lora_b.data[...] = 0.3
+    measured, wanted = minifpt.heads(model), []
+    for block in trunk.h:
+        block.attn.c_attn.merge()
+    for i, (q, k) in enumerate(heads_of(trunk)):
+        gain = trunk.h[i // trunk.config.n_head].ln_1.weight.data
+        wanted.append(by_definition((w * gain) @ q @ k.T @ (w * gain).T))
+    np.testing.assert_allclose(numbers(measured), wanted, atol=1e-6)
+
+
+def test_heads_of_a_group_are_measured_with_their_keys():
+    trunk = trunks.get("random:llama:1x4/2x16")
+    attn, wanted = trunk.h[0].attn, []
+    for h in range(4):
+        q = attn.q_proj.weight.data[:, 4 * h:4 * h + 4].astype(np.float64)
+        k = attn.k_proj.weight.data[:, 4 * (h // 2):4 * (h // 2) + 4].astype(np.float64)
+        wanted.append(by_definition(q @ k.T))
+    np.testing.assert_allclose(numbers(minifpt.heads(trunk)), wanted, atol=1e-9)
+
+
+def test_random_heads_lie_within_the_random_spread_and_trained_ones_do_not():
+    random, bits_ = (minifpt.heads(trunks.get(name)) for name in ("random", "minigpt-bits"))
+    for name in ("share", "trace", "positive", "negative"):
+        mean, deviation = random.random[name]
+        assert np.abs(getattr(random, name) - mean).max() < 5 * deviation
+        assert np.abs(getattr(bits_, name) - mean).min() > 10 * deviation
+
+
+def test_a_form_of_zeros_has_measures_of_zero():
+    measured = minifpt.heads(minifpt.GPT2(minifpt.GPT2Config(1, 2, 8), seed=None))
+    assert not numbers(measured).any()
+
+
+def test_the_command_writes_table_csv_and_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["heads", SMALL, "--csv", "h.csv", "--picture", "h.png"]
+    assert cli.main(words) == 0 and cli.main(words) == 0             # its own files are replaced
+    out, trunk = capsys.readouterr().out, minifpt.heads(trunks.get(SMALL))
+    assert f"{100 * trunk.share[1, 1]:.1f} %" in out and "random" in out and "h.png h.csv" in out
+    rows = np.genfromtxt("h.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    np.testing.assert_allclose(rows["trace"][:4], trunk.trace.ravel(), rtol=1e-5)
+    assert len(rows) == 6 and rows["state"][4] == "random mean"
+    assert (tmp_path / "h.png").read_bytes()[:4] == b"\x89PNG"
+    (tmp_path / "mine.csv").write_text("mine\n")
+    for argv, message in ((["heads", SMALL, "--csv", "mine.csv"], "did not write it"),
+                          (["heads", "lstm"], "no attention heads"), (["heads", "none"], "none")):
+        assert cli.main(argv) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_command_shows_a_run_before_and_after(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert cli.main(["train", "bit-memory", "--bits", "8", "--patch", "4", "--model", SMALL,
+                     "--steps", "20", "--out", folder]) == 0
+    task, model, settings = runs.load_run(folder)
+    begun = runs.at_start(folder, settings, task)
+    capsys.readouterr()
+    assert cli.main(["heads", folder, "--picture", str(tmp_path / "h.png")]) == 0
+    before, after = (minifpt.heads(m).trace[0, 0] for m in (begun, model))
+    assert before != after
+    assert f"{before:+.2f} → {after:+.2f}" in capsys.readouterr().out

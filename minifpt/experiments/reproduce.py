@@ -133,14 +133,23 @@ def steps_to(grid, task, model):
     The steps are the median over seeds, "never" where half of the runs never reach the level.  The
     *area* is the mean accuracy over the curve, with its range over seeds."""
     runs, accuracies = grid.results[task][model], levels(grid, task)
-    medians = []
-    for level in accuracies:
-        first = [tables.first_step(h, level) for h in runs]
-        median = np.median([np.inf if step is None else step for step in first])
-        medians.append(f"{median:g}" if median < np.inf else "never")
+    medians = [median_step(runs, level) for level in accuracies]
     area = tables.spread(100 * plots.common(runs, "test_accuracy")[1].mean(axis=1))
     return (f"{' / '.join(medians)} to {' / '.join(f'{100 * x:.1f}' for x in accuracies)} %; "
             f"area {area}{tables.chosen_rate(grid, task, model)}")
+
+
+def median_step(runs, level):
+    """Return the median over runs of the first step at an accuracy, or "never", as text."""
+    first = [tables.first_step(h, level) for h in runs]
+    median = np.median([np.inf if step is None else step for step in first])
+    return f"{median:g}" if median < np.inf else "never"
+
+
+def final_and_steps(grid, task, model):
+    """Return a cell: the final accuracy, and the median of the steps until 95 %."""
+    return (f"{tables.final(grid, task, model)}; 95 %: "
+            f"{median_step(grid.results[task][model], 0.95)}")
 
 
 def gap(grid, task, model):
@@ -339,6 +348,15 @@ TABLES = {
         "Associative recall of bits: the string that followed the query, one of 16.",
         (RECALL,),
         (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM, Arm("random:2x2x128@1.41"), WHOLE)),
+    "cliff": Table(
+        "The angle between queries and keys of a frozen random block: with the input layer as "
+        "drawn, and started in the directions in which the heads look for likeness (aligned) or "
+        "away from it (opposed).", (MEMORY, XOR),
+        tuple(Arm(f"random:1x4x128@1.41,qk={angle}",
+                  label=f"{angle} degrees" + f", {start}" * bool(start), start=start)
+              for start, step in ((None, 15), ("aligned", 30), ("opposed", 30))
+              for angle in range(0, 181, step)),
+        rates=(), cell=final_and_steps, picture=tables.angle_picture),
     "adapters": Table(
         "What to train besides input and output, at about equal numbers, on the small trunk that "
         "ships (2 blocks of 32 channels): positions are frozen.",

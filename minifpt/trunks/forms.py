@@ -28,8 +28,8 @@ def blocks_of(trunk, purpose):
     """Return the trunk's blocks.  Raises ``ValueError`` if it has no heads."""
     blocks = getattr(trunk, "h", ())
     if not blocks or not all(isinstance(block, Block) for block in blocks):
-        raise ValueError(f"{purpose}: a {type(trunk).__name__} has no attention heads, expected a "
-                         "GPT-2, a BERT or a Llama")
+        raise ValueError(f"{purpose}: the trunk, of class {type(trunk).__name__}, has no attention "
+                         "heads, expected a GPT-2, a BERT or a Llama")
     return blocks
 
 
