@@ -107,7 +107,7 @@ STUDIES = {
     # that needs places instead of contents.
     "aligned": settings(angle=ANGLES, start="aligned", seed=range(3)),
     "xor": settings(task="bit-xor", trunk="random:1x4x128@1.41", angle=ANGLES, seed=range(3),
-                    steps=4000, goal=0.995),
+                    lr=3e-3, steps=4000, goal=0.995),
     # Angles between those of the study angle, which tests how growth predicts the steps.
     "slope": settings(angle=[95, 100, 110, 115, 125, 130], seed=range(2), steps=10_000),
     # Beyond the cliff: more steps and other learning rates.
