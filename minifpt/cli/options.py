@@ -25,9 +25,10 @@ A MODEL is one of
     statistics:NAME       random, with each array's mean and standard deviation
     spectrum:NAME         random, with each matrix's singular values
     lstm:3x128            a random LSTM; ,residual and ,positions add these
-    ...,qk=105            after a random one: in each head an angle of 105 degrees
-                          between queries and keys; positive (0), negative (180)
-                          and antisymmetric are also parts of a pretrained one
+    ...,qk=105            after a random one: 105 degrees between each head's
+                          queries and keys, or positive (0), negative (180),
+                          antisymmetric; after a pretrained one the positive,
+                          negative, symmetric or antisymmetric part
     A+MASK=B              A with the parameters of B that a mask names
     FILE.py:FUNCTION      your own trunk
 """

@@ -16,6 +16,7 @@ from scipy.linalg import helmert
 from scipy.special import cosdg, sindg
 
 from ..layers import Block, LayerNorm
+from ..machine import single_threaded_blas
 
 PARTS = "symmetric", "antisymmetric", "positive", "negative"
 STARTS = "aligned", "opposed"
@@ -100,6 +101,7 @@ def check_switch(qk, config, model):
                          f"have {D} channels")
 
 
+@single_threaded_blas                                     # several threads give other bits
 def switch(trunk, qk, is_random, model):
     """Set the queries and keys of all heads of a trunk in place, and return the trunk.
 
@@ -163,6 +165,7 @@ def small_form(q, k):
 # --------------------------------------------------------------------------- where training starts
 
 
+@single_threaded_blas
 def start_input(model, start):
     """Turn the weight of an FPT's input layer, in place, into the directions in which the first
     block's heads look for likeness.
@@ -170,9 +173,9 @@ def start_input(model, start):
     start   ``aligned``: the most positive eigendirections of the sum of the heads' symmetric forms,
             with the norm's scale and centring inside; ``opposed``: the most negative ones.
 
-    Of n input numbers, or symbols, each gets a direction: the n directions, but at most C / 2, are
-    mixed by the rotation that brings them nearest to the random weight.  The weight keeps its norm.
-    Raises ``ValueError`` for a trunk without heads.
+    For n input numbers, or symbols, it takes n directions, but at most C / 2.  Of all rotations of
+    them it takes the one nearest to the random weight.  The weight keeps its norm.  Raises
+    ``ValueError`` for a trunk without heads.
     """
     if start not in STARTS:
         raise ValueError(f"start: got '{start}', expected {' or '.join(STARTS)}")
