@@ -49,12 +49,12 @@ class Fault:
     def narrowed(self, entries):
         """Return a few neighbouring entries, among them one of the worst, by halving."""
         while len(entries) > 8:
-            halves = np.array_split(entries, 2)
-            differences = []
+            halves, differences = np.array_split(entries, 2), []
             for half in halves:
                 d = np.zeros(self.x.shape)
                 d.flat[half] = self.pair.rng.choice([-1.0, 1.0], len(half))
-                differences.append(abs(np.sum(self.grad * d) - self.pair.slope(self.x, d, self.h)[0]))
+                n, _ = self.pair.slope(self.x, d, self.h)
+                differences.append(abs(np.sum(self.grad * d) - n))
             entries = halves[int(np.argmax(np.nan_to_num(differences, nan=np.inf)))]
         return entries
 

@@ -457,8 +457,8 @@ RIGHT = {
     "a view of the input": ((lambda x: (x.T, None), lambda dy, _: dy.T, (X,)), {}),
     "inputs that are views": ((F.linear, F.linear_backward, (
         X.T, LINEAR[1][:3].T[:3], normal(6)[::2])), {}),
-    "a gradient that cannot be written": ((with_cache(lambda x: x.sum()), lambda dy, c: np.broadcast_to(
-        dy, c[0].shape), (X,)), {}),
+    "a gradient that cannot be written": ((
+        with_cache(lambda x: x.sum()), lambda dy, c: np.broadcast_to(dy, c[0].shape), (X,)), {}),
     "saturated everywhere": ((clipped(5), clipped_backward(5), (20 + X,)), {}),
     "a clip that is kept": ((clipped(5), clipped_backward(5), (X,)), {}),
     "sin(x) / x near 0": ((series, series_backward, (X + 3,)), {"far": 0.04}),

@@ -91,7 +91,7 @@ def steps(args):
                   *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]
         if others or (args.model, args.freeze, args.adapt) != (MODEL_NAME, "fpt", None):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
-        task, run = run_folders.load(folder)
+        task, run = run_folders.read_run(folder)
         make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
     else:
         task = make_task(args)

@@ -249,7 +249,7 @@ def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
     for key, value in ({"functional_hash": None, "adapt": None, "code_crc": None} | now).items():
-        if key == "functional" or ("model_crc" not in before and (    # of an older version
+        if key in ("functional", "built") or ("model_crc" not in before and (    # an older version
                 key == "model_crc" or (key == "options" and not before.get(key)))):
             continue
         was = before.get(key)
