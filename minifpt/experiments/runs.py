@@ -55,7 +55,8 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     built = settings.get("built")
     if built is None and "model" in settings:             # of an older version
         model = read_run(folder)[1].model
-    elif not built:
+    elif not (isinstance(built, dict) and {"input_dim", "output_dim", "output_tokens", "seed"} <= {
+            *built}):
         raise ValueError(f"{folder}: its model is not an FPT, or was trained by an older "
                          "minifpt.train: build it, and take its parameters from checkpoint.npz, "
                          "by name")
