@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .checks import brief
-from .faults import Fault, at
+from . import checks
+from .checks import arrays_in, brief
+from .faults import Fault, at, rms
 from .users import message
 
 
@@ -19,9 +20,9 @@ from .users import message
 class GradcheckReport:
     """The result of a gradient check; it is true if no relative error exceeds ``tolerance``.
 
-    ``worst`` is (input's name, index or ``"direction k"``, analytical, numerical value) at the
-    largest relative error.  ``errors`` is the largest relative error of each input, by name.
-    ``notes`` are lines of text: where a fault is and of what kind, and what was not checked.
+    ``worst`` is (input's name, index, analytical, numerical value) at the largest relative error,
+    ``errors`` the largest relative error of each input, by name.  ``notes`` are lines of text:
+    where a fault is and of what kind, and what was not checked.
     """
 
     max_relative_error: float
@@ -44,7 +45,7 @@ class GradcheckReport:
 
 
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
-            "seed": 0, "far": 8.0, "train": True}
+            "far": 8.0, "train": True, "seed": 0}
 STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
 MOST_FAULTS = 3                                           # inputs that a failed check describes
 
@@ -56,52 +57,46 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     ``gradcheck(op, op_backward, inputs)`` checks a pair of functions, ``gradcheck(layer, inputs)``
     a layer, a trunk or a model, with its trainable parameters.
 
-    op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.  A random op
-                 takes a generator as an option, of which each pass gets a copy.
+    op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.
     op_backward  ``dx, ... = op_backward(dy, cache)``: a gradient for each input of floating-point
                  numbers, in order; ``None`` is not checked.  It may write over ``dy`` only if it
                  returns that array as a gradient.
     layer        has ``named_parameters``, ``forward(x, train, rng)`` or ``forward(x)``, and
                  ``backward(dy, cache)``; built with ``dtype=np.float64``.  A copy is checked.
     inputs       arrays, converted to float64 unless they are integers; they stay unchanged.
-
-    Options, with their defaults; an option that op itself has goes to op, as unknown ones do:
+    options      for op, of which each pass gets a copy, a generator, too, and for the check:
 
     names=None       the inputs' names, by default those of op's arguments.
     eps=1e-5         the step h that is tried first, and again relative to the input's size.
     tolerance=1e-6   the largest relative error that passes.
     elementwise=64   inputs with at most this many entries are checked entry by entry, larger ones
     directions=8     along this many random directions and at as many entries.
-    far=8.0          in a second look each input in turn, but no parameter, is scaled to this size
-                     of its largest entry, where a clip or a saturation may begin, and a few
-                     entries and directions are compared to 100 times the tolerance; ``None`` skips
-                     it.
+    far=8.0          in a second look each input in turn, but no parameter, is scaled so that its
+                     largest entry has this size, where a clip or a saturation may begin, and a few
+                     entries are checked to 100 times the tolerance; ``None`` skips it.
     train=True       whether a layer's dropout is on.
     seed=0           of the random directions, and of a layer's dropout.
 
-    The scalar loss is ``L = sum(y * r)`` with a random r, so ``dy = r``, and
+    An option that op has itself, such as eps, goes to op.  The scalar loss is ``L = sum(y * r)``
+    with a random r, so ``dy = r``, and
 
         numerical = (L(x + h d) - L(x - h d)) / 2h
 
     where d is one entry, or a direction that moves every entry by +1 or -1, so that a single
     wrong entry among thousands shows in full.  The relative error is
     ``|a - n| / max(|a|, |n|, s)`` for an entry and ``|a - n| / s`` for a direction, with ``s``
-    the root mean square of that input's gradient.  If they disagree, smaller and larger steps
-    are tried: a right gradient agrees at one of them.  Inputs at a kink are moved a little.
+    the root mean square of that input's gradient.  If they disagree, other steps are tried: a right
+    gradient agrees at one of them.  Inputs at a kink are moved a little.
 
-    Raises ``ValueError`` if a gradient is missing or has another shape than its input, if either
-    pass changes its inputs, its cache or a ``dy`` that it does not return, and if a pass depends on
-    more than its arguments: on chance, or on the calls before.
+    Raises ``ValueError`` if a gradient is missing or has another shape than its input, if a pass
+    changes its inputs, its cache or a ``dy`` that it does not return, and if it depends on more
+    than its arguments: on chance, or on other calls.
     """
-    owner = getattr(op, "__self__", None)
-    if hasattr(owner, "named_parameters"):                # whose parameters would not be checked
-        if op != owner.forward or op_backward != owner.backward:
-            raise ValueError(f"gradcheck: {op.__name__} is a method of a {type(owner).__name__} "
-                             "with parameters, expected forward and backward of one object, or "
-                             "that object itself: gradcheck(layer, inputs)")
-        op, op_backward = owner, inputs
-    settings = {name: options.pop(name) for name in SETTINGS if name in options
-                and (hasattr(op, "named_parameters") or name not in _arguments(op))}
+    is_layer = hasattr(op, "named_parameters")
+    settings = {name: options.pop(name) for name in SETTINGS
+                if name in options and (is_layer or name not in _arguments(op))}
+    if is_layer:
+        op_backward, inputs = None, op_backward if inputs is None else inputs
     return _check(op, op_backward, inputs, options, **SETTINGS | settings)
 
 
@@ -114,97 +109,79 @@ def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
     ``assert_gradients(op, op_backward, *inputs, **options_of_op)``, or ``assert_gradients(layer,
     *inputs)``; see :func:`gradcheck`, which has more options."""
     __tracebackhide__ = True                              # for pytest
-    if callable(op):
-        report = gradcheck(op, *args[:1], args[1:]) if hasattr(getattr(
-            op, "__self__", None), "named_parameters") else _check(
-                op, *args[:1], args[1:], options, **SETTINGS)
-    else:
-        report = gradcheck(op, args, **options)
+    report = gradcheck(op, args, **options) if hasattr(op, "named_parameters") else _check(
+        op, args[0] if args else None, args[1:], options, **SETTINGS)
     if not report:
         raise AssertionError(f"wrong gradients\n{report}")
 
 
 def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwise, directions,
-           seed, far, train):
+           far, train, seed):
     """Return the report; the arguments as for :func:`gradcheck`."""
-    layer = None
+    parameters = {}
     if hasattr(op, "named_parameters") and not isinstance(op, type):
         if options:
             raise ValueError(f"gradcheck: no option '{next(iter(options))}' for a layer, expected "
                              f"one of {', '.join(SETTINGS)}")
-        inputs = op_backward if isinstance(op_backward, (tuple, list)) else (op_backward,)
-        layer = _Layer(op, len(inputs), train, seed)
-        data = [p.data for p in layer.named.values()]
-        arguments = [*_arguments(op.forward)]
-        names = names or [*arguments[:len(inputs)], *layer.named]
-        inputs, op, op_backward = [*inputs, *data], layer.forward, layer.backward
-    elif hasattr(op, "forward") and inputs is None:       # without parameters
-        if isinstance(op, type):
-            raise ValueError(f"gradcheck: got the class {op.__name__}, expected an object of it")
-        inputs = op_backward if isinstance(op_backward, (tuple, list)) else (op_backward,)
-        op, op_backward = op.forward, op.backward
-    if not (callable(op) and callable(op_backward)):
+        inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        names = names or [*_arguments(op.forward)][:len(inputs)]
+        op, op_backward, parameters = _functions(op, len(inputs), train, seed)
+        names, inputs = [*names, *parameters], [*inputs, *(p.data for p in parameters.values())]
+    elif hasattr(getattr(op, "__self__", None), "named_parameters"):
+        raise ValueError(f"gradcheck: {op.__name__} is a method of a layer, whose parameters would "
+                         "not be checked: pass the layer itself, gradcheck(layer, inputs)")
+    elif not (callable(op) and callable(op_backward)):
         raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
                          "function and its backward pass, or a layer and its inputs")
-    if not isinstance(inputs, (tuple, list)):
+    elif not isinstance(inputs, (tuple, list)):
         raise ValueError(f"gradcheck: the inputs are {brief(inputs)}, expected a tuple: (x,)")
-    if layer is None:
+    else:
         op, op_backward = _copy((op, op_backward))        # methods: of a copy of their object
-    names = list(names or [n for n, p in _arguments(op).items() if p.kind is not p.VAR_POSITIONAL])
+    names = [*(names or (n for n, p in _arguments(op).items() if p.kind is not p.VAR_POSITIONAL))]
     names += [f"input {i}" for i in range(len(names), len(inputs))]
-    inputs = [_input(name, x) for name, x in zip(names, inputs, strict=False)]
-    if not any(x.dtype == np.float64 for x in inputs):
+    arrays = [_array(name, x) for name, x in zip(names, inputs, strict=False)]
+    if not any(x.dtype.kind == "f" for x in arrays):
         raise ValueError("gradcheck: no input has a gradient to check: all hold integers, expected "
                          "floating-point numbers, such as x.astype(float)")
-    try:
-        inspect.signature(op_backward).bind("dy", "cache")
-    except TypeError as e:
-        raise ValueError(f"gradcheck: the backward pass: {e}, expected op_backward(dy, cache)"
-                         ) from None
-    except ValueError:                                    # compiled code may have no signature
-        pass
+    arrays = [np.array(x, np.float64) if x.dtype.kind == "f" else x for x in arrays]
     with _left_as_it_was(op, op_backward):
-        pair = _Pair(op, op_backward, inputs, names, options, eps, tolerance, seed)
+        pair = _Pair(op, op_backward, arrays, names, options, eps, tolerance, seed)
         pair.look(directions, elementwise)
         if not pair.errors:
             raise ValueError("gradcheck: no input has a gradient to check: each is None")
         if not pair.failed():
-            pair.repeat(layer)
-        for name in [n for n in pair.checked if not layer or n not in layer.named]:
-            if far is not None:
-                pair.look_at(name, far)
+            pair.repeat(len(parameters))
+        for name in [n for n in pair.checked if far is not None and n not in parameters]:
+            pair.look_far(name, far)
     top = max(pair.errors, key=lambda n: _rank(pair.errors[n]))
     error, *worst = pair.errors[top]
     return GradcheckReport(error, (top, *worst), {n: e[0] for n, e in pair.errors.items()},
                            tolerance, tuple(pair.notes))
 
 
-class _Layer:
-    """A copy of a layer, as a pair of functions of its inputs and its parameters."""
+def _functions(layer, n, train, seed):
+    """Return a copy of a layer as a pair of functions of n inputs and its trainable parameters,
+    and these by name.  The backward pass adds to the gradients ``start``."""
+    layer = copy.deepcopy(layer)
+    named = {name: p for name, p in layer.named_parameters() if p.trainable}
+    if any(getattr(p.data, "dtype", None) != np.float64 for p in named.values()):
+        raise ValueError("gradcheck: build the layer with dtype=np.float64")
+    keys = {"train", "rng"} & {*_arguments(layer.forward)}
 
-    def __init__(self, layer, n_inputs, train, seed):
-        self.layer, self.n_inputs = copy.deepcopy(layer), n_inputs
-        self.named = {n: p for n, p in self.layer.named_parameters() if p.trainable}
-        if any(getattr(p.data, "dtype", None) != np.float64 for p in self.named.values()):
-            raise ValueError("gradcheck: build the layer with dtype=np.float64")
-        arguments = _arguments(layer.forward)
-        self.options = {k: v for k, v in (("train", train), ("rng", seed)) if k in arguments}
-        self.start = [None] * len(self.named)             # gradients before a backward pass
-
-    def forward(self, *inputs):
-        for p, data in zip(self.named.values(), inputs[self.n_inputs:], strict=True):
+    def op(*inputs):
+        for p, data in zip(named.values(), inputs[n:], strict=True):
             p.data = data
-        rng = {"rng": np.random.default_rng(self.options["rng"])} if "rng" in self.options else {}
-        return self.layer.forward(*inputs[:self.n_inputs], **self.options | rng)
+        options = {"train": train, "rng": np.random.default_rng(seed)}
+        return layer.forward(*inputs[:n], **{key: options[key] for key in keys})
 
-    def backward(self, dy, cache):
-        for p, grad in zip(self.named.values(), self.start, strict=True):
-            p.grad = grad
-        dx = self.layer.backward(dy, cache)
-        dx = list(dx if isinstance(dx, (tuple, list)) else (dx,))
+    def op_backward(dy, cache, start=None):
+        for i, p in enumerate(named.values()):
+            p.grad = start and start[i]
+        dx = layer.backward(dy, cache)
         # The gradient of a parameter that this input does not use, a position, is 0.
-        return dx + [np.zeros_like(p.data) if p.grad is None else p.grad
-                     for p in self.named.values()]
+        return [*(dx if isinstance(dx, (tuple, list)) else (dx,)),
+                *(np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values())]
+    return op, op_backward, named
 
 
 class _Pair:
@@ -217,11 +194,9 @@ class _Pair:
         self.rng = np.random.default_rng([seed, 0x6C])    # not the generator of the inputs
         self.errors, self.notes = {}, []                  # {name: (error, place, a, n)}
         before = [x.copy() for x in inputs]
-        first = [a.copy() for a in self.outputs(self.forward()[0])]
+        first = [a.copy() for a in _outputs(self.forward()[0])]
         _unchanged("forward pass", inputs, before, "its inputs")
-        again = self.outputs(self.forward()[0])
-        if not all(np.allclose(a, b, 1e-9, 1e-12, equal_nan=True)
-                   for a, b in zip(first, again, strict=True)):
+        if not all(map(_close, _outputs(self.forward()[0]), first)):
             raise ValueError("gradcheck: two forward passes of the same inputs give different "
                              "outputs, the operation is not deterministic: pass a generator with "
                              "a seed, rng=np.random.default_rng(0)")
@@ -234,33 +209,22 @@ class _Pair:
         """Return (output, cache)."""
         pair = self.op(*self.inputs, **_copy(self.options))
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-            raise ValueError(
-                f"gradcheck: the forward pass returned a {type(pair).__name__}, expected (output, "
-                "cache); " + ("several outputs are a tuple, ((y1, y2), cache)"
-                              if isinstance(pair, tuple) else
-                              "where a class keeps its cache in itself, write lambda *x: "
-                              "(layer.forward(*x), None) and lambda dy, _: layer.backward(dy)"))
+            raise ValueError(f"gradcheck: the forward pass returned a {type(pair).__name__}, "
+                             "expected (output, cache): several outputs are ((y1, y2), cache), and "
+                             "a class that keeps its cache is lambda *x: (layer.forward(*x), None) "
+                             "and lambda dy, _: layer.backward(dy)")
         return pair
-
-    def outputs(self, y):
-        """Return the arrays of an output."""
-        arrays = [_array("output", a) for a in (y if isinstance(y, (tuple, list)) else (y,))]
-        for a in arrays:
-            if a.dtype.kind != "f":
-                raise ValueError(f"gradcheck: an output holds {a.dtype}, which has no gradient, "
-                                 "expected floating-point numbers: return it in the cache")
-        return arrays
 
     def loss(self):
         """Return L, and a bound on its rounding error."""
-        y = self.outputs(self.forward()[0])
+        y = _outputs(self.forward()[0])
         terms = [a * r for a, r in zip(y, self.r, strict=True)]
         total = float(sum(np.sum(t) for t in terms))
         size = abs(total) + float(sum(np.sum(t * t) for t in terms)) ** 0.5
         return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
 
     def loss_at(self, x, d, h):
-        """Return L at x + h d, and a bound on its rounding error; x gets its bits back."""
+        """Return the loss at x + h d; x gets its bits back."""
         original = x.copy()
         try:
             x += h * d
@@ -272,9 +236,8 @@ class _Pair:
         """Return the central difference along d, and a bound on its rounding error."""
         (up, noise_up), (down, noise_down) = self.loss_at(x, d, h), self.loss_at(x, d, -h)
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
-        if order == 4:
-            n, noise = (4 * n - self.slope(x, d, 2 * h)[0]) / 3, 5 / 3 * noise
-        return n, noise
+        return (n, noise) if order == 2 else (
+            (4 * n - self.slope(x, d, 2 * h)[0]) / 3, 5 / 3 * noise)
 
     def steps(self, x, d):
         """Return the steps to try along d, the likeliest first."""
@@ -282,25 +245,21 @@ class _Pair:
         return sorted({self.eps * step * unit for step in STEPS for unit in (1.0, size) if unit},
                       key=lambda h: abs(np.log(h / self.eps)))
 
-    def backward(self, y, cache, factor=1.0):
+    def backward(self, y, cache, factor=1.0, **start):
         """Return the gradient of each checked input, or ``None``, for ``dy = factor * r``."""
         dys = [factor * r if r.ndim else float(factor * r) for r in self.r]
-        before = [np.array(dy) for dy in dys]
-        grads = self.op_backward(tuple(dys) if isinstance(y, (tuple, list)) else dys[0], cache)
+        before = _copy(dys)
+        grads = self.op_backward(tuple(dys) if isinstance(y, (tuple, list)) else dys[0], cache,
+                                 **start)
         grads = grads if isinstance(grads, (tuple, list)) else (grads,)
         if not any(grad is dy for grad in grads for dy in dys):     # a returned dy may change
             _unchanged("backward pass", dys, before, "its argument dy")
         if len(grads) == len(self.inputs):                # with one for each array of integers
             grads = [g for g, x in zip(grads, self.inputs, strict=True) if x.dtype == np.float64]
         if len(grads) != len(self.checked):
-            integers = len(self.inputs) - len(self.checked)
             raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(self.checked)} "
-                             f"({', '.join(self.checked)})" + f"; {integers} of the inputs hold "
-                             "integers, which have none" * bool(integers))
+                             f"({', '.join(self.checked)}); integers have none")
         for (name, x), grad in zip(self.checked.items(), grads, strict=True):
-            if isinstance(grad, dict):
-                raise ValueError("gradcheck: the backward pass returned a dictionary, expected "
-                                 "gradients in the order of the inputs")
             if grad is not None and np.shape(grad) != x.shape:
                 raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
                                  f"expected {x.shape}" + ": sum it over the axes that were "
@@ -308,20 +267,14 @@ class _Pair:
         # Copies: a backward pass may hand out an array that it writes to again.
         return [None if grad is None else np.array(grad, np.float64) for grad in grads]
 
-    def gradients(self):
-        """Return the analytical gradients; raise ``ValueError`` for a pass that changes arrays."""
-        before = [x.copy() for x in self.inputs]
-        y, cache = self.forward()
-        cache_before = [a.copy() for a in _arrays_in(cache)]
-        grads = self.backward(y, cache)
-        _unchanged("backward pass", self.inputs, before, "the inputs of the forward pass")
-        _unchanged("backward pass", cache, cache_before, "its cache")
-        return grads
-
     def look(self, directions, elementwise, far=None, where=""):
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
-        grads = dict(zip(self.checked, self.gradients(), strict=True))
-        grads, errors = {n: grad for n, grad in grads.items() if grad is not None}, {}
+        before, (y, cache), errors = [x.copy() for x in self.inputs], self.forward(), {}
+        cache_before = [a.copy() for a in arrays_in(cache)]
+        grads = dict(zip(self.checked, self.backward(y, cache), strict=True))
+        _unchanged("backward pass", self.inputs, before, "the inputs of the forward pass")
+        _unchanged("backward pass", cache, cache_before, "its cache")
+        grads = {name: grad for name, grad in grads.items() if grad is not None}
         for name, grad in grads.items():
             errors[name], x = (0.0, (), 0.0, 0.0), self.checked[name]
             for place, a, d, is_entry in _places(x, grad, self.rng, directions, elementwise, far):
@@ -334,16 +287,15 @@ class _Pair:
                                      "the output")
                 errors[name] = max(errors[name], (float(error), place, float(a), float(n)),
                                    key=_rank)
-        faults = sorted((n for n, e in errors.items() if not e[0] <= self.tolerance),
-                        key=lambda n: _rank(errors[n]))[-MOST_FAULTS:]
-        with np.errstate(all="ignore"):
-            faults = {name: Fault(self, name, grads) for name in faults}
+        names = sorted((n for n, e in errors.items() if not e[0] <= self.tolerance),
+                       key=lambda n: _rank(errors[n]))[-MOST_FAULTS:]
+        faults = {name: Fault(self, name, grads) for name in names}
         kinks = [note for fault in faults.values() for note in fault.kinks()]
         if kinks and all(fault.is_right_beside_kinks for fault in faults.values()) and not any(
                 "kink" in note for note in self.notes):
             self.notes += kinks
-            for x in self.checked.values():
-                x += 0.01 * np.abs(x).max(initial=0.0) * self.rng.uniform(  # beyond any step
+            for x in self.checked.values():               # farther than any step
+                x += 0.01 * np.abs(x).max(initial=0.0) * self.rng.uniform(
                     0.5, 1.0, x.shape) * self.rng.choice([-1.0, 1.0], x.shape)
             self.look(directions, elementwise, far, where)
             return
@@ -354,7 +306,7 @@ class _Pair:
         for name, error in errors.items():
             self.errors[name] = max(self.errors.get(name, error), error, key=_rank)
 
-    def look_at(self, name, far):
+    def look_far(self, name, far):
         """Look again with an input scaled to the size ``far``."""
         x = self.checked[name]
         size, before = np.abs(x).max(initial=0.0), x.copy()
@@ -376,10 +328,11 @@ class _Pair:
         A step is clear if rounding cannot hide an error of ``tolerance``.  If no step is clear, for
         example because the output is large beside the gradient, the steps with the least rounding
         count, each up to its rounding.  Where that is more than a hundredth the gradient is
-        unknown: the numerical value is then ``None``.
+        unknown: the numerical value is then ``None``.  If no step agrees, differences of fourth
+        order are tried.
         """
         trials, failure = [], None
-        for order in 2, 4:                                # of the differences
+        for order in 2, 4:
             for h in self.steps(x, d):
                 try:
                     n, noise = self.slope(x, d, h, order)
@@ -393,6 +346,8 @@ class _Pair:
                     trials.append((error, n, noise / scale))
                     if clear and error <= 0.03 * self.tolerance:
                         break
+            if failure and not trials:
+                raise failure
             least = min((rounding for *_, rounding in trials), default=0.0)
             if least > 0.01 and size > 1e-6:
                 result = np.nan, None
@@ -402,45 +357,33 @@ class _Pair:
                              default=(np.nan, np.nan))
             if result[0] <= self.tolerance:
                 break
-        if failure and not trials:
-            raise failure
         return result
 
-    def repeat(self, layer):
-        """Raise ``ValueError`` if gradients depend on more than the cache, or not linearly on
-        dy."""
-        (y, cache), inputs = self.forward(), self.inputs[:layer.n_inputs if layer else None]
-        once = self.backward(y, cache)
-        before = self.inputs
-        scaled, expected = self.backward(y, cache, -1024.0), list(once)
-        if layer:                                         # a second pass adds to these
-            n = len(once) - len(layer.named)
-            layer.start, expected[n:] = once[n:], [2 * grad for grad in once[n:]]
-        for when in "", ", after another forward pass,":
-            if when and (layer or cache is not None):
-                is_float = any(x.dtype == np.float64 for x in inputs)
-                with suppress(Exception), np.errstate(all="ignore"):    # of other examples
-                    self.inputs = [0.999 * x if x.dtype == np.float64 else x if is_float else
-                                   x[::-1] for x in inputs] + self.inputs[len(inputs):]
-                    self.forward()
-                self.inputs = before
-            grads = self.backward(y, cache)
-            for name, a, b in zip(self.checked, grads, expected, strict=True):
-                if not _close(a, b):
-                    raise ValueError(f"gradcheck: {name}: two backward passes of one cache{when} " +
-                                     ("must add up to twice the gradient: add with add_grad, and "
-                                      "keep nothing in the layer" if layer else
-                                      "differ: keep nothing outside of the cache"))
-        if layer:
-            layer.start = [None] * len(layer.named)
-        for name, a, b in zip(self.checked, scaled, once, strict=True):
-            if not _close(a, None if b is None else -1024.0 * b):
+    def repeat(self, n_parameters):
+        """Raise ``ValueError`` if gradients depend on other calls, or not linearly on dy."""
+        (y, cache), before = self.forward(), self.inputs
+        once, scaled = self.backward(y, cache), self.backward(y, cache, -1024.0)
+        n, first = len(before) - n_parameters, len(once) - n_parameters
+        if n_parameters or cache is not None:             # other examples, of the same kind
+            is_float = any(x.dtype == np.float64 for x in before[:n])
+            with suppress(Exception), np.errstate(all="ignore"):
+                self.inputs = [0.999 * x if x.dtype == np.float64 else x if is_float else x[::-1]
+                               for x in before[:n]] + before[n:]
+                self.forward()
+            self.inputs = before
+        # A layer adds to the gradients of its parameters, which come last.
+        again = self.backward(y, cache, **{"start": once[first:]} if n_parameters else {})
+        for i, name in enumerate(self.checked):
+            if once[i] is None:
+                continue
+            if not _close(again[i], (1 + (i >= first)) * once[i]):
+                raise ValueError(f"gradcheck: {name}: two backward passes of one cache, after "
+                                 "another forward pass, must " + (
+                                     "add up to twice the gradient: add with add_grad, and keep "
+                                     "nothing in the layer" if n_parameters else
+                                     "give one gradient: keep nothing outside of the cache"))
+            if not _close(scaled[i], -1024.0 * once[i]):
                 raise ValueError(f"gradcheck: the gradient of {name} is not proportional to dy")
-
-
-def rms(a):
-    """Return the root mean square."""
-    return float(np.sqrt(np.mean(a * a))) if a.size else 0.0
 
 
 def _rank(error):
@@ -448,36 +391,35 @@ def _rank(error):
 
 
 def _close(a, b):
-    return a is b or np.allclose(a, b, 1e-6, 1e-9 * np.abs(b).max(initial=0.0), equal_nan=True)
+    return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0),
+                       equal_nan=True)
 
 
-def _array(name, x):
-    """Return an array of real numbers."""
+def _array(name, x, kinds="fiub"):
+    """Return an array of numbers whose dtype is of these kinds."""
     try:
         a = np.asarray(x)
     except ValueError:                                    # of lists of several lengths
         a = np.array(None)
-    if a.dtype.kind == "c":
-        raise ValueError(f"gradcheck: {name} is complex, expected real numbers: check its real and "
-                         "its imaginary part, as two arrays")
-    if a.dtype.kind not in "fiub":
-        raise ValueError(f"gradcheck: {name} is {brief(x)}, expected an array of numbers; other "
-                         f"arguments are options, {name}=...")
+    if a.dtype.kind not in kinds:
+        hint = "check its real and its imaginary part, as two arrays" if a.dtype.kind == "c" else (
+            "return other results in the cache" if kinds == "f" else
+            f"other arguments are options, {name}=...")
+        raise ValueError(f"gradcheck: {name} is {brief(x)}, expected real numbers that have a "
+                         f"gradient: {hint}")
     return a
 
 
-def _input(name, x):
-    """Return a copy in float64 of an array of floating-point numbers, or integers as they are."""
-    x = _array(name, x)
-    return np.array(x, np.float64) if x.dtype.kind == "f" else x
+def _outputs(y):
+    """Return the arrays of an output."""
+    return [_array("the output", a, "f") for a in (y if isinstance(y, (tuple, list)) else (y,))]
 
 
 def _arguments(function):
     """Return the parameters of a function's signature, none where it has no signature."""
-    try:
+    with suppress(TypeError, ValueError):
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
+    return {}
 
 
 def _copy(value):
@@ -490,24 +432,8 @@ def _copy(value):
 
 def _unchanged(which, now, before, name):
     """Raise ``ValueError`` if an array in ``now`` differs from the one in ``before``."""
-    if not all(a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-               for a, b in zip(_arrays_in(now), before, strict=False)):
+    if not checks.unchanged(now, before):
         raise ValueError(f"gradcheck: the {which} changes {name}: let it work on a copy")
-
-
-def _arrays_in(value, seen=None):
-    """Yield every array in a value, also in collections, objects and closures."""
-    seen = {} if seen is None else seen
-    if isinstance(value, np.ndarray):
-        yield value
-    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)):
-        seen[id(value)] = value
-        parts = value if isinstance(value, (tuple, list)) else [
-            *(value.values() if isinstance(value, dict) else ()), *getattr(
-                value, "__dict__", {}).values(), *(
-                cell.cell_contents for cell in getattr(value, "__closure__", None) or ())]
-        for part in parts:
-            yield from _arrays_in(part, seen)
 
 
 @contextmanager
@@ -517,7 +443,8 @@ def _left_as_it_was(*functions):
               for scope in inspect.getclosurevars(f)[:2] for v in scope.values()
               if not isinstance(v, (type, types.ModuleType, types.FunctionType))]
     owners = [v if isinstance(v, dict) else getattr(v, "__dict__", {}) for v in values]
-    owners, arrays = [(d, dict(d)) for d in owners], [(a, a.copy()) for a in _arrays_in(values)]
+    owners = [(owner, dict(owner)) for owner in owners]
+    arrays = [(a, a.copy()) for a in arrays_in(values) if a.flags.writeable]
     try:
         yield
     finally:
@@ -525,8 +452,7 @@ def _left_as_it_was(*functions):
             owner.clear()
             owner.update(before)
         for a, before in arrays:
-            if a.flags.writeable:
-                a[...] = before
+            a[...] = before
 
 
 def _places(x, grad, rng, directions, elementwise, far):
