@@ -114,9 +114,10 @@ class Fault:
         if len(wrong) < 2 or not len(right):
             return ""
         for k, values in enumerate(np.unravel_index(wrong, self.x.shape)):
-            if self.x.shape[k] > 1 and np.ptp(values) == 0:
-                place = [":"] * self.x.ndim
-                place[k] = values[0]
+            rows, place = np.unique(values).tolist(), [":"] * self.x.ndim
+            if len(rows) < self.x.shape[k] and (
+                    len(rows) == 1 or len(wrong) * self.x.shape[k] == len(rows) * self.x.size):
+                place[k] = rows[0] if len(rows) == 1 else rows
                 return f"all in {at(self.name, place)}"
         for left, sign, f in (("|{}| >", 1, np.abs), ("{} >", 1, np.copy), ("{} <", -1, np.copy)):
             bound = (sign * f(self.x.flat[right])).max()

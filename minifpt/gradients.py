@@ -132,7 +132,8 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
                          "not be checked: pass the layer itself, gradcheck(layer, inputs)")
     elif not (callable(op) and callable(op_backward)):
         raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
-                         "function and its backward pass, or a layer and its inputs")
+                         "function and its backward pass, or a layer, with named_parameters, and "
+                         "its inputs")
     elif not isinstance(inputs, (tuple, list)):
         raise ValueError(f"gradcheck: the inputs are {brief(inputs)}, expected a tuple: (x,)")
     else:
@@ -288,7 +289,7 @@ class _Pair:
                 errors[name] = max(errors[name], (float(error), place, float(a), float(n)),
                                    key=_rank)
         names = sorted((n for n, e in errors.items() if not e[0] <= self.tolerance),
-                       key=lambda n: _rank(errors[n]))[-MOST_FAULTS:]
+                       key=lambda n: -_rank(errors[n]))[:MOST_FAULTS]
         faults = {name: Fault(self, name, grads) for name in names}
         kinks = [note for fault in faults.values() for note in fault.kinks()]
         if kinks and all(fault.is_right_beside_kinks for fault in faults.values()) and not any(
