@@ -127,9 +127,6 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
         names = names or [*_arguments(op.forward)][:len(inputs)]
         op, op_backward, parameters = _functions(op, len(inputs), train, seed)
         names, inputs = [*names, *parameters], [*inputs, *(p.data for p in parameters.values())]
-    elif hasattr(getattr(op, "__self__", None), "named_parameters"):
-        raise ValueError(f"gradcheck: {op.__name__} is a method of a layer, whose parameters would "
-                         "not be checked: pass the layer itself, gradcheck(layer, inputs)")
     elif not (callable(op) and callable(op_backward)):
         raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
                          "function and its backward pass, or a layer, with named_parameters, and "
@@ -138,6 +135,10 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
         raise ValueError(f"gradcheck: the inputs are {brief(inputs)}, expected a tuple: (x,)")
     else:
         op, op_backward = _copy((op, op_backward))        # methods: of a copy of their object
+    owner = getattr(op, "__self__", None)
+    unchecked = [p for _, p in getattr(owner, "named_parameters", list)()]
+    for p in unchecked:
+        p.grad = None
     names = [*(names or (n for n, p in _arguments(op).items() if p.kind is not p.VAR_POSITIONAL))]
     names += [f"input {i}" for i in range(len(names), len(inputs))]
     arrays = [_array(name, x) for name, x in zip(names, inputs, strict=False)]
@@ -148,6 +149,9 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
     with _left_as_it_was(op, op_backward):
         pair = _Pair(op, op_backward, arrays, names, options, eps, tolerance, seed)
         pair.look(directions, elementwise)
+        if any(p.grad is not None for p in unchecked):
+            raise ValueError(f"gradcheck: {op.__name__} is a method of a layer whose parameters "
+                             "would not be checked: pass the layer itself, gradcheck(layer, x)")
         if not pair.errors:
             raise ValueError("gradcheck: no input has a gradient to check: each is None")
         if not pair.failed():

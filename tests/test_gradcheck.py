@@ -404,26 +404,95 @@ def test_a_gradient_that_rounding_hides_is_refused():
         gradcheck(lambda x: (1e13 + x, None), lambda dy, _: dy, [x])
 
 
-class Overwriting(Linear):
-    """Its second backward pass replaces the gradients of the first."""
-
-    def backward(self, dy, cache):
-        self.weight.grad = None
-        return super().backward(dy, cache)
+# ------------------------------------------------------------------------------ the door
 
 
-class Remembering(Linear):
-    """It keeps its cache in itself, so another forward pass spoils it."""
+def square(x):
+    return x * x, x
+
+
+def square_backward(dy, x):
+    return 2 * x * dy
+
+
+def test_assert_gradients_raises_with_the_table():
+    minifpt.assert_gradients(square, square_backward, normal(3))
+    minifpt.assert_gradients(F.layer_norm, F.layer_norm_backward, *LN, eps=0.3)
+    minifpt.assert_gradients(LayerNorm(4, dtype=np.float64), normal(3, 4))
+    with pytest.raises(AssertionError, match="0.5 times what they should be\nFAIL: 5.00e-01"):
+        minifpt.assert_gradients(square, lambda dy, x: x * dy, normal(3))
+    with pytest.raises(AssertionError, match="bias: 4 of 4 entries wrong"):
+        minifpt.assert_gradients(Broken(4, dtype=np.float64), normal(3, 4))
+    report = gradcheck(square, square_backward, (normal(3),))
+    assert repr(report) == str(report) and "np.float64" not in repr(report)
+
+
+RNG = np.random.default_rng(0)
+
+
+class Gate:
+    """A class that keeps its cache in itself."""
 
     def forward(self, x):
-        y, self.cache = super().forward(x)
-        return y, None
+        self.x = x
+        return x * x
 
-    def backward(self, dy, cache):
-        return super().backward(dy, self.cache)
+    def backward(self, dy):
+        return 2 * self.x * dy
 
 
-@pytest.mark.parametrize("layer", [Overwriting, Remembering])
-def test_gradients_that_do_not_add_up_are_found(layer):
-    with refused("weight: two backward passes of one cache"):
-        gradcheck(layer(3, 2, dtype=np.float64), normal(4, 3))
+@pytest.mark.parametrize("arguments, message", [
+    ((square, square_backward, normal(3)), r"expected a tuple: \(x,\)"),
+    ((square, square_backward, (np.arange(3),)), r"all hold integers, expected .* x.astype"),
+    ((square, square_backward, (1j * normal(3),)), "x is .*its real and its imaginary part"),
+    ((F.embedding, F.embedding_backward, (None, normal(3, 2))), "ids is None, expected real num"),
+    ((square, square_backward, ([[1.0], [2.0, 3.0]],)), "x is .*expected real numbers"),
+    ((lambda x: x * x, square_backward, (normal(3),)), r"ndarray, expected \(output, cache\)"),
+    ((Gate().forward, Gate().backward, (normal(3),)), r"keeps its cache is lambda \*x"),
+    ((Gate(), (normal(3),)), "expected a function and its backward pass, or a layer, with named"),
+    ((lambda x: (x, x, x), square_backward, (normal(3),)), "several outputs are"),
+    ((lambda x: (1j * x, x), square_backward, (normal(3),)), "the output is .*imaginary part"),
+    ((lambda x: ((x, x.argmax()), x), square_backward, (normal(3),)), "results in the cache"),
+    ((lambda x: (x * RNG.random(3), x), square_backward, (normal(3),)),
+     "not deterministic: pass a generator with a seed"),
+    ((Linear(3, 2, np.float64), (normal(4, 3),), None), "no option 'epz' for a layer"),
+])
+def test_what_cannot_be_checked_says_why(arguments, message):
+    with refused(f"^gradcheck: .*{message}"):
+        gradcheck(*arguments, **{"epz": 1} if arguments[-1] is None else {})
+
+
+def test_the_second_look_says_what_it_left_out():
+    def guarded(x):
+        if (abs(x) > 5).any():
+            raise RuntimeError("too large")
+        return x * x, x
+    report = gradcheck(guarded, square_backward, (normal(4),))
+    assert report and "not checked at a size of 8 of x: RuntimeError: too large" in str(report)
+    assert not gradcheck(guarded, square_backward, (normal(4),), far=4.0).notes
+    assert not gradcheck(guarded, square_backward, (normal(4),), far=None).notes
+
+
+def test_a_kink_is_named_and_a_wrong_slope_there_is_none_of_both():
+    x = np.array([0.0, 1.0, -2.0])
+    report = gradcheck(F.relu, F.relu_backward, (x,))
+    assert report and "x[0] is at a kink: below it the slope is" in str(report)
+    wrong = broken(F.relu_backward, lambda g, dy, c: np.where(x == 0, 7.0 * dy, g))
+    assert not gradcheck(F.relu, wrong, (x,))
+
+
+STATE = {"var": np.ones(3)}
+
+
+def test_a_check_leaves_state_as_it_was():
+    """In a dictionary of the module, in a closure, in an object, in an option."""
+    closure, option, gate = {"n": 0}, {"n": 0}, Gate()
+    gate.x = 0
+
+    def op(x, option):
+        for state in STATE, closure, option:
+            state["var"] = 0.9 * state.get("var", 1.0) + 0.1 * x
+        gate.forward(x)
+        return x * x, x
+    assert gradcheck(op, square_backward, (normal(3),), option=option)
+    assert list(STATE["var"]) == [1, 1, 1] and closure == option == {"n": 0} and gate.x == 0
