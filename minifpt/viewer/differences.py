@@ -20,29 +20,29 @@ NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # tried in this order
 Call = namedtuple("Call", "op inputs result end rng inner")
 Difference = namedtuple("Difference", "numerical nudge noise")
 
-# Wrong by one statement: a title, whose backward it is, a pattern of its source and what stands
-# there instead (see ``rewriting``), and why it is easily missed.
-Break = namedtuple("Break", "title op pattern instead why")
+# Wrong by one statement: a title, whose backward it is, the change of its source (see
+# ``rewriting``), and why it is easily missed.
+Break = namedtuple("Break", "title op change why")
 BREAKS = [
     Break("A mean for a sum", "layer_norm",
-          "(dy * xhat).reshape(-1, len(w)).sum(axis=0)",
+          "(dy * xhat).reshape(-1, len(w)).sum(axis=0) -> "
           "(dy * xhat).reshape(-1, len(w)).mean(axis=0)",
           "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
           "passed on is right."),
     Break("A missing transpose", "linear",
-          "dx = dy @ w.T", "dx = dy @ (w if len(w) == w.shape[1] else w.T)",
+          "dx = dy @ w.T -> dx = dy @ (w if len(w) == w.shape[1] else w.T)",
           "A square weight lets it pass: all shapes fit. Any other one would raise an error."),
     Break("No causal mask", "attention",
-          "q, k, v, probabilities, mask = cache",
+          "q, k, v, probabilities, mask = cache -> "
           "q, k, v, _, mask = cache\n"
           "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))",
           "To save memory it computes the probabilities anew, and forgets the causal mask. The "
           "loss does not show it."),
     Break("A forgotten residual", "residual",
-          "return dy + dbranch", "return dbranch",
+          "return dy + dbranch -> return dbranch",
           "Only the way through the branch comes back; what went past it is lost."),
     Break("A lost 1/√D", "attention",
-          "_ / math.sqrt(D)", "_",
+          "_ / math.sqrt(D) -> _",
           "The gradient of queries and keys is √D times as large as it should be. Its direction is "
           "right."),
 ]
@@ -196,7 +196,7 @@ def measure(nudged, gradients, progress=True):
 
 def broken(it):
     """Return the wrong backward pass of a :class:`Break`, a ``rewriting.Rewritten``."""
-    return rewrite(vars(F)[f"{it.op}_backward"], it.pattern, it.instead)
+    return rewrite(vars(F)[f"{it.op}_backward"], it.change)
 
 
 @contextmanager
