@@ -174,7 +174,7 @@ def cbow_backward(u, v):
 @exercise(cbow_backward, {
     "x is a mean of N rows: each of them gets an N-th of dx": "dx / len(u) -> dx",
     "x is the mean of the rows, and you take their sum": [
-        "u.mean(axis=0) -> u.sum(axis=0)", ("u.mean(axis=0) -> u.sum(axis=0)", "dx / len(u) -> dx")],
+        "_.mean(axis=0) -> _.sum(axis=0)", ("_.mean(axis=0) -> sum(_)", "dx / len(u) -> dx")],
     "ds is the probability minus the label, and the label of the first is 1": "ds[0] -= 1 -> pass",
     "ds has the wrong sign: it is the probability minus the truth":
         "ds[0] -= 1 -> ds[0] -= 1\nds *= -1",
@@ -249,7 +249,7 @@ def best_table(tables, pairs):
 
 
 # Any measure will do that finds the planted pairs, so the index alone tells the mistake.
-@exercise(best_table, {
+@exercise(best_table, refused={
     "its rows are long": [
         "np.linalg.norm(table, axis=1, keepdims=True) -> 1",
         "int(_) -> int(np.argmax([np.abs(table).mean() for table in tables]))"],

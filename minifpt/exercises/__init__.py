@@ -62,12 +62,15 @@ class Exercise:
 
     mistakes  {hint: mistake}.  A mistake is a change of the solution's source, ``"pattern ->
               replacement"``; a tuple of changes that are made together; a function; or a list of
-              them.  Where a case has mistakes of its own, a hint here may be words of theirs.
+              them.
+    refused   {words of the hint of a case: mistake}, for tests: where many answers are right, the
+              cases say what is wrong with others.
     """
 
     solution: object
-    mistakes: dict
     draw: object
+    mistakes: dict
+    refused: dict
     about: str = ""
     rtol: float = 1e-6
 
@@ -84,13 +87,20 @@ class Exercise:
     @functools.cached_property
     def wrong_answers(self):
         """[(hint, function)]: each mistake as an answer to the exercise."""
+        return self._answers(self.mistakes)
+
+    @functools.cached_property
+    def refused_answers(self):
+        """[(words of the hint, function)] of ``refused``."""
+        return self._answers(self.refused)
+
+    def _answers(self, mistakes):
         answers = []
-        for hint, mistakes in self.mistakes.items():
-            for mistake in mistakes if isinstance(mistakes, list) else [mistakes]:
-                if not callable(mistake):
-                    changes = (mistake,) if isinstance(mistake, str) else mistake
-                    mistake = rewrite(self.solution, *changes).function
-                answers.append((hint, mistake))
+        for hint, ways in mistakes.items():
+            for way in ways if isinstance(ways, list) else [ways]:
+                changes = (way,) if isinstance(way, str) else way
+                answers.append((hint, way if callable(way) else
+                                rewrite(self.solution, *changes).function))
         return answers
 
 
@@ -107,7 +117,7 @@ class Result:
         return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
 
 
-def exercise(solution, mistakes=None, about="", rtol=1e-6):
+def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
     """Register an exercise under its solution's name.  It decorates the function of a random
     generator that yields :class:`Case` or the arguments alone; for the rest see :class:`Exercise`.
     """
@@ -117,16 +127,10 @@ def exercise(solution, mistakes=None, about="", rtol=1e-6):
         if known and "__main__" not in (draw.__module__, known.draw.__module__):
             raise ValueError(f"exercise: '{name}' exists twice")
         if not known or draw.__module__ != "__main__":    # the lesson's file, run as a program
-            EXERCISES[name] = Exercise(solution, mistakes or {}, draw, about, rtol)
+            EXERCISES[name] = Exercise(solution, draw, mistakes or {}, refused or {}, about,
+                                       rtol)
             EXERCISES[name].__module__ = draw.__module__
         return draw
-    if mistakes is None:                                  # TRANSITION
-        @functools.wraps(solution)
-        def draw(rng):
-            cases = solution(rng)
-            yield from [cases] if isinstance(cases, Case) else cases
-        register(draw)
-        return solution
     return register
 
 
@@ -198,24 +202,23 @@ def _ask(name, function, case):
 
 def _hint(output, case):
     """Return the hint for the mistake that the output looks like."""
-    told, wrong, outputs = " ".join(case.mistakes).lower(), [], {}
+    outputs, wrong = {}, []
     if case.exercise and not callable(case.answer):
-        wrong = [(hint, function) for hint, function in case.exercise.wrong_answers
-                 if hint in case.mistakes or hint.lower() not in told]
+        wrong = case.exercise.wrong_answers
     for hint, function in wrong:
         with contextlib.suppress(Exception):              # this case is not one for that mistake
             outputs[function] = function(*copy.deepcopy(case.args))
             if _same(output, outputs[function], case.rtol):
                 return _sentence(hint)
+    for hint, function in wrong:                          # beside another mistake
+        if function in outputs and _shares(output, outputs[function], case):
+            return _sentence(hint)
     for hint, mistake in case.mistakes.items():
         try:
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
                 return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
-    for hint, function in wrong:                          # beside another mistake
-        if function in outputs and _shares(output, outputs[function], case):
-            return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
         if hint:
@@ -391,9 +394,7 @@ def _load():
     for notebook in sorted(lessons_folder().glob("[0-9][0-9]_*.ipynb")):
         name = f"{__name__}.lesson_{notebook.stem[:2]}"
         path = notebook.parent / "solutions" / f"{notebook.stem}.py"
-        if (PACKAGE / "exercises" / f"lesson_{notebook.stem[:2]}.py").exists():   # TRANSITION
-            importlib.import_module(name)
-        elif name not in sys.modules:
+        if name not in sys.modules:
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = module = importlib.util.module_from_spec(spec)
             linecache.getlines(str(path))                 # a closed process may not read it later

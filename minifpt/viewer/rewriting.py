@@ -2,8 +2,8 @@
 
 A change is ``"pattern -> replacement"``, both Python, such as ``"xhat * w + b -> xhat * w"``.  The
 pattern stands for all code of the same form, whatever its layout and whatever the function calls
-its variables.  ``_``, ``_1`` ... ``_9`` stand for any expression.  The replacement is written with the
-pattern's names.
+its variables.  ``_``, ``_1`` ... ``_9`` stand for any expression.  The replacement is written with
+the pattern's names.
 """
 
 import ast
