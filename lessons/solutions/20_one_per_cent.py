@@ -44,7 +44,7 @@ def _(rng):
         return sum(min(rank, n, m) * (n + m) for n, m in shapes)
 
     def largest(shapes, budget, side):
-        return max(rank for rank in range(61) if sum(
+        return max(rank for rank in range(max(map(min, shapes)) + 1) if sum(
             min(rank, *shape) * shape[side] for shape in shapes) <= budget)
 
     while True:

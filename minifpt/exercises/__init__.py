@@ -68,9 +68,9 @@ class Exercise:
     """
 
     solution: object
-    draw: object
     mistakes: dict
-    refused: dict
+    refused: dict = field(default_factory=dict)
+    draw: object = None
     about: str = ""
     rtol: float = 1e-6
 
@@ -127,8 +127,7 @@ def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
         if known and "__main__" not in (draw.__module__, known.draw.__module__):
             raise ValueError(f"exercise: '{name}' exists twice")
         if not known or draw.__module__ != "__main__":    # the lesson's file, run as a program
-            EXERCISES[name] = Exercise(solution, draw, mistakes or {}, refused or {}, about,
-                                       rtol)
+            EXERCISES[name] = Exercise(solution, mistakes or {}, refused or {}, draw, about, rtol)
             EXERCISES[name].__module__ = draw.__module__
         return draw
     return register
@@ -228,11 +227,12 @@ def _hint(output, case):
 
 
 def _shares(output, mistake, case):
-    """Return whether an output has a part that a mistake makes wrong in the same way."""
-    if not all(isinstance(a, (tuple, list)) and len(a) == len(case.answer)
-               for a in (output, mistake, case.answer)):
+    """Return whether an output has an array that a mistake makes wrong in the same way.  Numbers
+    may agree by chance."""
+    if not isinstance(case.answer, tuple) or not all(
+            isinstance(a, (tuple, list)) and len(a) == len(case.answer) for a in (output, mistake)):
         return False
-    return any(_same(a, b, case.rtol) and not _same(b, c, case.rtol)
+    return any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
                for a, b, c in zip(output, mistake, case.answer, strict=True))
 
 
