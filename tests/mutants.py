@@ -360,6 +360,7 @@ EQUIVALENT = [
     ("tied_gradient", r"^1 -> 2 \[[34]\]$", REST),
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
     ("lora_backward", r"^1 -> 2", REST),
+    ("fewest_operations", r"^\((2 .*), (2 .*)\) -> \(\2, \1\)$", "a sum, in another order"),
     ("decay_backward", r"^range\(T\) -> range\(T - 1\)$", "the last state is read by no one"),
 ]
 
