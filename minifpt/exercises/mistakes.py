@@ -7,7 +7,7 @@ place, and the library's variables may be renamed.
 from functools import cache
 
 from .. import functional as F
-from ..viewer.differences import BREAKS
+from ..viewer.faults import FAULTS
 from . import Exercise
 
 LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
@@ -35,7 +35,6 @@ MISTAKES = {
         "the argument start is not heeded: the first token is at position start":
             "w[tokens] -> w[:x.shape[1]]"},
     "positions_backward": {
-        "that is one sequence: all of the batch add their share": "dy.sum(axis=0) -> dy[0]",
         "a mean for a sum: each sequence of the batch adds its whole share":
             "dy.sum(axis=0) -> dy.mean(axis=0)",
         "the argument start is not heeded: the first token is at position start":
@@ -54,7 +53,6 @@ MISTAKES = {
         "the mean of g is missing":
             LN_DX + " -> (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd",
         "the part along xhat is missing": LN_DX + " -> (g - g.mean(-1, keepdims=True)) * rstd",
-        "both means are missing": LN_DX + " -> g * rstd",
         "a sum for a mean": f"{LN_DX} -> " + LN_DX.replace("mean", "sum"),
         "rstd is missing": f"{LN_DX} -> " + LN_DX.removesuffix(" * rstd"),
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
@@ -69,7 +67,6 @@ MISTAKES = {
         "the factor du/dx is missing: u depends on x too": "_ * du -> _",
         "the 3 of the cube's derivative is missing in du/dx": "3.0 * GELU_B -> GELU_B",
         "a product has two terms: where the tanh stays as it is": "0.5 * (1.0 + t) + _ -> _",
-        "a product has two terms: where the tanh moves": "_ + 0.5 * x * (1.0 - t * t) * du -> _",
         "the derivative of tanh(u) is 1 - t^2": "1.0 - t * t -> 1.0 - t",
         "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _"},
     "gelu_exact": {
@@ -98,7 +95,6 @@ MISTAKES = {
         "each row sums to 1, along the last axis":
             "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)"},
     "softmax_backward": {
-        "the weighted sum is missing": "_ - (dy * y).sum(axis=-1, keepdims=True) -> _",
         "the sum is weighted: each dy_j counts with its y_j":
             "(dy * y).sum(axis=-1, keepdims=True) -> dy.mean(axis=-1, keepdims=True)",
         "the factor y is missing": "y * (dy - _) -> dy - _",
@@ -137,8 +133,6 @@ MISTAKES = {
             "softmax_backward(da, SoftmaxCache(probabilities)) -> da.copy()",
         "in dS, the softmax had the probabilities before dropout":
             "SoftmaxCache(probabilities) -> SoftmaxCache(dropped)",
-        "in dK, a key collects from the queries that looked at it: dS is transposed":
-            "ds.swapaxes(-1, -2) @ q -> ds @ q",
         "in dV, a value collects from the tokens that looked at it: A is transposed":
             "dropped.swapaxes(-1, -2) @ dy -> dropped @ dy",
         "in dV, the values met the probabilities after dropout":
@@ -189,14 +183,15 @@ MISTAKES = {
             "dlogits *= dy / cache.targets.size -> dlogits *= dy / dlogits.size",
         "the mean is over all targets, not over one sequence":
             "dlogits *= dy / cache.targets.size -> dlogits *= dy / len(cache.targets)",
-        "the one-hot vector of the target is missing": "_ - 1.0 -> _",
         "softmax minus one-hot, not the other way round":
             "dlogits *= dy / cache.targets.size -> dlogits *= -dy / cache.targets.size",
         "the factor dy is missing":
             "dlogits *= dy / cache.targets.size -> dlogits /= cache.targets.size"},
 }
-for it in BREAKS:                                         # those of ``minifpt steps``
-    MISTAKES.setdefault(f"{it.op}_backward", {})[f"{it.title}. {it.why}"] = it.change
+for fault in FAULTS:                                      # those of the pages
+    if fault.change:
+        hint = f"{fault.title}. {fault.why or fault.text}"
+        MISTAKES.setdefault(f"{fault.op}_backward", {})[hint] = fault.change
 
 
 @cache
