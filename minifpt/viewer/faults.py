@@ -1,8 +1,8 @@
 """Faults that the pages make on purpose, each in one line of code.
 
 ``minifpt steps`` runs the faults that have a ``why``, by their change of the backward pass in
-``functional``; the live page runs those that have JavaScript; the check of a reader's own file knows
-all changes as mistakes.
+``functional``; the live page runs those that have JavaScript; the check of a reader's own file
+knows all changes as mistakes.
 """
 
 from collections import namedtuple
