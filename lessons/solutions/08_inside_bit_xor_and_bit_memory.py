@@ -64,8 +64,10 @@ def copy_share(A, which, strings):
         "which[:, None] * P -> which[:, None]",
     "only one of the asked tokens is looked at":
         [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(5)],
-}, {"for each head": ["_.mean(axis=(0, 1)) -> _.mean()", "_.mean(axis=(0, 1)) -> _.mean((0, 2))"],
-    "mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)"})
+    "yours is a mean over the heads, too: return one number for each head": [
+        f"_.mean(axis=(0, 1)) -> _.mean({axes})" for axes in ("", "(0, 2)", "(1, 2)", "2")],
+    "the examples' axis is still there: take the mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)",
+})
 def _(rng):
     B, H = (int(n) for n in rng.choice([6, 7, 8], 2, replace=False))
     P, strings = ((4, 2), (5, 2), (5, 3))[int(rng.integers(3))]      # T / strings is not P
@@ -78,11 +80,7 @@ def _(rng):
     A /= A.sum(axis=-1, keepdims=True)
     yield Case((A, which, strings), mistakes={
         "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
-        "row": lambda out: not np.any(out),
-        "yours is a mean over the heads, too: return one number for each head":
-            lambda out: np.ndim(out) == 0 or np.shape(out) in ((B,), (P,), (B, P)),
-        "the examples' axis is still there: take the mean over it":
-            lambda out: np.shape(out)[:1] == (B,)})
+        "row": lambda out: np.shape(out) == (H,) and not np.any(out)})
 
 
 def say_the_mean(y, head, n_head):
@@ -110,9 +108,10 @@ def say_the_mean(y, head, n_head):
         f"mine = _ -> mine = slice({mine})" for mine in (
             "head, None, n_head", "head, head + 1", "head * n_head, (head + 1) * n_head")],
     "all heads say their mean; only this one should": "mine = _ -> mine = slice(None)",
+    "return all channels: those of the other heads stay as they are": [
+        "return out -> return out[..., mine]", "return out -> return out[0, 0, mine]"],
 }, {"all heads but": "return out -> out[:] = y.mean(axis=(0, 1)); out[..., mine] = y[..., mine]; "
-                     "return out",
-    "return all channels": "return out -> return out[..., mine]"})
+                     "return out"})
 def _(rng):
     B, T, D = (int(n) for n in rng.permutation([3, 4, 6]))
     n_head = 5
@@ -121,9 +120,7 @@ def _(rng):
     mine = slice(head * D, (head + 1) * D)
     yield Case((y, head, n_head), mistakes={
         "all heads but this one say their mean; it is the other way round": lambda out: (
-            np.allclose(out[..., mine], y[..., mine])),
-        "return all channels: those of the other heads stay as they are":
-            lambda out: np.shape(out)[-1:] == (D,)})
+            np.allclose(out[..., mine], y[..., mine]))})
 
 
 def gap(a, b):

@@ -62,21 +62,18 @@ def colour_patches(images, p):
         "_.transpose(0, 1, 3, 2, 4, 5) -> _.transpose(0, 1, 3, 4, 2, 5)",
     "the picture is turned: rows and columns are exchanged, of patches and of pixels":
         "_.transpose(0, 1, 3, 2, 4, 5) -> _.transpose(0, 3, 1, 4, 2, 5)",
-}, {
-    "all three colours": "return _ -> return x.reshape(B, -1, p * p, 3).mean(axis=-1)",
-    "tokens of its own": "return _ -> return x.reshape(B, -1, p * p, 3).swapaxes(2, 3)",
-    "one row of numbers": "return _ -> return x.reshape(B, -1, p, p, 3)",
+    "a token has all three colours; yours has one, or their mean":
+        "return _ -> return x.reshape(B, -1, p * p, 3).mean(axis=-1)",
+    "each colour has become tokens of its own; a token is a patch with all its colours": [
+        "return _ -> return x.reshape(B, -1, p * p, 3).swapaxes(2, 3)",
+        "return _ -> return np.hstack([*np.moveaxis(x.reshape(B, -1, p * p, 3), 3, 0)])"],
+    "a patch is one row of numbers: p * p * 3 of them": [
+        "return _ -> return x.reshape(B, -1, p, p, 3)", "return _ -> return x",
+        "return _ -> return x.reshape(B, -1, p * p, 3)"],
 })
 def _(rng):
     B, p, rows, columns = (int(n) for n in rng.permutation([2, 4, 5, 6]))       # 3 are the colours
-    T = rows * columns
-    yield Case((rng.uniform(0, 1, (B, rows * p, columns * p, 3)), p), mistakes={
-        "a token has all three colours; yours has one, or their mean": lambda out: (
-            np.shape(out) == (B, T, p * p)),
-        "each colour has become tokens of its own; a token is a patch with all its colours":
-            lambda out: np.shape(out) in ((B, 3 * T, p * p), (B, T, 3, p * p)),
-        "a patch is one row of numbers: p * p * 3 of them": lambda out: (
-            np.ndim(out) > 3 and np.size(out) == B * T * p * p * 3)})
+    yield rng.uniform(0, 1, (B, rows * p, columns * p, 3)), p
 
 
 def overlapping_backward(dy, p, s, H, W):

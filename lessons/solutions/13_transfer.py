@@ -68,8 +68,8 @@ FAR = "p = _ -> e = np.exp(z - %s); p = e / e.sum(axis=1, keepdims=True)"
         "special.softmax(z, axis=1) -> special.softmax(z)"],
     "dW is (C, K), as W is: turn the product around": "return _, _1 -> return (_).T, _1",
     "dW: the scores are not the probabilities: take the softmax": "p = _ -> p = z",
-}, {"each example": "d.sum(axis=0) -> d",
-    "return 2 values": "return _, _1 -> return (_)[:1]",
+    "that is one gradient for each example; add them up": "d.sum(axis=0) -> d",
+}, {"return 2 values": "return _, _1 -> return (_)[:1]",
     "largest of each row": [FAR % "0", FAR % "z.max()", FAR % "z.mean(axis=1, keepdims=True)",
                             FAR % "z.min(axis=1, keepdims=True)"],
     "value 1 of 2": "np.eye(len(b))[y] -> np.eye(len(b))[0 * y]",
@@ -80,9 +80,7 @@ def _(rng):
     far = f * np.where(np.arange(N) % 2, 1, 1e3)[:, None]
     rest = (0.7 * rng.standard_normal((C, K)), rng.standard_normal(K), rng.integers(0, K, N),
             float(rng.uniform(0.2, 0.6)))
-    yield Case((f, *rest), mistakes={
-        "that is one gradient for each example; add them up":
-            lambda out: np.shape(out[1]) == (N, K)})
+    yield f, *rest
     yield Case((far, *rest), mistakes={
         "here some scores are in the thousands: subtract the largest of each row before the "
         "exponential": lambda out: not all(np.isfinite(part).all() for part in out)})

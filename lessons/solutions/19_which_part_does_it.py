@@ -36,8 +36,9 @@ SHARE = "return (score - worst) / (best - worst) -> return "
     "return a share, not a percentage": "return _ -> return 100 * _",
     "each example has its own right letter and its own other letter":
         PAIRS + "(logits[:, right] - logits[:, other]).mean()",
-}, {"one number": PAIRS + "np.array([z[i] - z[j] for z, i, j in zip(logits, right, other)])"},
-   about="0 is the corrupted score, and 1 the clean score.")
+    "return one number for all examples":
+        PAIRS + "np.array([z[i] - z[j] for z, i, j in zip(logits, right, other)])",
+}, about="0 is the corrupted score, and 1 the clean score.")
 def _(rng):
     B, V = int(rng.integers(5, 8)), int(rng.integers(9, 12))
     clean, corrupted, patched = rng.standard_normal((3, B, V))
@@ -46,8 +47,7 @@ def _(rng):
     clean[row, right] += 6
     corrupted[row, other] += 4
     patched[row, right] += rng.uniform(1, 5)
-    yield Case((clean, corrupted, patched, right, other), mistakes={
-        "return one number for all examples": lambda out: np.shape(out) == (B,)})
+    yield clean, corrupted, patched, right, other
 
 
 def induction_score(A, ids):
@@ -79,7 +79,8 @@ def induction_score(A, ids):
         lambda A, ids: np.mean([induction_score(A[i:i + 1], ids[i:i + 1]) for i in range(len(A))],
                                axis=0),
     "a sum in place of a mean": "np.mean -> np.sum",
-}, {"for each head": "return _ -> return np.mean(shares)"})
+    "return one number for each head": "return _ -> return np.mean(shares)",
+})
 def _(rng):
     B, H = (int(n) for n in rng.choice([4, 6, 7], 2, replace=False))
     T, V = int(rng.integers(11, 14)), 8                   # with V = 8 letters come again
@@ -95,7 +96,6 @@ def _(rng):
     ends = asked[:, -1]
     last = A[ends, :, -1, after[ends, -1]].mean(axis=0)
     yield Case((A, ids), mistakes={
-        "return one number for each head": lambda out: np.shape(out) != (H,),
         "only the last token of each example is looked at": lambda out: np.allclose(out, last)})
 
 

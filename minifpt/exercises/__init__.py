@@ -218,6 +218,9 @@ def _hint(output, case):
                 return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
+    for hint, function in wrong:                          # with other numbers
+        if function in outputs and _has_its_shape(output, outputs[function], case.answer):
+            return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
         if hint:
@@ -234,6 +237,17 @@ def _shares(output, mistake, case):
         return False
     return any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
                for a, b, c in zip(output, mistake, case.answer, strict=True))
+
+
+def _has_its_shape(output, mistake, answer):
+    """Return whether an output, or a part of it, has the wrong shape that a mistake's has."""
+    parts = [(output, mistake, answer)]
+    if isinstance(answer, tuple) and isinstance(output, tuple) and isinstance(mistake, tuple):
+        parts = zip(output, mistake, answer, strict=False)
+    try:
+        return any(np.shape(a) == np.shape(b) != np.shape(c) for a, b, c in parts)
+    except ValueError:                                    # lists of lists of different lengths
+        return False
 
 
 def _sentence(hint):
@@ -332,11 +346,6 @@ def _is_numeric(a):
 def close_to(*values, rtol=1e-5):
     """Return a mistake's function: whether an output is close to one of ``values``."""
     return lambda output: any(_same(output, value, rtol) for value in values)
-
-
-def part(i, *values):
-    """Return a mistake's function: whether part ``i`` of an output is close to a value."""
-    return lambda output: close_to(*values)(output[i])
 
 
 def either(*mistakes):
