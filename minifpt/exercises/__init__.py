@@ -22,6 +22,7 @@ import importlib.util
 import linecache
 import re
 import sys
+import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -201,16 +202,16 @@ def _ask(name, function, case):
 
 def _hint(output, case):
     """Return the hint for the mistake that the output looks like."""
-    outputs, wrong = {}, []
-    if case.exercise and not callable(case.answer):
-        wrong = case.exercise.wrong_answers
-    for hint, function in wrong:
-        with contextlib.suppress(Exception):              # this case is not one for that mistake
-            outputs[function] = function(*copy.deepcopy(case.args))
-            if _same(output, outputs[function], case.rtol):
+    mistakes = []                                         # (hint, what the mistake returns here)
+    for hint, function in [] if callable(case.answer) or not case.exercise else (
+            case.exercise.wrong_answers):
+        with contextlib.suppress(Exception), warnings.catch_warnings():    # it may not fit here
+            warnings.simplefilter("ignore")
+            mistakes.append((hint, function(*copy.deepcopy(case.args))))
+            if _same(output, mistakes[-1][1], case.rtol):
                 return _sentence(hint)
-    for hint, function in wrong:                          # beside another mistake
-        if function in outputs and _shares(output, outputs[function], case):
+    for hint, mistake in mistakes:                        # beside another mistake
+        if _shares(output, mistake, case):
             return _sentence(hint)
     for hint, mistake in case.mistakes.items():
         try:
@@ -218,8 +219,8 @@ def _hint(output, case):
                 return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
-    for hint, function in wrong:                          # with other numbers
-        if function in outputs and _has_its_shape(output, outputs[function], case.answer):
+    for hint, mistake in mistakes:                        # with other numbers
+        if _has_its_shape(output, mistake, case.answer):
             return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
