@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..files.weights import PACKAGE
 from ..viewer.rewriting import rewrite
+from .lesson import lessons_folder
 
 EXERCISES = {}                                            # name -> Exercise
 DRAWS = 3                                                 # how often each is drawn anew
@@ -390,14 +390,6 @@ def _describe(args):
     return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
                      else f"list of {len(a)}" if isinstance(a, list)    # its repr may take long
                      else getattr(a, "__name__", None) or repr(a)[:40] for a in args)
-
-
-def lessons_folder():
-    """Return the folder of the lessons' notebooks and solutions, in the package or its checkout."""
-    for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
-        if any(path.glob("*.ipynb")):
-            return path
-    raise FileNotFoundError("the lessons were not installed with this package")
 
 
 @functools.cache

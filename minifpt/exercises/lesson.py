@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..files import save_text
+from ..files.weights import PACKAGE
 from ..reports.plots import COLORS, FROZEN, TRAINED
-from . import lessons_folder
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,
@@ -157,6 +157,14 @@ def _display(data, metadata):
         return
     if get_ipython() is not None:
         display(data, metadata=metadata, raw=True)
+
+
+def lessons_folder():
+    """Return the folder of the lessons' notebooks and solutions, in the package or its checkout."""
+    for path in (PACKAGE / "lessons", PACKAGE.parent / "lessons"):
+        if any(path.glob("*.ipynb")):
+            return path
+    raise FileNotFoundError("the lessons were not installed with this package")
 
 
 def unpack(folder):
