@@ -59,7 +59,7 @@ class Case:
 
 @dataclass
 class Exercise:
-    """``cases(rng)`` yields each :class:`Case` that ``draw(rng)`` makes, completed.
+    """Called with a random generator, it yields each :class:`Case` of ``draw``, completed.
 
     mistakes  {hint: mistake}.  A mistake is a change of the solution's source, ``"pattern ->
               replacement"``; a tuple of changes that are made together; a function; or a list of
@@ -76,7 +76,7 @@ class Exercise:
     rtol: float = 1e-6
 
     def __call__(self, rng):
-        with contextlib.closing(self.draw(rng)) as cases: # it may hold a patch of the library
+        with contextlib.closing(self.draw(rng)) as cases:  # it may hold a patch of the library
             for case in cases:
                 case = case if isinstance(case, Case) else Case(case)
                 case.rtol, case.about = case.rtol or self.rtol, case.about or self.about
@@ -87,12 +87,12 @@ class Exercise:
 
     @functools.cached_property
     def wrong_answers(self):
-        """[(hint, function)]: each mistake as an answer to the exercise."""
+        """Return [(hint, function)]: each mistake as an answer to the exercise."""
         return self._answers(self.mistakes)
 
     @functools.cached_property
     def refused_answers(self):
-        """[(words of the hint, function)] of ``refused``."""
+        """Return [(words of the hint, function)] of ``refused``."""
         return self._answers(self.refused)
 
     def _answers(self, mistakes):
