@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:                                         # at run time: __getattr__ below
     from . import files, functional, optim, tasks
+    from .experiments.runs import load
     from .files.runs import History
     from .fpt import FPT
     from .freeze import FreezeMask
     from .gpt2 import GPT2, GPT2Config, LanguageModel
-    from .gradients import gradcheck, gradcheck_layer
+    from .gradients import assert_gradients, gradcheck
     from .tracing import trace
     from .training import Diverged, train
     from .trunks.forms import heads
@@ -20,9 +21,10 @@ __version__ = "0.1.0"
 # {name: its module}, for public names that are not modules.
 MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "training",
            "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
-           "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "gradcheck": "gradients",
-           "gradcheck_layer": "gradients", "heads": "trunks.forms", "steps": "viewer.steps",
-           "trace": "tracing", "train": "training"}
+           "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "assert_gradients": "gradients",
+           "gradcheck": "gradients", "gradcheck_layer": "gradients", "heads": "trunks.forms",
+           "load": "experiments.runs", "steps": "viewer.steps", "trace": "tracing",
+           "train": "training"}
 
 
 def __getattr__(name):
@@ -42,5 +44,6 @@ def __getattr__(name):
 
 
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",
-           "LanguageModel", "files", "functional", "gradcheck", "gradcheck_layer", "heads", "optim",
+           "LanguageModel", "assert_gradients", "files", "functional", "gradcheck", "heads", "load",
+           "optim",
            "steps", "tasks", "trace", "train"]

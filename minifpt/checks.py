@@ -3,6 +3,7 @@ with ``where``, the name of the function or class that got the argument."""
 
 import math
 import operator
+import types
 
 import numpy as np
 
@@ -64,6 +65,28 @@ def dropout(where, p, train, rng):
         raise ValueError(f"{where}: dropout is {p} and rng is {brief(rng)}: pass "
                          "rng=np.random.default_rng(seed)")
     return p if train else 0.0
+
+
+def arrays_in(value, seen=None):
+    """Yield every array in a value, also in collections, objects and closures."""
+    seen = {} if seen is None else seen
+    if isinstance(value, np.ndarray):
+        yield value
+    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)):
+        seen[id(value)] = value
+        for part in (*(value if isinstance(value, (tuple, list)) else ()),
+                     *(value.values() if isinstance(value, dict) else ()),
+                     *getattr(value, "__dict__", {}).values(),
+                     *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ())):
+            yield from arrays_in(part, seen)
+
+
+def unchanged(now, before):
+    """Return whether the arrays in ``now`` equal those in ``before``, a copy."""
+    now, before = [*arrays_in(now)], [*arrays_in(before)]
+    return len(now) == len(before) and all(
+        np.array_equal(a, b, equal_nan=b.dtype.kind in "fc")
+        for a, b in zip(now, before, strict=True))
 
 
 def brief(x):

@@ -6,6 +6,7 @@ It is the model of *Pretrained Transformers as Universal Computation Engines* (a
 import inspect
 import io
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -71,19 +72,21 @@ class FPT(Layer):
         self.output_tokens = output_tokens
         self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
                               if name in ("need_dx", "last")]
+        self.built = {"input_dim": input_dim, "output_dim": output_dim,    # for minifpt.load
+                      "output_tokens": output_tokens, "seed": seed}
         rng = np.random.default_rng([seed, 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
 
     @classmethod
-    def for_task(cls, task: Any, model: str = "minigpt-language", freeze: str = "fpt",
+    def for_task(cls, task: Any, model: str | Trunk = "minigpt-language", freeze: str = "fpt",
                  seed: int = 0, dropout: float | None = None, adapt: str | None = None,
                  start: str | None = None) -> "FPT":
         """Return the FPT that ``minifpt train TASK`` trains.
 
         task      a :class:`minifpt.tasks.Task`, or a task's name.
-        model     a trunk's name, as for ``--model``; see :class:`minifpt.trunks.TrunkSpec`.
+        model     a trunk, or its name, as for ``--model``: see :class:`minifpt.trunks.TrunkSpec`.
         freeze    a mask as text; see :meth:`minifpt.FreezeMask.parse`.
         seed      seed of the new layers, and of a random trunk's weights.
         dropout   probability; ``None`` takes the task's default.
@@ -99,18 +102,27 @@ class FPT(Layer):
         from . import adapters, tasks  # these import the core
         from .trunks import TrunkSpec, forms
         task = tasks.get(task) if isinstance(task, str) else task
-        mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
+        is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
+        mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
-        fpt = cls(spec.make(seed, dropout), task.input_dim, task.output_dim, task.output_tokens,
-                  seed)
+        trunk = spec.make(seed, dropout) if spec else model
+        fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
+        tokens = getattr(task, "tokens", 0)
+        fpt.built |= {"tokens": tokens, "start": start}
+        fpt.built |= {"model": spec.text, "dropout": dropout} if spec else {}
         if start is not None:
             forms.start_input(fpt, start)
         if adapt is not None:
             adapters.adapt(fpt, adapt, seed)
+            fpt.built["adapt"] = adapt
         fpt.freeze(mask)
         if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
-            fpt.trunk.add_positions(task.tokens, seed)    # the new ones are trained like the others
+            fpt.trunk.add_positions(tokens, seed)    # the new ones are trained like the others
         return fpt
+
+    def freeze(self, mask: FreezeMask | str) -> None:
+        super().freeze(mask)
+        self.built["freeze"] = str(FreezeMask.parse(mask))
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:

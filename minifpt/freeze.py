@@ -69,9 +69,12 @@ class FreezeMask:
     @classmethod
     def parse(cls, text: str) -> "FreezeMask":
         """Return the mask of a text: a preset (``fpt``, ``full``, ``output_only``), or the groups
-        and patterns to freeze, such as ``"attn,mlp,h.3.ln_1.*"``."""
+        and patterns to freeze, such as ``"attn,mlp,h.3.ln_1.*"``.  A mask is returned as it is."""
+        if isinstance(text, cls):
+            return text
         if not isinstance(text, str):
-            raise ValueError(f"freeze: {text!r:.60}, expected a text such as 'fpt' or 'attn,mlp'")
+            raise ValueError(f"freeze: {text!r:.60}, expected a FreezeMask, or its text, such as "
+                             "'fpt' or 'attn,mlp'")
         items = [item.strip() for item in text.split(",") if item.strip()]
         if not items:
             raise ValueError("freeze: empty, expected a preset (full freezes nothing), "

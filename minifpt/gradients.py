@@ -2,176 +2,462 @@
 
 import copy
 import inspect
+import types
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from .checks import brief
+from . import checks
+from .checks import arrays_in, brief
+from .faults import Fault, at, rms
+from .users import message
 
 
-@dataclass
+@dataclass(repr=False)
 class GradcheckReport:
     """The result of a gradient check; it is true if no relative error exceeds ``tolerance``.
 
-    ``worst`` is (input's name, index or ``"direction k"``, analytical, numerical value) at the
-    largest relative error.  ``errors`` is the largest relative error of each input, by name.
+    ``worst`` is (input's name, index, analytical, numerical value) at the largest relative error,
+    ``errors`` the largest relative error of each input, by name.  ``notes`` are lines of text:
+    where a fault is and of what kind, and what was not checked.
     """
 
     max_relative_error: float
     worst: tuple
     errors: dict
     tolerance: float
+    notes: tuple = ()
 
     def __bool__(self):
         return bool(self.max_relative_error <= self.tolerance)      # False for NaN
 
-    def __str__(self):
-        name, index, analytical, numerical = self.worst
-        where = f"[{', '.join(map(str, index))}]" if isinstance(index, tuple) else f" {index}"
+    def __repr__(self):
+        name, place, analytical, numerical = self.worst
         lines = [f"{n:32} {e:9.2e}" for n, e in self.errors.items()]
         return "\n".join([f"{'gradient of':32} {'rel. error':>9}", *lines,
-                          f"worst: {name}{where}: analytical {analytical:.10g}, "
-                          f"numerical {numerical:.10g}",
+                          f"worst: {at(name, place)}: analytical {analytical:.10g}, "
+                          f"numerical {numerical:.10g}", *self.notes,
                           f"{'pass' if self else 'FAIL'}: {self.max_relative_error:.2e} "
                           f"against {self.tolerance:.0e}"])
 
 
-FAR = 8.0                                                 # scale of the inputs in the second check
+SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
+            "far": 8.0, "train": True, "seed": 0}
 STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
+MOST_FAULTS = 3                                           # inputs that a failed check describes
 
 
-def gradcheck(op: Callable, op_backward: Callable, inputs: Sequence[np.ndarray], *,
-              names: Sequence[str] | None = None, eps: float = 1e-5, tolerance: float = 1e-6,
-              elementwise: int = 64, directions: int = 8, seed: int = 0, **kwargs
-              ) -> GradcheckReport:
+def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None,
+              inputs: Sequence | None = None, **options: Any) -> GradcheckReport:
     """Compare a backward pass with central differences of its forward pass.
 
-    op             ``y, cache = op(*inputs, **kwargs)``.  It must return the same y each time, so
-                   a random op makes its own generator: ``lambda x: dropout(x, .1, rng(0))``.
-    op_backward    ``dx, ... = op_backward(dy, cache)``: a gradient for each input of
-                   floating-point numbers, in order; ``None`` is not checked.  It may write over
-                   ``dy`` only if it returns that array as a gradient.
-    inputs         arrays, converted to float64 unless they are integers; they stay unchanged.
-    elementwise    inputs with at most this many entries are checked entry by entry; larger ones
-                   along ``directions`` random directions and at as many entries.
-    eps            the step h that is tried first, and again relative to the input's size.
+    ``gradcheck(op, op_backward, inputs)`` checks a pair of functions, ``gradcheck(layer, inputs)``
+    a layer, a trunk or a model, with its trainable parameters.
 
-    The scalar loss is ``L = sum(y * r)`` with a random r, so ``dy = r``, and
+    op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.
+    op_backward  ``dx, ... = op_backward(dy, cache)``: a gradient for each input of floating-point
+                 numbers, in order; ``None`` is not checked.  It may write over ``dy`` only if it
+                 returns that array as a gradient.
+    layer        has ``named_parameters``, ``forward(x, train, rng)`` or ``forward(x)``, and
+                 ``backward(dy, cache)``; built with ``dtype=np.float64``.  A copy is checked.
+    inputs       arrays, converted to float64 unless they are integers; they stay unchanged.
+    options      for op, of which each pass gets a copy, a generator, too, and for the check:
+
+    names=None       the inputs' names, by default those of op's arguments.
+    eps=1e-5         the step h that is tried first, and again relative to the input's size.
+    tolerance=1e-6   the largest relative error that passes.
+    elementwise=64   inputs with at most this many entries are checked entry by entry, larger ones
+    directions=8     along this many random directions and at as many entries.
+    far=8.0          in a second look each input in turn, but no parameter, is scaled so that its
+                     largest entry has this size, where a clip or a saturation may begin, and a few
+                     entries are checked to 100 times the tolerance; ``None`` skips it.
+    train=True       whether a layer's dropout is on.
+    seed=0           of the random directions, and of a layer's dropout.
+
+    An option that op has itself, such as eps, goes to op.  The scalar loss is ``L = sum(y * r)``
+    with a random r, so ``dy = r``, and
 
         numerical = (L(x + h d) - L(x - h d)) / 2h
 
     where d is one entry, or a direction that moves every entry by +1 or -1, so that a single
     wrong entry among thousands shows in full.  The relative error is
     ``|a - n| / max(|a|, |n|, s)`` for an entry and ``|a - n| / s`` for a direction, with ``s``
-    the root mean square of that input's gradient.  If they disagree, smaller and larger steps
-    are tried: a right gradient agrees at one of them.  A second check multiplies the first input
-    by ``FAR``, where a clip or a saturation may begin, and takes a few entries and directions to
-    100 times the tolerance.
+    the root mean square of that input's gradient.  If they disagree, other steps are tried: a right
+    gradient agrees at one of them.  Inputs at a kink are moved a little.
 
-    Raises ``ValueError`` if a gradient is missing or has another shape than its input, or if
-    either pass changes its inputs, its cache or a ``dy`` that it does not return.
+    Raises ``ValueError`` if a gradient is missing or has another shape than its input, if a pass
+    changes its inputs, its cache or a ``dy`` that it does not return, and if it depends on more
+    than its arguments: on chance, or on other calls.
     """
-    if not (callable(op) and callable(op_backward)):
+    is_layer = hasattr(op, "named_parameters")
+    settings = {name: options.pop(name) for name in SETTINGS
+                if name in options and (is_layer or name not in _arguments(op))}
+    if is_layer:
+        op_backward, inputs = None, op_backward if inputs is None else inputs
+    return _check(op, op_backward, inputs, options, **SETTINGS | settings)
+
+
+gradcheck_layer = gradcheck                               # its name in older versions
+
+
+def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
+    """Raise ``AssertionError``, with the report, if a backward pass is wrong.
+
+    ``assert_gradients(op, op_backward, *inputs, **options_of_op)``, or ``assert_gradients(layer,
+    *inputs)``; see :func:`gradcheck`, which has more options."""
+    __tracebackhide__ = True                              # for pytest
+    report = gradcheck(op, args, **options) if hasattr(op, "named_parameters") else _check(
+        op, args[0] if args else None, args[1:], options, **SETTINGS)
+    if not report:
+        raise AssertionError(f"wrong gradients\n{report}")
+
+
+def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwise, directions,
+           far, train, seed):
+    """Return the report; the arguments as for :func:`gradcheck`."""
+    parameters = {}
+    if hasattr(op, "named_parameters") and not isinstance(op, type):
+        if options:
+            raise ValueError(f"gradcheck: no option '{next(iter(options))}' for a layer, expected "
+                             f"one of {', '.join(SETTINGS)}")
+        inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+        names = names or [*_arguments(op.forward)][:len(inputs)]
+        op, op_backward, parameters = _functions(op, len(inputs), train, seed)
+        names, inputs = [*names, *parameters], [*inputs, *(p.data for p in parameters.values())]
+    elif not (callable(op) and callable(op_backward)):
         raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
-                         "function and its backward pass")
-    inputs = [np.array(x, np.float64) if np.issubdtype(np.asarray(x).dtype, np.floating)
-              else np.asarray(x) for x in inputs]
-    if names is None:
-        names = list(inspect.signature(op).parameters)
-        names += [f"input {i}" for i in range(len(names), len(inputs))]
-    checked = [(n, x) for n, x in zip(names, inputs, strict=False) if x.dtype == np.float64]
-    rng = np.random.default_rng([seed, 0x6C])             # not the generator of the inputs
-    y, _ = op(*inputs, **kwargs)
-    r = rng.standard_normal(np.shape(y))
+                         "function and its backward pass, or a layer, with named_parameters, and "
+                         "its inputs")
+    elif not isinstance(inputs, (tuple, list)):
+        raise ValueError(f"gradcheck: the inputs are {brief(inputs)}, expected a tuple: (x,)")
+    else:
+        op, op_backward = _copy((op, op_backward))        # methods: of a copy of their object
+    owner = getattr(op, "__self__", None)
+    unchecked = [p for _, p in getattr(owner, "named_parameters", list)()]
+    for p in unchecked:
+        p.grad = None
+    names = [*(names or (n for n, p in _arguments(op).items() if p.kind is not p.VAR_POSITIONAL))]
+    names += [f"input {i}" for i in range(len(names), len(inputs))]
+    arrays = [_array(name, x) for name, x in zip(names, inputs, strict=False)]
+    if not any(x.dtype.kind == "f" for x in arrays):
+        raise ValueError("gradcheck: no input has a gradient to check: all hold integers, expected "
+                         "floating-point numbers, such as x.astype(float)")
+    arrays = [np.array(x, np.float64) if x.dtype.kind == "f" else x for x in arrays]
+    with _left_as_it_was(op, op_backward):
+        pair = _Pair(op, op_backward, arrays, names, options, eps, tolerance, seed)
+        pair.look(directions, elementwise)
+        if any(p.grad is not None for p in unchecked):
+            raise ValueError(f"gradcheck: {op.__name__} is a method of a layer whose parameters "
+                             "would not be checked: pass the layer itself, gradcheck(layer, x)")
+        if not pair.errors:
+            raise ValueError("gradcheck: no input has a gradient to check: each is None")
+        if not pair.failed():
+            pair.repeat(len(parameters))
+        for name in [n for n in pair.checked if far is not None and n not in parameters]:
+            pair.look_far(name, far)
+    top = max(pair.errors, key=lambda n: _rank(pair.errors[n]))
+    error, *worst = pair.errors[top]
+    return GradcheckReport(error, (top, *worst), {n: e[0] for n, e in pair.errors.items()},
+                           tolerance, tuple(pair.notes))
 
-    def loss():
+
+def _functions(layer, n, train, seed):
+    """Return a copy of a layer as a pair of functions of n inputs and its trainable parameters,
+    and these by name.  The backward pass adds to the gradients ``start``."""
+    layer = copy.deepcopy(layer)
+    named = {name: p for name, p in layer.named_parameters() if p.trainable}
+    if any(getattr(p.data, "dtype", None) != np.float64 for p in named.values()):
+        raise ValueError("gradcheck: build the layer with dtype=np.float64")
+    keys = {"train", "rng"} & {*_arguments(layer.forward)}
+
+    def op(*inputs):
+        for p, data in zip(named.values(), inputs[n:], strict=True):
+            p.data = data
+        options = {"train": train, "rng": np.random.default_rng(seed)}
+        return layer.forward(*inputs[:n], **{key: options[key] for key in keys})
+
+    def op_backward(dy, cache, start=None):
+        for i, p in enumerate(named.values()):
+            p.grad = start and start[i]
+        dx = layer.backward(dy, cache)
+        # The gradient of a parameter that this input does not use, a position, is 0.
+        return [*(dx if isinstance(dx, (tuple, list)) else (dx,)),
+                *(np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values())]
+    return op, op_backward, named
+
+
+class _Pair:
+    """A forward and a backward pass, inputs that the check moves, and what it has found."""
+
+    def __init__(self, op, op_backward, inputs, names, options, eps, tolerance, seed):
+        self.op, self.op_backward, self.inputs, self.options = op, op_backward, inputs, options
+        self.eps, self.tolerance = eps, tolerance
+        self.checked = {n: x for n, x in zip(names, inputs, strict=False) if x.dtype == np.float64}
+        self.rng = np.random.default_rng([seed, 0x6C])    # not the generator of the inputs
+        self.errors, self.notes = {}, []                  # {name: (error, place, a, n)}
+        before = [x.copy() for x in inputs]
+        first = [a.copy() for a in _outputs(self.forward()[0])]
+        _unchanged("forward pass", inputs, before, "its inputs")
+        if not all(map(_close, _outputs(self.forward()[0]), first)):
+            raise ValueError("gradcheck: two forward passes of the same inputs give different "
+                             "outputs, the operation is not deterministic: pass a generator with "
+                             "a seed, rng=np.random.default_rng(0)")
+        self.r = [self.rng.standard_normal(a.shape) for a in first]
+
+    def failed(self):
+        return any(not error <= self.tolerance for error, *_ in self.errors.values())
+
+    def forward(self):
+        """Return (output, cache)."""
+        pair = self.op(*self.inputs, **_copy(self.options))
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+            raise ValueError(f"gradcheck: the forward pass returned a {type(pair).__name__}, "
+                             "expected (output, cache): several outputs are ((y1, y2), cache), and "
+                             "a class that keeps its cache is lambda *x: (layer.forward(*x), None) "
+                             "and lambda dy, _: layer.backward(dy)")
+        return pair
+
+    def loss(self):
         """Return L, and a bound on its rounding error."""
-        terms = op(*inputs, **kwargs)[0] * r
-        total = float(np.sum(terms))
-        return total, 4 * np.finfo(float).eps * (abs(total) + float(np.linalg.norm(terms)))
+        y = _outputs(self.forward()[0])
+        terms = [a * r for a, r in zip(y, self.r, strict=True)]
+        total = float(sum(np.sum(t) for t in terms))
+        size = abs(total) + float(sum(np.sum(t * t) for t in terms)) ** 0.5
+        return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
 
-    errors, top, worst = {}, -1.0, None
-    for far in (False, True):
-        if far and top > tolerance:                       # the first check shows the fault
-            break
-        before = checked[0][1].copy() if checked else None
-        if far:
-            checked[0][1][...] *= FAR
-            with np.errstate(all="ignore"):
-                finite = np.isfinite(loss()[0])
-            if not finite:
-                checked[0][1][...] = before
-                break
-        grads = _gradients(op, op_backward, inputs, checked, r, kwargs)
-        for (name, x), grad in zip(checked, grads, strict=True):
-            if grad is None:
-                continue
-            errors.setdefault(name, 0.0)
-            size = float(np.sqrt(np.mean(grad * grad))) if grad.size else 0.0
-            limits = (2, 4) if far else (directions, elementwise)
-            for where, a, d, is_entry in _places(x, grad, rng, *limits, far):
-                error, n = _error(x, a, d, loss, eps, max(size, 1e-12), is_entry, tolerance)
-                if far and (n is None or error <= 1e2 * tolerance):
+    def loss_at(self, x, d, h):
+        """Return the loss at x + h d; x gets its bits back."""
+        original = x.copy()
+        try:
+            x += h * d
+            return self.loss()
+        finally:
+            x[...] = original
+
+    def slope(self, x, d, h, order=2):
+        """Return the central difference along d, and a bound on its rounding error."""
+        (up, noise_up), (down, noise_down) = self.loss_at(x, d, h), self.loss_at(x, d, -h)
+        n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
+        return (n, noise) if order == 2 else (
+            (4 * n - self.slope(x, d, 2 * h)[0]) / 3, 5 / 3 * noise)
+
+    def steps(self, x, d):
+        """Return the steps to try along d, the likeliest first."""
+        size = float(np.abs(x).max(initial=0.0, where=d != 0))
+        return sorted({self.eps * step * unit for step in STEPS for unit in (1.0, size) if unit},
+                      key=lambda h: abs(np.log(h / self.eps)))
+
+    def backward(self, y, cache, factor=1.0, **start):
+        """Return the gradient of each checked input, or ``None``, for ``dy = factor * r``."""
+        dys = [factor * r if r.ndim else float(factor * r) for r in self.r]
+        before = _copy(dys)
+        grads = self.op_backward(tuple(dys) if isinstance(y, (tuple, list)) else dys[0], cache,
+                                 **start)
+        grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+        if not any(grad is dy for grad in grads for dy in dys):     # a returned dy may change
+            _unchanged("backward pass", dys, before, "its argument dy")
+        if len(grads) == len(self.inputs):                # with one for each array of integers
+            grads = [g for g, x in zip(grads, self.inputs, strict=True) if x.dtype == np.float64]
+        if len(grads) != len(self.checked):
+            raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(self.checked)} "
+                             f"({', '.join(self.checked)}); integers have none")
+        for (name, x), grad in zip(self.checked.items(), grads, strict=True):
+            if grad is not None and np.shape(grad) != x.shape:
+                raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
+                                 f"expected {x.shape}" + ": sum it over the axes that were "
+                                 "broadcast" * (np.size(grad) > x.size))
+        # Copies: a backward pass may hand out an array that it writes to again.
+        return [None if grad is None else np.array(grad, np.float64) for grad in grads]
+
+    def look(self, directions, elementwise, far=None, where=""):
+        """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
+        before, (y, cache), errors = [x.copy() for x in self.inputs], self.forward(), {}
+        cache_before = [a.copy() for a in arrays_in(cache)]
+        grads = dict(zip(self.checked, self.backward(y, cache), strict=True))
+        _unchanged("backward pass", self.inputs, before, "the inputs of the forward pass")
+        _unchanged("backward pass", cache, cache_before, "its cache")
+        grads = {name: grad for name, grad in grads.items() if grad is not None}
+        for name, grad in grads.items():
+            errors[name], x = (0.0, (), 0.0, 0.0), self.checked[name]
+            for place, a, d, is_entry in _places(x, grad, self.rng, directions, elementwise, far):
+                error, n = self.error(x, a, d, max(rms(grad), 1e-12), is_entry)
+                if far and (n is None or error <= 1e2 * self.tolerance):
                     continue                              # saturated slopes are mostly rounding
                 if n is None:
-                    raise ValueError(f"gradcheck: the output is so large beside the gradient of "
+                    raise ValueError("gradcheck: the output is so large beside the gradient of "
                                      f"{name} that rounding hides it: subtract a constant from "
                                      "the output")
-                if not error <= errors[name]:
-                    errors[name] = error
-                if not error <= top:
-                    top, worst = error, (name, where, float(a), float(n))
-                if np.isnan(error):
-                    return GradcheckReport(error, worst, errors, tolerance)
-        if far:
-            checked[0][1][...] = before
-    if worst is None:
-        raise ValueError("gradcheck: no input has a gradient to check")
-    return GradcheckReport(top, worst, errors, tolerance)
+                errors[name] = max(errors[name], (float(error), place, float(a), float(n)),
+                                   key=_rank)
+        names = sorted((n for n, e in errors.items() if not e[0] <= self.tolerance),
+                       key=lambda n: -_rank(errors[n]))[:MOST_FAULTS]
+        faults = {name: Fault(self, name, grads) for name in names}
+        kinks = [note for fault in faults.values() for note in fault.kinks()]
+        if kinks and all(fault.is_right_beside_kinks for fault in faults.values()) and not any(
+                "kink" in note for note in self.notes):
+            self.notes += kinks
+            for x in self.checked.values():               # farther than any step
+                x += 0.01 * np.abs(x).max(initial=0.0) * self.rng.uniform(
+                    0.5, 1.0, x.shape) * self.rng.choice([-1.0, 1.0], x.shape)
+            self.look(directions, elementwise, far, where)
+            return
+        for name, fault in faults.items():
+            errors[name] = (errors[name][0], *fault.worst)
+            self.notes.append(f"{name}: {fault.describe()}{where}")
+        self.notes += kinks
+        for name, error in errors.items():
+            self.errors[name] = max(self.errors.get(name, error), error, key=_rank)
+
+    def look_far(self, name, far):
+        """Look again with an input scaled to the size ``far``."""
+        x = self.checked[name]
+        size, before = np.abs(x).max(initial=0.0), x.copy()
+        if self.failed() or not 0 < size < np.inf:
+            return
+        try:
+            with np.errstate(all="ignore"):
+                x *= far / size
+                if not np.isfinite(self.loss()[0]):
+                    raise ValueError("the output is not finite")
+                self.look(2, 4, far, f", at a size of {far:g} of {name}")
+        except Exception as e:                            # the operation guards its domain
+            self.notes.append(f"not checked at a size of {far:g} of {name}: {message(e)}")
+        x[...] = before
+
+    def error(self, x, a, d, size, is_entry):
+        """Return (relative error, numerical value) at the step that agrees best.
+
+        A step is clear if rounding cannot hide an error of ``tolerance``.  If no step is clear, for
+        example because the output is large beside the gradient, the steps with the least rounding
+        count, each up to its rounding.  Where that is more than a hundredth the gradient is
+        unknown: the numerical value is then ``None``.  If no step agrees, differences of fourth
+        order are tried.
+        """
+        trials, failure = [], None
+        for order in 2, 4:
+            for h in self.steps(x, d):
+                try:
+                    n, noise = self.slope(x, d, h, order)
+                except Exception as e:                    # outside of the operation's domain
+                    failure = e
+                    continue
+                scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** .5)
+                if np.isfinite(a) and np.isfinite(n):
+                    clear = noise <= self.tolerance * scale
+                    error = max(0.0, abs(a - n) - noise * (not clear)) / scale
+                    trials.append((error, n, noise / scale))
+                    if clear and error <= 0.03 * self.tolerance:
+                        break
+            if failure and not trials:
+                raise failure
+            least = min((rounding for *_, rounding in trials), default=0.0)
+            if least > 0.01 and size > 1e-6:
+                result = np.nan, None
+            else:                         # a gradient of 0, but for rounding: every step counts
+                limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
+                result = min(((error, n) for error, n, rounding in trials if rounding <= limit),
+                             default=(np.nan, np.nan))
+            if result[0] <= self.tolerance:
+                break
+        return result
+
+    def repeat(self, n_parameters):
+        """Raise ``ValueError`` if gradients depend on other calls, or not linearly on dy."""
+        (y, cache), before = self.forward(), self.inputs
+        once, scaled = self.backward(y, cache), self.backward(y, cache, -1024.0)
+        n, first = len(before) - n_parameters, len(once) - n_parameters
+        if n_parameters or cache is not None:             # other examples, of the same kind
+            is_float = any(x.dtype == np.float64 for x in before[:n])
+            with suppress(Exception), np.errstate(all="ignore"):
+                self.inputs = [0.999 * x if x.dtype == np.float64 else x if is_float else x[::-1]
+                               for x in before[:n]] + before[n:]
+                self.forward()
+            self.inputs = before
+        # A layer adds to the gradients of its parameters, which come last.
+        again = self.backward(y, cache, **{"start": once[first:]} if n_parameters else {})
+        for i, name in enumerate(self.checked):
+            if once[i] is None:
+                continue
+            if not _close(again[i], (1 + (i >= first)) * once[i]):
+                raise ValueError(f"gradcheck: {name}: two backward passes of one cache, after "
+                                 "another forward pass, must " + (
+                                     "add up to twice the gradient: add with add_grad, and keep "
+                                     "nothing in the layer" if n_parameters else
+                                     "give one gradient: keep nothing outside of the cache"))
+            if not _close(scaled[i], -1024.0 * once[i]):
+                raise ValueError(f"gradcheck: the gradient of {name} is not proportional to dy")
 
 
-def _gradients(op, op_backward, inputs, checked, r, kwargs):
-    """Return the analytical gradient of each checked input, or ``None``."""
-    before = [x.copy() for x in inputs]
-    _, cache = op(*inputs, **kwargs)
-    unchanged("forward pass", inputs, before, "its inputs")
-    cache_before = copy.deepcopy(cache)
-    dy = r.copy() if np.ndim(r) else float(r)
-    grads = op_backward(dy, cache)
-    grads = grads if isinstance(grads, (tuple, list)) else (grads,)
-    unchanged("backward pass", inputs, before, "the inputs of the forward pass")
-    unchanged("backward pass", cache, cache_before, "its cache")
-    if not any(grad is dy for grad in grads):             # a returned dy may be written over
-        unchanged("backward pass", dy, r, "its argument dy")
-    if len(grads) != len(checked):
-        raise ValueError(f"gradcheck: {len(grads)} gradients, expected {len(checked)} "
-                         f"({', '.join(n for n, _ in checked)})")
-    for (name, x), grad in zip(checked, grads, strict=True):
-        if grad is not None and np.shape(grad) != x.shape:
-            raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
-                             f"expected {x.shape}")
-    # Copies: a backward pass may hand out an array that it writes to again.
-    return [None if grad is None else np.array(grad, np.float64) for grad in grads]
+def _rank(error):
+    return np.inf if np.isnan(error[0]) else error[0]
 
 
-def unchanged(which, now, before, name):
+def _close(a, b):
+    return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0),
+                       equal_nan=True)
+
+
+def _array(name, x, kinds="fiub"):
+    """Return an array of numbers whose dtype is of these kinds."""
+    try:
+        a = np.asarray(x)
+    except ValueError:                                    # of lists of several lengths
+        a = np.array(None)
+    if a.dtype.kind not in kinds:
+        hint = "check its real and its imaginary part, as two arrays" if a.dtype.kind == "c" else (
+            "return other results in the cache" if kinds == "f" else
+            f"other arguments are options, {name}=...")
+        raise ValueError(f"gradcheck: {name} is {brief(x)}, expected real numbers that have a "
+                         f"gradient: {hint}")
+    return a
+
+
+def _outputs(y):
+    """Return the arrays of an output."""
+    return [_array("the output", a, "f") for a in (y if isinstance(y, (tuple, list)) else (y,))]
+
+
+def _arguments(function):
+    """Return the parameters of a function's signature, none where it has no signature."""
+    with suppress(TypeError, ValueError):
+        return inspect.signature(function).parameters
+    return {}
+
+
+def _copy(value):
+    """Return a copy, or the value itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
+
+
+def _unchanged(which, now, before, name):
     """Raise ``ValueError`` if an array in ``now`` differs from the one in ``before``."""
-    if not all(map(_equal, arrays_in(now), arrays_in(before))):
+    if not checks.unchanged(now, before):
         raise ValueError(f"gradcheck: the {which} changes {name}: let it work on a copy")
 
 
-def _equal(a, b):
-    return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-
-
-def arrays_in(value):
-    """Yield every array in a value, also in tuples, lists and dictionaries."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, (tuple, list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from arrays_in(item)
+@contextmanager
+def _left_as_it_was(*functions):
+    """Give the dictionaries, objects and arrays that functions refer to their contents back."""
+    values = [v for f in functions if inspect.isfunction(f)
+              for scope in inspect.getclosurevars(f)[:2] for v in scope.values()
+              if not isinstance(v, (type, types.ModuleType, types.FunctionType))]
+    owners = [v if isinstance(v, dict) else getattr(v, "__dict__", {}) for v in values]
+    owners = [(owner, dict(owner)) for owner in owners]
+    arrays = [(a, a.copy()) for a in arrays_in(values) if a.flags.writeable]
+    try:
+        yield
+    finally:
+        for owner, before in owners:
+            owner.clear()
+            owner.update(before)
+        for a, before in arrays:
+            a[...] = before
 
 
 def _places(x, grad, rng, directions, elementwise, far):
@@ -189,103 +475,3 @@ def _places(x, grad, rng, directions, elementwise, far):
         d = np.zeros_like(x)
         d[index] = 1.0
         yield tuple(map(int, index)), grad[index], d, True
-
-
-def _error(x, a, d, loss, eps, size, is_entry, tolerance):
-    """Return (relative error, numerical value) at the step that agrees best; x gets its bits back.
-
-    A step is clear if rounding cannot hide an error of ``tolerance``.  If no step is clear, for
-    example because the output is large beside the gradient, the steps with the least rounding
-    count, each up to its rounding.  Where that is more than a hundredth the gradient is unknown:
-    the numerical value is then ``None``.
-    """
-    original, trials = x.copy(), []
-    x_size = float(np.abs(x).max(initial=0.0, where=d != 0))
-    for h in sorted({eps * step * unit for step in STEPS for unit in (1.0, x_size) if unit},
-                    key=lambda h: abs(np.log(h / eps))):
-        try:
-            x[...] = original + h * d
-            up, noise_up = loss()
-            x[...] = original - h * d
-            down, noise_down = loss()
-        finally:
-            x[...] = original
-        n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
-        scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
-        if np.isfinite(a) and np.isfinite(n):
-            clear = noise <= tolerance * scale
-            error = max(0.0, abs(a - n) - noise * (not clear)) / scale
-            trials.append((error, n, noise / scale))
-            if clear and error <= 0.03 * tolerance:
-                break
-    least = min((rounding for *_, rounding in trials), default=0.0)
-    if least > 0.01:
-        if size > 1e-6:
-            return np.nan, None
-        limit = np.inf                                    # 0, but for rounding: every step counts
-    else:
-        limit = tolerance if least <= tolerance else 10 * least
-    return min(((error, n) for error, n, rounding in trials if rounding <= limit),
-               default=(np.nan, np.nan))
-
-
-def gradcheck_layer(layer, x, train=True, seed=0, **options):
-    """Check the gradients of a layer or model: of its input and its trainable parameters.
-
-    layer   built with ``dtype=np.float64``; ``forward(x, train, rng)`` or ``forward(x)``.
-    x       its input: floating-point numbers, which are checked if the layer returns a ``dx``, or
-            integer ids.
-    train   whether dropout is on, drawn in each pass from ``np.random.default_rng(seed)``.
-
-    ``options`` as for :func:`gradcheck`.  The layer's data and gradients stay unchanged.  Raises
-    ``ValueError`` for a layer whose gradients do not add up over two backward passes.
-    """
-    named = {n: p for n, p in layer.named_parameters() if p.trainable}
-    if any(p.data.dtype != np.float64 for p in named.values()):
-        raise ValueError("gradcheck_layer: build the layer with dtype=np.float64")
-    takes_rng = "rng" in inspect.signature(layer.forward).parameters
-    x, before = np.asarray(x), [(p, p.data, p.grad) for p in named.values()]
-    ids = np.issubdtype(x.dtype, np.integer)
-
-    def op(x, *data):
-        for p, d in zip(named.values(), data, strict=True):
-            p.data = d
-        if takes_rng:
-            return layer.forward(x, train=train, rng=np.random.default_rng(seed))
-        return layer.forward(x)
-
-    def op_backward(dy, cache):
-        for p in named.values():
-            p.grad = None
-        dx = layer.backward(dy, cache)
-        # The gradient of a parameter that this input does not use, a position, is 0.
-        grads = [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
-        return grads if ids else [dx, *grads]
-
-    def gradients(passes, between):
-        data = [p.data for p, *_ in before]
-        y, cache = op(x, *data)
-        if between:
-            op(x[::-1] if ids else 0.999 * x, *data)      # other examples, of the same kind
-        dy = np.random.default_rng(seed).standard_normal(y.shape)
-        for p in named.values():
-            p.grad = None
-        for _ in range(passes):
-            layer.backward(dy.copy(), cache)
-        return [np.zeros_like(p.data) if p.grad is None else p.grad for p in named.values()]
-
-    try:
-        report = gradcheck(op, op_backward, [x, *(p.data for p, *_ in before)], seed=seed,
-                         names=["x", *named], **options)
-        if not report:
-            return report
-        for name, once, twice in zip(named, gradients(1, False), gradients(2, True), strict=True):
-            if not np.allclose(twice, 2 * once, 1e-6, 1e-9 * np.abs(once).max(initial=0.0)):
-                raise ValueError(
-                    f"gradcheck_layer: {name}: two backward passes of one cache, after another "
-                    "forward pass, must add up to twice the gradient: add with add_grad, and keep "
-                    "nothing in the layer")
-        return report
-    finally:
-        for p, data, grad in before:
-            p.data, p.grad = data, grad

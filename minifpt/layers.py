@@ -17,7 +17,6 @@ from contextvars import ContextVar
 import numpy as np
 
 from . import fast as ops
-from .checks import brief
 from .freeze import FreezeMask
 
 _FROZEN = ContextVar("frozen", default=frozenset())       # ids of parameters, see Layer.all_frozen
@@ -133,12 +132,10 @@ class Layer:
         for p in self.parameters():
             p.grad = None
 
-    def freeze(self, mask: FreezeMask) -> None:
-        """Set ``.trainable`` of every parameter from a :class:`minifpt.FreezeMask`."""
-        if not isinstance(mask, FreezeMask):
-            raise ValueError(f"freeze: the mask is {brief(mask)}, expected a FreezeMask, such as "
-                             "FreezeMask.parse('attn,mlp')")
-        mask.apply(self)
+    def freeze(self, mask: FreezeMask | str) -> None:
+        """Set each ``.trainable`` from a :class:`minifpt.FreezeMask`, or from its text, such as
+        ``"attn,mlp"``."""
+        FreezeMask.parse(mask).apply(self)
 
     @contextmanager
     def all_frozen(self):

@@ -107,6 +107,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                 "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
     if out is not None:                                   # reading all data may take long
         settings["data_crc"] = fingerprint(task)
+        settings["built"] = getattr(model, "built", {})
         settings["model_crc"] = zlib.crc32(repr([*settings_of(model)]).encode())
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)

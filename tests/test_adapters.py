@@ -12,7 +12,7 @@ from minifpt import adapters, cli
 from minifpt import functional as F
 from minifpt.experiments.plan import plan
 from minifpt.files.runs import History
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.trunks.names import TrunkSpec
 from minifpt.viewer import steps
 
@@ -58,7 +58,7 @@ def test_gradients_are_right(kind, trunk):
     if kind == "bitfit" and "llama" in trunk:
         pytest.skip("it has no biases")
     model = randomised(adapters.adapt(fpt(trunk, "full", dropout=0.2), kind))
-    report = gradcheck_layer(model, batch(), elementwise=8, directions=2)
+    report = gradcheck(model, batch(), elementwise=8, directions=2)
     assert report.max_relative_error <= 1e-6, str(report)
     full = gradients(model, batch())
     for mask in ("attn,mlp,ln", "output_only"):

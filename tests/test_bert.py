@@ -10,7 +10,7 @@ from test_convert import safetensors
 import minifpt
 from minifpt.experiments import compare
 from minifpt.freeze import FreezeMask
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.trunks.bert import BERT, BERTS
 from minifpt.trunks.names import TrunkSpec
 
@@ -72,7 +72,7 @@ def test_gradients_equal_differences(folder):
     """With dropout on, for all parameters and the input."""
     trunk = BERT.from_pretrained(folder(), dtype=np.float64)
     x = np.random.default_rng(1).standard_normal((1, 3, 8))
-    assert gradcheck_layer(trunk, x)
+    assert gradcheck(trunk, x)
 
 
 @pytest.mark.parametrize("mask", ["full", "fpt", "output_only", "attn,mlp,ln,pos,input,h.1.*",

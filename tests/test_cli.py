@@ -457,8 +457,8 @@ def test_durations_are_printed_in_two_units(seconds, text):
 @pytest.fixture
 def few_places(monkeypatch):
     """Of each parameter of a model one direction and one entry are checked, not all."""
-    check = viewing.gradcheck_layer
-    monkeypatch.setattr(viewing, "gradcheck_layer",
+    check = viewing.gradients.gradcheck
+    monkeypatch.setattr(viewing.gradients, "gradcheck",
                         lambda *args, **kw: check(*args, **kw, elementwise=0, directions=1))
 
 
@@ -492,7 +492,7 @@ def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
         return grads * 1.001 if isinstance(grads, np.ndarray) else tuple(
             g if g is None else g * 1.001 for g in grads)
     monkeypatch.setattr(functional, f"{op}_backward", broken)
-    monkeypatch.setattr(viewing, "gradcheck_layer",       # whole models take a second
+    monkeypatch.setattr(viewing.gradients, "gradcheck",       # whole models take a second
                         lambda *a: GradcheckReport(0.0, ("x", (0,), 1.0, 1.0), {"x": 0.0}, 1e-6))
     assert main("gradcheck") == 1
     out = capsys.readouterr().out.splitlines()

@@ -170,12 +170,12 @@ def test_compare_has_a_row_for_each_trunk_and_runs_nothing_twice(minifpt_says):
 def test_gradients_equal_differences(spec, randomise):
     """Alone, and in a model under the three masks of the paper, in float64."""
     trunk = randomise(make(spec), size=0.2)
-    report = minifpt.gradcheck_layer(trunk, x_of(2, 5, 32), elementwise=0, directions=2)
+    report = minifpt.gradcheck(trunk, x_of(2, 5, 32), elementwise=0, directions=2)
     assert report and report.tolerance == 1e-6
     assert report.errors.keys() == {"x", *dict(trunk.named_parameters())}
     for mask in ("full", "fpt", "output_only"):
         model = fpt(trunk, mask)
-        report = minifpt.gradcheck_layer(model, x_of(2, 5, 3), elementwise=0, directions=1)
+        report = minifpt.gradcheck(model, x_of(2, 5, 3), elementwise=0, directions=1)
         assert report, report
         assert report.errors.keys() - {"x"} == {
             n for n, p in model.named_parameters() if p.trainable}
@@ -265,7 +265,7 @@ def test_the_recurrent_trunk_equals_its_formula(T, B):
         h = np.tanh(x[:, t] @ trunk.inputs.weight.data + h @ trunk.state.data)
         want.append(F.layer_norm(h, np.ones(4), np.zeros(4))[0])
     np.testing.assert_allclose(trunk.forward(x)[0], np.stack(want, 1), rtol=1e-12)
-    assert minifpt.gradcheck_layer(trunk, x, elementwise=4, directions=2)
+    assert minifpt.gradcheck(trunk, x, elementwise=4, directions=2)
 
 
 def test_a_trunk_needs_only_the_protocol():
@@ -294,7 +294,7 @@ def test_a_trunk_may_be_made_of_functions():
         return F.last_tokens_backward(dy * w.data, F.LastTokensCache(x.shape[1]))
     trunk.backward = backward
     model = fpt(trunk)
-    assert minifpt.gradcheck_layer(model, x_of(2, 5, 3))
+    assert minifpt.gradcheck(model, x_of(2, 5, 3))
     with minifpt.trace(model) as t:
         model.forward(x_of(2, 5, 3))
     assert list(t.outputs) == ["input", "trunk", "output", ""]

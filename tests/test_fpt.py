@@ -13,7 +13,7 @@ import minifpt
 from minifpt import layers
 from minifpt.fpt import orthogonal
 from minifpt.gpt2 import SHAPES
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 
 PRESETS = ["full", "fpt", "output_only"]
 MASKS = [*PRESETS, "input", "output", "pos,input", "ln", "attn,mlp,ln",
@@ -47,7 +47,7 @@ def backward_once(model, x, seed=2):
 def test_gradients_are_right_under_each_mask(ids, randomise):
     """Those of the model in full by differences, and under each mask those that it leaves."""
     model = randomise(build(output_tokens=3))
-    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
+    report = gradcheck(model, batch(ids), elementwise=6, directions=2)
     assert report, str(report)
     assert set(report.errors) == {n for n, p in model.named_parameters()}
     full = gradients(model, batch(ids))
@@ -231,13 +231,13 @@ class Mixer(layers.Layer):
 def test_a_trunk_of_ones_own(ids, tokens, randomise):
     """FPT picks the last tokens itself if the trunk has no such keyword."""
     model = randomise(minifpt.FPT(Mixer(6, np.float64), 5, 3, tokens))
-    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
+    report = gradcheck(model, batch(ids), elementwise=6, directions=2)
     assert report, str(report)
     assert set(report.errors) == {"input.weight", "input.bias", "trunk.scale", "output.weight",
                                   "output.bias"}
     assert model.forward(batch(ids))[0].shape == (2, tokens, 3)
     model.freeze(minifpt.FreezeMask(attn=True))
-    report = gradcheck_layer(model, batch(ids), elementwise=6, directions=2)
+    report = gradcheck(model, batch(ids), elementwise=6, directions=2)
     assert report and "trunk.scale" not in report.errors
     assert model.counts()["attn"] == (6, 0)
 
@@ -469,7 +469,7 @@ def test_a_layer_that_is_used_twice_is_counted_once(randomise):
     assert sum(p.data.size for p in model.parameters()) == before - block
     assert len({*map(id, model.parameters())}) == len(model.parameters())
     assert sum(total for total, _ in model.counts().values()) == before - block
-    assert gradcheck_layer(model, batch(), elementwise=8, directions=2)
+    assert gradcheck(model, batch(), elementwise=8, directions=2)
 
     apart.trunk.h[1] = copy.deepcopy(apart.trunk.h[0])
     for each in (model, apart):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import functional as F
 from minifpt.gpt2 import SHAPES
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.layers import ACTIVATIONS, standard_normal
 
 PRESETS = ["full", "fpt", "output_only"]
@@ -175,7 +175,7 @@ def test_forward_refuses_wrong_shapes(trunk, shape, message):
 
 
 def test_gradients_equal_differences(trunk):
-    report = gradcheck_layer(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
+    report = gradcheck(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
                              directions=2)
     assert report, str(report)
     assert set(report.errors) == {"x", *dict(trunk.named_parameters())}
@@ -183,7 +183,7 @@ def test_gradients_equal_differences(trunk):
 
 def test_gradients_of_a_language_model_are_right_under_each_mask(lm):
     """Those in full by differences, and under each mask those that it leaves."""
-    report = gradcheck_layer(lm, IDS, elementwise=6, directions=2)
+    report = gradcheck(lm, IDS, elementwise=6, directions=2)
     assert report, str(report)
     assert set(report.errors) == set(dict(lm.named_parameters()))
     full = gradients(lm, IDS)
@@ -200,7 +200,7 @@ def test_gradients_of_other_activations_and_masks_equal_differences(randomise, a
     trunk = randomise(minifpt.GPT2(config(activation_function=activation, causal=causal),
                                    dtype=np.float64))
     assert {block.mlp.act.name for block in trunk.h} == {activation}
-    report = gradcheck_layer(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=12,
+    report = gradcheck(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=12,
                              directions=2)
     assert report, str(report)
 
@@ -218,7 +218,7 @@ def test_activations_are_told_apart(randomise):
 def test_the_table_gets_both_of_its_gradients(lm):
     """It embeds the tokens and scores them; tokens outside the text are scored, too."""
     lm.freeze(minifpt.FreezeMask(pos=True, ln=True, attn=True, mlp=True))
-    report = gradcheck_layer(lm, IDS, elementwise=54)
+    report = gradcheck(lm, IDS, elementwise=54)
     assert report and list(report.errors) == ["wte.weight"], str(report)
     with minifpt.trace(lm) as t:
         logits, cache = lm.forward(IDS)

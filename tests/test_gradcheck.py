@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import examples, fast, tracing
 from minifpt import functional as F
-from minifpt.gradients import GradcheckReport, gradcheck, gradcheck_layer
+from minifpt.gradients import GradcheckReport, gradcheck
 from minifpt.layers import LayerNorm, Linear
 
 
@@ -124,10 +124,10 @@ def test_large_inputs_take_directions_and_catch_one_wrong_entry():
     x = normal(40, 50)
     assert gradcheck(op, lambda dy, x: np.cos(x) * dy, (x,), directions=5)
     far = 2 + 2 * (2 + 4)                                 # a few again, further out
-    assert len(counted) == 2 + 2 * (5 + 5) + far          # not 2 x 2000
+    assert len(counted) == 5 + 2 * (5 + 5) + far          # not 2 x 2000
     report = gradcheck(op, wrong, (x,))
-    assert not report and report.worst[1].startswith("direction ")
-    assert f"x {report.worst[1]}" in str(report)
+    assert not report and report.worst[1] == (17, 31)
+    assert "the worst x[17, 31]" in str(report)
 
 
 def test_entries_are_all_checked_up_to_the_limit():
@@ -138,10 +138,10 @@ def test_entries_are_all_checked_up_to_the_limit():
         return x * x, x
     gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),))
     far = 2 + 2 * (2 + 4)
-    assert len(counted) == 2 + 2 * 64 + far
+    assert len(counted) == 5 + 2 * 64 + far
     counted.clear()
     gradcheck(op, lambda dy, x: 2 * x * dy, (normal(64),), elementwise=63, directions=2)
-    assert len(counted) == 2 + 2 * 4 + far
+    assert len(counted) == 5 + 2 * 4 + far
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -152,7 +152,7 @@ def test_one_entry_of_thousands_that_is_slightly_wrong(seed):
         dx[17, 31] += 1e-4
         return dx
     report = gradcheck(lambda x: (np.sin(x), x), wrong, (normal(60, 50),), directions=1, seed=seed)
-    assert not report and report.worst[1] == "direction 0"
+    assert not report and report.worst[1] == (17, 31)
     assert report.max_relative_error > 1e-5
 
 
@@ -235,7 +235,7 @@ def test_a_layer_that_changes_a_parameter_is_told():
             self.weight.data += 1.0
             return dx
     with pytest.raises(ValueError, match="the backward pass changes the inputs"):
-        gradcheck_layer(Changes(3, 2, np.float64), normal(4, 3))
+        gradcheck(Changes(3, 2, np.float64), normal(4, 3))
 
 
 @pytest.mark.parametrize("op", tracing.OPERATIONS)
@@ -313,7 +313,7 @@ class Broken(LayerNorm):
 
 
 def test_layer_with_a_wrong_gradient():
-    report = gradcheck_layer(Broken(4, dtype=np.float64), normal(3, 4))
+    report = gradcheck(Broken(4, dtype=np.float64), normal(3, 4))
     assert not report and report.worst[0] == "bias"
     assert set(report.errors) == {"x", "weight", "bias"}
 
@@ -329,18 +329,18 @@ def test_a_layer_with_a_domain_is_checked_within_it():
             return super().backward(dy, cache) / (x * (1 - x))
     x = np.random.default_rng(0).uniform(0.3, 0.9, (4, 3))
     with warnings.catch_warnings(action="error"):
-        assert gradcheck_layer(Logit(3, 2, dtype=np.float64), x)
+        assert gradcheck(Logit(3, 2, dtype=np.float64), x)
 
 
 def test_a_wrong_gradient_is_reported_where_no_second_pass_is_possible():
     class Popping(Broken):
         def forward(self, x):
             y, cache = super().forward(x)
-            return y, [cache]
+            return y, iter([cache])
 
         def backward(self, dy, cache):
-            return super().backward(dy, cache.pop())
-    assert gradcheck_layer(Popping(4, dtype=np.float64), normal(3, 4)).worst[0] == "bias"
+            return super().backward(dy, next(cache))
+    assert gradcheck(Popping(4, dtype=np.float64), normal(3, 4)).worst[0] == "bias"
 
 
 def test_layer_is_left_as_it_was():
@@ -348,21 +348,21 @@ def test_layer_is_left_as_it_was():
     layer.weight.data[:] = normal(3, 2)
     layer.weight.grad = grad = normal(3, 2)
     data, copy = layer.weight.data, layer.weight.data.copy()
-    assert gradcheck_layer(layer, normal(4, 3))
+    assert gradcheck(layer, normal(4, 3))
     assert layer.weight.data is data and layer.weight.grad is grad and layer.bias.grad is None
     np.testing.assert_array_equal(data, copy)
 
 
 def test_layer_in_float32_is_refused():
     with pytest.raises(ValueError, match="dtype=np.float64"):
-        gradcheck_layer(Linear(3, 2), normal(4, 3))
+        gradcheck(Linear(3, 2), normal(4, 3))
 
 
 def test_only_trainable_parameters_are_checked():
     layer = Broken(4, dtype=np.float64)
     layer.bias.trainable = False
     layer.bias.grad = np.zeros(4)                         # what the broken backward doubles
-    assert set(gradcheck_layer(layer, normal(3, 4)).errors) == {"x", "weight"}
+    assert set(gradcheck(layer, normal(3, 4)).errors) == {"x", "weight"}
 
 
 def test_a_wrong_layer_in_a_whole_model_is_found():
@@ -370,11 +370,11 @@ def test_a_wrong_layer_in_a_whole_model_is_found():
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
         n_layer=2, n_head=1, n_embd=4, n_positions=3, vocab_size=3), dtype=np.float64), 2, 2)
     model.freeze(minifpt.FreezeMask.fpt())
-    assert gradcheck_layer(model, normal(2, 3, 2))
+    assert gradcheck(model, normal(2, 3, 2))
     right = model.trunk.h[1].ln_2
     wrong = model.trunk.h[1].ln_2 = Broken(4, dtype=np.float64)
     wrong.weight.data, wrong.bias.data = right.weight.data, right.bias.data
-    report = gradcheck_layer(model, normal(2, 3, 2))
+    report = gradcheck(model, normal(2, 3, 2))
     assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"
 
 
@@ -404,26 +404,95 @@ def test_a_gradient_that_rounding_hides_is_refused():
         gradcheck(lambda x: (1e13 + x, None), lambda dy, _: dy, [x])
 
 
-class Overwriting(Linear):
-    """Its second backward pass replaces the gradients of the first."""
-
-    def backward(self, dy, cache):
-        self.weight.grad = None
-        return super().backward(dy, cache)
+# ------------------------------------------------------------------------------ the door
 
 
-class Remembering(Linear):
-    """It keeps its cache in itself, so another forward pass spoils it."""
+def square(x):
+    return x * x, x
+
+
+def square_backward(dy, x):
+    return 2 * x * dy
+
+
+def test_assert_gradients_raises_with_the_table():
+    minifpt.assert_gradients(square, square_backward, normal(3))
+    minifpt.assert_gradients(F.layer_norm, F.layer_norm_backward, *LN, eps=0.3)
+    minifpt.assert_gradients(LayerNorm(4, dtype=np.float64), normal(3, 4))
+    with pytest.raises(AssertionError, match="0.5 times what they should be\nFAIL: 5.00e-01"):
+        minifpt.assert_gradients(square, lambda dy, x: x * dy, normal(3))
+    with pytest.raises(AssertionError, match="bias: 4 of 4 entries wrong"):
+        minifpt.assert_gradients(Broken(4, dtype=np.float64), normal(3, 4))
+    report = gradcheck(square, square_backward, (normal(3),))
+    assert repr(report) == str(report) and "np.float64" not in repr(report)
+
+
+RNG = np.random.default_rng(0)
+
+
+class Gate:
+    """A class that keeps its cache in itself."""
 
     def forward(self, x):
-        y, self.cache = super().forward(x)
-        return y, None
+        self.x = x
+        return x * x
 
-    def backward(self, dy, cache):
-        return super().backward(dy, self.cache)
+    def backward(self, dy):
+        return 2 * self.x * dy
 
 
-@pytest.mark.parametrize("layer", [Overwriting, Remembering])
-def test_gradients_that_do_not_add_up_are_found(layer):
-    with refused("weight: two backward passes of one cache"):
-        gradcheck_layer(layer(3, 2, dtype=np.float64), normal(4, 3))
+@pytest.mark.parametrize("arguments, message", [
+    ((square, square_backward, normal(3)), r"expected a tuple: \(x,\)"),
+    ((square, square_backward, (np.arange(3),)), r"all hold integers, expected .* x.astype"),
+    ((square, square_backward, (1j * normal(3),)), "x is .*its real and its imaginary part"),
+    ((F.embedding, F.embedding_backward, (None, normal(3, 2))), "ids is None, expected real num"),
+    ((square, square_backward, ([[1.0], [2.0, 3.0]],)), "x is .*expected real numbers"),
+    ((lambda x: x * x, square_backward, (normal(3),)), r"ndarray, expected \(output, cache\)"),
+    ((Gate().forward, Gate().backward, (normal(3),)), r"keeps its cache is lambda \*x"),
+    ((Gate(), (normal(3),)), "expected a function and its backward pass, or a layer, with named"),
+    ((lambda x: (x, x, x), square_backward, (normal(3),)), "several outputs are"),
+    ((lambda x: (1j * x, x), square_backward, (normal(3),)), "the output is .*imaginary part"),
+    ((lambda x: ((x, x.argmax()), x), square_backward, (normal(3),)), "results in the cache"),
+    ((lambda x: (x * RNG.random(3), x), square_backward, (normal(3),)),
+     "not deterministic: pass a generator with a seed"),
+    ((Linear(3, 2, np.float64), (normal(4, 3),), None), "no option 'epz' for a layer"),
+])
+def test_what_cannot_be_checked_says_why(arguments, message):
+    with refused(f"^gradcheck: .*{message}"):
+        gradcheck(*arguments, **{"epz": 1} if arguments[-1] is None else {})
+
+
+def test_the_second_look_says_what_it_left_out():
+    def guarded(x):
+        if (abs(x) > 5).any():
+            raise RuntimeError("too large")
+        return x * x, x
+    report = gradcheck(guarded, square_backward, (normal(4),))
+    assert report and "not checked at a size of 8 of x: RuntimeError: too large" in str(report)
+    assert not gradcheck(guarded, square_backward, (normal(4),), far=4.0).notes
+    assert not gradcheck(guarded, square_backward, (normal(4),), far=None).notes
+
+
+def test_a_kink_is_named_and_a_wrong_slope_there_is_none_of_both():
+    x = np.array([0.0, 1.0, -2.0])
+    report = gradcheck(F.relu, F.relu_backward, (x,))
+    assert report and "x[0] is at a kink: below it the slope is" in str(report)
+    wrong = broken(F.relu_backward, lambda g, dy, c: np.where(x == 0, 7.0 * dy, g))
+    assert not gradcheck(F.relu, wrong, (x,))
+
+
+STATE = {"var": np.ones(3)}
+
+
+def test_a_check_leaves_state_as_it_was():
+    """In a dictionary of the module, in a closure, in an object, in an option."""
+    closure, option, gate = {"n": 0}, {"n": 0}, Gate()
+    gate.x = 0
+
+    def op(x, option):
+        for state in STATE, closure, option:
+            state["var"] = 0.9 * state.get("var", 1.0) + 0.1 * x
+        gate.forward(x)
+        return x * x, x
+    assert gradcheck(op, square_backward, (normal(3),), option=option)
+    assert list(STATE["var"]) == [1, 1, 1] and closure == option == {"n": 0} and gate.x == 0

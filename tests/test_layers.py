@@ -13,7 +13,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt import layers
 from minifpt.fpt import InputLayer
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.layers import (
     MLP,
     Activation,
@@ -57,7 +57,7 @@ def run(layer, x, seed=0, **kwargs):
 
 @pytest.mark.parametrize("train", [True, False])
 def test_gradients_equal_differences(layer, train):
-    report = gradcheck_layer(layer, rng(1).standard_normal((2, 4, 6)), train=train)
+    report = gradcheck(layer, rng(1).standard_normal((2, 4, 6)), train=train)
     assert report, str(report)
     assert set(report.errors) == {"x", *(n for n, _ in layer.named_parameters())}
 
@@ -67,20 +67,20 @@ def test_gradients_equal_differences(layer, train):
 def test_gradients_over_many_tokens_equal_differences(kind, causal, randomise):
     """Long enough that attention done in tiles has several."""
     layer = randomise(kind(4, 2, 0.2, dtype=np.float64, causal=causal))
-    report = gradcheck_layer(layer, rng(1).standard_normal((2, 70, 4)), elementwise=16)
+    report = gradcheck(layer, rng(1).standard_normal((2, 70, 4)), elementwise=16)
     assert report, str(report)
 
 
 def test_gradients_of_an_embedding_equal_differences(randomise):
     layer = randomise(Embedding(5, 3, dtype=np.float64))
-    assert gradcheck_layer(layer, np.array([[0, 4, 0], [2, 2, 2]]))
+    assert gradcheck(layer, np.array([[0, 4, 0], [2, 2, 2]]))
 
 
 @pytest.mark.parametrize("name", layers.ACTIVATIONS)
 def test_gradients_of_activations_equal_differences(name, randomise):
     x = rng(1).standard_normal((2, 3, 6))
-    assert gradcheck_layer(Activation(name), x)
-    assert gradcheck_layer(randomise(MLP(6, dtype=np.float64, activation=name)), x)
+    assert gradcheck(Activation(name), x)
+    assert gradcheck(randomise(MLP(6, dtype=np.float64, activation=name)), x)
 
 
 def test_an_activation_of_ones_own(monkeypatch, randomise):
@@ -93,7 +93,7 @@ def test_an_activation_of_ones_own(monkeypatch, randomise):
     monkeypatch.setitem(layers.ACTIVATIONS, "sine", (sine, sine_backward))
     mlp = randomise(MLP(6, dtype=np.float64, activation="sine"))
     x = rng(1).standard_normal((2, 3, 6))
-    assert gradcheck_layer(mlp, x)
+    assert gradcheck(mlp, x)
     h = np.sin(x @ mlp.c_fc.weight.data + mlp.c_fc.bias.data)
     np.testing.assert_allclose(mlp.forward(x)[0], h @ mlp.c_proj.weight.data + mlp.c_proj.bias.data)
     config = minifpt.GPT2Config(n_layer=1, n_head=1, n_embd=2, activation_function="sine")

@@ -13,7 +13,7 @@ import minifpt
 from minifpt import cli, trunks
 from minifpt import functional as F
 from minifpt.files import weights
-from minifpt.gradients import gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.layers import KeyValues
 from minifpt.trunks import Llama, LlamaConfig, LlamaLM, llama_files
 
@@ -84,7 +84,7 @@ def test_silu_of_extreme_numbers_is_finite():
     {"n_layer": 1, "n_inner": 5, "rope_base": 50.0}])
 def test_gradients_of_the_trunk(randomise, changes):
     trunk = randomise(Llama(config(**changes), dtype=np.float64))
-    report = gradcheck_layer(trunk, normal(2, 5, 16), elementwise=8, directions=2)
+    report = gradcheck(trunk, normal(2, 5, 16), elementwise=8, directions=2)
     assert report.max_relative_error <= 1e-6, str(report)
 
 
@@ -92,7 +92,7 @@ def test_gradients_of_the_trunk(randomise, changes):
 def test_gradients_of_the_language_model(randomise, tied):
     lm = randomise(LlamaLM(config(tied=tied), dtype=np.float64))
     ids = np.random.default_rng(0).integers(0, 11, (2, 6))
-    report = gradcheck_layer(lm, ids, elementwise=8, directions=2)
+    report = gradcheck(lm, ids, elementwise=8, directions=2)
     assert report.max_relative_error <= 1e-6, str(report)
     assert ("lm_head.weight" in dict(lm.named_parameters())) != tied
 
@@ -100,7 +100,7 @@ def test_gradients_of_the_language_model(randomise, tied):
 def test_gradients_of_an_fpt(randomise):
     """Those of the model in full by differences, and under each mask those that it leaves."""
     model, x = randomise(minifpt.FPT(Llama(config(), dtype=np.float64), 3, 4, 2)), normal(2, 5, 3)
-    report = gradcheck_layer(model, x, elementwise=8, directions=2)
+    report = gradcheck(model, x, elementwise=8, directions=2)
     assert report.max_relative_error <= 1e-6, str(report)
     full = gradients(model, x)
     for mask in ("fpt", "output_only", "attn,mlp,h.1.ln_1.*"):

@@ -194,10 +194,10 @@ def test_a_place_that_cannot_be_written_is_refused_first(here, refused, monkeypa
         Path(f"folder{ending_}").mkdir()
     if ending == "/":
         Path("folder").write_text("")
-    for module, name in ((report, "load"), (steps, "of_run"), (runs_table, "picture"),
+    for module, name in ((report, "read_run"), (steps, "of_run"), (runs_table, "picture"),
                          (compare, "perform")):
         monkeypatch.setattr(module, name, lambda *args, **options: pytest.fail("computes"))
-    monkeypatch.setattr("minifpt.reports.attention.load", None)
+    monkeypatch.setattr("minifpt.reports.attention.read_run", None)
     refused(f"{line} {place.format(ending)}")
 
 

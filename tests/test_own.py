@@ -156,7 +156,7 @@ def test_a_known_mistake_is_named(tmp_path, name):
 
 def test_the_five_broken_backward_passes_are_among_them():
     for it in BREAKS:
-        assert any(it.title in hint for hint, _, _ in MISTAKES[f"{it.op}_backward"])
+        assert any(it.title in hint for hint in MISTAKES[f"{it.op}_backward"])
 
 
 @pytest.mark.parametrize(("name", "text", "part"), [

@@ -20,7 +20,7 @@ import minifpt
 from minifpt import cli, fast, training
 from minifpt import functional as F
 from minifpt.experiments import compare, plan
-from minifpt.gradients import gradcheck, gradcheck_layer
+from minifpt.gradients import gradcheck
 from minifpt.trunks.lstm import LSTM, LSTMConfig, RecurrentBlock
 from minifpt.trunks.names import LSTMSpec, TrunkSpec
 
@@ -162,7 +162,7 @@ def test_gradients_of_any_trunk_equal_differences(randomise, data):
     trunk = randomise(LSTM(config, dtype=np.float64))
     trunk.freeze(minifpt.FreezeMask.parse(draw(st.sampled_from(["fpt", "full", "output_only"]))))
     x = rng(1).standard_normal((draw(st.integers(1, 3)), draw(st.integers(1, 5)), config.n_embd))
-    report = gradcheck_layer(trunk, x, elementwise=0, directions=1)
+    report = gradcheck(trunk, x, elementwise=0, directions=1)
     assert report and report.max_relative_error <= 1e-6, str(report)
     assert report.errors.keys() == {"x", *(n for n, p in trunk.named_parameters() if p.trainable)}
 
@@ -171,7 +171,7 @@ def test_gradients_of_any_trunk_equal_differences(randomise, data):
 def test_gradients_of_a_model_equal_differences(trunk, mask):
     model = minifpt.FPT(trunk, 2, 3, 2)
     model.freeze(minifpt.FreezeMask.parse(mask))
-    report = gradcheck_layer(model, rng(1).standard_normal((2, 4, 2)), elementwise=0, directions=1)
+    report = gradcheck(model, rng(1).standard_normal((2, 4, 2)), elementwise=0, directions=1)
     assert report, str(report)
     assert report.errors.keys() - {"x"} == {n for n, p in model.named_parameters() if p.trainable}
 

@@ -539,8 +539,8 @@ def test_an_fpt_refuses_impossible_sizes(wrong):
     (minifpt.GPT2, "expected a GPT2Config; GPT2.from_pretrained", [TINY, "gpt2", {}]),
     (minifpt.LanguageModel, "expected a GPT2Config; GPT2.from_pretrained", [TINY, "gpt2", {}]),
     (minifpt.GPT2.from_pretrained, "expected a name or a path", [None, 3, minifpt.GPT2]),
-    (lambda mask: fpt().freeze(mask), "expected a FreezeMask, such as FreezeMask.parse",
-     ["attn", None, {"attn": True}, FreezeMask, FreezeMask.fpt]),
+    (lambda mask: fpt().freeze(mask), "expected a FreezeMask, or its text",
+     [None, {"attn": True}, FreezeMask, FreezeMask.fpt]),
     (lambda model: minifpt.train(model, xor(), **QUICK), "train: the model is .*, expected a "
      "minifpt.FPT", [None, "minigpt-language", minifpt.FPT, xor()]),
     (lambda stop: minifpt.train(fpt(), xor(), stop=stop, **QUICK),
@@ -559,8 +559,8 @@ def test_a_mask_refuses_unknown_groups_and_types():
     refuses("'atn' is not a group, expected one of input, pos", FreezeMask, atn=True)
     refuses("input is 'fpt', expected True or False", FreezeMask, "fpt")
     refuses("patterns is 'h.0.*', expected a tuple", FreezeMask, patterns="h.0.*")
-    for wrong in (None, 3, FreezeMask.fpt(), ["attn"]):
-        refuses("expected a text such as 'fpt'", FreezeMask.parse, wrong)
+    for wrong in (None, 3, FreezeMask, ["attn"]):
+        refuses("expected a FreezeMask, or its text, such as 'fpt'", FreezeMask.parse, wrong)
     mask = FreezeMask(attn=np.bool_(True), patterns=["h.0.*"])
     assert replace(mask, attn=False) == FreezeMask(patterns=["h.0.*"])
 

@@ -16,7 +16,7 @@ import minifpt
 from minifpt import cli, fast, layers, tasks, training
 from minifpt import functional as F
 from minifpt.experiments import compare, runs_table, tables, timing
-from minifpt.experiments.runs import at_start, load, load_run, read_history, read_settings
+from minifpt.experiments.runs import at_start, load_run, read_history, read_run, read_settings
 from minifpt.files.runs import COLUMNS, crc
 from minifpt.reports import attention, report
 from minifpt.tasks.images import patches
@@ -164,7 +164,7 @@ def test_a_damaged_history_is_refused(copy, text, message, fails):
 
 def test_norms_are_those_that_adam_got(made):
     folder, back = made
-    _, run = load(folder / "xor")
+    _, run = read_run(folder / "xor")
     trained = [p for p in back["xor"][0].parameters() if p.trainable]
     assert np.shape(run.norms) == (4, len(trained))       # a row a test
     np.testing.assert_allclose(run.norms[-1], [np.linalg.norm(p.grad) for p in trained], rtol=1e-5)
@@ -191,13 +191,14 @@ def test_a_checkpoint_without_norms_is_read(copy):
     """One that an older version wrote."""
     folder = copy()
     with_norms(folder, None)
-    _, run = load(folder)
+    _, run = read_run(folder)
     assert np.isnan(run.norms).all() and len(run.norms) == 4
     assert "an older version" in report.gradients_section(run)
-    compare.run(load(folder)[0], MODEL, folder, resume=True, dropout=0.1, **SMALL | {"steps": 25})
-    assert list(report.norms_by_layer(load(folder)[1])[1]) == [25]
+    task, _ = read_run(folder)
+    compare.run(task, MODEL, folder, resume=True, dropout=0.1, **SMALL | {"steps": 25})
+    assert list(report.norms_by_layer(read_run(folder)[1])[1]) == [25]
     with_norms(folder, [[0.0]])
-    assert "its norms do not fit its history" in one_line(load, folder)
+    assert "its norms do not fit its history" in one_line(read_run, folder)
 
 
 # ---------------------------------------------------------------------- what a task says
@@ -443,7 +444,7 @@ def test_the_page_s_numbers(made, page):
 
 @pytest.mark.parametrize("name", ["xor", "memory", "digits", "listops"])
 def test_tests_are_the_last_row_s(made, name):
-    task, run = load(made[0] / name)
+    task, run = read_run(made[0] / name)
     tested = report.test(run.model, task, *report.test_examples(task, run), progress=False)
     last = read_history(made[0] / name)[-1]
     assert (tested.loss, tested.accuracy) == (last["test_loss"], last["test_accuracy"])
@@ -455,7 +456,7 @@ def test_confusion_counts_answers_by_class():
 
 
 def test_the_answers_of_digits_are_counted_and_shown(made, monkeypatch):
-    task, run = load(made[0] / "digits")
+    task, run = read_run(made[0] / "digits")
     tested = report.test(run.model, task, *report.test_examples(task, run), progress=False)
     pictures = []
     monkeypatch.setattr(report, "heat", lambda values, *a, **k: pictures.append(values))
@@ -522,7 +523,7 @@ def test_a_stopped_run_says_where_it_stands(copy):
     folder = copy()
     rows = (folder / "metrics.csv").read_text()
     (folder / "metrics.csv").write_text(rows + "25,0.5,0.5,0.5,0.5,1.0\n")
-    task, run = load(folder)
+    task, run = read_run(folder)
     tested = report.Tested(np.zeros(3), None, None, 0.5, 0.5)
     text = report.result_section(folder, task, run, read_history(folder), tested)
     assert "metrics.csv stands at step 25" in text and "the checkpoint, step 20" in text
@@ -532,7 +533,7 @@ def test_a_stopped_run_says_where_it_stands(copy):
 
 
 def test_costs_of_a_step_are_counted_by_operation(made):
-    task, run = load(made[0] / "memory")
+    task, run = read_run(made[0] / "memory")
     before = [*vars(F).values(), *vars(fast).values(), training.clip_grad_norm,
               *layers.ACTIVATIONS.values()]
     costs = timing.costs(run.model, task, 4, seconds=0.0)
@@ -549,7 +550,7 @@ def test_costs_of_a_step_are_counted_by_operation(made):
 
 
 def test_costs_refuses_while_a_trace_is_open(made):
-    task, run = load(made[0] / "xor")
+    task, run = read_run(made[0] / "xor")
     with minifpt.trace(run.model):
         assert "a trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
 

@@ -329,10 +329,11 @@ def normalised(values, scale,
 def test_a_break_survives_rewording():
     x, w, b = np.random.default_rng(0).standard_normal((3, 4))
     right = normalised(x, w, b)
-    for pattern, instead, want in (("xhat * w + b", "xhat * w", right - b),
-                                   ("xhat * w + b", "b + xhat", (right - b) / w + b),
-                                   ("_ + b", "_ - b", right - 2 * b)):
-        it = rewriting.rewrite(normalised, pattern, instead)
+    for changes, want in ((["xhat * w + b -> xhat * w"], right - b),
+                          (["xhat * w + b -> b + xhat"], (right - b) / w + b),
+                          (["_ * _1 + b -> _1 * _ - b"], right - 2 * b),
+                          (["_ + b -> _ - b", "_ - b -> _"], right - b)):
+        it = rewriting.rewrite(normalised, *changes)
         np.testing.assert_allclose(it.function(x, w, b), want)
         source, first = inspect.getsourcelines(normalised)
         lines = source[it.lines[0] - first:it.lines[1] - first + 1]
@@ -340,7 +341,7 @@ def test_a_break_survives_rewording():
         assert it.text.startswith("return ")
     for pattern in ("xhat * w + xhat", "np.exp(_)", "x + x"):
         with pytest.raises(ValueError, match="is not in normalised"):
-            rewriting.rewrite(normalised, pattern, "0")
+            rewriting.rewrite(normalised, f"{pattern} -> 0")
 
 
 def test_a_break_shows_the_lines_that_it_changes(model_and_steps):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt.exercises import EXERCISES, Case, check, exercise
 
 
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
@@ -15,19 +15,119 @@ def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
     50,690 of 124 million, 0.04 %.
     """
     C = n_embd
-    return (input_dim * C + C) + tokens * C + (2 * n_layer + 1) * 2 * C + (C * output_dim
-                                                                           + output_dim)
+    norms = (2 * n_layer + 1) * 2 * C
+    return (input_dim * C + C) + tokens * C + norms + (C * output_dim + output_dim)
+
+
+@exercise(parameters_trained, {
+    "the layer norm at the trunk's end is missing": "2 * n_layer + 1 -> 2 * n_layer",
+    "each block has two layer norms": ["2 * n_layer + 1 -> n_layer + 1",
+                                       "2 * n_layer + 1 -> n_layer"],
+    "a layer norm has two vectors, a scale and a bias": "_ * 2 * C -> _ * C",
+    "the positions are missing: a vector of C numbers for each token": "_ + tokens * C -> _",
+    "the input and output layer have biases too": [
+        ("input_dim * C + C -> input_dim * C", "_ + output_dim -> _"),
+        "input_dim * C + C -> input_dim * C", "_ + output_dim -> _"],
+    "the layer norms are missing: they are trained in every block": "_ + norms -> _",
+    "the trunk's own weights are counted too, and they are frozen":
+        "return _ -> return _ + n_layer * (12 * C * C + 9 * C)",
+    "the input and the output layer are missing": "return _ -> return tokens * C + norms",
+}, about="Four parts are trained: input layer, positions, layer norms, output layer. Which of them "
+         "comes out as in the table above, for 6 blocks and C = 128?")
+def _(rng):
+    L, C = (int(n) for n in rng.permutation([4, 5, 6, 7, 8, 9])[:2])
+    T = int(rng.choice([41, 47, 50, 60]))                 # more than all layer norms have
+    n_in, n_out = (int(n) for n in rng.permutation([4, 8, 12, 20, 22, 24])[:2])
+    C *= 16
+    args = L, C, T, n_in, n_out
+    yield Case(args, mistakes={"the trunk's own weights are counted too, and they are frozen":
+                               lambda n: n > parameters_trained(*args) + 8 * L * C * C})
 
 
 def strings_right(logits, y):
     """All bits of an example at once."""
-    return (logits.argmax(axis=-1) == y).all(axis=1).mean()
+    right = logits.argmax(axis=-1) == y                   # (B, T)
+    return right.all(axis=1).mean()
+
+
+@exercise(strings_right, {
+    "that is the share of bits: a string counts only when all of its bits are right":
+        "_.all(axis=1) -> _",
+    "one right bit is not enough: all of them must be": "_.all(axis=1) -> _.any(axis=1)",
+    "the wrong axis: you ask which position is right in all examples":
+        "_.all(axis=1) -> _.all(axis=0)",
+    "that is the share of strings with a mistake": "return _ -> return 1 - _",
+    "the share of bits to the power of T is right only if mistakes are independent of each other; "
+    "count instead": "return _ -> return right.mean() ** y.shape[1]",
+    "a number of strings, not their share": "_.mean() -> _.sum()",
+    "the answer is the bit with the *higher* of its two scores, whatever their signs":
+        "logits.argmax(axis=-1) -> (logits[..., 1] > 0)",
+    "the lower score is taken as the answer, or it is one answer for all strings: look at the axis":
+        "logits.argmax(axis=-1) -> logits.argmin(axis=-1)",
+})
+def _(rng):
+    while True:
+        B, T = int(rng.integers(7, 12)), int(rng.choice([4, 5, 6]))
+        y = rng.integers(0, 2, (B, T))
+        higher = np.where(rng.random((B, T)) < 0.25, 1 - y, y)        # which bit scores higher
+        low = rng.normal(size=(B, T))
+        high = low + rng.uniform(0.5, 2, (B, T))
+        logits = np.where(np.arange(2) == higher[..., None], high[..., None], low[..., None])
+        right = strings_right(logits, y)
+        known = {round(float(wrong(logits, y)), 6)
+                 for _, wrong in EXERCISES["strings_right"].wrong_answers}
+        if right > 0.1 and len(known | {round(float(right), 6)}) == 9:
+            break
+    yield logits, y
 
 
 def never_seen(x, seen):
     """Compare each with each: (B, 1, T) with (1, N, T)."""
-    same = (x[:, None, :, 0] == seen[None, :, :, 0]).all(axis=-1)            # (B, N)
+    bits = x[:, None, :, 0] == seen[None, :, :, 0]        # (B, N, T)
+    same = bits.all(axis=-1)                              # (B, N)
     return ~same.any(axis=1)
+
+
+FIRST, SECOND = "bits[..., :5].all(axis=-1)", "bits[..., 5:].all(axis=-1)"
+
+
+@exercise(never_seen, {
+    "the other way round: those are the ones that were seen":
+        "~same.any(axis=1) -> same.any(axis=1)",
+    "two known strings that were never seen together make a new example":
+        f"same.any(axis=1) -> ({FIRST}.any(axis=1) & {SECOND}.any(axis=1))",
+    "only one of the two strings is looked at": [f"same = _ -> same = {FIRST}",
+                                                 f"same = _ -> same = {SECOND}"],
+    "all ten bits of one training example have to agree, not some of them with this one and some "
+    "with that one": ["same.any(axis=1) -> bits.any(axis=1).all(axis=1)",
+                      "return _ -> return np.zeros(len(x))"],
+    "those are the numbers of the examples; return True or False for each":
+        "return _ -> return np.flatnonzero(_)",
+    "one answer for each test example: reduce over its bits, and over the training examples":
+        ["return _ -> return ~same", "return _ -> return ~bits"],
+    "one answer for each test example, not one for each training example":
+        "same.any(axis=1) -> same.any(axis=0)",
+    "that is one number for all; return True or False for each": "return _ -> return (_).sum()",
+}, {"in the same row": "return _ -> return (x != seen[np.arange(len(x)) % len(seen)]).any((1, 2))"},
+   about="Some of the answers are wrong. Compare each test example with each training example, all "
+         "bits at once.")
+def _(rng):
+    while True:
+        A, B = rng.permutation(32), rng.permutation(32)   # strings of five bits as numbers
+        pairs = [(A[i], B[i]) for i in range(13)]         # known: the first 13 of each
+        x = [pairs[i] for i in rng.permutation(13)[:5]]
+        x += [(A[i], B[(i + 3) % 13]) for i in range(4)]  # known strings, joined anew
+        x += [(A[i + 13], B[i + 13]) for i in range(3)]
+        x += [(A[i], B[i + 16]) for i in range(2)] + [(A[i + 16], B[i]) for i in range(2)]
+        x, seen = (np.concatenate([np.array(p)[:, :1] >> np.arange(5) & 1,
+                                   np.array(p)[:, 1:] >> np.arange(5) & 1], axis=1)[..., None]
+                   .astype(np.float32) for p in (rng.permutation(x), pairs))   # (16, 10), (13, 10)
+        answers = [wrong(x, seen) for _, wrong in EXERCISES["never_seen"].wrong_answers[:5]]
+        if len({answer.tobytes() for answer in answers}) == 5:        # no two mistakes look alike
+            break
+    yield Case((x, seen), mistakes={
+        "a test example must be compared with every training example, not only with the one in the "
+        "same row": lambda out: np.array_equal(out[:13], (x[:13] != seen).any(axis=(1, 2)))})
 
 
 def steps_to_learn(steps, accuracy, level):
@@ -35,6 +135,44 @@ def steps_to_learn(steps, accuracy, level):
     below = np.flatnonzero(accuracy < level)
     first = below[-1] + 1 if len(below) else 0
     return steps[first] if first < len(steps) else math.inf
+
+
+@exercise(steps_to_learn, {
+    "that is the number of the row; return the step": "steps[first] -> first",
+    "that is the last step below the level: the one after it is the first that is not":
+        "below[-1] + 1 -> below[-1]",
+    "it is learned there, and you say that it never is": "return _ -> return math.inf",
+    "it falls below the level again after that: from which step on does it stay?":
+        "first = _ -> first = np.argmax(accuracy >= level)",
+    "that is how many steps it stays, not where that begins":
+        "steps[first] -> steps[-1] - steps[first]",
+}, {"exactly at the level": "accuracy < level -> accuracy <= level",
+    "has not learned": "first = _ -> first = min(_, len(steps) - 1)"})
+def _(rng):
+    n, every = int(rng.integers(9, 13)), int(rng.choice([20, 25, 50]))
+    steps, level = every * np.arange(1, n + 1), 0.9
+
+    def case(high, about, exact=None, mistakes=None, answer=None):
+        accuracy = np.where(high, rng.uniform(0.92, 1.0, n), rng.uniform(0.5, 0.88, n))
+        if exact is not None:
+            accuracy[exact] = level
+        return Case((steps, accuracy, level), answer, mistakes or {}, about=about)
+
+    # So that the steps from there to the end are not those of another mistake.
+    dip = int(rng.choice([i for i in range(4, n - 2)
+                          if i != n - 5 and 2 * i not in (n - 3, n - 1)]))
+    high = np.arange(n) >= 2
+    high[dip] = False
+    yield case(high, "A curve that rises, falls once, and rises again.")
+    yield case(np.arange(n) >= dip, "A curve that is exactly at the level for a step.", dip, {
+        "a value exactly at the level is not below it": int(steps[dip + 1])})
+    never = np.arange(n) >= 3
+    never[-1] = False
+    yield case(never, "A curve that is below the level at its last step: math.inf.", mistakes={
+        "it is below the level at its last step: it has not learned, answer math.inf":
+            lambda out: np.ndim(out) == 0 and np.isfinite(out)},
+               answer=lambda out: np.ndim(out) == 0 and out == math.inf)
+    yield case(np.ones(n, bool), "A curve that is never below the level: the first step.")
 
 
 if __name__ == "__main__":

@@ -3,21 +3,74 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import check
+from minifpt.exercises import Case, check, exercise, fails
 
 
 def answer_to_no_question(v):
     """All scores are 0, so each token looks evenly at those it may see: y is a running mean.  A
     head that has nothing to ask does this."""
-    return np.cumsum(v, axis=0) / np.arange(1, len(v) + 1)[:, None]
+    seen = np.arange(1, len(v) + 1)[:, None]
+    return np.cumsum(v, axis=0) / seen
+
+
+@exercise(answer_to_no_question, {
+    "the mask is missing: a token averages over those that it may see, not over all":
+        "return _ -> return np.tile(v.mean(axis=0), (len(v), 1))",
+    "the sums are right, but the shares of a row must sum to 1": "_ / seen -> _",
+    "the mask is the other way round: each token sees itself and what came before":
+        "return _ -> return (np.cumsum(v[::-1], axis=0) / seen)[::-1]",
+    "the sum is divided by T, but token t sees fewer tokens: how many?": "_ / seen -> _ / len(v)",
+    "each token looks at itself alone: does a query of 0 score it higher than the others?":
+        "return _ -> return v.copy()",
+    "a score of 0 is not a share of 0: what is the softmax of a row of zeros?":
+        "return _ -> return 0 * v",
+    "all tokens look at the first token: does a query of 0 score it higher than the others?":
+        "return _ -> return np.tile(v[0], (len(v), 1))",
+    "return one row of y for each token": "return _ -> return v.mean(axis=0)",
+}, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (seen > 1)"})
+def _(rng):
+    v = rng.standard_normal((int(rng.integers(4, 8)), 3))
+    yield Case((v,), mistakes={"a token may see itself too": lambda y: np.allclose(
+        y[1:], answer_to_no_question(v)[:-1])})
 
 
 def windowed_attention(q, k, v, w):
     """The causal mask hides what comes after t, a second one what is w or more tokens back."""
     back = np.arange(len(q))[:, None] - np.arange(len(k))            # (T, T): t - s
     S = q @ k.T / np.sqrt(q.shape[1])
-    A, _ = F.softmax(np.where((back >= 0) & (back < w), S, -np.inf))
+    seen = (back >= 0) & (back < w)
+    A, _ = F.softmax(np.where(seen, S, -np.inf))
     return A @ v
+
+
+@exercise(windowed_attention, {
+    "the factor is missing: the scores are divided by the square root of D": "_ / np.sqrt(_1) -> _",
+    "the scores are divided by D: it is its square root": "np.sqrt(_) -> _",
+    "the square root is of another axis than D, the channels of a query": [
+        "q.shape[1] -> len(q)", "q.shape[1] -> v.shape[1]"],
+    "the causal mask is missing: a token sees those after it": "seen = _ -> seen = back < w",
+    "the window looks to both sides: a token sees those after it":
+        "seen = _ -> seen = np.abs(back) < w",
+    "the window is missing: a token sees all those before it": "seen = _ -> seen = back >= 0",
+    "the window is one token too long: w includes the token itself": "back < w -> back <= w",
+    "the mask is the other way round: a token sees itself and those after it":
+        "back = _ -> back = -(_)",
+    "the wrong axis: the shares of each query, a row, sum to 1":
+        "A, _ = _1 -> A = np.where(seen, np.exp(S), 0); A /= A.sum(axis=0)",
+    "you mask after the softmax: the shares that are left no longer sum to 1":
+        "A, _ = _1 -> A = F.softmax(S)[0] * seen",
+    "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
+}, {"one token too short": "back < w -> back < w - 1"})
+def _(rng):
+    T = int(rng.integers(6, 9))
+    q, k, v = (2 * rng.standard_normal((T, n)) for n in (3, 3, 5))
+    for w, about in ((3, ""), (T + 2, "Here the window is longer than the text: then it is plain "
+                                      "causal attention."),
+                     (1, "With w = 1 each token sees itself alone, and y is v.")):
+        yield Case((q, k, v, w), mistakes={
+            "the window is one token too short: w includes the token itself": lambda y, w=w: (
+                w > 1 and np.allclose(y[1:], windowed_attention(q, k, v, w - 1)[1:])),
+        }, about=about)
 
 
 def ruler(T, back):
@@ -27,7 +80,64 @@ def ruler(T, back):
     and the share is 1 / (1 + (T - 1) exp(-size / sqrt(T))).
     """
     size = 20 * np.sqrt(T)
-    return size * np.eye(T, k=-back), np.eye(T)
+    away = -back
+    return size * np.eye(T, k=away), np.eye(T)
+
+
+# Any keys will do that single out the right position: the case says which one wins instead.
+@exercise(ruler, refused={
+    "99 %": ["20 * _ -> 1", "20 * _ -> 6"],
+    "later token": ["-back -> back", "return _ -> return size * np.eye(T), np.eye(T, k=away)"],
+    "itself": "-back -> 0",
+    "whatever back is": "-back -> -1",
+    "off by one": "-back -> -back - 1",
+    "one shape": "return _, _1 -> return _, _1[:, :-1]",
+    "finite": "size = _ -> size = np.inf",
+})
+def _(rng):
+    def case(T, back):
+        positions = np.arange(T)
+
+        def scores(out):
+            W_q, W_k = (np.asarray(W, float) for W in out)
+            S = W_q @ W_k.T / np.sqrt(W_q.shape[1])       # x is the identity
+            if W_q.shape != W_k.shape or S.shape != (T, T) or not np.isfinite(S).all():
+                raise ValueError
+            return S
+
+        def shares(out):
+            return F.softmax(scores(out) + np.triu(np.full((T, T), -np.inf), 1))[0]
+
+        def right(out):
+            return (shares(out)[positions[back:], positions[:-back]] >= 0.99).all()
+
+        def looks(out, away, rows):
+            return (shares(out).argmax(axis=-1)[rows] == positions[rows] - away).all()
+
+        def later(out):
+            return (scores(out).argmax(axis=-1)[:-back] == positions[back:]).all()
+
+        rest = slice(back, None)
+        return Case((T, back), right, {
+            "two arrays of one shape (T, D), with finite numbers": fails(scores),
+            "the right token wins, but with less than 99 %: how far apart must two scores be, "
+            "after the division by the square root of D?":
+                lambda out: looks(out, back, rest),
+            "the scores point to a later token, which the mask hides: which of the two weights is "
+            "shifted, and which way?": later,
+            "each token looks at itself: one of the two weights must be shifted":
+                lambda out: looks(out, 0, rest),
+            "it measures a distance of 1, whatever back is":
+                lambda out: back != 1 and looks(out, 1, rest),
+            "the distance is off by one":
+                lambda out: any(looks(out, near, slice(back + 1, None))
+                                for near in (back - 1, back + 1)),
+        }, about=f"Asked for T = {T} and back = {back}: some token does not look where it should. "
+                 "Which row of W_q meets which row of W_k?")
+
+    short = int(rng.integers(6, 10))
+    yield case(short, 1)
+    yield case(short + 3, int(rng.integers(2, 5)))
 
 
 def goes_by_position(maps):
@@ -37,6 +147,56 @@ def goes_by_position(maps):
     measure = maps.mean(axis=0).max(axis=-1).mean(axis=-1)           # (blocks, H)
     block, head = np.unravel_index(measure.argmax(), measure.shape)
     return int(block), int(head)
+
+
+# Any measure is right that picks this head: the case says which other head was taken.
+MEASURE = "measure = _ -> measure = "
+
+
+@exercise(goes_by_position, refused={
+    "no position": MEASURE + "-maps.std(axis=0).mean(axis=(-1, -2))",
+    "sharpest": [MEASURE + "maps.max(axis=-1).mean(axis=(0, -1))",
+                 MEASURE + "maps[0].max(axis=-1).mean(axis=-1)"],
+    "exchanged": "return _, _1 -> return _1, _",
+    "unravel_index": "return _ -> return int(measure.argmax())",
+    "every text": "return _ -> return 0, 0",
+})
+def _(rng):
+    texts, blocks, H, T = 4, 3, 4, 12
+    mask = np.triu(np.full((T, T), -np.inf), 1)
+    heads = [(b, h) for b in range(blocks) for h in range(H) if b != h and (h, b) != (2, 1)]
+    near, far = rng.permutation(heads)[:2]
+    for winner, pattern in (
+            (near, np.eye(T, k=-int(rng.integers(1, 4)))),            # so many positions back
+            (far, np.eye(T)[int(rng.integers(2))] * np.ones((T, 1)))):      # always the same one
+        winner = tuple(map(int, winner))
+        swapped = winner[::-1]
+        others = [n for n in heads if n not in (winner, swapped)]
+        even, content, latest = (tuple(map(int, n)) for n in rng.permutation(others)[:3])
+        S = 1.2 * rng.standard_normal((texts, blocks, H, T, T))
+        S[:, *winner] += 4.5 * pattern
+        S[:, *even] = 0
+        positions = (rng.random((texts, T)) * np.arange(1, T + 1)).astype(int)      # at most t
+        S[:, *content] += 9 * np.eye(T)[positions]
+        S[:, *latest] *= 0.1
+        S[:, *latest] -= 0.15 * np.abs(np.arange(T)[:, None] - np.arange(T))
+        maps, _ = F.softmax(S + mask)
+
+        def chosen(head):
+            return lambda out: tuple(out) == head
+
+        yield Case((maps,), chosen(winner), {
+            "that head looks everywhere equally: it is the same in every text because it picks "
+            "no position": chosen(even),
+            "that head's look fades with distance, the same in every text, but it picks no "
+            "position":
+                chosen(latest),
+            "that head is the sharpest, but it picks another position in each text: how do the "
+            "texts enter your measure?": chosen(content),
+            "block and head are exchanged": chosen(swapped),
+            "return (block, head): one number is an index into all heads; np.unravel_index":
+                lambda out: np.ndim(out) == 0,
+        }, about="Another head picks one position with a larger share, and does so in every text.")
 
 
 if __name__ == "__main__":

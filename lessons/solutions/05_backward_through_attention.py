@@ -3,7 +3,13 @@
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import check
+from minifpt.exercises import Case, as_mask, check, exercise, fails
+
+
+def causal_map(rng, *shape, size=1.5):
+    """A random attention map (..., T, T)."""
+    mask = np.triu(np.full(shape[-2:], -np.inf), 1)
+    return F.softmax(size * rng.standard_normal(shape) + mask)[0]
 
 
 def value_gradient(dy, A):
@@ -11,20 +17,99 @@ def value_gradient(dy, A):
     return A.T @ dy
 
 
+@exercise(value_gradient, {
+    "a mean instead of a sum: each token that looked adds its whole share":
+        "_ @ dy -> _ @ dy / len(A)",
+    "the shares are missing: a token that looked with a share of 0.1 adds a tenth of its dy": [
+        "A.T -> (A > 0).T", "A.T -> np.ones_like(A).T"],
+    "the shares of a column need not sum to 1: a value that many look at gets more":
+        "A.T -> (A / A.sum(axis=0)).T",
+    "only the token with the largest share gets something: every share counts":
+        "A.T -> np.eye(A.shape[1])[A.argmax(axis=1)].T",
+    "one gradient for each of the T values, not for each of the n queries": "A.T -> A[:, :len(A)]",
+})
+def _(rng):
+    T = int(rng.integers(6, 9))
+    yield rng.standard_normal((T - 2, 3)), causal_map(rng, T, T)[2:]
+
+
+PLAIN = ["A * (dA - dA.mean(axis=-1, keepdims=True))",    # means that are not weighted
+         "A * (dA - (dA * (A > 0)).sum(-1, keepdims=True) / (A > 0).sum(-1, keepdims=True))"]
+SOFTMAX = "F.softmax_backward(dA, F.SoftmaxCache(A)) -> "
+
+
 def multi_query_backward(dy, q, k, v, A):
     """As for one head; a key now has a path through each head, and the paths add up."""
-    D = q.shape[-1]
-    dS = F.softmax_backward(dy @ v.T, F.SoftmaxCache(A)) / np.sqrt(D)     # (H, T, T)
-    dk = (dS.swapaxes(-1, -2) @ q).sum(axis=0)
-    dv = (A.swapaxes(-1, -2) @ dy).sum(axis=0)
-    return dS @ k, dk, dv
+    root, dA = np.sqrt(q.shape[-1]), dy @ v.T
+    dS = F.softmax_backward(dA, F.SoftmaxCache(A)) / root                 # (H, T, T)
+    keys, values = dS.swapaxes(-1, -2) @ q, A.swapaxes(-1, -2) @ dy
+    return dS @ k, keys.sum(axis=0), values.sum(axis=0)
+
+
+@exercise(multi_query_backward, {
+    "a mean over the heads instead of a sum: each head is a path, and rates add up":
+        "return _, _1, _2 -> return _, keys.mean(axis=0), values.mean(axis=0)",
+    "only one head's part: all heads read the same keys and values": [
+        f"return _, _1, _2 -> h = {h} % len(q); return _, keys[h], values[h]" for h in range(5)],
+    "the weighted mean is missing in dS: a row of A sums to 1, whatever moves": SOFTMAX + "A * dA",
+    "the mean in dS is weighted: each entry of the row of dA counts with its share in A": [
+        SOFTMAX + plain for plain in PLAIN],
+    "dS is not dA: the way back leads through the softmax": SOFTMAX + "dA",
+    "the factor is missing on the way back: S was divided by the square root of D": "_ / root -> _",
+    "dk: each key collects from the queries that looked at it: a column of dS, not a row":
+        "dS.swapaxes(-1, -2) -> dS",
+    "dk: the factor is missing on the way back": "keys.sum(axis=0) -> keys.sum(axis=0) * root",
+    "dv: each value collects from the tokens that looked at it: a column of A, not a row":
+        "A.swapaxes(-1, -2) -> A",
+    "dv: y is the product of v with A, not with the scores":
+        "A.swapaxes(-1, -2) @ dy -> root * dS.swapaxes(-1, -2) @ dy",
+    "one set of keys and values, so one gradient for them: what do the paths through the heads do?":
+        "return _, _1, _2 -> return _, keys, values",
+})
+def _(rng):
+    H, T, D = (int(n) for n in rng.permutation([2, 5, 3]))
+    q, dy = rng.standard_normal((2, H, T, D))
+    k, v = rng.standard_normal((2, T, D))
+    A, _ = F.softmax(q @ k.T / np.sqrt(D) + np.triu(np.full((T, T), -np.inf), 1))
+    yield dy, q, k, v, A
 
 
 def distance_gradient(dA, A):
     """b_d is added to every score on the d-th diagonal below the main one, in every head:
     b_0 has H T paths.  To add one number to all of b changes nothing, so db sums to 0."""
-    dS = F.softmax_backward(dA, F.SoftmaxCache(A)).sum(axis=0)            # (T, T)
-    return np.array([np.trace(dS, -d) for d in range(len(dS))])
+    dS = F.softmax_backward(dA, F.SoftmaxCache(A))
+    M = dS.sum(axis=0)                                    # (T, T)
+    return np.array([np.trace(M, -d) for d in range(len(M))])
+
+
+@exercise(distance_gradient, {
+    "a mean over the heads instead of a sum: each head is a path, and rates add up":
+        "_.sum(axis=0) -> _.mean(axis=0)",
+    "a mean instead of a sum: b_0 has T paths in each head, b_1 has T - 1": [
+        "np.trace(M, -d) -> np.diagonal(M, -d).mean()",
+        "np.trace(M, -d) -> np.diagonal(M, -d).mean() / len(A)"],
+    "dA is not dS: b is added to the scores, before the softmax": SOFTMAX + "dA",
+    "dA is not dS: the way back leads through the softmax, with its weighted mean":
+        SOFTMAX + "A * dA",
+    "the mean in dS is weighted: each entry of the row of dA counts with its share in A": [
+        SOFTMAX + plain for plain in PLAIN],
+    "the distances run the other way: b_0 is a token and itself, the diagonal":
+        "return _ -> return _[::-1]",
+    "a distance is a diagonal; you sum over rows or columns": [
+        "return _ -> return M.sum(axis=0)", "return _ -> return M.sum(axis=1)"],
+    "those are the diagonals above the main one: t - s is the distance back, and later tokens are "
+    "masked": "-d -> d",
+    "only one head: b is shared by all of them": [
+        f"_.sum(axis=0) -> _[{h} % len(A)]" for h in range(6)],
+    "b is shared by all heads: one number for each distance": [
+        "return _ -> return np.array([[np.trace(h, -d) for d in range(len(M))] for h in dS])",
+        "return _ -> return np.array([[np.trace(h, -d) for h in dS] for d in range(len(M))])"],
+})
+def _(rng):
+    H, T = (int(n) for n in rng.permutation([3, 6]))
+    yield Case((rng.standard_normal((H, T, T)), causal_map(rng, H, T, T)), mistakes={
+        "a distance is a diagonal; you sum over rows or columns":
+            lambda db: np.abs(db).max() < 1e-9})          # a row of dS sums to 0
 
 
 def worth_computing(A, n):
@@ -35,6 +120,51 @@ def worth_computing(A, n):
     mask = np.zeros(A.size, bool)
     mask[np.argsort(expected, axis=None)[-n:]] = True
     return mask.reshape(A.shape)
+
+
+# Any choice is right whose entries hold most of dS: the case says what is wrong with others.
+@exercise(worth_computing, refused={
+    "largest shares": "expected = _ -> expected = A",
+    "from each row": "expected = _ -> expected = A / 99 - np.argsort(np.argsort(-A))",
+    "above the diagonal": "expected = _ -> expected = np.random.default_rng(0).random(A.shape)",
+    "exactly n": "return _ -> return A > 0.01",
+    "True and False": ["return _ -> return np.argsort(-A, axis=None)[:n]",
+                       "return _ -> return A * (1 - A)"],
+    "bracket": "expected = _ -> expected = np.where(A > 0, A ** 0.1, 0) * (A < 0.2)",
+})
+def _(rng):
+    def case(T):
+        n = T * T // 16
+        size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
+        A = causal_map(rng, T, T, size=size)
+        gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))     # mean of dS^2
+
+        def top(measure):
+            chosen = np.zeros(measure.size, bool)
+            chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
+            return chosen.reshape(measure.shape)
+
+        best = gain[top(gain)].sum()
+
+        def chosen(out):
+            return as_mask(out, (T, T))
+
+        def right(out):
+            return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.95 * best
+
+        return Case((A, n), right, {
+            "return an array (T, T) of True and False": fails(chosen),
+            "choose exactly n entries, in the whole array": lambda out: chosen(out).sum() != n,
+            "you choose entries above the diagonal: what is dS there?":
+                lambda out: np.triu(chosen(out), 1).any(),
+            "you choose the largest shares: what is dS for a token that gets a whole row?":
+                lambda out: (chosen(out) & top(A)).sum() > 0.97 * n,
+            "you choose as many from each row: does each row hold as much of dS?":
+                lambda out: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
+        }, about="Other entries hold more of dS: look at A times its bracket.")
+
+    for T in rng.permutation([24, 28]):
+        yield case(int(T))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,33 @@
 """Solutions of lesson 7, freeze masks.  Run the file to have them checked."""
 
+from functools import cache
+
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt import FPT, GPT2, FreezeMask, GPT2Config
+from minifpt.exercises import Case, check, exercise
+
+
+def trained_layers(rng):
+    """Layers from the bottom: frozen, trained, frozen, a mixture, trained, frozen."""
+    while True:
+        low, gap, top = (int(n) for n in rng.integers(1, 5, 3))
+        trained = [False] * low + [True] + [False] * gap
+        trained += [bool(b) for b in rng.integers(0, 2, top)] + [True, False]
+        n, dws = len(trained), sum(trained)
+        # Counts that a mistake would confuse must differ.
+        known = [n + dws + n - 1 - low, 3 * n, n + 2 * dws, n + dws + n - low, n + dws,
+                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws]
+        if len(set(known)) == len(known):
+            return trained
+
+
+@cache
+def parameters(n_layer, n_embd):
+    """{name: (group, size)} of an FPT, 3 numbers in and 4 out; its weights are never drawn."""
+    config = GPT2Config(n_layer=n_layer, n_embd=n_embd, n_head=1, n_positions=20, vocab_size=5)
+    model = FPT(GPT2(config, seed=None), 3, 4)
+    return {name: (p.group, p.data.size) for name, p in model.named_parameters()}
 
 
 def way_back(trained):
@@ -13,10 +38,60 @@ def way_back(trained):
     return runs, has_dx
 
 
+@exercise(way_back, {
+    "runs: a frozen layer above a trained one must run, too: the gradient has to get past it":
+        "runs = _ -> runs = trained",
+    "runs: all of them run, but below the lowest trained layer nothing needs a gradient":
+        "runs = _ -> runs = [True] * n",
+    "runs: the wrong end: the gradient comes from the top and ends at the lowest trained layer":
+        "trained[:i + 1] -> trained[i:]",
+    "runs: it is the lowest trained layer that counts, not the highest":
+        "any(trained[:i + 1]) -> any(trained) and not any(trained[i + 1:])",
+    "runs: the lowest trained layer itself must run: it computes its own gradients":
+        "trained[:i + 1] -> trained[:i]",
+    "has_dx: the lowest trained layer has none: what below it would read it?":
+        "has_dx = _ -> has_dx = runs",
+    "has_dx: a dx is for what is below, whether or not the layer itself is trained": [
+        f"any(trained[:i]) -> {wrong}" for wrong in (
+            "trained[i]", "runs[i] and not trained[i]", "any(trained[:i]) and trained[i]")],
+}, {"for each layer": "return _, _1 -> return sum(_), sum(_1)",
+    "Value 2 of 2": "has_dx = _ -> has_dx = [False] * n",
+    "Value 1 of 2": "runs = _ -> runs = [not t for t in trained]"})
+def _(rng):
+    frozen = [False] * int(rng.integers(2, 5))
+    for trained in (trained_layers(rng), trained_layers(rng), [True, *frozen], frozen):
+        n = len(trained)
+        yield Case((trained,), mistakes={
+            "return two lists, each with a boolean for each layer":
+                lambda out, n=n: np.shape(out[0]) != (n,) or np.shape(out[1]) != (n,),
+        }, about="" if any(trained) else "Nothing is trained here, so nothing runs.")
+
+
 def products_of_a_step(trained):
     """y for each layer, dw for each trained one, dx for each that has one below it."""
     _, has_dx = way_back(trained)
     return len(trained) + sum(trained) + sum(has_dx)
+
+
+@exercise(products_of_a_step, {
+    "that is a full step, with three products for each layer":
+        "return _ -> return 3 * len(trained)",
+    "the products dx of the frozen layers are missing: those above a trained one hand the gradient "
+    "down": "sum(has_dx) -> sum(trained)",
+    "you count one dx too many: nothing below the lowest trained layer needs it":
+        "_, has_dx = _1 -> has_dx, _ = _1",
+    "you count no dx at all: how does the gradient reach the lowest trained layer?":
+        "_ + sum(has_dx) -> _",
+    "you count a dx for every layer: below the lowest trained one there is none": [
+        "sum(has_dx) -> len(trained)", "sum(has_dx) -> len(trained) - 1"],
+    "the forward pass is missing: one product for each layer, frozen or not":
+        "len(trained) + sum(trained) -> sum(trained)",
+}, {"only the forward pass": "sum(trained) -> max(1, sum(trained))"}, rtol=1e-12)
+def _(rng):
+    yield trained_layers(rng),
+    yield trained_layers(rng),
+    yield Case(([False] * int(rng.integers(3, 9)),),
+               about="Nothing is trained here: only the forward pass is left.")
 
 
 def freeze_below(k):
@@ -24,11 +99,110 @@ def freeze_below(k):
     return ",".join(["input", "pos", "attn", "mlp", *(f"h.{i}.*" for i in range(k))])
 
 
+# Many texts mean the same mask, so the case asks what the text freezes.
+@exercise(freeze_below, refused={
+    "input layer": ["['input', 'pos', 'attn', 'mlp', *_] -> ['attn', 'mlp', *_]",
+                    "return _ -> return 'fpt'"],
+    "mind the dot": "f'h.{i}.*' -> f'h.{i}*'",
+    "too many": ["range(k) -> range(k + 1)", "range(k) -> range(1, k + 1)"],
+    "k - 1": "range(k) -> range(k - 1)",
+    "block 0": ["range(k) -> range(1, k)", "range(k) -> range(0)", "range(k) -> range(k - 1, k)"],
+    "blocks only": ["'attn' -> 'pos'", "'mlp' -> 'pos'"],
+    "every layer norm": ["range(k) -> range(k, 12)", "return _ -> return 'input,pos,ln,attn,mlp'"],
+    "output layer is frozen": "'mlp' -> 'mlp,output'",
+    "refuses": ["'input' -> 'inputs'", "return _ -> return ''", "return _ -> return 'input;pos'"],
+    "one text": "','.join(_) -> _",
+    "compare with what you want": "f'h.{i}.*' -> f'h.{i}.ln_1*'",
+})
+def _(rng):
+    for k in rng.choice(np.arange(2, 9), 2, replace=False):           # no text is right for both
+        yield freeze_case(int(k))
+
+
+def freeze_case(k):
+    names = parameters(12, 8)
+
+    def frozen(blocks):
+        return {n for n in names if ".attn." in n or ".mlp." in n or n.startswith("input")
+                or "wpe" in n or any(f".h.{i}." in n for i in range(blocks))}
+
+    def of(text):
+        mask = FreezeMask.parse(text)
+        return {n for n, (group, _) in names.items() if mask.frozen(n, group)}
+
+    def refused(text):
+        try:
+            return of(text) is None
+        except ValueError:
+            return isinstance(text, str)
+
+    def norms(text, i):
+        """Whether block i's layer norms, or one of them, are frozen."""
+        return any(f".h.{i}.ln" in n for n in of(text))
+
+    return Case((k,), lambda text: of(text) == frozen(k), {
+        "return one text, as in the lesson's list of masks": lambda t: not isinstance(t, str),
+        "FreezeMask.parse refuses this text: write groups and patterns with commas between them":
+            refused,
+        "the input layer or the positions are still trained, and they are below block 0: the whole "
+        "model runs back": lambda t: not {"input.weight", "input.bias",
+                                              "trunk.wpe.weight"} <= of(t),
+        "attention and feed-forward are frozen in the lowest blocks only":
+            lambda t: "trunk.h.11.mlp.c_fc.weight" not in of(t)
+            or "trunk.h.11.attn.c_attn.weight" not in of(t),
+        "a pattern reaches too far: blocks 10 and 11 begin with a 1 as well, so mind the dot":
+            lambda t: norms(t, 1) and norms(t, 10) and norms(t, 11) and not norms(t, k),
+        "every layer norm is frozen: those from block k on are trained":
+            lambda t: norms(t, 11) and norms(t, k),
+        "one block too many: block k itself is trained":
+            lambda t: norms(t, k) and not norms(t, k + 1),
+        "block k - 1 is still trained: the k lowest blocks are 0 to k - 1":
+            lambda t: norms(t, 0) and not norms(t, k - 1),
+        "block 0 is still trained, and with it everything runs back": lambda t: not norms(t, 0),
+        "the last layer norm or the output layer is frozen": lambda t: bool(
+            {"trunk.ln_f.weight", "trunk.ln_f.bias", "output.weight", "output.bias"} & of(t)),
+    }, about=f"Freeze a model with FreezeMask.parse(your text) for k = {k}, print the model, and "
+             "compare with what you want.")
+
+
 def clipped_step(data, gradients, trained, lr, max_norm):
     """Frozen rows count neither in the norm nor in the step."""
     g = gradients * trained[:, None]
     norm = np.sqrt((g ** 2).sum())
-    return data - lr * g * min(1.0, max_norm / norm)
+    return data - lr * g * np.minimum(1.0, max_norm / norm)
+
+
+@exercise(clipped_step, {
+    "the norm counts the frozen rows, so the trained ones take smaller steps than they should":
+        "norm = _ -> norm = np.linalg.norm(gradients)",
+    "small gradients are scaled up: clipping only makes them smaller":
+        "np.minimum(1.0, _) -> (_)",
+    "nothing is clipped": "_ * np.minimum(1.0, _1) -> _",
+    "each row is clipped by itself: the norm is of all trained rows together":
+        "norm = _ -> norm = np.linalg.norm(gradients, axis=1, keepdims=True)",
+    "each number is clipped by itself: that changes the direction":
+        "return _ -> return data - lr * np.clip(g, -max_norm, max_norm)",
+    "the norms of the rows are added: add the squares, then take the root":
+        "norm = _ -> norm = np.linalg.norm(g, axis=1).sum()",
+    "the root is missing in the norm": "np.sqrt(_) -> _",
+    "the step goes uphill": "data - _ -> data + _",
+}, {"the frozen rows are moved": [
+    ("gradients * trained[:, None] -> gradients", "norm = _ -> norm = np.linalg.norm(g[trained])"),
+    "gradients * trained[:, None] -> gradients"], "take the step": "data - _ -> _"})
+def _(rng):
+    P, C = int(rng.integers(5, 8)), 4
+    trained = np.zeros(P, bool)
+    trained[rng.choice(P, 3, replace=False)] = True
+    data, gradients = rng.standard_normal((2, P, C))
+    gradients[~trained] *= 3
+    norm = np.linalg.norm(gradients[trained])
+    below = "Here the norm of the trained rows is below max_norm: nothing is scaled."
+    for max_norm, about in ((0.2 * norm, ""), (1.2 * norm, below)):
+        yield Case((data, gradients, trained, float(rng.uniform(0.1, 0.3)), max_norm), mistakes={
+            "that is the scaled gradient; take the step": lambda out: np.shape(out) == data.shape
+            and np.allclose(np.asarray(out)[~trained], 0),
+            "the frozen rows are moved, too": lambda out: np.shape(out) == data.shape
+            and not np.allclose(np.asarray(out)[~trained], data[~trained])}, about=about)
 
 
 def spend(sizes, budget):
@@ -42,6 +216,43 @@ def spend(sizes, budget):
             chosen.append(name)
             left -= sizes[name]
     return chosen
+
+
+# Any list within the budget is right: the case says what is wrong with others.
+@exercise(spend, refused={
+    "more than the budget": ["return chosen -> return list(sizes)",
+                             "left = _ -> budget *= 1.5; left = _"],
+    "output layer": "return chosen -> return chosen[2:] or others[:3]",
+    "half": "sizes[name] <= left -> False",
+    "twice": "return chosen -> return chosen + chosen[:1]",
+    "not in the dictionary": "return chosen -> return [*chosen, 'ln_f']",
+    "not one text": "return chosen -> return chosen[0]",
+})
+def _(rng):
+    C, L = 8 * int(rng.integers(2, 5)), int(rng.integers(2, 5))
+    sizes = {name: size for name, (_, size) in parameters(L, C).items()}
+    output = 4 * C + 4
+    for budget in (output, output + C * int(rng.integers(3, 8)), output + 40 * C):
+        def total(names):
+            return sum(sizes[n] for n in names)
+
+        def right(names, budget=budget):
+            return (not isinstance(names, str) and len(set(names)) == len(names)
+                    and {"output.weight", "output.bias"} <= set(names) <= set(sizes)
+                    and budget / 2 <= total(names) <= budget)
+
+        yield Case((sizes, budget), right, {
+            "return a list of names, not one text": lambda names: isinstance(names, str),
+            "a name is there twice": lambda names: len(set(names)) < len(names),
+            "one of these names is not in the dictionary: take the parameters' names from it":
+                lambda names: not set(names) <= set(sizes),
+            "the output layer is not all there, with weight and bias: it starts at random":
+                lambda names: not {"output.weight", "output.bias"} <= set(names),
+            "that is more than the budget: add up the sizes":
+                lambda names, budget=budget: total(names) > budget,
+            "less than half of the budget is used": lambda names, budget=budget:
+                total(names) < budget / 2,
+        }, about="Return a list of names from the dictionary.")
 
 
 if __name__ == "__main__":

@@ -4,24 +4,83 @@ import math
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt.exercises import Case, check, exercise
 
 
 def vote_level(strings, masked):
     """The asked string votes, too, so half of the others are enough."""
     others = strings - 1
-    agree = sum(math.comb(others, k) for k in range(others // 2, others + 1)) / 2 ** others
+    enough = others // 2
+    agree = sum(math.comb(others, k) for k in range(enough, others + 1)) / 2 ** others
     return (1 - masked) + masked * agree
+
+
+@exercise(vote_level, {
+    "that is the score on the masked bits alone; the visible ones are always right":
+        "return _ -> return agree",
+    "the visible and the masked bits are exchanged: with probability 1 - masked a bit is copied":
+        "return _ -> return masked + (1 - masked) * agree",
+    "that is guessing; the vote does better, because the asked string votes, too":
+        "agree = _ -> agree = 0.5",
+    "the asked string votes, too: with its own vote, half of the others are enough":
+        "enough = _ -> enough = _ + 1",
+    "not all of the others have to agree, half of them are enough": "enough = _ -> enough = others",
+    "one other string that agrees is not a majority": "enough = _ -> enough = 1",
+    "the asked string's own vote is certain, only the others are random: count among strings - 1":
+        ["strings - 1 -> strings", ("strings - 1 -> strings", "others // 2 -> (others - 3) // 2")],
+    "half of the bits are masked in the lesson; here it is the share that you are given":
+        "return _ -> return 0.5 + 0.5 * agree",
+    "return a share from 0 to 1, not a percentage": "return _ -> return 100 * (_)",
+}, about="A visible bit is right; a masked one is right if the asked string is in the majority.")
+def _(rng):
+    masked = float(rng.choice([0.2, 0.3, 0.6, 0.7, 0.8])) + float(rng.uniform(-0.04, 0.04))
+    yield int(rng.choice([5, 7, 9, 11])), masked
 
 
 def copy_share(A, which, strings):
     """Asked token p is token strings * P + p; token p of the right string is which * P + p."""
     B, H, T, _ = A.shape
     P = T // (strings + 1)
-    p = np.arange(P)
-    same = which[:, None] * P + p                        # (B, P)
-    on = A[np.arange(B)[:, None], :, strings * P + p, same]              # (B, P, H)
+    n, p = np.arange(B)[:, None], np.arange(P)
+    asked, same = strings * P + p, which[:, None] * P + p                # (P,), (B, P)
+    on = A[n, :, asked, same]                             # (B, P, H)
     return on.mean(axis=(0, 1))
+
+
+@exercise(copy_share, {
+    "that is the attention to the whole right string; for asked token p only its token p counts":
+        "on = _ -> on = sum(A[n, :, asked, which[:, None] * P + i] for i in range(P))",
+    "a sum over the asked tokens instead of a mean": "_.mean(axis=(0, 1)) -> _.mean(0).sum(0)",
+    "a sum over the examples instead of a mean": "_.mean(axis=(0, 1)) -> _.sum(0).mean(0)",
+    "rows and columns of A are exchanged: the asked token is the one that looks, so it is the row":
+        "A[n, :, asked, same] -> A[n, :, same, asked]",
+    "do not divide by the attention to the strings here: the share is of all that the token gives":
+        "on = _ -> on = _ / sum(A[n, :, asked, k + 0 * same] for k in range(strings * P))",
+    "p is the same in both strings; yours is a mean over all pairs of tokens":
+        "on = _ -> on = sum(A[n, :, asked, which[:, None] * P + i] for i in range(P)) / P",
+    "each example has its own right string":
+        [f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)],
+    "which is the number of a string; the first of its tokens is which times P":
+        "which[:, None] * P -> which[:, None]",
+    "only one of the asked tokens is looked at":
+        [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(5)],
+    "yours is a mean over the heads, too: return one number for each head": [
+        f"_.mean(axis=(0, 1)) -> _.mean({axes})" for axes in ("", "(0, 2)", "(1, 2)", "2")],
+    "the examples' axis is still there: take the mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)",
+})
+def _(rng):
+    B, H = (int(n) for n in rng.choice([6, 7, 8], 2, replace=False))
+    P, strings = ((4, 2), (5, 2), (5, 3))[int(rng.integers(3))]      # T / strings is not P
+    T = (strings + 1) * P
+    A = np.tril(rng.uniform(0.1, 1, (B, H, T, T)) ** 3)
+    which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]
+    which = rng.permutation(which)
+    n, p = np.arange(B)[:, None], np.arange(P)
+    A[n, :, strings * P + p, which[:, None] * P + p] += rng.uniform(0.5, 3, H)
+    A /= A.sum(axis=-1, keepdims=True)
+    yield Case((A, which, strings), mistakes={
+        "rows and columns of A are exchanged: the asked token is the one that looks, so it is the "
+        "row": lambda out: np.shape(out) == (H,) and not np.any(out)})
 
 
 def say_the_mean(y, head, n_head):
@@ -33,11 +92,99 @@ def say_the_mean(y, head, n_head):
     return out
 
 
+@exercise(say_the_mean, {
+    "nothing has changed: write the mean into the head's channels of the copy":
+        "return out -> return y.copy()",
+    "the head is mute, 0 everywhere; let it say its mean": "_.mean(axis=(0, 1)) -> 0.0",
+    "each channel has its own mean; you take one over all the head's channels":
+        "_.mean(axis=(0, 1)) -> _.mean()",
+    "a mean over the channels of each token still depends on the example":
+        "_.mean(axis=(0, 1)) -> _.mean(axis=-1, keepdims=True)",
+    "that is a mean over the examples only: take it over the tokens, too":
+        "_.mean(axis=(0, 1)) -> _.mean(axis=0)",
+    "that is a mean over the tokens only: it must be the same for all examples":
+        "_.mean(axis=(0, 1)) -> _.mean(axis=1, keepdims=True)",
+    "the head's channels are side by side, C / n_head of them": [
+        f"mine = _ -> mine = slice({mine})" for mine in (
+            "head, None, n_head", "head, head + 1", "head * n_head, (head + 1) * n_head")],
+    "all heads say their mean; only this one should": "mine = _ -> mine = slice(None)",
+    "return all channels: those of the other heads stay as they are": [
+        "return out -> return out[..., mine]", "return out -> return out[0, 0, mine]"],
+}, {"all heads but": "return out -> out[:] = y.mean(axis=(0, 1)); out[..., mine] = y[..., mine]; "
+                     "return out"})
+def _(rng):
+    B, T, D = (int(n) for n in rng.permutation([3, 4, 6]))
+    n_head = 5
+    y = rng.standard_normal((B, T, n_head * D)) + rng.uniform(-2, 2, n_head * D)
+    head = int(rng.integers(2, min(D, n_head - 1)))       # D and head * D differ; not the last
+    mine = slice(head * D, (head + 1) * D)
+    yield Case((y, head, n_head), mistakes={
+        "all heads but this one say their mean; it is the other way round": lambda out: (
+            np.allclose(out[..., mine], y[..., mine]))})
+
+
 def gap(a, b):
     """The worst run of the better kind minus the best run of the other."""
     if np.mean(a) < np.mean(b):
         a, b = b, a
     return np.min(a) - np.max(b)
+
+
+BETTER = "np.mean(a) < np.mean(b) -> "
+
+
+@exercise(gap, {
+    "that is the difference of the means; it says nothing about the spread": [
+        "return _ -> return np.mean(a) - np.mean(b)",
+        (BETTER + "False", "return _ -> return np.mean(a) - np.mean(b)")],
+    "that is the difference of the medians; it says nothing about the spread": [
+        "return _ -> return np.median(a) - np.median(b)",
+        "return _ -> return np.median(b) - np.median(a)",
+        (BETTER + "False", "return _ -> return np.median(a) - np.median(b)")],
+    "you take the best run of the better kind: take its worst": [
+        "np.min(a) -> np.max(a)", "np.min(a) - np.max(b) -> np.max(a) - np.min(b)"],
+    "compare with the best run of the other kind, not with its worst": "np.max(b) -> np.min(b)",
+    "you take the other kind for the better one: the better one has the higher mean, and it may be "
+    "either of the two arguments": [BETTER + better for better in (
+        "np.mean(a) > np.mean(b)", "False", "True", "np.median(a) < np.median(b)",
+        "sum(a) < sum(b)",
+        "np.max(a) < np.max(b)", "np.min(a) < np.min(b)", "a[0] < b[0]",
+        "np.min(a) + np.max(a) < np.min(b) + np.max(b)",
+        "np.min(a) - np.max(b) < np.min(b) - np.max(a)")],
+}, {"keep the sign": "return _ -> return max(0.0, _)", "True or False": "return _ -> return _ > 0"})
+def _(rng):
+    def case(better, worse, about=""):
+        """The two in random order, with the given runs of each."""
+        answer = float(better.min() - worse.max())
+        args = (better, worse) if rng.random() < 0.5 else (worse, better)
+        return Case(args, mistakes={
+            "a gap below 0 says that the runs overlap: keep the sign":
+                lambda out: out >= 0 > answer,
+            "that is True or False; return a number that says how far": lambda out: isinstance(
+                out, (bool, np.bool_)),
+        }, about=about)
+
+    def runs(low, high, n, *more):
+        return rng.permutation([*rng.uniform(low, high, n), *more])
+
+    def first(a, value):
+        """The same runs, ``value`` the first of them."""
+        return np.array([value, *(v for v in a if v != value)])
+
+    # The better kind by the mean is the worse one by the sum, the median, the best or the worst
+    # run, the middle of both, the first run or the last.
+    far = runs(0.90, 0.98, 3), runs(0.70, 0.80, 5)
+    yield case(*far, "One kind is far better.")
+    yield case(*far, "One kind is far better.")
+    failed = float(rng.uniform(0.20, 0.35))
+    a, b = runs(0.80, 0.84, 5), runs(0.86, 0.90, int(rng.integers(3, 5)), failed)
+    yield case(a, first(b, b.max()), "One run failed, of the kind that is better in most runs.")
+    failed = float(rng.uniform(0.40, 0.45))
+    a, b = runs(0.92, 0.96, int(rng.integers(3, 5)), failed), runs(0.72, 0.77, 3)
+    yield case(first(a, failed), b, "One run failed, and its kind has the higher mean all the "
+                                    "same.")
+    a, b = runs(0.84, 0.90, 3, 0.81), runs(0.77, 0.80, 2, 0.87)
+    yield case(a, b, "The two kinds overlap.")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt.exercises import Case, check, exercise
 
 
 def bits_per_byte(p, n_bytes):
@@ -10,13 +10,93 @@ def bits_per_byte(p, n_bytes):
     return -np.log2(p).sum() / n_bytes
 
 
+@exercise(bits_per_byte, {
+    "the product of so many probabilities is too small for a number: add their logarithms": [
+        "np.log2(p).sum() -> np.log2(p.prod())",
+        "-np.log2(p).sum() / n_bytes -> -np.log2(p.prod() ** (1 / n_bytes))"],
+    "that is bits per token: divide by the number of bytes": "n_bytes -> len(p)",
+    "those are nats per token: what is a bit, and how many bytes are there?":
+        "-np.log2(p).sum() / n_bytes -> -np.log(p).mean()",
+    "those are nats: a bit is log 2 nats": "np.log2 -> np.log",
+    "you multiply by log 2: divide by it": "np.log2(p) -> (np.log(p) * np.log(2))",
+    "a logarithm to base 10: bits are to base 2": "np.log2 -> np.log10",
+    "bits of the whole text: divide by the number of bytes": "_ / n_bytes -> _",
+    "the tokens' bits are summed, not averaged: all of them share the bytes": "_.sum() -> _.mean()",
+    "the fraction is upside down: bits over bytes": "_ / n_bytes -> n_bytes / _",
+    "the logarithm of the mean: take the mean of the logarithms": [
+        "np.log2(p).sum() -> np.log2(p.mean()) * len(p)",
+        "-np.log2(p).sum() / n_bytes -> -np.log2(p.mean())"],
+    "you take n_bytes for each token: all tokens together have n_bytes bytes":
+        "_ / n_bytes -> _ / len(p) / (len(p) / n_bytes)",
+    "that is a perplexity: bits are its logarithm": [
+        "return _ -> return 2 ** _", "-np.log2(p).sum() / n_bytes -> np.exp(-np.log(p).mean())"],
+})
+def _(rng):
+    N = int(rng.integers(500, 700))                       # about 2,000 bytes
+    yield Case((np.exp(-rng.uniform(0.2, 6, N)), int(N * rng.uniform(3, 5))), mistakes={
+        "the product of so many probabilities is too small for a number: add their logarithms":
+            lambda x: not np.isfinite(x)})
+
+
 def drawn_from(z, temperature, top_k):
     """The k-th largest score is the least that is kept; a score of minus infinity has the
     probability 0."""
     least = np.sort(z)[-top_k]
-    z = np.where(z >= least, z, -np.inf) / temperature
-    e = np.exp(z - z.max())
+    kept = np.where(z >= least, z, -np.inf) / temperature
+    e = np.exp(kept - kept.max())
     return e / e.sum()
+
+
+@exercise(drawn_from, {
+    "the temperature multiplies the scores: divide by it": "_ / temperature -> _ * temperature",
+    "the temperature is not used": "_ / temperature -> _",
+    "the temperature divides probabilities: divide the scores, before the softmax": [
+        "return _ -> p = np.exp(z - z.max())\nreturn p / p.sum() / temperature * (z >= least)",
+        "return _ -> p = np.exp(z - z.max())\nreturn p / p.sum() / temperature"],
+    "top-k is not used": "z >= least -> True",
+    "the probabilities of the k likeliest must sum to 1 again":
+        "e.sum() -> np.exp((z - z.max()) / temperature).sum()",
+    "one too many is kept": "-top_k -> -min(top_k + 1, len(z))",
+    "one too few is kept: with k = V, for example, nothing is left out": [
+        "-top_k -> 1 - top_k", "-top_k -> -min(top_k, len(z) - 1)"],
+    "the k *least* likely are kept": [
+        "z >= least -> z < least", "z >= least -> z <= least",
+        "z >= least -> z <= np.sort(z)[top_k - 1]"],
+    "the k-th largest score is at -k of the *sorted* scores": [
+        "np.sort(z) -> z", "-top_k -> top_k % len(z)"],
+    "the first k are kept: the k likeliest may stand anywhere":
+        "z >= least -> np.arange(len(z)) < top_k",
+    "a score of 0 does not give a probability of 0: set it to minus infinity": "-np.inf -> 0",
+    "the probabilities are sorted: each token keeps its place": "e / _ -> np.sort(e) / _",
+    "the exponentials overflow: subtract the largest score first, as in lesson 2":
+        "kept - kept.max() -> kept",
+}, rtol=1e-5)
+def _(rng):
+    V = int(rng.integers(8, 12))
+    for large in (False, True):
+        ks = []
+        while not ks:
+            z = rng.permutation(np.arange(V) * 0.6 + rng.uniform(0, 0.3, V)) - 2.0
+            for extreme, place in ((np.argmax, -1), (np.argmin, -2)):   # neither is among the
+                i = extreme(z)                                          # first k
+                z[i], z[place] = z[place], z[i]
+            # What a wrong k-th score keeps is not as many as one too many or too few would be.
+            ks = [k for k in range(3, V - 2)
+                  if min(abs(V - 2 * k), abs((z >= z[-k]).sum() - k)) > 1]
+        z += 3000.0 * large                               # exp of it is not finite
+        t = float(rng.choice([rng.uniform(0.6, 0.8), rng.uniform(1.5, 2.5)]))
+        overflow = {"the exponentials overflow: subtract the largest score first, as in lesson 2":
+                    lambda p: np.shape(p) == (V,) and not np.isfinite(p).all()}
+        case = Case((z, t, int(rng.choice(ks))))
+        right = drawn_from(*case.args)
+        case.mistakes = {
+            "the probabilities of the k likeliest must sum to 1 again":
+                lambda p, right=right: np.allclose(p / np.sum(p), right),
+            "the probabilities are sorted: each token keeps its place":
+                lambda p, right=right: np.allclose(np.sort(p), np.sort(right))} | overflow
+        yield case
+        t = float(rng.uniform(1.5, 2.5))                  # so that the least likely one shows
+        yield Case((z, t, V), mistakes=overflow)
 
 
 def bigram_bits(train, test, V, alpha):
@@ -25,6 +105,54 @@ def bigram_bits(train, test, V, alpha):
     np.add.at(n, (train[:-1], train[1:]), 1)
     p = n / n.sum(axis=1, keepdims=True)
     return -np.log2(p[test[:-1], test[1:]]).mean()
+
+
+@exercise(bigram_bits, {
+    "those are nats: a bit is log 2 nats": "np.log2 -> np.log",
+    "that is a sum over the tokens: bits per token are their mean": "_.mean() -> _.sum()",
+    "you divide by all tokens of the test, and the first one is not asked for":
+        "_.mean() -> _.sum() / len(test)",
+    "the sign is wrong: bits are minus the logarithm": "-_ -> _",
+    "the pair's probability, not that of the second token given the first: each row of the table "
+    "sums to 1": "n.sum(axis=1, keepdims=True) -> n.sum()",
+    "the columns are divided, by sums of the shape (V,): it is the first token that is given, so "
+    "each row must sum to 1 (keepdims=True keeps its sum beside it)": [
+        "n.sum(axis=1, keepdims=True) -> n.sum(axis=0)",
+        "n.sum(axis=1, keepdims=True) -> n.sum(axis=1)"],
+    "rows and columns are exchanged: which token is given, and which one follows?": [
+        "train[:-1], train[1:] -> train[1:], train[:-1]",
+        "test[:-1], test[1:] -> test[1:], test[:-1]",
+        ("test[:-1], test[1:] -> test[1:], test[:-1]", "n.sum(axis=1, keepdims=_) -> sum(n)")],
+    "n[a, b] += 1 counts equal pairs once: a scatter-add is needed, as in lesson 10":
+        "np.add.at(n, _, 1) -> n[_] += 1",
+    "alpha is added above the fraction line and not below: the row must sum to 1": [
+        f"n / _ -> n / np.maximum(np.round(_ - V * alpha), {least})"
+        for least in (0, 1, "V", "alpha", "V * alpha", 1e-6, 1e-8, 1e-9, 1e-10, 1e-12, 1e-16)
+    ] + ["n / _ -> n / (_ - (V - 1) * alpha)"],
+    "the counts are from the test: that is the text to be predicted":
+        "train[:-1], train[1:] -> test[:-1], test[1:]",
+    "alpha is 1, and not the argument": "float(alpha) -> 1.0",
+    "that is the unigram: what is given is the token before":
+        "p = _ -> m = np.bincount(train, minlength=V) + alpha; p = np.tile(m / m.sum(), (V, 1))",
+    "counts are not probabilities: divide each row by its sum": "n / _ -> n",
+    "the rows sum to V: divide by a row's sum, not by its mean":
+        "n.sum(axis=1, keepdims=True) -> n.mean(axis=1, keepdims=True)",
+    "the result is infinite: is alpha added to pairs that never occur?":
+        "n / _ -> (n - alpha) / _",
+    "a logarithm of the mean: take the mean of the logarithms":
+        "np.log2(_).mean() -> np.log2(_.mean())",
+}, rtol=1e-8)                                             # two mistakes may be close
+def _(rng):
+    V, alpha = int(rng.integers(4, 7)), float(rng.uniform(0.2, 0.8))
+    train = rng.integers(0, V - 1, 60)                    # token V - 1 is new in the test
+    often = rng.permutation(V - 1)[:3]                    # in this order, and seldom backward
+    train[20:50] = np.tile(often, 10)
+    test = np.append(rng.integers(0, V, 25), [V - 1, 0, 1, V - 1, V - 1])
+    test[:9] = np.tile(often, 3)                          # begins with a frequent token, ends rare
+    yield Case((train, test, V, alpha), mistakes={
+        "alpha is added above the fraction line and not below: the row must sum to 1":
+            lambda x: x == -np.inf,
+        "the result is infinite: is alpha added to pairs that never occur?": lambda x: x == np.inf})
 
 
 def multiplications(P, n, C, L, kept):
@@ -38,6 +166,35 @@ def multiplications(P, n, C, L, kept):
     return L * sum(cost(tokens) for tokens in range(P, P + n))
 
 
+@exercise(multiplications, {
+    "that is the count for the other case: look at kept":
+        ["if kept: return _ -> if not kept: return _", "if kept: return _ -> return _",
+         "if kept: return _ -> pass"],
+    "you count a single block: there are L of them": "L * _ -> _",
+    "the last token that is written goes through nothing":
+        ("P + n - 1 -> P + n", "range(P, P + n) -> range(P, P + n + 1)"),
+    "a token is missing: to write the last one, the one before it must go through":
+        ("P + n - 1 -> P + n - 2", "range(P, P + n) -> range(P, P + n - 1)"),
+    "the prompt must go through as well": [
+        ("cost(P + n - 1) -> (cost(P + n - 1) - cost(P))", "range(P, P + n) -> range(1, n)"),
+        "cost(P + n - 1) -> cost(n - 1)"],
+    "2 C for each token that is *seen*: how many does token number t see?": "2 * C * t -> 2 * C",
+    "a token sees itself, too": "2 * C * t -> 2 * C * (t - 1)",
+    "a token sees those up to itself, not the whole text": "2 * C * t -> 2 * C * tokens",
+    "you count the linear layers alone: what does attention cost each token?":
+        "_ + 2 * C * t -> _",
+    "you count attention alone: each token also goes through the linear layers":
+        "_ + 2 * C * t -> 2 * C * t",
+    "2 C for each token that is seen: one for the score, one for its value": "2 * C * t -> C * t",
+}, about="With a prompt of one token and one token to write, a single token goes through each "
+         "block, and sees itself. Count on from there.", rtol=1e-9)
+def _(rng):
+    P, n = (int(x) for x in rng.permutation(np.arange(3, 12))[:2])
+    C, L = int(rng.integers(41, 80)), int(rng.integers(3, 9))
+    yield P, n, C, L, True
+    yield P, n, C, L, False
+
+
 def in_circles(texts):
     """One choice of many: the share of strings of 14 letters that stood there before.  They are
     longer than what a text repeats by chance, or because it likes a word."""
@@ -46,6 +203,55 @@ def in_circles(texts):
         return 1 - len(set(strings)) / len(strings)
 
     return int(np.argmax([again(text) for text in texts]))
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz    "
+
+
+# Any measure will do that finds the loop, so the index alone tells the mistake.
+@exercise(in_circles, refused={
+    "few letters": [
+        "return 1 - _ -> return -len(set(text))",
+        ("text[i:i + 14] -> text[i:i + 3]", "len(text) - 13 -> len(text) - 2"),
+        ("text[i:i + 14] -> text[i:i + 2]", "len(text) - 13 -> len(text) - 1")],
+    "it is long": "return 1 - _ -> return len(text)",
+    "it is short": "return 1 - _ -> return -len(set(strings))",
+    "one short phrase": "return 1 - _ -> return len(set(text)) > 2 and max("
+                        "text.count(text[i:i + 6]) for i in range(len(text) - 6))",
+    "leaves it": ("text[i:i + 14] -> text[i:i + 9]", "len(text) - 13 -> 32"),
+    "return the index of one text": ["return int(_) -> return texts[0]",
+                                     "return int(_) -> return len(texts)"],
+})
+def _(rng):
+    def random_text(n, letters=LETTERS):
+        return "".join(rng.choice(list(letters), n))
+
+    loop = random_text(int(rng.integers(20, 31)))
+    a, b = (str(x) for x in rng.choice(list("aehnorst"), 2, replace=False))
+    phrase = random_text(6)
+    texts = {"loop": random_text(120) + (loop * 20)[:240], "few": random_text(360, a + b),
+             "long": random_text(1500), "short": random_text(60),
+             "word": "".join(random_text(int(rng.integers(7, 14))) + phrase for _ in range(22)),
+             "early": (random_text(9) * 5)[:40] + random_text(320)}
+    hints = {
+        "few": "it has only two letters, in no order that comes back: few letters are not a circle",
+        "long": "it is long, but nothing in it comes back: count shares, not numbers",
+        "short": "it is short, but nothing in it comes back: count shares, not numbers",
+        "word": "one short phrase comes back in it, each time after something new: how long are "
+                "the strings that you compare?",
+        "early": "it begins with a loop and leaves it: the whole text counts"}
+    for place in rng.permutation(6)[:3]:                  # the same texts, at other places
+        shown = [str(k) for k in rng.permutation([k for k in texts if k != "loop"])]
+        shown.insert(int(place), "loop")
+
+        def chose(k, shown=shown):
+            return lambda out: np.ndim(out) == 0 and int(out) == out >= 0 and shown[int(out)] == k
+
+        yield Case(([texts[k] for k in shown],), chose("loop"), {
+            **{hint: chose(k) for k, hint in hints.items()},
+            "return the index of one text, a whole number": lambda out, c=chose: not any(
+                c(k)(out) for k in texts)},
+            about="Return the index of one text, a whole number from 0.")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ checked."""
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt.exercises import Case, check, either, exercise
 
 
 def same_spread(std, channels, new_channels):
@@ -11,10 +11,63 @@ def same_spread(std, channels, new_channels):
     return std * np.sqrt(channels / new_channels)
 
 
+@exercise(same_spread, {
+    "the other way round: a sum over fewer channels needs larger weights":
+        "channels / new_channels -> new_channels / channels",
+    "the spread of a sum grows with the root of the number of terms": "np.sqrt(_) -> (_)",
+    "the other way round, and without the root": "np.sqrt(_) -> (new_channels / channels)",
+    "with unchanged weights, fewer channels make the products smaller": "return _ -> return std",
+    "that is the spread of the products; divide by the root of the new channels":
+        "channels / new_channels -> channels",
+    "it is relative to the old weights, not to 1": "std * _ -> _",
+    "the lesson's 0.55 is for one standard deviation, 0.02 at 768 channels: compute it from yours":
+        [f"return _ -> return {relative} / np.sqrt(new_channels)"
+         for relative in (0.55, "0.02 * np.sqrt(768)")],
+    "the fourth root is for both queries and keys; here one product stays the same":
+        "np.sqrt(_) -> np.sqrt(np.sqrt(_))",
+})
+def _(rng):
+    C, new = (int(n) for n in rng.permutation([96, 200, 384, 640, 1024])[:2])
+    yield float(rng.uniform(0.01, 0.05)), C, new
+
+
 def directions(w_v, w_o):
     """The participation ratio of the squared singular values."""
-    s2 = np.linalg.svd(w_v @ w_o, compute_uv=False) ** 2
+    s = np.linalg.svd(w_v @ w_o, compute_uv=False)
+    s2 = s ** 2
     return s2.sum() ** 2 / (s2 ** 2).sum()
+
+
+def random_head(rng):
+    C, D = (int(n) for n in (rng.choice([9, 11, 13]), rng.choice([4, 5])))
+    w_v = rng.standard_normal((C, D)) * np.geomspace(1, rng.uniform(0.1, 0.3), D)
+    return w_v, rng.standard_normal((D, C)) * rng.uniform(0.3, 2)
+
+
+@exercise(directions, {
+    "the squares of the singular values count, not the values": "s2 = s ** 2 -> s2 = s",
+    "the fourth powers are in the denominator alone; yours squares once too often":
+        "s ** 2 -> s ** 4",
+    "that is the rank: it counts a direction that passes next to nothing like any other":
+        "return _ -> return np.linalg.matrix_rank(w_v @ w_o)",
+    "the fraction is upside down": "return _ / _1 -> return _1 / _",
+    "the numerator is the square of the sum, not the sum of the squares": [
+        "s2.sum() ** 2 -> s2.sum()", "s2.sum() ** 2 -> (s2 ** 2).sum()"],
+    "what a head passes on goes through both matrices: take their product, first": [
+        "w_v @ w_o -> w_v", "w_v @ w_o -> w_o", ("w_v @ w_o -> w_v", "s2 = s ** 2 -> s2 = s"),
+        ("w_v @ w_o -> w_o", "s2 = s ** 2 -> s2 = s")],
+    "the product is (C, C): x @ w_v @ w_o": "w_v @ w_o -> w_o @ w_v",
+    "those are the product's entries; turn to its singular values": [
+        "s = _ -> s = np.abs(w_v @ w_o)", "s2 = _ -> s2 = np.abs(w_v @ w_o)"],
+    "return the number of directions, not the singular values": "return _ -> return s",
+    "take sums above and below the fraction line, no means": [
+        f"return _ -> return _ * w_v.shape[1] ** {power}." for power in (1, -1, -2)],
+}, {"fourth powers": "return _ -> return s2.sum()"}, rtol=1e-5)
+def _(rng):
+    w_v, w_o = random_head(rng)
+    yield Case((w_v, w_o), mistakes={
+        "it is a number from 1 to D: above and below the fraction line stand fourth powers":
+            lambda out: not 0.999 <= out <= 1.001 * len(w_o)})
 
 
 def keep_directions(w_v, w_o, k):
@@ -25,11 +78,94 @@ def keep_directions(w_v, w_o, k):
     return cut * np.linalg.norm(M) / np.linalg.norm(cut)
 
 
+@exercise(keep_directions, {
+    "the length is smaller than the product's: then the head would say less *and* say it more "
+    "quietly, two differences at once": "return _ -> return cut",
+    "the largest singular values stay, not the smallest": [
+        "cut = _ -> D = len(w_o); cut = U[:, D - k:D] * s[D - k:D] @ V[D - k:D]",
+        "cut = _ -> D = len(w_o); return U[:, D - k:D] * s[D - k:D] @ V[D - k:D]"],
+    "nothing is cut": "return _ -> return M",
+    "one direction too many or too few": ["cut = _ -> k = k - 1; cut = _",
+                                          "cut = _ -> k = k + 1; cut = _"],
+    "the singular values that are kept stay in proportion": "U[:, :k] * s[:k] -> U[:, :k]",
+}, {"the length is the root": [f"return _ -> return cut * {length} / {length.replace('M', 'cut')}"
+                               for length in ("np.abs(M).max()", "np.abs(M).sum()",
+                                              "np.linalg.norm(M, 'nuc')")]
+                              + ["return _ -> return 2 * (_)"],
+    "each of its two factors": "return _ -> return w_v[:, :k]",
+    "singular value decomposition": "return _ -> return w_v[:, :k] @ w_o[:k]"},
+   about="Cut the singular value decomposition of w_v @ w_o to its k largest values, then "
+         "multiply by one number.", rtol=1e-5)
+def _(rng):
+    w_v, w_o = random_head(rng)
+    args = w_v, w_o, int(rng.integers(2, len(w_o) - 1))
+    best = keep_directions(*args)
+    yield Case(args, mistakes={
+        "the product is cut, not each of its two factors":
+            lambda out: np.shape(out) != best.shape,
+        "the length is the root of the sum of all squares, not the largest singular value "
+        "and not the sum of the singular values":
+            lambda out: np.shape(out) == best.shape and (
+                np.allclose(out / np.abs(out).max(), best / np.abs(best).max())
+                and np.abs(out).max() > 0)})
+
+
 def fair_arms(control, arms):
     """A setting that one of the two lacks is a difference as well."""
-    missing = object()
-    return [sum(control.get(name, missing) != arm.get(name, missing)
-                for name in control.keys() | arm.keys()) == 1 for arm in arms]
+    def differences(arm):
+        missing = object()
+        return sum(control.get(name, missing) != arm.get(name, missing)
+                   for name in control.keys() | arm.keys())
+    return [differences(arm) == 1 for arm in arms]
+
+
+# The arms come in a random order, so the case says which of them was judged wrongly.
+@exercise(fair_arms, refused={
+    "once more": ["_ == 1 -> _ <= 1", "_ == 1 -> True"],
+    "two things": ["_ == 1 -> 1 <= _ <= 2", "_ == 1 -> _ > 0"],
+    "only the arm has": "control.keys() | arm.keys() -> control.keys()",
+    "lacks": "control.keys() | arm.keys() -> arm.keys()",
+    "order": "differences(arm) -> sum(a != b for a, b in zip(control.items(), arm.items())) "
+             "+ abs(len(control) - len(arm))",
+    "for each arm": "return [_ for arm in arms] -> return True",
+})
+def _(rng):
+    names = [str(n) for n in rng.permutation(["trunk", "lr", "steps", "spread", "seeds"])]
+    control = {name: int(rng.integers(1, 50)) for name in names}
+    one, two = dict(control), dict(control)
+    one[names[0]] += 1
+    two[names[1]] += 1
+    two[names[2]] += 1
+    more = {**control, "dropout": int(rng.integers(1, 9))}
+    lacks = {name: value for name, value in control.items() if name != names[3]}
+    swapped = {name: value for name, value in lacks.items()} | {"blocks": 3}
+    turned = dict(reversed(control.items())) | {names[4]: control[names[4]] + 2}
+    back = dict(control) | {names[0]: control[names[0]] + 1, names[1]: control[names[1]] - 1}
+    arms = [(one, True), (two, False), (dict(control), False), (more, True), (lacks, True),
+            (swapped, False), (turned, True), (back, False)]
+    arms = [arms[i] for i in rng.permutation(len(arms))]
+    right = [fair for _, fair in arms]
+
+    def where(arm):
+        return next(i for i, (a, _) in enumerate(arms) if a is arm)
+
+    def says(arm, verdict):
+        return lambda out: len(out) == len(arms) and bool(out[where(arm)]) == verdict
+
+    control_again = next(a for a, fair in arms if a == control)
+    yield Case((control, [arm for arm, _ in arms]),
+                lambda out: [bool(fair) for fair in out] == right, {
+        "return a list with True or False for each arm":
+            lambda out: np.shape(out) != (len(arms),),
+        "an arm that does not differ at all is the control once more, and no arm":
+            says(control_again, True),
+        "an arm that differs in two things cannot say which one it was":
+            either(says(two, True), says(back, True)),
+        "the order of the settings does not matter": says(turned, False),
+        "a setting that the arm lacks is a difference, too": says(lacks, False),
+        "a setting that only the arm has is a difference, too":
+            either(says(more, False), says(swapped, True)),
+    }, about="An arm is fair when it differs from the control in exactly one setting.")
 
 
 if __name__ == "__main__":

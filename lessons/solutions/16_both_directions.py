@@ -2,13 +2,43 @@
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt.exercises import Case, as_mask, check, exercise, fails
 
 
 def prefix_mask(T, P):
     """The causal mask, and the columns of the prefix for everybody."""
     t, s = np.arange(T)[:, None], np.arange(T)
     return (s <= t) | (s < P)
+
+
+@exercise(prefix_mask, {
+    "that is the causal mask: the first P tokens see each other in both directions":
+        "_ | (s < P) -> _",
+    "everything sees everything: after the first P no token may look ahead":
+        "_ | (s < P) -> _ | (s >= 0)",
+    "the prefix is one token too long": "s < P -> s <= P",
+    "the prefix is one token too short": "s < P -> s < P - 1",
+    "rows and columns are exchanged: row t says what token t sees": "return _ -> return (_).T",
+    "True says that a token is *seen*": "return _ -> return ~(_)",
+    "the tokens after the prefix see it as well, and each other backward":
+        "return _ -> return (s < P) & (t < P)",
+    "each token sees itself, too": ["s <= t -> s < t", "return _ -> return (_) & (s != t)"],
+    "a token is seen if it stands before or in the prefix: or, not and": "_ | _1 -> _ & _1",
+    "a token sees what comes before it, not after it": "s <= t -> s >= t",
+    "a token after the prefix sees those before it, not only itself":
+        "return _ -> return (s < P) & (t < P) | (s == t)",
+    "the tokens after the prefix see it as well":
+        "return _ -> return (s < P) & (t < P) | (s <= t) & (s >= P)",
+    "a token after the prefix sees the others before it as well, not only the prefix":
+        "s <= t -> s + t < 0",
+}, {"True and False": "return _ -> return np.where(np.tri(T) > 0, 0, -np.inf)"})
+def _(rng):
+    T = int(rng.integers(6, 9))
+    for P in (int(rng.integers(3, T - 2)), 0, T):
+        yield Case((T, P), mistakes={
+            "return an array (T, T) of True and False, or of 1 and 0":
+                fails(lambda out: as_mask(out, (T, T)))},
+            about=f"T = {T}, P = {P}: what does each token see?")
 
 
 def masked_gradient(logits, y):
@@ -23,11 +53,84 @@ def masked_gradient(logits, y):
     return dlogits
 
 
+ALL = "y >= 0 -> y > -2"                                  # as if each position was asked
+ONE_HOT = "p[np.arange(len(p)), y[asked]] -= 1 -> "
+SUM, WORDS = "p / len(p) -> p", "p /= _ -> "
+OTHER = WORDS + "e = np.exp(%s); p = (e / e.sum(axis=%s, keepdims=True))%s"
+
+
+@exercise(masked_gradient, {
+    "a sum instead of a mean: divide by the number of questions": SUM,
+    "you divide by all positions: the mean is over those that are asked":
+        "p / len(p) -> p / y.size",
+    "you divide by the number of passages": [
+        "p / len(p) -> p / len(y)", "p / len(p) -> p / y.shape[1]"],
+    "positions that are not asked get a gradient, as if their byte was the last id: -1 counts from "
+    "the end": [ALL, (ALL, SUM), (ALL, "p / len(p) -> p / (y >= 0).sum()")],
+    "positions that are not asked get a gradient: nothing is lost there": [
+        (ALL, ONE_HOT + "p[np.arange(len(p)), y[asked]] -= y[asked] >= 0", f"p / len(p) -> {share}")
+        for share in ("p", "p / len(p)", "p / (y >= 0).sum()")],
+    "the truth is missing: the gradient is probability minus truth": [
+        ONE_HOT + "pass", (ONE_HOT + "pass", SUM)],
+    "the truth is subtracted, not added": ONE_HOT + "p[np.arange(len(p)), y[asked]] += 1",
+    "the softmax is missing: probability minus truth, not score minus truth": [
+        WORDS + "p = z", (WORDS + "p = z", SUM)],
+    "only the entry of the true byte has a gradient: the other bytes have one as well": [
+        "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]",
+        (SUM, "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]")],
+    "the softmax runs over the vocabulary, the last axis": [
+        OTHER % change for change in (("logits", 0, "[asked]"), ("logits", 1, "[asked]"),
+                                      ("z", 0, ""), ("z", None, ""))],
+    "the exponentials must be divided by their sum": [WORDS + "pass", WORDS + "p = np.exp(z)"],
+    "0 is a byte like any other: only -1 is not asked": "y >= 0 -> y > 0",
+    "the gradient has the shape of the logits, with 0 where nothing is asked":
+        "return dlogits -> return p",
+}, {"nothing is asked the gradient is 0": "return dlogits -> return dlogits + (y < 0)[:, :, None]",
+    "scores may be large": ["z - _ -> z", "z - _ -> z - z.min(axis=-1, keepdims=True)"]}, rtol=1e-5)
+def _(rng):
+    B, T, V = (int(n) for n in rng.permutation([3, 6, 5]))
+    logits = 1.5 * rng.standard_normal((B, T, V))
+    y = np.full((B, T), -1)
+    places = rng.permutation(B * T)[:4]
+    y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
+    y.flat[places[:2]] = 0, 1                             # 0 is a byte like any other
+    asked = y >= 0
+    yield Case((logits, y), mistakes={
+        "where nothing is asked the gradient is 0": lambda out: np.any(np.asarray(out)[~asked])})
+    large = logits.copy()
+    large[asked] += [[900], [0], [0], [0]]                # exp of it is not finite, ...
+    large[asked, 0] += [0, 900, 0, 0]                     # ... nor less the row's smallest score
+    yield Case((large, y), mistakes={
+        "scores may be large: subtract the largest of each row first, as in lesson 2":
+            lambda out: not np.isfinite(out).all()}, about="Some scores are large here.")
+
+
 def missing_token(P, left, right):
     """The token comes with P[left, token], and then the right one follows with P[token, right].
     Only their product counts, as a share of all."""
     both = P[left] * P[:, right]
     return both / both.sum()
+
+
+@exercise(missing_token, {
+    "the probabilities must sum to 1": "_ / _1 -> _",
+    "that is what follows `left`: the right side is not used": "P[left] * P[:, right] -> P[left]",
+    "that looks at the right side only": ["P[left] * P[:, right] -> P[:, right]",
+                                          "return _ -> return P[:, right]"],
+    "that is what *follows* `right`: it is the token that comes after the missing one": [
+        "P[left] * P[:, right] -> P[right]", "P[:, right] -> P[right]"],
+    "left and right are exchanged": "P[left] * P[:, right] -> P[right] * P[:, left]",
+    "you take a column for `left`: what follows it stands in its row": "P[left] -> P[:, left]",
+    "a sum instead of a product: both must happen": [
+        "_ * _1 -> _ + _1", "_ * _1 -> _ + _1 / _1.sum()", "_ / _1.sum() -> P[left] + P[:, right]"],
+    "a softmax of probabilities: they only have to be divided by their sum":
+        "both = _ -> both = np.exp(_)",
+    "the logarithm must be undone before the sum is made 1": "both = _ -> both = np.log(_)",
+}, rtol=1e-5)
+def _(rng):
+    V = int(rng.integers(5, 9))
+    P = rng.dirichlet(np.full(V, 0.8), V) + 0.02
+    yield P / P.sum(axis=1, keepdims=True), *(int(i) for i in rng.permutation(V)[:2])
 
 
 def better_of_two(a, b):
@@ -37,6 +140,67 @@ def better_of_two(a, b):
     d = np.delete(d, np.abs(d - np.median(d)).argmax())
     z = d.mean() / (d.std(ddof=1) / np.sqrt(len(d)))
     return "neither" if abs(z) < 3 else "b" if z > 0 else "a"
+
+
+# Any rule is right that keeps to the differences: the case says what a wrong one missed.
+Z = "return _ -> z = %s; return 'neither' if abs(z) < %s else 'b' if z > 0 else 'a'"
+
+
+@exercise(better_of_two, refused={
+    "spread": [Z % ("(a.mean() - b.mean()) / np.sqrt(a.var() / len(a) + b.var() / len(b))", 3),
+               Z % ("(a - b).mean()", "(a - b).std()")],
+    "other way": "'b' if z > 0 else 'a' -> 'a' if z > 0 else 'b'",
+    "1.4 standard errors": [Z % ("(a - b).mean() / (a - b).std(ddof=1) * np.sqrt(len(a))", 1.28),
+                            "abs(z) < 3 -> abs(z) < 1"],
+    "difference": [
+        "return _ -> return 'neither'", Z % ("z", "(3 if z > 0 else 0)"),
+        Z % ("np.median(a) - np.median(b)", 0), Z % ("a.min() - b.min()", 0),
+        *(Z % ("(a - b).mean()", limit) for limit in (0, 0.01, 0.1, 1.0, "0.03 * a.mean()")),
+        *(Z % ("(a - b).mean() / (a - b).std() * np.sqrt(len(a))", limit) for limit in (0, 1.0)),
+        Z % ("(b < a).mean() - (a < b).mean()", 0.1)],
+    "return 'a', 'b' or 'neither'": [
+        "return _ -> return a.mean() - b.mean()", "return _ -> return (_).upper()"],
+})
+def _(rng):
+    n = int(rng.integers(300, 500))
+    n += n % 2
+    shared = rng.gamma(0.8, 3.0, n)                       # hard questions are hard for both
+    noise = rng.uniform(0.05, 0.35, n)
+
+    def balanced(size):
+        """Numbers as often up as down, so that their mean is 0."""
+        half = size[:n // 2]
+        return rng.permutation(np.concatenate([half, -half]))
+
+    steady = 0.12 + balanced(noise)                       # about 10 standard errors, either sign
+    tie = balanced(noise)
+    tie += 1.4 * tie.std(ddof=1) / np.sqrt(n)             # chance does that one time in six
+    one_large = balanced(noise)
+    one_large[rng.integers(n)] += 60.0
+    few = int(rng.choice([5, 7]))                         # odd: one sign has one more
+    cases = [("b", shared, shared - steady), ("a", shared - steady, shared),
+             ("neither", shared, shared - tie), ("neither", shared - tie, shared),
+             ("neither", shared + one_large, shared.copy()),
+             ("neither", shared.copy(), shared + one_large),
+             ("neither", shared[:few], shared[:few] - np.linspace(-1.3, 1.5, few))]
+    why = ["b is lower on the same questions, steadily: look at the difference of each question, "
+           "not at how the two spread",
+           "a is lower on the same questions, steadily: look at the difference of each question, "
+           "not at how the two spread",
+           "b is lower by 1.4 standard errors of the differences: chance does that one time in six",
+           "a is lower by 1.4 standard errors of the differences: chance does that one time in six",
+           "a single question makes the whole difference of the means",
+           "a single question makes the whole difference of the means",
+           "so few questions, and differences of both signs: nothing can be said"]
+    for i in rng.permutation(len(cases)):
+        right, a, b = cases[i]
+        scale = 10.0 ** rng.uniform(-2, 1)                # no difference is large by itself
+        yield Case((scale * a, scale * b), right, {
+            "return 'a', 'b' or 'neither'": lambda out: out not in ("a", "b", "neither"),
+            "the difference has the other sign, the other way round: the lower loss is better":
+                lambda out, right=right: {out, right} == {"a", "b"},
+            why[i]: lambda out, right=right: out != right,
+        })
 
 
 if __name__ == "__main__":

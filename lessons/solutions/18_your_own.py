@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from minifpt.exercises import check
+from minifpt import functional as F
+from minifpt.exercises import Case, check, close_to, exercise
 
 
 def scaled(S, D):
@@ -12,11 +13,84 @@ def scaled(S, D):
     return S / math.sqrt(D)
 
 
+# The type counts as well as the value, which the case judges.
+@exercise(scaled, refused={
+    "np.sqrt(D) is a number of NumPy's": "math.sqrt -> np.sqrt",
+    "take the dtype of S": "return _ -> return (_).astype(np.float32)",
+    "not by its root": "math.sqrt(D) -> D",
+    "multiplied": "S / _ -> S * _",
+    "not the width of S": ["math.sqrt(D) -> math.sqrt(S.shape[-1])",
+                           "math.sqrt(D) -> math.sqrt(len(S))"],
+    "return an array": "return _ -> return (_).tolist()",
+    "Divide by the square root": ["return _ -> return S", "math.sqrt(D) -> D ** 2",
+                                  "S / _ -> S * D", "return _ -> return (_).T"],
+})
+def _(rng):
+    def case(dtype, other):
+        S, D = rng.standard_normal((3, 5)).astype(dtype), int(rng.integers(5, 9))
+        name, is_right = dtype.__name__, close_to(S / D ** 0.5)
+
+        def has_dtype(out, dtype):
+            return isinstance(out, np.ndarray) and out.dtype == dtype
+
+        return Case((S, D), lambda out: has_dtype(out, dtype) and is_right(out), {
+            f"{name} comes in and {other.__name__} goes out: " + (
+                "np.sqrt(D) is a number of NumPy's, which turns float32 into float64"
+                if dtype == np.float32 else "take the dtype of S"):
+                lambda out: has_dtype(out, other) and is_right(out),
+            "return an array": lambda out: not isinstance(out, np.ndarray),
+            "divided by D, not by its root": close_to(S / D),
+            "multiplied by the root of D": close_to(S * D ** 0.5),
+            "D is a number here, not the width of S": close_to(*(S / n ** 0.5 for n in S.shape)),
+        }, about=f"Divide by the square root of D, and return {name} for {name}.")
+
+    yield case(np.float32, np.float64)
+    yield case(np.float64, np.float32)
+
+
 def swish_backward(dy, x, beta):
     """y = x s with s = sigmoid(beta x): two terms for x, one for beta, which all tokens use."""
     s = 1 / (1 + np.exp(-beta * x))
     slope = s * (1 - s)
-    return dy * (s + x * beta * slope), (dy * x * x * slope).sum(axis=(0, 1))
+    dx, each = dy * (s + x * beta * slope), dy * x * x * slope
+    return dx, each.sum(axis=(0, 1))
+
+
+IN_DX, SLOPE = "dy * (s + x * beta * slope) -> ", "x * beta * slope -> "
+
+
+@exercise(swish_backward, {
+    "return them in the order dx, dbeta": "return _, _1 -> return _1, _",
+    "in dx, a product has two terms, and you have the one in which the sigmoid stays":
+        "s + x * beta * slope -> s",
+    "in dx, a product has two terms, and you have the one in which the sigmoid moves":
+        "s + x * beta * slope -> x * beta * slope",
+    "in dx, the two terms add up": "s + x * beta * slope -> s - x * beta * slope",
+    "the sigmoid is 1 / (1 + exp(-beta x)), mind its sign": [
+        "s + x * beta * slope -> 1 - s - x * beta * slope",
+        "s + x * beta * slope -> 1 - s + x * beta * slope"],
+    "the sigmoid is 1 / (1 + exp(-beta x)), with beta": [
+        "-beta * x -> -x", IN_DX + "dy * (1 / (1 + np.exp(-x)) + x * beta / (2 + 2 * np.cosh(x)))"],
+    "in dx, the sigmoid's argument is beta x, so a factor beta comes out": SLOPE + "x * slope",
+    "in dx, the slope of the sigmoid s is s (1 - s)": [
+        SLOPE + f"x * beta * {factor}" for factor in ("s", "(1 - s)", "1", "s * s")],
+    "in dx, dy is missing": IN_DX + "s + x * beta * slope",
+    "in dbeta, a mean for a sum: each token adds its whole share": [
+        "_.sum(axis=(0, 1)) -> _.mean(axis=(0, 1))", "_.sum(axis=(0, 1)) -> _.sum(0).mean(0)",
+        "_.sum(axis=(0, 1)) -> _.mean(0).sum(0)"],
+    "in dbeta, one x is the factor in front, the other comes out of the sigmoid": [
+        "dy * x * x * slope -> dy * x * slope", "dy * x * x * slope -> dy * slope"],
+    "in dbeta, what comes out of the sigmoid is x, not beta":
+        "dy * x * x * slope -> dy * x * beta * slope",
+    "in dbeta, the slope of the sigmoid s is s (1 - s)": [
+        "dy * x * x * slope -> dy * x * x * s", "dy * x * x * slope -> dy * x * x"],
+    "for dbeta, one number for each channel; batch and tokens all use it": [
+        f"_.sum(axis=(0, 1)) -> {dbeta}" for dbeta in ("_", "_.sum(0)", "_.sum(1)", "_.sum()")],
+})
+def _(rng):
+    B, T, C = (int(n) for n in rng.permutation([2, 3, 4]))
+    x, dy = 2 * rng.standard_normal((2, B, T, C))
+    yield dy, x, rng.uniform(0.5, 2.0, C) * rng.choice([-1, 1], C)
 
 
 def chain_backward(pairs, x, dy):
@@ -25,14 +99,94 @@ def chain_backward(pairs, x, dy):
     for forward, _ in pairs:
         x, cache = forward(x)
         caches.append(cache)
-    for (_, backward), cache in zip(reversed(pairs), reversed(caches), strict=True):
+    for (_, backward), cache in zip(pairs[::-1], caches[::-1], strict=True):
         dy = backward(dy, cache)
     return dy
+
+
+BACK = "zip(pairs[::-1], caches[::-1], strict=True) -> "
+
+
+@exercise(chain_backward, {
+    "the last forward pass is the first to go back": BACK + "zip(pairs, caches)",
+    "each forward pass takes what the one before it gave, not x":
+        "x, cache = forward(x) -> _, cache = forward(x)",
+    "each backward pass takes what the one after it gave, not dy": [
+        ("dy = backward(dy, cache) -> dx = backward(dy, cache)", "return dy -> return dx"),
+        ("caches = [] -> caches = []; dx = 0",
+         "dy = backward(dy, cache) -> dx = dx + backward(dy, cache)", "return dy -> return dx")],
+    "that is the last pair alone": BACK + "[(pairs[-1], caches[-1])]",
+    "one pair stands there twice, and each time has a cache of its own":
+        BACK + "[(pair, dict(zip(pairs, caches))[pair]) for pair in pairs[::-1]]",
+    "each backward pass needs the cache of its own forward pass": [
+        BACK + f"zip({order}, {own})" for order in ("pairs[::-1]", "pairs") for own in (
+            "caches[:1] * len(pairs)", "caches[-1:] * len(pairs)",
+            "caches" if order != "pairs" else "caches[::-1]")],
+    "one backward pass is missing": [
+        BACK + f"[(pairs[i], caches[i]) for i in {order}]"
+        for order in ((3, 2, 1), (2, 1, 0), (3, 1, 0), (3, 2, 0))],
+    "that is y: run back from it, with dy": "return dy -> return x",
+})
+def _(rng):
+    n = int(rng.integers(3, 6))
+
+    def layer():
+        w, factor = rng.standard_normal((n, n)), float(rng.uniform(0.5, 1.5))
+
+        def forward(x):
+            y = np.tanh(factor * x @ w)
+            return y, (y, x.shape)
+
+        def backward(dy, cache):
+            y, shape = cache
+            return (factor * dy * (1 - y * y) @ w.T).reshape(shape)
+        return forward, backward
+
+    first, second, third = layer(), layer(), layer()
+    x, dy = rng.standard_normal((2, n - 1, n))
+    yield [first, second, third, second], x, dy           # one of them stands there twice
 
 
 def wrong_but_useful(dy, y):
     """One of many: the root of y in place of y.  Large shares count less than they should."""
     return np.sqrt(y) * (dy - (dy * y).sum(axis=-1, keepdims=True))
+
+
+# Whatever points roughly along the gradient is right: the case measures the angle.
+@exercise(wrong_but_useful, refused={
+    "make it wrong": ["np.sqrt(y) -> y", "np.sqrt(y) -> 0.3 * y"],
+    "points away": "return _ -> return -np.sqrt(y) * dy",
+    "nothing to do with": "return _ -> return np.random.default_rng(0).standard_normal(y.shape)",
+    "below 0.85": ["return _ -> return y * dy", "return _ -> return dy"],
+    "something in it": ["return _ -> return 0 * y", "return _ -> return dy.sum(axis=-1)"],
+})
+def _(rng):
+    def case(shape):
+        x, dy = 2 * rng.standard_normal((2, *shape))
+        y, _ = F.softmax(x)
+        right = y * (dy - (dy * y).sum(axis=-1, keepdims=True))
+
+        def cosine(out):
+            out = np.asarray(out, np.float64)
+            if out.shape != right.shape or not np.isfinite(out).all() or not out.any():
+                raise ValueError("no such array")
+            return float((out * right).sum() / np.linalg.norm(out) / np.linalg.norm(right))
+
+        return Case((dy, y), lambda out: 0.85 <= cosine(out) <= 0.999, {
+            "return an array of the shape of y, with something in it":
+                lambda out: np.shape(out) != shape or not np.any(out),
+            "that is the gradient, or a multiple of it: make it wrong":
+                lambda out: cosine(out) > 0.999,
+            "it points away from the gradient: a step against it makes the loss larger":
+                lambda out: cosine(out) < -0.2,
+            "it has nothing to do with the gradient: their cosine is about 0":
+                lambda out: abs(cosine(out)) < 0.2,
+            **{f"its cosine with the gradient is {c:.2f}, below 0.85":
+               lambda out, c=c: cosine(out) < c + 0.01 for c in np.arange(0.2, 0.845, 0.01)},
+        }, about="Its cosine with the gradient must lie between 0.85 and 0.999.")
+
+    for shape in ((300, 5), (40, 7, 6)):                  # so many rows that chance has no say
+        yield case(shape)
 
 
 if __name__ == "__main__":

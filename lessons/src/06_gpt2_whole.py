@@ -269,7 +269,7 @@ def checked(kind):
     block = kind(8, 2, dtype=np.float64)
     for p in block.parameters():
         p.data += 0.5 * rng.standard_normal(p.data.shape)
-    report = minifpt.gradcheck_layer(block, rng.standard_normal((2, 5, 8)))
+    report = minifpt.gradcheck(block, rng.standard_normal((2, 5, 8)))
     return [n for n, e in report.errors.items() if e > 1e-6], report.max_relative_error
 
 

@@ -331,7 +331,7 @@ print("loss, every ten steps:", history["train_loss"].round(3))
 # %% [markdown]
 # Nothing raised an error, and the loss falls, because the output layer learns. The optimizer skips
 # parameters that have no gradient, so the input layer stays at its random start. Two checks see
-# it. After a step every trained parameter must have a gradient. And `gradcheck_layer` compares
+# it. After a step every trained parameter must have a gradient. And `gradcheck` compares
 # with the loss itself. Here it runs on a model that is small enough, in float64:
 
 # %%
@@ -346,7 +346,7 @@ def report(text, trunk_class=minifpt.GPT2):
     for p in small.parameters():                          # away from the starting values
         p.data += 0.3 * rng.standard_normal(p.data.shape)
     small.freeze(minifpt.FreezeMask.parse(text))
-    found = minifpt.gradcheck_layer(small, some)
+    found = minifpt.gradcheck(small, some)
     wrong = [name for name, error in found.errors.items() if not error < 1e-6]
     print(f"{trunk_class.__name__:13}{text:25}{len(found.errors):3} arrays checked, wrong: "
           f"{', '.join(wrong) or 'none'}")

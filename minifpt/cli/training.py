@@ -4,11 +4,14 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
+
 from .. import machine, tasks
 from ..exercises import own
 from ..experiments import compare as experiments
 from ..experiments import plan as planning
 from ..freeze import FreezeMask
+from ..gradients import gradcheck
 from ..training import train as training
 from ..trunks.names import TrunkSpec
 from .formatting import print_rows, say
@@ -51,6 +54,25 @@ def newest_folder(task):
     return max(runs, key=lambda p: (p / "config.json").stat().st_mtime)
 
 
+def say_wrong_loss(task, name):
+    """Say on stderr if the gradient of a task's loss is not that of its loss; other faults of the
+    task are errors of the run."""
+    rng = np.random.default_rng(0)
+    try:
+        _, y = task.batch(rng, 2, "train")
+        report = gradcheck(lambda logits: task.loss(logits, y), lambda dy, dlogits: dy * dlogits,
+                           (rng.standard_normal((2, task.output_tokens, task.output_dim)),),
+                           eps=1e-3, tolerance=0.01, elementwise=0, directions=2, far=None)
+        text = "" if report else report.notes[0]
+    except ValueError as e:
+        text = str(e) if str(e).startswith("gradcheck: ") else ""
+    except Exception:
+        return
+    if text:
+        print(f"{name}: the gradient of its loss is wrong: {text} (docs/guide/task.md: check it)",
+              file=sys.stderr)
+
+
 @takes(
     TASKS, MODEL, FREEZE, ADAPT, START,
     *run_options(*SETTINGS, clip="1", eval_every="100"),
@@ -70,6 +92,8 @@ def train(args):
     out = args.out = args.out or (newest_folder if args.resume else new_folder)(task.name)
     if args.skip_check and not args.functional:
         raise ValueError("train: --skip-check needs --functional FILE")
+    if ".py:" in task_names(args)[0] and not args.resume:
+        say_wrong_loss(task, task_names(args)[0])
     with own.using(args.functional, args.skip_check) if args.functional else nullcontext() as mine:
         if mine and not mine.functions:
             raise ValueError(f"{mine.path}: none of its functions is written, so the run would use "

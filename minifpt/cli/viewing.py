@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import examples, tracing
+from .. import examples, gradients, tracing
 from ..experiments import runs as run_folders
 from ..files import outputs
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
-from ..gradients import gradcheck_layer
 from ..reports import attention as attention_maps
 from ..reports import heads as head_forms
 from ..reports import patching
@@ -93,7 +92,7 @@ def steps(args):
                   *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]
         if others or (args.model, args.freeze, args.adapt) != (MODEL_NAME, "fpt", None):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
-        task, run = run_folders.load(folder)
+        task, run = run_folders.read_run(folder)
         make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
     else:
         task = make_task(args)
@@ -191,16 +190,17 @@ def gradcheck(args):
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
         trunk = off_zero(GPT2(config, args.seed, np.float64))
-        reports[f"GPT2, {activation}{', causal' * causal}"] = gradcheck_layer(trunk, n((2, 5, 8)))
+        name = f"GPT2, {activation}{', causal' * causal}"
+        reports[name] = gradients.gradcheck(trunk, n((2, 5, 8)))
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
     lm = off_zero(LanguageModel(config, args.seed, np.float64))
-    reports["LanguageModel"] = gradcheck_layer(lm, ids)
+    reports["LanguageModel"] = gradients.gradcheck(lm, ids)
     trunk = off_zero(LSTM(LSTMConfig(2, 4, 6, 0.2, True, True), args.seed, np.float64))
-    reports["LSTM"] = gradcheck_layer(trunk, n((2, 5, 4)))
+    reports["LSTM"] = gradients.gradcheck(trunk, n((2, 5, 4)))
     for preset in ("full", "fpt", "output_only"):
         model = FPT(off_zero(GPT2(config, args.seed, np.float64)), 3, 4, 2, seed=args.seed)
         model.freeze(FreezeMask.parse(preset))
-        reports[f"FPT, {preset}"] = gradcheck_layer(model, n((2, 5, 3)))
+        reports[f"FPT, {preset}"] = gradients.gradcheck(model, n((2, 5, 3)))
     print(f"{'':24}{'largest relative error':>24}  worst at")
     for name, report in reports.items():
         print(f"{name:24}{report.max_relative_error:24.1e}  {report.worst[0]}"

@@ -1,27 +1,36 @@
 """Exercises that check themselves: ``check("softmax_backward", my_function)``.
 
-Each exercise is one small function in this folder's file for its lesson.  It gets a random
-generator and returns, or yields, :class:`Case`: arguments for the reader's function, the
-right answer, and what known mistakes would answer, each with a hint.  Numbers are drawn anew
-at every call, so an answer can be computed but not copied::
+An exercise is its solution, how its arguments are drawn, and its mistakes, each with a hint.  They
+stand in the lesson's file in ``lessons/solutions``.  A mistake is a change of the solution's source
+(see ``viewer.rewriting``): what it would answer is computed when it is needed.  Numbers are drawn
+anew at every call, so an answer can be computed but not copied::
 
-    @exercise
-    def bias_gradient(rng):
-        dy = rng.standard_normal((2, 5, 3))
-        return Case((dy,), dy.sum(axis=(0, 1)), {
-            "every row adds its share: do you take a mean?": dy.mean(axis=(0, 1)),
-        })
+    def bias_gradient(dy):
+        return dy.sum(axis=(0, 1))
+
+    @exercise(bias_gradient, {
+        "every row adds its share: do you take a mean?": "dy.sum(axis=_) -> dy.mean(axis=_)",
+    })
+    def _(rng):
+        yield rng.standard_normal((2, 5, 3)),
 """
 
+import contextlib
 import copy
-import importlib
-import pkgutil
+import functools
+import importlib.util
+import linecache
 import re
+import sys
+import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
 
-EXERCISES = {}                                            # name -> function(rng)
+from ..viewer.rewriting import rewrite
+from .lesson import lessons_folder
+
+EXERCISES = {}                                            # name -> Exercise
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "yours"}
 
@@ -32,18 +41,68 @@ class Case:
 
     args       its arguments: arrays, numbers, functions.
     answer     the right output: a number, an array or a tuple of them; or a function of the
-               output that returns whether it is right.
+               output that returns whether it is right.  By default what the solution returns.
     mistakes   {hint: the output of that mistake, or a function of the output that returns whether
-               the mistake was made}.
+               the mistake was made}, for mistakes that only this case can tell.
     rtol       tolerance, relative to the answer's largest entry.
     about      the hint if no known mistake fits: what is special about this case.
+    exercise   the :class:`Exercise` whose mistakes give the other hints.
     """
 
     args: tuple
-    answer: object
+    answer: object = None
     mistakes: dict = field(default_factory=dict)
-    rtol: float = 1e-6
+    rtol: float = None
     about: str = ""
+    exercise: object = None
+
+
+@dataclass
+class Exercise:
+    """Called with a random generator, it yields each :class:`Case` of ``draw``, completed.
+
+    mistakes  {hint: mistake}.  A mistake is a change of the solution's source, ``"pattern ->
+              replacement"``; a tuple of changes that are made together; a function; or a list of
+              them.
+    refused   {words of the hint of a case: mistake}, for tests: where many answers are right, the
+              cases say what is wrong with others.
+    """
+
+    solution: object
+    mistakes: dict
+    refused: dict = field(default_factory=dict)
+    draw: object = None
+    about: str = ""
+    rtol: float = 1e-6
+
+    def __call__(self, rng):
+        with contextlib.closing(self.draw(rng)) as cases:  # it may hold a patch of the library
+            for case in cases:
+                case = case if isinstance(case, Case) else Case(case)
+                case.rtol, case.about = case.rtol or self.rtol, case.about or self.about
+                if case.answer is None:
+                    case.answer = self.solution(*copy.deepcopy(case.args))
+                case.exercise = self
+                yield case
+
+    @functools.cached_property
+    def wrong_answers(self):
+        """Return [(hint, function)]: each mistake as an answer to the exercise."""
+        return self._answers(self.mistakes)
+
+    @functools.cached_property
+    def refused_answers(self):
+        """Return [(words of the hint, function)] of ``refused``."""
+        return self._answers(self.refused)
+
+    def _answers(self, mistakes):
+        answers = []
+        for hint, ways in mistakes.items():
+            for way in ways if isinstance(ways, list) else [ways]:
+                changes = (way,) if isinstance(way, str) else way
+                answers.append((hint, way if callable(way) else
+                                rewrite(self.solution, *changes).function))
+        return answers
 
 
 @dataclass
@@ -59,12 +118,20 @@ class Result:
         return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
 
 
-def exercise(function):
-    """Register an exercise under its function's name."""
-    if function.__name__ in EXERCISES:
-        raise ValueError(f"exercise: '{function.__name__}' exists twice")
-    EXERCISES[function.__name__] = function
-    return function
+def exercise(solution, mistakes=None, refused=None, about="", rtol=1e-6):
+    """Register an exercise under its solution's name.  It decorates the function of a random
+    generator that yields :class:`Case` or the arguments alone; for the rest see :class:`Exercise`.
+    """
+    def register(draw):
+        name = solution.__name__
+        known = EXERCISES.get(name)
+        if known and "__main__" not in (draw.__module__, known.draw.__module__):
+            raise ValueError(f"exercise: '{name}' exists twice")
+        if not known or draw.__module__ != "__main__":    # the lesson's file, run as a program
+            EXERCISES[name] = Exercise(solution, mistakes or {}, refused or {}, draw, about, rtol)
+            EXERCISES[name].__module__ = draw.__module__
+        return draw
+    return register
 
 
 def check(name, answer):
@@ -89,16 +156,11 @@ def examine(name, answer, seed=None):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):                       # mistakes overflow and divide by 0
         for _ in range(DRAWS):
-            cases = EXERCISES[name](rng)
-            cases = [cases] if isinstance(cases, Case) else cases
-            try:
+            with contextlib.closing(EXERCISES[name](rng)) as cases:
                 for case in cases:
                     result = _ask(name, answer, case)
                     if result is not None:
                         return result
-            finally:
-                if hasattr(cases, "close"):               # it may hold a patch of the library
-                    cases.close()
     return Result(name, "passed")
 
 
@@ -140,18 +202,53 @@ def _ask(name, function, case):
 
 def _hint(output, case):
     """Return the hint for the mistake that the output looks like."""
+    mistakes = []                                         # (hint, what the mistake returns here)
+    for hint, function in [] if callable(case.answer) or not case.exercise else (
+            case.exercise.wrong_answers):
+        with contextlib.suppress(Exception), warnings.catch_warnings():    # it may not fit here
+            warnings.simplefilter("ignore")
+            mistakes.append((hint, function(*copy.deepcopy(case.args))))
+            if _same(output, mistakes[-1][1], case.rtol):
+                return _sentence(hint)
+    for hint, mistake in mistakes:                        # beside another mistake
+        if _shares(output, mistake, case):
+            return _sentence(hint)
     for hint, mistake in case.mistakes.items():
         try:
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
                 return _sentence(hint)
         except Exception:                                 # a predicate on an odd output
             continue
+    for hint, mistake in mistakes:                        # with other numbers
+        if _has_its_shape(output, mistake, case.answer):
+            return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
         if hint:
             return hint
     return case.about or "No known mistake looks like this: try it on an array so small that " \
                          "you can do it by hand."
+
+
+def _shares(output, mistake, case):
+    """Return whether an output has an array that a mistake makes wrong in the same way.  Numbers
+    may agree by chance."""
+    if not isinstance(case.answer, tuple) or not all(
+            isinstance(a, (tuple, list)) and len(a) == len(case.answer) for a in (output, mistake)):
+        return False
+    return any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
+               for a, b, c in zip(output, mistake, case.answer, strict=True))
+
+
+def _has_its_shape(output, mistake, answer):
+    """Return whether an output, or a part of it, has the wrong shape that a mistake's has."""
+    parts = [(output, mistake, answer)]
+    if isinstance(answer, tuple) and isinstance(output, tuple) and isinstance(mistake, tuple):
+        parts = zip(output, mistake, answer, strict=False)
+    try:
+        return any(np.shape(a) == np.shape(b) != np.shape(c) for a, b, c in parts)
+    except ValueError:                                    # lists of lists of different lengths
+        return False
 
 
 def _sentence(hint):
@@ -182,10 +279,11 @@ def _general_hint(output, case):
             if not _same(a, b, case.rtol):
                 hint = _general_hint(a, Case(case.args, b, rtol=case.rtol, about=case.about))
                 return f"Value {i + 1} of {len(case.answer)}: {hint}"
-    try:
-        a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
-    except (TypeError, ValueError):
+    if not _is_numeric(case.answer):
+        return case.about
+    if not _is_numeric(output):
         return f"It returns a {type(output).__name__}, expected numbers."
+    a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
     if a.shape != b.shape:
         return (f"The result has shape {a.shape}, expected {b.shape}: "
                 "look at the axis that you sum or average over.")
@@ -216,35 +314,39 @@ def _general_hint(output, case):
 
 
 def _same(a, b, rtol):
-    """Return whether numbers, arrays or tuples of them are equal up to ``rtol`` of b's largest
-    entry.  For a tuple or an array in b, a may have a tuple, a list or an array."""
-    if isinstance(b, tuple):
+    """Return whether numbers, arrays, texts or tuples of them are equal up to ``rtol`` of b's
+    largest entry.  For a tuple, an array or a list of texts in b, a may have any of them."""
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str) and a == b
+    if isinstance(b, tuple) or isinstance(b, list) and not _is_numeric(b):
         try:
             a = tuple(a)
         except TypeError:
             return False
         return len(a) == len(b) and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True))
-    if isinstance(a, str) or isinstance(b, str):
-        return isinstance(a, str) and isinstance(b, str) and a == b
-    try:
-        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    except (TypeError, ValueError):
+    if not _is_numeric(a):
         return False
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.shape != b.shape:
         return False
     finite = b[np.isfinite(b)]
     scale = (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
-    return bool(np.allclose(a, b, rtol=0, atol=rtol * scale, equal_nan=True))
+    with np.errstate(invalid="ignore"):                   # inf - inf
+        return bool(((np.abs(a - b) <= rtol * scale) | (a == b) | (a != a) & (b != b)).all())
+
+
+def _is_numeric(a):
+    """Return whether NumPy takes a value as an array of numbers."""
+    try:
+        np.asarray(a, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def close_to(*values, rtol=1e-5):
     """Return a mistake's function: whether an output is close to one of ``values``."""
     return lambda output: any(_same(output, value, rtol) for value in values)
-
-
-def part(i, *values):
-    """Return a mistake's function: whether part ``i`` of an output is close to a value."""
-    return lambda output: close_to(*values)(output[i])
 
 
 def either(*mistakes):
@@ -290,7 +392,13 @@ def _describe(args):
                      else getattr(a, "__name__", None) or repr(a)[:40] for a in args)
 
 
+@functools.cache
 def _load():
-    """Import every lesson's file in this folder, so that its exercises are known."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    """Run every lesson's file of solutions, so that its exercises are known."""
+    for notebook in sorted(lessons_folder().glob("[0-9][0-9]_*.ipynb")):
+        name = f"{__name__}.lesson_{notebook.stem[:2]}"
+        path = notebook.parent / "solutions" / f"{notebook.stem}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        linecache.getlines(str(path))                     # a closed process may not read it later
+        spec.loader.exec_module(module)

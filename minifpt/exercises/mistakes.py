@@ -1,218 +1,200 @@
 """Mistakes that people make in each function of ``functional``, each with a hint.
 
-A mistake is a pattern of the library's source and its replacement, see ``viewer.rewriting``.  So
-the mathematics stands in one place, the result of a mistake is computed when it is needed, and the
-library's variables may be renamed.
+Each is an :class:`Exercise` whose solution is the library's function: the mathematics stands in one
+place, and the library's variables may be renamed.
 """
 
 from functools import cache
 
 from .. import functional as F
-from ..viewer.differences import BREAKS
-from ..viewer.rewriting import rewrite
+from ..viewer.faults import FAULTS
+from . import Exercise
 
 LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
-VARIANCE = "1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)"
 SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
-# function -> [(hint, pattern of its source, replacement)]
+# function -> {hint: change of its source}
 MISTAKES = {
-    "linear": [
-        ("the bias is missing", "x @ w + b", "x @ w"),
-        ("the bias is subtracted", "x @ w + b", "x @ w - b")],
-    "linear_backward": [
-        (SUM_FOR_MEAN, "db = rows.sum(axis=0)", "db = rows.mean(axis=0)"),
-        ("a mean for a sum: x.T @ dy adds up over the rows", "_.T @ rows",
-         "_.T @ rows / len(rows)"),
-        ("only one row: b is added to every row", "rows.sum(axis=0)", "rows[-1]")],
-    "embedding_backward": [
-        ("an id that stands there more than once gets the gradients of all its places; "
-         "dw[ids] += dy keeps one of them, np.add.at(dw, ids, dy) adds them up",
-         "dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0)",
-         "dw[ids] += dy")],
-    "bias": [
-        ("the bias is subtracted", "x + b", "x - b")],
-    "bias_backward": [
-        (SUM_FOR_MEAN, "_.sum(axis=0)", "_.mean(axis=0)"),
-        ("only one row: b is added to every row", "_.sum(axis=0)", "_[-1]")],
-    "positions": [
-        ("the argument start is not heeded: the first token is at position start", "w[tokens]",
-         "w[:x.shape[1]]")],
-    "positions_backward": [
-        ("that is one sequence: all of the batch add their share", "dy.sum(axis=0)", "dy[0]"),
-        ("a mean for a sum: each sequence of the batch adds its whole share", "dy.sum(axis=0)",
-         "dy.mean(axis=0)"),
-        ("the argument start is not heeded: the first token is at position start", "dw[tokens]",
-         "dw[:dy.shape[1]]")],
-    "layer_norm": [
-        ("eps is missing", VARIANCE, VARIANCE.replace(" + eps", "")),
-        ("the eps belongs under the root", VARIANCE,
-         "1.0 / (np.sqrt((centred * centred).mean(axis=-1, keepdims=True)) + eps)"),
-        ("the variance is the mean square, divided by C, not by C - 1", VARIANCE,
-         VARIANCE.replace(".mean(axis=-1, keepdims=True)",
-                          ".sum(axis=-1, keepdims=True) / (x.shape[-1] - 1)")),
-        ("divided by the variance, not by its root", VARIANCE, VARIANCE.replace("np.sqrt", "")),
-        ("each token has its own mean", "x.mean(axis=-1, keepdims=True)", "x.mean()"),
-        ("the bias is missing", "xhat * w + b", "xhat * w"),
-        ("the scale is missing", "xhat * w + b", "xhat + b")],
-    "layer_norm_backward": [
-        ("the mean of g is missing", LN_DX,
-         "(g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"),
-        ("the part along xhat is missing", LN_DX, "(g - g.mean(-1, keepdims=True)) * rstd"),
-        ("both means are missing", LN_DX, "g * rstd"),
-        ("a sum for a mean", LN_DX, LN_DX.replace("mean", "sum")),
-        ("rstd is missing", LN_DX, LN_DX.removesuffix(" * rstd")),
-        ("the scale is missing: g is dy * w", "g = dy * w", "g = dy"),
-        ("the factor xhat is missing: y is xhat * w + b", "dy * xhat", "dy"),
-        (SUM_FOR_MEAN, "dy.reshape(-1, len(w)).sum(axis=0)",
-         "dy.reshape(-1, len(w)).mean(axis=0)")],
-    "gelu": [
-        ("the factor 1/2 is missing", "0.5 * x * (1.0 + t)", "x * (1.0 + t)"),
-        ("that is the exact form; GPT-2 has the one with tanh", "0.5 * x * (1.0 + t)",
-         "gelu_exact(x)[0]"),
-        ("the cube is missing in u", "GELU_B * x * x * x", "GELU_B * x")],
-    "gelu_backward": [
-        ("the factor du/dx is missing: u depends on x too", "_ * du", "_"),
-        ("the 3 of the cube's derivative is missing in du/dx", "3.0 * GELU_B", "GELU_B"),
-        ("a product has two terms: where the tanh stays as it is", "0.5 * (1.0 + t) + _", "_"),
-        ("a product has two terms: where the tanh moves", "_ + 0.5 * x * (1.0 - t * t) * du",
-         "_"),
-        ("the derivative of tanh(u) is 1 - t^2", "1.0 - t * t", "1.0 - t"),
-        ("the factor dy is missing", "dy * _", "np.ones_like(dy) * _")],
-    "gelu_exact": [
-        ("that is GPT-2's form with tanh; this one has the error function", "x * ndtr(x)",
-         "gelu(x)[0]"),
-        ("the error function takes x / sqrt(2)", "x * ndtr(x)", "x * ndtr(x * math.sqrt(2.0))")],
-    "gelu_exact_backward": [
-        ("a product has two terms: P(x), and x times its density", "x * np.exp(_)",
-         "np.exp(_)"),
-        ("a product has two terms, of which you have the first",
-         "ndtr(x) + _", "ndtr(x)"),
-        ("a product has two terms, of which you have the second", "ndtr(x) + _", "_"),
-        ("the density has the factor 1 / sqrt(2 pi)", "_ * (1.0 / math.sqrt(2.0 * math.pi))", "_")],
-    "relu": [
-        ("below 0 it is 0", "np.maximum(x, 0.0)", "np.abs(x)")],
-    "relu_backward": [
-        ("the gradient is dy or 0: the slope is 1, not x", "cache.x > 0.0",
-         "np.maximum(cache.x, 0.0)"),
-        ("below 0 the slope is 0, and no dy gets through", "dy * (cache.x > 0.0)", "dy"),
-        ("it is the sign of x that counts, not that of dy", "dy * (cache.x > 0.0)",
-         "np.maximum(dy, 0.0)")],
-    "softmax": [
-        ("the exponential overflows: subtract the largest x of each row first",
-         "x - x.max(axis=-1, keepdims=True)", "x"),
-        ("the exponential overflows: subtract the largest x of each row, not of all rows",
-         "x.max(axis=-1, keepdims=True)", "x.max()"),
-        ("each row sums to 1, not the whole array", "e.sum(axis=-1, keepdims=True)", "e.sum()"),
-        ("each row sums to 1, along the last axis", "e.sum(axis=-1, keepdims=True)",
-         "e.sum(axis=0, keepdims=True)")],
-    "softmax_backward": [
-        ("the weighted sum is missing", "_ - (dy * y).sum(axis=-1, keepdims=True)", "_"),
-        ("the sum is weighted: each dy_j counts with its y_j",
-         "(dy * y).sum(axis=-1, keepdims=True)", "dy.mean(axis=-1, keepdims=True)"),
-        ("the factor y is missing", "y * (dy - _)", "dy - _"),
-        ("that is the diagonal of the Jacobian alone: each x moves all outputs of its row",
-         "(dy * y).sum(axis=-1, keepdims=True)", "dy * y"),
-        ("the sum runs over one row", "_.sum(axis=-1, keepdims=True)", "_.sum()")],
-    "dropout_backward": [
-        ("the scale 1/(1-p) is missing", "dy * cache.mask", "dy * (cache.mask > 0)"),
-        ("a dropped entry gets no gradient", "dy * cache.mask", "dy")],
-    "attention": [
-        ("the scores are not divided by sqrt(D)", "_ / math.sqrt(q.shape[-1])", "_"),
-        ("D is the channels of one head", "math.sqrt(q.shape[-1])",
-         "math.sqrt(q.shape[-1] * n_head)"),
-        ("divided by D, not by its root", "math.sqrt(q.shape[-1])", "q.shape[-1]"),
-        ("the causal mask is missing", "causal", "False"),
-        ("the mask is there even where causal is False", "causal", "True"),
-        ("the mask comes before the softmax", "probabilities, _ = softmax(scores)",
-         "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))\n"
-         "if causal:\n    probabilities = np.tril(probabilities, k.shape[2] - q.shape[2])"),
-        ("the heads are not moved back: merge_heads does that", "merge_heads(dropped @ v)",
-         "(dropped @ v).reshape(*qkv.shape[:2], -1)"),
-        ("queries come first, then keys, then values", "q, k, v = split_heads(qkv, n_head)",
-         "k, q, v = split_heads(qkv, n_head)"),
-        ("queries come first, values last", "q, k, v = split_heads(qkv, n_head)",
-         "v, k, q = split_heads(qkv, n_head)"),
-        ("past is not heeded: its keys and values stand before these", "past is not None",
-         "False"),
-        ("the probabilities are not dropped out", "dropout(probabilities, p, rng)",
-         "dropout(probabilities, 0.0, rng)")],
-    "attention_backward": [
-        ("dQ and dK are exchanged", "dq, dk, dv = split_heads(dqkv, H)",
-         "dk, dq, dv = split_heads(dqkv, H)"),
-        ("in dS the weighted sum is missing in the softmax's backward",
-         "softmax_backward(da, SoftmaxCache(probabilities))", "probabilities * da"),
-        ("between dA and dS stands the softmax: the way back leads through the softmax",
-         "softmax_backward(da, SoftmaxCache(probabilities))", "da.copy()"),
-        ("in dS, the softmax had the probabilities before dropout", "SoftmaxCache(probabilities)",
-         "SoftmaxCache(dropped)"),
-        ("in dK, a key collects from the queries that looked at it: dS is transposed",
-         "ds.swapaxes(-1, -2) @ q", "ds @ q"),
-        ("in dV, a value collects from the tokens that looked at it: A is transposed",
-         "dropped.swapaxes(-1, -2) @ dy", "dropped @ dy"),
-        ("in dV, the values met the probabilities after dropout",
-         "probabilities if mask is None else probabilities * mask", "probabilities"),
-        ("in dA, dropout's mask is missing", "dropout_backward(dy @ v.swapaxes(-1, -2), "
-         "DropoutCache(mask))", "dy @ v.swapaxes(-1, -2)"),
-        ("in dK the factor 1/sqrt(D) is missing", "_ @ q / math.sqrt(D)", "_ @ q"),
-        ("in dQ the factor 1/sqrt(D) is missing", "ds @ k / math.sqrt(D)", "ds @ k"),
-        ("the incoming dy is split into heads as y was merged: its axes are moved",
-         "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)", "dy.reshape(B, H, T, D)")],
-    "lstm": [
-        ("the cell goes through tanh on its way to h", "o[:, t] * np.tanh(c[:, t + 1])",
-         "o[:, t] * c[:, t + 1]"),
-        ("the cell keeps f times what it was", "f[:, t] * c[:, t] + _", "c[:, t] + _"),
-        ("the columns are i, f, g, o", "i, f, g, o = in_four(a)", "i, f, o, g = in_four(a)"),
-        ("the h of the token before is missing in a", "a[:, t] += h[:, t] @ w_hh",
-         "pass")],
-    "lstm_backward": [
-        ("what comes back from the next token through h is missing", "da[:, t] @ w_hh.T",
-         "0.0"),
-        ("what comes back from the next token through c is missing", "dc * f[:, t]", "0.0"),
-        ("the forget gate met the cell before the token", "dc * c[:, t]",
-         "dc * c[:, t + 1]"),
-        ("the candidate g is a tanh: its derivative is 1 - g^2", "_ * (1.0 - g[:, t] * g[:, t])",
-         "_ * (g[:, t] * (1.0 - g[:, t]))")],
-    "residual": [("the input x is missing: it goes past the branch", "x + branch", "branch")],
-    "last_tokens": [("those are the first n tokens", "x[:, -n:]", "x[:, :n]")],
-    "last_tokens_backward": [
-        ("the gradient belongs to the last tokens", "dx[:, -n:] = dy", "dx[:, :n] = dy")],
-    "log_sum_exp": [
-        ("the exponential overflows: take the largest x of each row out first",
-         "x.max(axis=-1, keepdims=True)", "0.0"),
-        ("the largest x is to be added again", "top + np.log(_)", "np.log(_)"),
-        ("the last axis stays, with one entry", "top + np.log(_)",
-         "(top + np.log(_))[..., 0]")],
-    "log_sum_exp_backward": [
-        ("the factor dy is missing", "dy / _", "1.0 / _"),
-        ("the sum over the row is missing", "dy / e.sum(axis=-1, keepdims=True)",
-         "dy")],
-    "cross_entropy": [
-        ("a sum for a mean", "(lse - chosen).mean()", "(lse - chosen).sum()"),
-        ("the sign: a likely target costs little", "(lse - chosen).mean()",
-         "(chosen - lse).mean()"),
-        ("the log-sum-exp is missing", "(lse - chosen).mean()", "-chosen.mean()"),
-        ("the mean is over the targets, not over the scores", "(lse - chosen).mean()",
-         "(lse - chosen).sum() / logits.size")],
-    "cross_entropy_backward": [
-        ("each of the N targets has a share of 1/N in the mean",
-         "dlogits *= dy / cache.targets.size", "dlogits *= dy"),
-        ("the mean is over the targets, not over the scores",
-         "dlogits *= dy / cache.targets.size", "dlogits *= dy / dlogits.size"),
-        ("the mean is over all targets, not over one sequence",
-         "dlogits *= dy / cache.targets.size", "dlogits *= dy / len(cache.targets)"),
-        ("the one-hot vector of the target is missing", "_ - 1.0", "_"),
-        ("softmax minus one-hot, not the other way round", "dlogits *= dy / cache.targets.size",
-         "dlogits *= -dy / cache.targets.size"),
-        ("the factor dy is missing", "dlogits *= dy / cache.targets.size",
-         "dlogits /= cache.targets.size")],
+    "linear": {
+        "the bias is missing": "x @ w + b -> x @ w",
+        "the bias is subtracted": "x @ w + b -> x @ w - b"},
+    "linear_backward": {
+        SUM_FOR_MEAN: "db = rows.sum(axis=0) -> db = rows.mean(axis=0)",
+        "a mean for a sum: x.T @ dy adds up over the rows": "_.T @ rows -> _.T @ rows / len(rows)",
+        "only one row: b is added to every row": "rows.sum(axis=0) -> rows[-1]"},
+    "embedding_backward": {
+        "an id that stands there more than once gets the gradients of all its places; dw[ids] += "
+        "dy keeps one of them, np.add.at(dw, ids, dy) adds them up":
+            "dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0) -> "
+            "dw[ids] += dy"},
+    "bias": {
+        "the bias is subtracted": "x + b -> x - b"},
+    "bias_backward": {
+        SUM_FOR_MEAN: "_.sum(axis=0) -> _.mean(axis=0)",
+        "only one row: b is added to every row": "_.sum(axis=0) -> _[-1]"},
+    "positions": {
+        "the argument start is not heeded: the first token is at position start":
+            "w[tokens] -> w[:x.shape[1]]"},
+    "positions_backward": {
+        "a mean for a sum: each sequence of the batch adds its whole share":
+            "dy.sum(axis=0) -> dy.mean(axis=0)",
+        "the argument start is not heeded: the first token is at position start":
+            "dw[tokens] -> dw[:dy.shape[1]]"},
+    "layer_norm": {
+        "eps is missing": "_ + eps -> _",
+        "the eps belongs under the root": "np.sqrt(_ + eps) -> (np.sqrt(_) + eps)",
+        "the variance is the mean square, divided by C, not by C - 1":
+            "(centred * centred).mean(axis=-1, keepdims=True) -> "
+            "((centred * centred).sum(axis=-1, keepdims=True) / (x.shape[-1] - 1))",
+        "divided by the variance, not by its root": "np.sqrt(_) -> (_)",
+        "each token has its own mean": "x.mean(axis=-1, keepdims=True) -> x.mean()",
+        "the bias is missing": "xhat * w + b -> xhat * w",
+        "the scale is missing": "xhat * w + b -> xhat + b"},
+    "layer_norm_backward": {
+        "the mean of g is missing":
+            LN_DX + " -> (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd",
+        "the part along xhat is missing": LN_DX + " -> (g - g.mean(-1, keepdims=True)) * rstd",
+        "a sum for a mean": f"{LN_DX} -> " + LN_DX.replace("mean", "sum"),
+        "rstd is missing": f"{LN_DX} -> " + LN_DX.removesuffix(" * rstd"),
+        "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
+        "the factor xhat is missing: y is xhat * w + b": "dy * xhat -> dy",
+        SUM_FOR_MEAN: "dy.reshape(-1, len(w)).sum(axis=0) -> dy.reshape(-1, len(w)).mean(axis=0)"},
+    "gelu": {
+        "the factor 1/2 is missing": "0.5 * x * (1.0 + t) -> x * (1.0 + t)",
+        "that is the exact form; GPT-2 has the one with tanh":
+            "0.5 * x * (1.0 + t) -> gelu_exact(x)[0]",
+        "the cube is missing in u": "GELU_B * x * x * x -> GELU_B * x"},
+    "gelu_backward": {
+        "the factor du/dx is missing: u depends on x too": "_ * du -> _",
+        "the 3 of the cube's derivative is missing in du/dx": "3.0 * GELU_B -> GELU_B",
+        "a product has two terms: where the tanh stays as it is": "0.5 * (1.0 + t) + _ -> _",
+        "the derivative of tanh(u) is 1 - t^2": "1.0 - t * t -> 1.0 - t",
+        "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _"},
+    "gelu_exact": {
+        "that is GPT-2's form with tanh; this one has the error function":
+            "x * ndtr(x) -> gelu(x)[0]",
+        "the error function takes x / sqrt(2)": "x * ndtr(x) -> x * ndtr(x * math.sqrt(2.0))"},
+    "gelu_exact_backward": {
+        "a product has two terms: P(x), and x times its density": "x * np.exp(_) -> np.exp(_)",
+        "a product has two terms, of which you have the first": "ndtr(x) + _ -> ndtr(x)",
+        "a product has two terms, of which you have the second": "ndtr(x) + _ -> _",
+        "the density has the factor 1 / sqrt(2 pi)": "_ * (1.0 / math.sqrt(2.0 * math.pi)) -> _"},
+    "relu": {
+        "below 0 it is 0": "np.maximum(x, 0.0) -> np.abs(x)"},
+    "relu_backward": {
+        "the gradient is dy or 0: the slope is 1, not x":
+            "cache.x > 0.0 -> np.maximum(cache.x, 0.0)",
+        "below 0 the slope is 0, and no dy gets through": "dy * (cache.x > 0.0) -> dy",
+        "it is the sign of x that counts, not that of dy":
+            "dy * (cache.x > 0.0) -> np.maximum(dy, 0.0)"},
+    "softmax": {
+        "the exponential overflows: subtract the largest x of each row first":
+            "x - x.max(axis=-1, keepdims=True) -> x",
+        "the exponential overflows: subtract the largest x of each row, not of all rows":
+            "x.max(axis=-1, keepdims=True) -> x.max()",
+        "each row sums to 1, not the whole array": "e.sum(axis=-1, keepdims=True) -> e.sum()",
+        "each row sums to 1, along the last axis":
+            "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)"},
+    "softmax_backward": {
+        "the sum is weighted: each dy_j counts with its y_j":
+            "(dy * y).sum(axis=-1, keepdims=True) -> dy.mean(axis=-1, keepdims=True)",
+        "the factor y is missing": "y * (dy - _) -> dy - _",
+        "that is the diagonal of the Jacobian alone: each x moves all outputs of its row":
+            "(dy * y).sum(axis=-1, keepdims=True) -> dy * y",
+        "the sum runs over one row": "_.sum(axis=-1, keepdims=True) -> _.sum()"},
+    "dropout_backward": {
+        "the scale 1/(1-p) is missing": "dy * cache.mask -> dy * (cache.mask > 0)",
+        "a dropped entry gets no gradient": "dy * cache.mask -> dy"},
+    "attention": {
+        "the scores are not divided by sqrt(D)": "_ / math.sqrt(q.shape[-1]) -> _",
+        "D is the channels of one head":
+            "math.sqrt(q.shape[-1]) -> math.sqrt(q.shape[-1] * n_head)",
+        "divided by D, not by its root": "math.sqrt(q.shape[-1]) -> q.shape[-1]",
+        "the causal mask is missing": "causal -> False",
+        "the mask is there even where causal is False": "causal -> True",
+        "the mask comes before the softmax":
+            "probabilities, _ = softmax(scores) -> probabilities, _ = softmax(q @ k.swapaxes(-1, "
+            "-2) / math.sqrt(q.shape[-1]))\nif causal:\n    probabilities = "
+            "np.tril(probabilities, k.shape[2] - q.shape[2])",
+        "the heads are not moved back: merge_heads does that":
+            "merge_heads(dropped @ v) -> (dropped @ v).reshape(*qkv.shape[:2], -1)",
+        "queries come first, then keys, then values":
+            "q, k, v = split_heads(qkv, n_head) -> k, q, v = split_heads(qkv, n_head)",
+        "queries come first, values last":
+            "q, k, v = split_heads(qkv, n_head) -> v, k, q = split_heads(qkv, n_head)",
+        "past is not heeded: its keys and values stand before these": "past is not None -> False",
+        "the probabilities are not dropped out":
+            "dropout(probabilities, p, rng) -> dropout(probabilities, 0.0, rng)"},
+    "attention_backward": {
+        "dQ and dK are exchanged":
+            "dq, dk, dv = split_heads(dqkv, H) -> dk, dq, dv = split_heads(dqkv, H)",
+        "in dS the weighted sum is missing in the softmax's backward":
+            "softmax_backward(da, SoftmaxCache(probabilities)) -> probabilities * da",
+        "between dA and dS stands the softmax: the way back leads through the softmax":
+            "softmax_backward(da, SoftmaxCache(probabilities)) -> da.copy()",
+        "in dS, the softmax had the probabilities before dropout":
+            "SoftmaxCache(probabilities) -> SoftmaxCache(dropped)",
+        "in dV, a value collects from the tokens that looked at it: A is transposed":
+            "dropped.swapaxes(-1, -2) @ dy -> dropped @ dy",
+        "in dV, the values met the probabilities after dropout":
+            "probabilities if mask is None else probabilities * mask -> probabilities",
+        "in dA, dropout's mask is missing":
+            "dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask)) -> dy @ "
+            "v.swapaxes(-1, -2)",
+        "in dK the factor 1/sqrt(D) is missing": "_ @ q / math.sqrt(D) -> _ @ q",
+        "in dQ the factor 1/sqrt(D) is missing": "ds @ k / math.sqrt(D) -> ds @ k",
+        "the incoming dy is split into heads as y was merged: its axes are moved":
+            "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)"},
+    "lstm": {
+        "the cell goes through tanh on its way to h":
+            "o[:, t] * np.tanh(c[:, t + 1]) -> o[:, t] * c[:, t + 1]",
+        "the cell keeps f times what it was": "f[:, t] * c[:, t] + _ -> c[:, t] + _",
+        "the columns are i, f, g, o": "i, f, g, o = in_four(a) -> i, f, o, g = in_four(a)",
+        "the h of the token before is missing in a": "a[:, t] += h[:, t] @ w_hh -> pass"},
+    "lstm_backward": {
+        "what comes back from the next token through h is missing": "da[:, t] @ w_hh.T -> 0.0",
+        "what comes back from the next token through c is missing": "dc * f[:, t] -> 0.0",
+        "the forget gate met the cell before the token": "dc * c[:, t] -> dc * c[:, t + 1]",
+        "the candidate g is a tanh: its derivative is 1 - g^2":
+            "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
+    "residual": {
+        "the input x is missing: it goes past the branch": "x + branch -> branch"},
+    "last_tokens": {
+        "those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
+    "last_tokens_backward": {
+        "the gradient belongs to the last tokens": "dx[:, -n:] = dy -> dx[:, :n] = dy"},
+    "log_sum_exp": {
+        "the exponential overflows: take the largest x of each row out first":
+            "x.max(axis=-1, keepdims=True) -> 0.0",
+        "the largest x is to be added again": "top + np.log(_) -> np.log(_)",
+        "the last axis stays, with one entry": "top + np.log(_) -> (top + np.log(_))[..., 0]"},
+    "log_sum_exp_backward": {
+        "the factor dy is missing": "dy / _ -> 1.0 / _",
+        "the sum over the row is missing": "dy / e.sum(axis=-1, keepdims=True) -> dy"},
+    "cross_entropy": {
+        "a sum for a mean": "(lse - chosen).mean() -> (lse - chosen).sum()",
+        "the sign: a likely target costs little": "(lse - chosen).mean() -> (chosen - lse).mean()",
+        "the log-sum-exp is missing": "(lse - chosen).mean() -> -chosen.mean()",
+        "the mean is over the targets, not over the scores":
+            "(lse - chosen).mean() -> (lse - chosen).sum() / logits.size"},
+    "cross_entropy_backward": {
+        "each of the N targets has a share of 1/N in the mean":
+            "dlogits *= dy / cache.targets.size -> dlogits *= dy",
+        "the mean is over the targets, not over the scores":
+            "dlogits *= dy / cache.targets.size -> dlogits *= dy / dlogits.size",
+        "the mean is over all targets, not over one sequence":
+            "dlogits *= dy / cache.targets.size -> dlogits *= dy / len(cache.targets)",
+        "softmax minus one-hot, not the other way round":
+            "dlogits *= dy / cache.targets.size -> dlogits *= -dy / cache.targets.size",
+        "the factor dy is missing":
+            "dlogits *= dy / cache.targets.size -> dlogits /= cache.targets.size"},
 }
-for it in BREAKS:                                         # those of ``minifpt steps``
-    MISTAKES.setdefault(f"{it.op}_backward", []).append((f"{it.title}. {it.why}", it.pattern,
-                                                         it.instead))
+for fault in FAULTS:                                      # those of the pages
+    if fault.change:
+        hint = f"{fault.title}. {fault.why or fault.text}"
+        MISTAKES.setdefault(f"{fault.op}_backward", {})[hint] = fault.change
 
 
 @cache
 def mistakes(name):
     """Return [(hint, function)] of the mistakes in the function ``name``."""
-    return [(hint, rewrite(vars(F)[name], pattern, instead).function)
-            for hint, pattern, instead in MISTAKES.get(name, [])]
+    return Exercise(vars(F)[name], MISTAKES.get(name, {})).wrong_answers

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from .. import functional as F
+from ..checks import unchanged
 from ..examples import examples, fresh
 from ..gradients import gradcheck
 from ..tracing import swapped
@@ -75,23 +76,6 @@ def run(reader, name, *inputs, **options):
             where = "an array in its cache" if parameter == "cache" else f"its argument {parameter}"
             raise Wrong(f"It changes {where} in place: work on a copy.")
     return result
-
-
-def unchanged(a, b):
-    """Return whether the arrays in ``a``, a copy of ``b``, still equal those in ``b``."""
-    a, b = arrays_in(a), arrays_in(b)
-    return len(a) == len(b) and all(
-        np.array_equal(x, y, equal_nan=y.dtype.kind in "fc") for x, y in zip(a, b, strict=True))
-
-
-def arrays_in(value):
-    """Return the arrays in a value, such as a tuple, a list, a dict or an object."""
-    if isinstance(value, np.ndarray):
-        return [value]
-    if isinstance(value, dict) or hasattr(value, "__dict__"):
-        value = list((value if isinstance(value, dict) else vars(value)).values())
-    return [array for part in value for array in arrays_in(part)] if isinstance(
-        value, (tuple, list)) else []
 
 
 def shapes(name, inputs):

@@ -1,7 +1,10 @@
 """Read a run's folder: its task, its model, its settings, its history."""
 
+import os
 from pathlib import Path
 from textwrap import shorten
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -33,24 +36,67 @@ def load_run(folder):
     ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
     the user's own are missing or have changed.
     """
-    task, run = load(folder)
+    task, run = read_run(folder)
     return task, run.model, run.settings
 
 
-def load(folder):
+def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
+    """Return the model of a run of ``minifpt train``, ``compare`` or ``minifpt.train``, as its last
+    checkpoint has it.
+
+    trunk   for a model that was built in code from a trunk without a name: the trunk as it was
+            before training, a function that returns it, or its name.
+
+    ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name.  The task's data
+    are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
+    run, and for a trunk or a file of your own that has changed.
+    """
+    settings = read_settings(folder)
+    built = settings.get("built")
+    if built is None and "model" in settings:             # of an older version
+        model = read_run(folder)[1].model
+    elif not (isinstance(built, dict) and {"input_dim", "output_dim", "output_tokens", "seed"} <= {
+            *built}):
+        raise ValueError(f"{folder}: its model is not an FPT, or was trained by an older "
+                         "minifpt.train: build it, and take its parameters from checkpoint.npz, "
+                         "by name")
+    elif trunk is None and "model" not in built:
+        raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
+                         "minifpt.load(folder, trunk)")
+    else:
+        if trunk is None and ".py:" in built["model"] and "code_crc" in settings:
+            check_code(folder, settings, settings["source"], built["model"])
+        if callable(trunk):
+            trunk = trunk()
+        model = _restored(folder, "its model", lambda: FPT.for_task(
+            SimpleNamespace(**built), built["model"] if trunk is None else trunk,
+            built.get("freeze", "full"), built["seed"], built.get("dropout", 0.0),
+            built.get("adapt"), built.get("start")))
+        read_checkpoint(folder, model, settings)
+    model.run = settings
+    return model
+
+
+def read_run(folder):
     """Return ``(task, Run)``: like :func:`load_run`, with step, history and Adam's moments."""
     folder = Path(folder)
     settings = read_settings(folder, BUILT)
-    if not (folder / "checkpoint.npz").is_file():
-        raise FileNotFoundError(f"{folder}: there is no checkpoint.npz; a run writes it every "
-                                "--checkpoint-every steps and at its end")
     task = make_again(folder, settings)
-    model = at_start(folder, settings, task)
-    trained = [p for p in model.parameters() if p.trainable]
-    run = Run(model, Adam(trained), np.random.default_rng(), settings)
-    run.load(folder / "checkpoint.npz")
+    run = read_checkpoint(folder, at_start(folder, settings, task), settings)
     check_data(folder, settings, task)                    # last: damaged settings fail before
     return task, run
+
+
+def read_checkpoint(folder, model, settings):
+    """Return the ``Run`` of a model, with what the folder's last checkpoint holds."""
+    path = Path(folder) / "checkpoint.npz"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: there is no checkpoint.npz; a run writes it every "
+                                "--checkpoint-every steps and at its end")
+    trained = [p for p in model.parameters() if p.trainable]
+    run = Run(model, Adam(trained), np.random.default_rng(), settings)
+    run.load(path)
+    return run
 
 
 def read_settings(folder, more=()):
@@ -64,8 +110,10 @@ def read_settings(folder, more=()):
     for key, kind in {**SETTINGS, **dict(more)}.items():
         if not isinstance(settings.get(key), kind):
             has = "has no" if key not in settings else f"has {brief(settings[key])} for"
-            raise ValueError(f"{path}: {has} '{key}': it is damaged, of another version, or "
-                             f"not of {'train or compare' if key in BUILT else 'minifpt'}")
+            raise ValueError(f"{path}: {has} '{key}': " + (
+                "the run is of minifpt.train, not of train or compare; minifpt.load reads its model"
+                if key == "model" else
+                "it is damaged, of another version, or not of minifpt"))
     return settings
 
 
@@ -99,11 +147,15 @@ def make_again(folder, settings):
     if task.name != settings["task"]:
         raise ValueError(f"{folder}: its task was {brief(settings['task'])}, {name} now makes "
                          f"'{task.name}'")
-    code = _restored(folder, "its model", lambda: code_crc(name, settings["model"]))
-    if code != settings.get("code_crc"):
-        raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
-                         "changed since the run: report, steps and attention need it as it was")
+    check_code(folder, settings, name, settings["model"])
     return Validation(task) if is_validation else task
+
+
+def check_code(folder, settings, *names):
+    """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
+    if _restored(folder, "its model", lambda: code_crc(*names)) != settings.get("code_crc"):
+        raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
+                         "changed since the run, expected it as it was")
 
 
 def check_data(folder, settings, task):

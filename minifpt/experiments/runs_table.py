@@ -18,7 +18,7 @@ from .tables import KIND, first_step, markdown, picture, spread
 
 # Settings in which the runs of one arm may differ, or which its label has already.
 REDRAWN = {getattr(task, "redrawn", None) for task in tasks.TASKS.values()}   # set to the seed
-APART = {"task", "options", "source", "model", "seed", "trunk_crc", "model_crc",
+APART = {"built", "task", "options", "source", "model", "seed", "trunk_crc", "model_crc",
          "test_examples"}
 SHARE = 0.99                                              # threshold / best final accuracy
 CSV = ["run", "task", "arm", "seed", "steps", "test_accuracy", "test_loss", "threshold",

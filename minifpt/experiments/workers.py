@@ -34,7 +34,6 @@ import numpy as np
 import scipy
 from tqdm import tqdm
 
-from .. import __version__
 from ..files import one_line
 from ..machine import one_core
 
@@ -270,7 +269,8 @@ def identity():
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix().encode()
         crc = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), zlib.crc32(name, crc))
-    return {"minifpt": __version__, "NumPy": np.__version__, "SciPy": scipy.__version__,
+    version = sys.modules[__name__.partition(".")[0]].__version__
+    return {"minifpt": version, "NumPy": np.__version__, "SciPy": scipy.__version__,
             "minifpt's source with CRC": f"{crc:08x}"}
 
 

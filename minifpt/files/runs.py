@@ -250,7 +250,7 @@ def check_same(path, before, now, verb):
     learning rate, and another path of the task's file or of the functions' file."""
     optional = dict.fromkeys(("functional_hash", "adapt", "start", "code_crc"))
     for key, value in (optional | now).items():
-        if key == "functional" or ("model_crc" not in before and (    # of an older version
+        if key in ("functional", "built") or ("model_crc" not in before and (    # an older version
                 key == "model_crc" or (key == "options" and not before.get(key)))):
             continue
         was = before.get(key)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..experiments.runs import BUILT, at_start, load, read_settings
+from ..experiments.runs import BUILT, at_start, read_run, read_settings
 from ..files import outputs
 from ..fpt import FPT
 from ..tracing import trace
@@ -106,7 +106,7 @@ def subjects(folders, models=(), examples=64, example=None):
     if not folders or examples < 1 or not (example is None or 0 <= example < examples):
         raise ValueError(f"attention: expected a run, at least one example, and an example from 0 "
                          f"to {examples - 1}")
-    loaded = [(folder, *load(folder)) for folder in map(Path, folders)]
+    loaded = [(folder, *read_run(folder)) for folder in map(Path, folders)]
     _, task, first = loaded[0]
     for folder, _, run in loaded[1:]:
         for key in ("task", "options"):

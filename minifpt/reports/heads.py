@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import trunks
-from ..experiments.runs import at_start, load
+from ..experiments.runs import at_start, read_run
 from ..files import outputs
 from ..trunks.forms import Heads, heads
 from . import plots
@@ -20,7 +20,7 @@ def of_model(name, seed=0):
     training; ``seed`` is for random weights."""
     if not (Path(name) / "checkpoint.npz").exists():
         return {"": heads(trunks.get(name, seed))}
-    task, run = load(name)
+    task, run = read_run(name)
     return {"before": heads(at_start(name, run.settings, task)), "after": heads(run.model)}
 
 

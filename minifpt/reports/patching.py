@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..adapters import LoRA
-from ..experiments.runs import load
+from ..experiments.runs import read_run
 from ..files import outputs
 from ..tracing import swapped, trace
 from . import plots
@@ -286,7 +286,7 @@ def patch_run(folder, out=None, examples=64):
         raise ValueError(f"patch: {examples} examples, expected at least 2")
     outputs.check(out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
-    task, run = load(folder)
+    task, run = read_run(folder)
     classes = getattr(task, "classes", None)
     if classes is None:
         raise ValueError(f"patch: {task.name} does not say how many classes an answer has")

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import functional as F
 from ..experiments import timing
-from ..experiments.runs import at_start, load, read_history
+from ..experiments.runs import at_start, read_history, read_run
 from ..files import outputs
 from ..freeze import GROUPS
 from ..progress import progress_bar
@@ -126,7 +126,7 @@ def report(folder, html=None, progress=True):
     html = folder / "report.html" if html is None else Path(html)
     if folder.is_dir():                                   # else the default has no folder either
         outputs.check(html, KIND)
-    task, run = load(folder)
+    task, run = read_run(folder)
     history = read_history(folder)
     if list(history[:len(run.history)]) != list(run.history):
         raise ValueError(f"{folder}: metrics.csv is not the history that checkpoint.npz holds: one "

@@ -40,6 +40,8 @@ def names():
 
 def task_class(name):
     """Return the class of the task ``name``.  Raises ``ValueError`` for an unknown name."""
+    if str(name).endswith(".py"):
+        raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}': expected one of {', '.join(names())}")
     return TASKS[name]

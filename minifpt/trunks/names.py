@@ -163,6 +163,9 @@ class TrunkSpec:
         if isinstance(text, cls):
             return text
         text = str(text)
+        if text.endswith(".py"):
+            raise ValueError(f"--model {text}: expected the class or function in this file, too: "
+                             f"{text}:CLASS")
         users = USERS_OWN.fullmatch(text)
         if users and ("+" not in text or Path(users[1]).is_file()):
             return cls(text, "own", text)

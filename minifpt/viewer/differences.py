@@ -13,39 +13,14 @@ import numpy as np
 from .. import functional as F
 from .. import tracing
 from ..progress import progress_bar
+from .faults import FAULTS
 from .rewriting import rewrite
 
 TOLERANCE = 1e-6                                          # of a relative error
 NUDGES = 1e-4, 1e-3, 1e-5, 1e-2, 1e-6                     # tried in this order
 Call = namedtuple("Call", "op inputs result end rng inner")
 Difference = namedtuple("Difference", "numerical nudge noise")
-
-# Wrong by one statement: a title, whose backward it is, a pattern of its source and what stands
-# there instead (see ``rewriting``), and why it is easily missed.
-Break = namedtuple("Break", "title op pattern instead why")
-BREAKS = [
-    Break("A mean for a sum", "layer_norm",
-          "(dy * xhat).reshape(-1, len(w)).sum(axis=0)",
-          "(dy * xhat).reshape(-1, len(w)).mean(axis=0)",
-          "dw has the right direction, Adam's step hardly depends on its size, and the dx that is "
-          "passed on is right."),
-    Break("A missing transpose", "linear",
-          "dx = dy @ w.T", "dx = dy @ (w if len(w) == w.shape[1] else w.T)",
-          "A square weight lets it pass: all shapes fit. Any other one would raise an error."),
-    Break("No causal mask", "attention",
-          "q, k, v, probabilities, mask = cache",
-          "q, k, v, _, mask = cache\n"
-          "probabilities, _ = softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))",
-          "To save memory it computes the probabilities anew, and forgets the causal mask. The "
-          "loss does not show it."),
-    Break("A forgotten residual", "residual",
-          "return dy + dbranch", "return dbranch",
-          "Only the way through the branch comes back; what went past it is lost."),
-    Break("A lost 1/√D", "attention",
-          "_ / math.sqrt(D)", "_",
-          "The gradient of queries and keys is √D times as large as it should be. Its direction is "
-          "right."),
-]
+BREAKS = [fault for fault in FAULTS if fault.why]         # those of the step page
 
 
 def in_float64(model):
@@ -195,13 +170,13 @@ def measure(nudged, gradients, progress=True):
 
 
 def broken(it):
-    """Return the wrong backward pass of a :class:`Break`, a ``rewriting.Rewritten``."""
-    return rewrite(vars(F)[f"{it.op}_backward"], it.pattern, it.instead)
+    """Return the wrong backward pass of a fault, a ``rewriting.Rewritten``."""
+    return rewrite(vars(F)[f"{it.op}_backward"], it.change)
 
 
 @contextmanager
 def running(it):
-    """Let a trace run the wrong backward pass of a :class:`Break` within the ``with``."""
+    """Let a trace run the wrong backward pass of a fault within the ``with``."""
     faulty = broken(it).function
     with tracing.swapped(tracing.OPERATIONS, it.op, (vars(F)[it.op], faulty)):
         yield faulty

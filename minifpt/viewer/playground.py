@@ -11,6 +11,7 @@ from ..fpt import FPT
 from ..gpt2 import GPT2
 from ..trunks.names import TrunkSpec
 from . import encoded, fill, formulas, read, to_json
+from .faults import FAULTS
 from .frames import source_of as lines_of
 from .steps import page_with
 
@@ -51,6 +52,7 @@ def playground(model=MODEL, task="bit-xor"):
             "weights": encoded(np.concatenate([p.data.ravel() for p in trunk.parameters()]
                                               ).astype("<f2")),
             "reference": reference(trunk), "operations": operations(),
+            "faults": [fault._asdict() for fault in FAULTS if fault.javascript],
             "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
     return fill("playground.html", {
         "TITLE": "A transformer that trains in this page", "DATA": to_json(data),

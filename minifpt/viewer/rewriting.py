@@ -1,14 +1,16 @@
 """Change a function by a pattern of its syntax, so that the function may be reworded.
 
-A pattern is Python, such as ``xhat * w + b``.  It stands for all code of the same form, whatever
-its layout and whatever the function calls its variables.  ``_`` stands for any expression.  The
-replacement is written with the pattern's names.
+A change is ``"pattern -> replacement"``, both Python, such as ``"xhat * w + b -> xhat * w"``.  The
+pattern stands for all code of the same form, whatever its layout and whatever the function calls
+its variables.  ``_``, ``_1`` ... ``_9`` stand for any expression.  The replacement is written with
+the pattern's names.
 """
 
 import ast
 import builtins
 import copy
 import inspect
+import re
 import textwrap
 from collections import namedtuple
 
@@ -17,40 +19,45 @@ from collections import namedtuple
 Rewritten = namedtuple("Rewritten", "function lines text")
 
 
-def rewrite(function, pattern, replacement):
-    """Return ``function`` with ``replacement`` at each place of ``pattern``, a :class:`Rewritten`.
-    Raises ``ValueError`` where the pattern does not occur."""
+def rewrite(function, *changes):
+    """Return ``function`` with each of the ``changes`` made, one after the other, at each place of
+    its pattern: a :class:`Rewritten`.  Raises ``ValueError`` where a pattern does not occur."""
     lines, first = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     fixed = {*function.__globals__, *vars(builtins)}
-    (form,), new = ast.parse(pattern).body, ast.parse(replacement).body
-    form = form.value if isinstance(form, ast.Expr) else form
-    for renames in (False, True):                         # the pattern's own names come first
-        places = {node: names for node in ast.walk(tree)
-                  if same(form, node, names := {}, fixed, renames)}
-        if places:
-            break
-    else:
-        raise ValueError(f"'{pattern}' is not in {function.__name__}")
-    statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
-                     and any(node in places for node in ast.walk(s))),
-                    key=lambda s: (hasattr(s, "body"), s.lineno))       # a simple one, if any
-    change = Put(places, new, statement)
-    tree = ast.fix_missing_locations(change.visit(tree))
+    for i, change in enumerate(changes):
+        pattern, _, replacement = change.partition(" -> ")
+        (form,), new = ast.parse(pattern).body, ast.parse(replacement).body
+        if isinstance(form, ast.Expr) and len(new) == 1 and isinstance(new[0], ast.Expr):
+            form = form.value                             # an expression for an expression
+        for renames in (False, True):                     # the pattern's own names come first
+            places = {node: names for node in ast.walk(tree)
+                      if same(form, node, names := {}, fixed, renames)}
+            if places:
+                break
+        else:
+            raise ValueError(f"'{pattern}' is not in {function.__name__}")
+        statement = min((s for s in ast.walk(tree) if isinstance(s, ast.stmt)
+                         and any(node in places for node in ast.walk(s))),
+                        key=lambda s: (hasattr(s, "body"), s.lineno))   # a simple one, if any
+        put = Put(places, new, statement)
+        tree = ast.fix_missing_locations(put.visit(tree))
+        if i == 0:
+            text = put.text
+            place = first + statement.lineno - 1, first + statement.end_lineno - 1
     namespace = {}
     exec(compile(tree, f"<{function.__name__}, changed>", "exec"), function.__globals__, namespace)
-    return Rewritten(namespace[function.__name__],
-                     (first + statement.lineno - 1, first + statement.end_lineno - 1), change.text)
+    return Rewritten(namespace[function.__name__], place, text)
 
 
 def same(form, node, names, fixed, renames):
     """Return whether ``node`` has the form of a pattern; fills ``names`` {the pattern's name: the
     code that it stands for}."""
     if isinstance(form, ast.Name) and isinstance(node, ast.expr):
-        if form.id == "_":
-            return names.setdefault("_", node) is node
+        if re.fullmatch(r"_\d?", form.id):
+            return names.setdefault(form.id, node) is node
         if renames and isinstance(node, ast.Name) and not {form.id, node.id} & fixed:
-            names_in_use = {n.id for key, n in names.items() if key not in ("_", form.id)}
+            names_in_use = {n.id for key, n in names.items() if key[0] != "_" and key != form.id}
             return names.setdefault(form.id, node).id == node.id and node.id not in names_in_use
     if isinstance(form, list):
         return isinstance(node, list) and len(form) == len(node) and all(

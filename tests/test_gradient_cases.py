@@ -1,0 +1,27 @@
+"""What ``minifpt.gradcheck`` refuses, with where and why, and what it accepts."""
+
+import re
+
+import pytest
+from gradient_cases import RIGHT, WRONG
+
+import minifpt
+
+
+@pytest.mark.parametrize("arguments, options, words", WRONG.values(), ids=WRONG)
+def test_a_wrong_backward_pass_is_refused_and_described(arguments, options, words):
+    try:
+        report = minifpt.gradcheck(*arguments, **options)
+        assert not report
+        text = str(report)
+    except ValueError as e:
+        text = str(e)
+        assert "\n" not in text
+    for word in words:
+        assert re.search(word, text), (word, text)
+
+
+@pytest.mark.parametrize("arguments, options", RIGHT.values(), ids=RIGHT)
+def test_an_unusual_backward_pass_is_accepted(arguments, options):
+    report = minifpt.gradcheck(*arguments, **options)
+    assert report, report

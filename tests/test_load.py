@@ -1,0 +1,136 @@
+"""Models that a run gives back, trunks that are objects, and what a file of one's own is told."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import refused
+
+import minifpt
+from minifpt import cli
+from minifpt.trunks.names import load_object
+
+TRUNK = '''
+import numpy as np
+from types import SimpleNamespace
+from minifpt.layers import Layer, Parameter
+
+class Scale(Layer):
+    """Each channel times a weight."""
+
+    def __init__(self, seed=0, dtype=np.float32):
+        self.config, self.dtype = SimpleNamespace(n_embd=8), np.dtype(dtype)
+        self.w = Parameter(1 + np.random.default_rng(seed).random(8).astype(dtype), "attn")
+
+    def forward(self, x, train=False, rng=None):
+        return x * self.w.data, x
+
+    def backward(self, dy, x):
+        self.w.add_grad((dy * x).sum(axis=(0, 1)))
+        return dy * self.w.data
+'''
+
+
+@pytest.fixture
+def scale(tmp_path, monkeypatch):
+    """The class of a user's own trunk, in ``scale.py`` in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scale.py").write_text(TRUNK)
+    return load_object("scale.py:Scale")
+
+
+def predicts_the_same(model, folder, *trunk):
+    loaded = minifpt.load(folder, *trunk)
+    x, _ = XOR.batch(np.random.default_rng(0), 5)
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+    assert [p.trainable for p in loaded.parameters()] == [p.trainable for p in model.parameters()]
+    return loaded
+
+
+XOR = minifpt.tasks.get("bit-xor", n=3)
+QUICK = {"steps": 3, "progress": False, "eval_every": 3, "test_examples": 4}
+
+
+@pytest.mark.parametrize("model, options", [
+    ("minigpt-tiny", {}), ("random:1x2x8", {"seed": 5, "dropout": 0.2}),
+    ("minigpt-tiny", {"adapt": "lora:rank=2", "freeze": "attn,mlp,h.0.*"}),
+    ("scale.py:Scale", {"freeze": "full"})])
+def test_load_gives_the_model_of_a_run_in_code_back(scale, model, options):
+    fpt = minifpt.FPT.for_task(XOR, model, **options)
+    minifpt.train(fpt, XOR, out="run", seed=1, **QUICK)
+    loaded = predicts_the_same(fpt, "run")
+    assert loaded.run["task"] == "bit-xor" and loaded.run["options"] == {"n": 3}
+    minifpt.train(loaded, XOR, out="next", **QUICK)       # and it can be trained on
+    predicts_the_same(loaded, "next")
+
+
+def test_load_takes_a_trunk_of_ones_own(scale):
+    fpt = minifpt.FPT.for_task(XOR, scale(seed=3))
+    minifpt.train(fpt, XOR, out="run", **QUICK)
+    predicts_the_same(fpt, "run", lambda: scale(seed=3))
+    predicts_the_same(fpt, "run", scale(seed=3))
+    with refused("run: its trunk was built in code: pass it"):
+        minifpt.load("run")
+    with refused("other frozen weights"):
+        minifpt.load("run", scale)                        # of another seed
+
+
+@pytest.mark.parametrize("command, folder", [
+    ("train bit-xor --n 3 --model scale.py:Scale --out run", "run"),
+    ("compare bit-xor --n 3 --models minigpt-tiny --seeds 1 --out run",
+     "run/bit-xor/minigpt-tiny/0")])
+def test_load_reads_the_runs_of_the_commands(scale, command, folder):
+    assert cli.main([*command.split(), "--steps", "2"]) == 0
+    assert minifpt.load(folder).run["task"] == "bit-xor"
+    Path("scale.py").write_text(TRUNK.replace("x * self.w.data, x", "2 * x * self.w.data, x"))
+    if "scale" in command:
+        with refused("the code of its task or trunk, .*, has changed"):
+            minifpt.load(folder)
+
+
+def test_load_says_why_it_cannot(tmp_path):
+    with refused("there is no such folder", FileNotFoundError):
+        minifpt.load(tmp_path / "none")
+    minifpt.train(minifpt.FPT.for_task(XOR, "minigpt-tiny"), XOR, out=tmp_path / "run", **QUICK)
+    path = tmp_path / "run" / "config.json"
+    settings = json.loads(path.read_text())
+    settings_of_model = settings.pop("built")             # older versions wrote none
+    path.write_text(json.dumps(settings))
+    with refused("its model is not an FPT, or was trained by an older minifpt.train"):
+        minifpt.load(tmp_path / "run")
+    path.write_text(json.dumps(settings | {"built": {"seed": 0}}))
+    with refused("its model is not an FPT"):
+        minifpt.load(tmp_path / "run")
+    path.write_text(json.dumps(settings | {"built": settings_of_model | {"model": "gone.npz"}}))
+    with refused("its model cannot be made again.*gone.npz", FileNotFoundError):
+        minifpt.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("wrong", [5, minifpt.GPT2])
+def test_a_trunk_that_is_none_is_refused(wrong):
+    with refused("is not a trunk: it has no"):
+        minifpt.FPT.for_task(XOR, wrong)
+
+
+def test_a_wrong_gradient_of_a_loss_is_named_at_the_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = """
+import minifpt
+class Mine(minifpt.tasks.BitXOR):
+    name = "mine"
+    def loss(self, logits, y):
+        loss, dlogits = super().loss(logits, y)
+        return loss, FACTOR * dlogits
+"""
+    for factor, count in (0.5, 1), (1.0, 0):
+        Path("mine.py").write_text(text.replace("FACTOR", str(factor)))
+        assert cli.main(["train", "mine.py:Mine", "--model", "minigpt-tiny", "--steps", "1"]) == 0
+        err = capsys.readouterr().err
+        assert err.count("mine.py:Mine: the gradient of its loss is wrong") == count
+        assert err.count("0.5 times what they should be") == count
+
+
+@pytest.mark.parametrize("words", ["train mine.py", "train bit-xor --model mine.py"])
+def test_a_file_without_a_class_is_refused(fails, words):
+    assert "mine.py:CLASS" in fails(*words.split())
