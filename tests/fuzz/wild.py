@@ -84,8 +84,7 @@ def judged(path):
 def one(seed):
     """What went wrong with one file, or None; and what was said of it."""
     text, deed = made(seed)
-    apart_as_it_is = apart.apart
-    own.apart = lambda *args: apart_as_it_is(*args, quiet=QUIET, most=60.0)
+    apart.QUIET, apart.SECONDS = QUIET, 60.0
     with tempfile.TemporaryDirectory() as top:
         path, before = Path(top) / "mine.py", os.getcwd()
         path.write_text(text)
@@ -101,7 +100,6 @@ def one(seed):
         except Exception as e:
             return f"{deed}: {type(e).__name__}: {e}", ""
         finally:
-            own.apart = apart_as_it_is
             os.chdir(before)
 
 
