@@ -24,11 +24,12 @@ from contextlib import ExitStack, suppress
 import numpy as np
 
 from .. import functional as F
+from ..files import one_line
 from ..tracing import swapped
 from . import Result, _where, sandbox
 
 LIBRARY = {name: value for name, value in vars(F).items() if callable(value)}
-MOST = 1 << 24                                            # bytes of a message
+MOST = 1 << 24                                            # bytes of a message from there
 QUIET, SECONDS = 20.0, 120.0                              # of one name, of all of a file
 
 
@@ -94,8 +95,8 @@ class Channel:
                 _, number, arguments = message
                 function = self.kept[number]
                 args, options, replaced = self.decode(arguments)
-                with ExitStack() as undo:                 # as the check has them
-                    for name, other in replaced.items():
+                with ExitStack() as undo:                 # there, as the check has them here
+                    for name, other in replaced.items() if self.printer else ():
                         undo.enter_context(swapped(vars(F), name, other))
                     result = self.encode(function(*args, **options))
                 changed = self.encode(args)
@@ -116,7 +117,7 @@ class Channel:
 
     def receive(self):
         try:
-            line = self.source.readline(MOST)
+            line = self.source.readline(MOST << 3 if self.printer else MOST)
             if not line.endswith(b"\n"):
                 raise Lost("Its answer is too large." if line else "")
             message = json.loads(line)
@@ -234,7 +235,7 @@ class Process:
     """A process that calls ``work`` ("module:function"), here ``load``, and is ended once
     ``deadline`` is over, or if it starts too many processes."""
 
-    def __init__(self, work, seconds, command=()):
+    def __init__(self, work, seconds, command=(), is_open=False):
         self.home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.why, self.deadline, self.began = "", time.monotonic() + seconds, time.monotonic()
         self.mark = f"{os.getpid()}-{id(self)}"
@@ -246,7 +247,8 @@ class Process:
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
             sandbox.MARK: self.mark}
         self.process = subprocess.Popen(
-            [*command, sys.executable, "-P", "-c", code, work, str(seconds), str(os.getpid())],
+            [*command, sys.executable, "-P", "-c", code, work, str(seconds),
+             str(os.getpid()), "open" * is_open],
             cwd=self.home.name, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True)
         self.channel = Channel(self.process.stdout, self.process.stdin)
@@ -293,12 +295,12 @@ class Process:
                 f"It ended Python, by signal {-code}.")
 
 
-def judged(names, work, args, examine, quiet=None, most=None, command=()):
+def judged(names, work, args, examine, quiet=None, most=None, command=(), is_open=False):
     """Yield (:class:`Result`, whether it was lost) for each name.
 
     ``examine(loaded, name)`` gets what ``work(*args)`` returned.  If a name takes longer than
     ``quiet`` seconds, or ends the process, a new one does the others.  Raises ``Lost`` if ``work``
-    does, and what ``work`` raises."""
+    does, or raises.  Code of ours is ``is_open``: it may start processes."""
     quiet, most = quiet or QUIET, most or SECONDS
     end, process = time.monotonic() + most, None
     try:
@@ -308,17 +310,17 @@ def judged(names, work, args, examine, quiet=None, most=None, command=()):
                                                     "run."), True
                 continue
             if process is None:
-                process = Process(work, most, command)
+                process = Process(work, most, command, is_open)
                 try:
                     process.is_ready()
                     process.begin(quiet, end)
                     loaded = process.load(*args)
-                except Lost as e:
-                    raise Lost(process.lost(e)) from None
+                except (Lost, Exception) as e:
+                    raise Lost(process.lost(e if isinstance(e, Lost) else one_line(e))) from None
             process.begin(quiet, end)
             try:
                 result, is_lost = examine(loaded, name), False
-                if process.channel.printed and result.status != "passed":
+                if process.channel.printed and getattr(result, "status", "passed") != "passed":
                     result.hint += f" It printed: {' '.join(process.channel.printed.split())[:80]}"
             except Lost as e:
                 result, is_lost = Result(name, "not right yet", process.lost(e)), True
@@ -331,14 +333,14 @@ def judged(names, work, args, examine, quiet=None, most=None, command=()):
 
 def child():
     """Serve in the new process."""
-    work, seconds, parent = sys.argv[1:4]
+    work, seconds, parent, is_open = sys.argv[1:5]
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     for number in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), number)
     module, name = work.split(":")
     function = getattr(importlib.import_module(module), name)
     sandbox.limit(float(seconds))
-    sandbox.close(int(parent))
+    sandbox.close(int(parent), bool(is_open))
     sys.argv, printed = [""], Printed()
     sys.stdout = sys.stderr = printed
     Channel(source, target, [function, bool], printed).serve()

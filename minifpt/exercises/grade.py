@@ -9,21 +9,20 @@ by its name.  Each file has two processes of its own.  One runs what the student
 the arguments and judges the values.  Whatever becomes of them, the file has its rows.
 """
 
-import json
 import os
 import re
-import subprocess
 import sys
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
+
+import numpy as np
 
 from .. import exercises
 from ..files import csv_text, one_line, outputs, read_bytes
 from ..progress import progress_bar
 from . import apart, own, sandbox
 from .lesson import lessons_folder
-from .notebooks import look
 
 COLUMNS = ["student", "exercise", "passed", "hint"]
 VALUES = ["yes", "no", "not answered"]                    # of the column "passed"
@@ -79,7 +78,7 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
     check_outputs(out, pages)
     command = sandbox.command([folder, out], answers()) if has_sandbox else []
 
-    contents = [look_at(path) for _, path in files]
+    contents = list(looked([path for _, path in files], command))
     found = [lessons_of(it, path, lesson_of) for it, (_, path) in zip(contents, files, strict=True)]
     lessons = lessons or commonest([(student, lesson) for (student, _), its in zip(
         files, found, strict=True) for lesson in its])
@@ -166,13 +165,18 @@ def file_row(student, path, why):
             "machine": True}
 
 
-def look_at(path):
-    """Return the contents of a file as :func:`look` does; it may be unreadable."""
-    try:
-        return look(read_bytes(path, LARGEST), path.suffix == ".ipynb")
-    except (OSError, ValueError) as e:
-        reason = getattr(e, "strerror", None) or str(e).removeprefix(f"{path}: ")
-        return {"cells": [], "guesses": [], "error": f"It cannot be read: {reason}."}
+def looked(paths, command):
+    """Yield the contents of each file as :func:`notebooks.contents` does; it may be unreadable."""
+    def contents(read, path):
+        try:
+            raw = np.frombuffer(read_bytes(path, LARGEST), np.uint8)
+            return {"guesses": []} | read(raw, path.suffix == ".ipynb")
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or str(e).removeprefix(f"{path}: ")
+            return {"guesses": [], "error": f"It cannot be read: {reason}."}
+    for it, is_lost in apart.judged(paths, "minifpt.exercises.notebooks:reader", (), contents,
+                                    quiet=30.0, most=1e6, command=command):
+        yield {"guesses": [], "error": it.hint} if is_lost else it
 
 
 def lessons_of(contents, path, lesson_of):
@@ -278,41 +282,35 @@ def plain(value):
 
 def judge(cells, names, lesson_of, seconds, seed, command):
     """Return the rows of a file, without the student, from a process of its own."""
-    code = (f"import sys; sys.path.insert(0, {sandbox.ROOT!r}); "
-            "from minifpt.exercises import grade; grade.judge_here()")
-    order = json.dumps([cells, names, seconds, seed, command])
+    limits = dict.fromkeys(("quiet", "most"), 2 * seconds + 60.0)
+    lost = "not right yet", "The check of it did not end: what does it return?", True
     try:
-        output = subprocess.run([sys.executable, "-P", "-c", code], input=order.encode(),
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                timeout=2 * seconds + 60).stdout
-    except subprocess.TimeoutExpired as e:
-        output = e.stdout or b""
-    results = {name: rest for name, *rest in map(json.loads, output.splitlines())}
-    lost = results.pop("", ["", "The check of it did not end: what does it return?", True])
+        ((results, _),) = apart.judged([""], f"{__name__}:judge_here", (
+            cells, names, seconds, seed, command), lambda rows, _: rows, is_open=True, **limits)
+    except apart.Lost:
+        results = {}
     return [{"exercise": f"{lesson_of[name]}/{name.split('/')[-1]}", "hint": hint,
              "passed": PASSED.get(status, "no"),
              "machine": is_lost or bool(MACHINE.match(hint))}
             for name in names for status, hint, is_lost in [results.get(name, lost)]]
 
 
-def judge_here():
-    """Judge a file in this process; write a line of JSON for each exercise."""
-    cells, names, seconds, seed, command = json.load(sys.stdin)
-    sandbox.limit(2 * seconds + 60)
-    limits = {"quiet": max(1.0, seconds / 4), "most": seconds, "command": command}
+def judge_here(cells, names, seconds, seed, command):
+    """Return {name: (status, hint, whether it was lost)} of a file; for :mod:`apart`."""
     exercises._load()
-    if names[0].startswith("own/"):
+    limits = {"quiet": max(1.0, seconds / 4), "most": seconds, "command": command}
+    if is_own := names[0].startswith("own/"):
         results = own.judged("mine.py", cells[0], seed, **limits)
     else:
         results = apart.judged(names, "minifpt.exercises.notebooks:load", (cells,),
                                lambda answer, name: examined(answer, name, seed), **limits)
-    prefix = "own/" * names[0].startswith("own/")
+    rows = {}
     try:
         for result, is_lost in results:
-            print(json.dumps([prefix + result.name, result.status, result.hint, is_lost]),
-                  flush=True)
-    except (apart.Lost, Exception) as e:
-        print(json.dumps(["", "", str(e), True]), flush=True)
+            rows["own/" * is_own + result.name] = result.status, result.hint, is_lost
+    except (apart.Lost, own.Refused) as e:
+        rows |= {name: ("not right yet", str(e), True) for name in names if name not in rows}
+    return rows
 
 
 def examined(answer_of, name, seed):

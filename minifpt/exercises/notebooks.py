@@ -2,42 +2,29 @@
 
 Only a part of a notebook is run: the imports, the functions that ``check`` gets, and the statements
 that these need.  So a cell that trains or draws is left out unless an answer needs it.
-
-This file needs nothing but Python: :func:`look` runs it as a program of its own, because a file may
-end the Python that reads it.
 """
 
 import ast
 import functools
 import json
 import re
-import subprocess
 import symtable
-import sys
-import textwrap
 
-SECONDS = 30                                              # to read a file
-MEMORY = 2 << 30                                          # bytes of address space to read a file
+from ..files import one_line
+
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def look(raw, is_notebook):
-    """Return what the bytes of a file contain, a dict: ``cells`` of code, ``names`` of functions
-    and ``checks`` of exercises in them, ``guesses`` as [(question, guess, what the lesson said)],
-    and ``error`` if it cannot be read."""
-    empty = {"cells": [], "names": [], "checks": [], "guesses": [], "error": ""}
-    try:
-        run = subprocess.run([sys.executable, "-I", __file__, "notebook" * is_notebook], input=raw,
-                             capture_output=True, timeout=SECONDS)
-        return empty | json.loads(run.stdout)
-    except subprocess.TimeoutExpired:
-        return empty | {"error": f"Python did not read it within {SECONDS} s."}
-    except ValueError:
-        return empty | {"error": "Python ended while it read it."}
+def reader():
+    """Return :func:`contents`; for :mod:`apart`."""
+    return contents
 
 
 def contents(raw, is_notebook):
-    """Return what :func:`look` does, in this process."""
+    """Return what the bytes of a file contain, a dict: ``cells`` of code, ``names`` of functions
+    and ``checks`` of exercises in them, ``guesses`` as [(question, guess, what the lesson said)],
+    and ``error`` if it cannot be read."""
+    raw = bytes(raw)
     try:
         cells = cells_of(raw) if is_notebook else [(True, raw.decode("utf-8-sig"), [])]
     except (*UNREADABLE, KeyError, TypeError, AttributeError) as e:
@@ -47,7 +34,7 @@ def contents(raw, is_notebook):
     statements, unread = read_cells(code)
     if unread and not is_notebook:
         return {"error": f"It is not Python ({unread[0][1]})."}
-    return {"cells": code, "checks": [*checks(statements)], "guesses": guesses(cells),
+    return {"error": "", "cells": code, "checks": [*checks(statements)], "guesses": guesses(cells),
             "names": [s.name for s in statements if isinstance(s, ast.FunctionDef)]}
 
 
@@ -100,10 +87,6 @@ def parsed(text):
             if line == lines[i]:
                 raise
             lines[i] = line
-
-
-def one_line(error):
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 200)
 
 
 def checks(statements):
@@ -198,12 +181,3 @@ def root(node):
     while isinstance(name, (ast.Attribute, ast.Subscript)):
         name = name.value
     return getattr(name, "id", None)
-
-
-if __name__ == "__main__":
-    try:
-        import resource
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    except (ImportError, ValueError, OSError):            # Windows, or a lower limit
-        pass
-    print(json.dumps(contents(sys.stdin.buffer.read(), bool(sys.argv[1]))))

@@ -82,13 +82,14 @@ def limit(seconds):
             pass
 
 
-def close(parent):
-    """Have this process start no process and no connection by Python's own functions, and end with
-    ``parent``, the number of the process that started it."""
+def close(parent, is_open=False):
+    """Have this process end with ``parent``, the number of the process that started it, and, unless
+    it ``is_open``, start no process and no connection by Python's own functions."""
     def refuse(event, args):
         if event.startswith(REFUSED):
             raise PermissionError(f"{event}: there is neither network nor another process here")
-    sys.addaudithook(refuse)
+    if not is_open:
+        sys.addaudithook(refuse)
 
     def follow():
         while os.getppid() == parent:
