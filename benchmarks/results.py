@@ -37,7 +37,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import memory_map
+from benchmarks import memory_map, why
 from minifpt import tasks
 from minifpt.experiments import dose, reproduce, tables
 from minifpt.reports import plots
@@ -68,6 +68,8 @@ def table(name, form=None):
         return memory_map.table(path)
     if name == "memory-settings":
         return memory_map.settings_table(path)
+    if name.startswith("why-"):
+        return why.table(path)
     if name.endswith("-losses"):
         groups = itertools.groupby(losses(name).items(), lambda item: item[0][:2])
         return tables.markdown([["source", "steps", "nats"], *(

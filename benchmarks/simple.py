@@ -25,6 +25,7 @@ from minifpt.tasks.listops import OPERATORS, PAD
 from minifpt.training import train
 
 PENALTIES = 1.0, 0.1, 1e-2, 1e-3, 1e-4
+HIDDEN = 256
 RATES = 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1
 
 
@@ -37,7 +38,7 @@ def inputs(x, symbols):
 class SoftmaxRegression(layers.Layer):
     """A linear layer from the whole example to the scores of all choices, with weights of 0."""
 
-    def __init__(self, task):
+    def __init__(self, task, seed=0):
         self.task = task
         self.shape = -1, task.output_tokens, task.output_dim
         self.output = layers.Linear(task.tokens * task.input_dim,
@@ -53,12 +54,40 @@ class SoftmaxRegression(layers.Layer):
         self.output.backward(dy.reshape(len(dy), -1), cache)
 
 
-def trained_softmax(column, seeds):
-    """Train softmax regression like a trunk; return ``(histories, sweep, learning rate)``."""
+class TwoLayers(SoftmaxRegression):
+    """A linear layer from the whole example to ``HIDDEN`` numbers, ReLU, and a linear layer to the
+    scores: no convolution, no attention."""
+
+    def __init__(self, task, seed=0):
+        super().__init__(task)
+        self.hidden = layers.Linear(task.tokens * task.input_dim, HIDDEN, group="input")
+        self.act = layers.Activation("relu")
+        self.output = layers.Linear(HIDDEN, task.output_tokens * task.output_dim, group="output")
+        rng = np.random.default_rng(seed)
+        for layer in (self.hidden, self.output):          # He and others 2015, arXiv 1502.01852
+            w = layer.weight.data
+            w[...] = rng.standard_normal(w.shape) * np.sqrt(2 / len(w))
+
+    def forward(self, x, train=False, rng=None):
+        """Return scores (B, output_tokens, output_dim) and the cache."""
+        x, hidden = self.hidden.forward(inputs(x, self.task.input_dim))
+        x, act = self.act.forward(x)
+        y, output = self.output.forward(x)
+        return y.reshape(self.shape), (hidden, act, output)
+
+    def backward(self, dy, cache):
+        """Add to the gradients of the weights."""
+        hidden, act, output = cache
+        dy = self.output.backward(dy.reshape(len(dy), -1), output)
+        self.hidden.backward(self.act.backward(dy, act), hidden)
+
+
+def trained(make, column, seeds):
+    """Train ``make(task, seed)`` like a trunk; return ``(histories, sweep, learning rate)``."""
     def run(task, seed, rate):
         settings = tasks.defaults_of(task) | column.settings | {"lr": rate}
         settings.pop("dropout")
-        return train(SoftmaxRegression(task), task, seed=seed, progress=False, **settings)
+        return train(make(task, seed), task, seed=seed, progress=False, **settings)
 
     def made(seed):
         return compare.make_task(column.task, compare.options_of_seed(
@@ -250,15 +279,18 @@ FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{n
        for name, n in (("mnist", 10), ("mnist", 100), ("mnist", 1000), ("digits", 100),
                        ("digits", 1000))]
 FAMILIES = compare.Column("families", {}, {"steps": 500})
+LONG, = reproduce.TABLES["mnist-long"].columns
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
+TWO_LAYERS = "two layers, 256 hidden"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
 RECALLS = [column for column in dose.EXPERIMENTS["dose"].tasks if column.task == "recall"]
 PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW
 METHODS = (
-    *((column, SOFTMAX, None) for column in (
+    *((column, SOFTMAX, SoftmaxRegression) for column in (
         reproduce.XOR, reproduce.MEMORY, reproduce.RECALL, *RECALLS, reproduce.LISTOPS,
         *PICTURES)),
     *((column, LOGISTIC, logistic()) for column in PICTURES),
+    (LONG, SOFTMAX, SoftmaxRegression), (LONG, TWO_LAYERS, TwoLayers),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
     (FAMILIES, "the generating profile, aligned", aligned),
@@ -274,8 +306,8 @@ METHODS = (
 
 def measure(column, method, seeds):
     """Return ``(histories, sweep, learning rate)`` of a method, with a history for each seed."""
-    if method is None:
-        return trained_softmax(column, seeds)
+    if method in (SoftmaxRegression, TwoLayers):
+        return trained(method, column, seeds)
     histories = []
     for seed in seeds:
         task = compare.make_task(column.task, compare.options_of_seed(

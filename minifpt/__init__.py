@@ -12,6 +12,7 @@ if TYPE_CHECKING:                                         # at run time: __getat
     from .gradients import gradcheck, gradcheck_layer
     from .tracing import trace
     from .training import Diverged, train
+    from .trunks.forms import heads
     from .trunks.lstm import LSTM, LSTMConfig
     from .viewer.steps import steps
 
@@ -20,8 +21,8 @@ __version__ = "0.1.0"
 MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "training",
            "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
            "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "gradcheck": "gradients",
-           "gradcheck_layer": "gradients", "steps": "viewer.steps", "trace": "tracing",
-           "train": "training"}
+           "gradcheck_layer": "gradients", "heads": "trunks.forms", "steps": "viewer.steps",
+           "trace": "tracing", "train": "training"}
 
 
 def __getattr__(name):
@@ -41,5 +42,5 @@ def __getattr__(name):
 
 
 __all__ = ["FPT", "GPT2", "LSTM", "Diverged", "FreezeMask", "GPT2Config", "History", "LSTMConfig",
-           "LanguageModel", "files", "functional", "gradcheck", "gradcheck_layer", "optim", "steps",
-           "tasks", "trace", "train"]
+           "LanguageModel", "files", "functional", "gradcheck", "gradcheck_layer", "heads", "optim",
+           "steps", "tasks", "trace", "train"]

@@ -14,6 +14,7 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
+from .gpt2 import GPT2
 from .layers import Layer, Linear
 from .trunks.base import Trunk, check_trunk
 
@@ -77,7 +78,8 @@ class FPT(Layer):
 
     @classmethod
     def for_task(cls, task: Any, model: str = "minigpt-language", freeze: str = "fpt",
-                 seed: int = 0, dropout: float | None = None, adapt: str | None = None) -> "FPT":
+                 seed: int = 0, dropout: float | None = None, adapt: str | None = None,
+                 start: str | None = None) -> "FPT":
         """Return the FPT that ``minifpt train TASK`` trains.
 
         task      a :class:`minifpt.tasks.Task`, or a task's name.
@@ -86,19 +88,28 @@ class FPT(Layer):
         seed      seed of the new layers, and of a random trunk's weights.
         dropout   probability; ``None`` takes the task's default.
         adapt     an adapter, such as ``lora:rank=4``; see :mod:`minifpt.adapters`.
+        start     where the input layer starts: ``aligned`` or ``opposed``, see
+                  :func:`minifpt.trunks.forms.start_input`; ``None`` is the class's own start.
+
+        A GPT-2 with fewer positions than the task has tokens gets new ones where positions are
+        trained, see :meth:`minifpt.GPT2.add_positions`.
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
         from . import adapters, tasks  # these import the core
-        from .trunks import TrunkSpec
+        from .trunks import TrunkSpec, forms
         task = tasks.get(task) if isinstance(task, str) else task
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model)
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         fpt = cls(spec.make(seed, dropout), task.input_dim, task.output_dim, task.output_tokens,
                   seed)
+        if start is not None:
+            forms.start_input(fpt, start)
         if adapt is not None:
             adapters.adapt(fpt, adapt, seed)
         fpt.freeze(mask)
+        if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
+            fpt.trunk.add_positions(task.tokens, seed)    # the new ones are trained like the others
         return fpt
 
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None

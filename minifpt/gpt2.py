@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -189,6 +189,18 @@ class GPT2(Pretrained):
         if seed is not None:
             shared(lambda piece: _draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
+
+    def add_positions(self, n, seed=0):
+        """Append rows to the positional embeddings up to ``n`` positions, drawn as for a new trunk.
+
+        The new rows depend on ``seed`` and ``n`` alone.  A trunk with ``n`` positions or more
+        stays as it is."""
+        c, old = self.config, self.wpe.weight.data
+        if n > len(old):
+            self.config = replace(c, n_positions=n)
+            self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
+            _draw("wpe.weight", self.wpe.weight, seed, c)
+            self.wpe.weight.data[:len(old)] = old
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.

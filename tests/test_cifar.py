@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_data import fake_pooch, nowhere, real_data  # noqa: F401 (fixtures)
 
+import minifpt
 from minifpt import cli, tasks
 from minifpt.files import data
 from minifpt.tasks import cifar
@@ -301,10 +303,31 @@ def test_grey_pixels_row_by_row(tmp_path, side):
         *task.images("train"))[0]}
 
 
-def test_a_trunk_with_too_few_positions_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+def test_a_trunk_with_too_few_positions_gets_new_ones_where_they_are_trained(
+        tmp_path, capsys, monkeypatch):
     write_cifar10(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["train", "cifar10-gray", "--data", tmp_path]) == 2
+    argv = ["train", "cifar10-gray", "--data", tmp_path, "--model", "minigpt-tiny",
+            "--batch-size", 1, "--schedule", "constant", "--out", "run"]
+    assert cli.main([*argv, "--steps", 1]) == 0
+    model = minifpt.GPT2.from_pretrained("minigpt-tiny")
+    old = model.config.n_positions
+    out = capsys.readouterr().out
+    assert f"minigpt-tiny has {old} positions: the other {1024 - old} were drawn" in out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["n_positions"] == 1024
+    assert cli.main([*argv, "--steps", 2, "--resume"]) == 0              # it makes the same model
+    model = minifpt.FPT.for_task(tasks.get("cifar10-gray"), "minigpt-tiny", seed=3)
+    table, new = model.trunk.wpe.weight.data, minifpt.GPT2(minifpt.GPT2Config(
+        n_layer=1, n_head=1, n_embd=32, n_positions=1024), seed=3).wpe.weight.data
+    np.testing.assert_array_equal(table[old:], new[old:])
+    np.testing.assert_array_equal(
+        table[:old], minifpt.GPT2.from_pretrained("minigpt-tiny").wpe.weight.data)
+
+
+def test_a_trunk_whose_positions_are_frozen_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    write_cifar10(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["train", "cifar10-gray", "--data", tmp_path, "--freeze", "attn,mlp,pos"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "1024 tokens, the trunk has 256 positions" in error
     assert "random:6x4x128" in error and not (tmp_path / "runs").exists()

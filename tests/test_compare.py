@@ -531,6 +531,32 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
                      options=options) == result
 
 
+def test_a_sweep_to_the_end_grows_beyond_its_edge_at_a_quarter_of_the_steps(
+        tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "score", lambda histories: histories[0].rate)
+    made = []
+
+    def perform(jobs, *rest):
+        made.extend(jobs)
+        histories = []
+        for job in jobs:                                  # 1e-2 is the best of all rates
+            history = compare.History([{"step": job.settings["steps"], "test_accuracy": 0.5}])
+            history.rate = -abs(np.log(job.settings["lr"] / 1e-2))
+            histories.append(history)
+        return histories
+    monkeypatch.setattr(compare, "perform", perform)
+    arms = [compare.Arm("random:1x1x8@2", seeds=2),
+            compare.Arm("random:1x1x8", rates=(1e-2, 3e-2), seeds=1)]
+    result = compare.grid(tmp_path, ["bit-xor"], arms, range(3), rates=[1e-3, 3e-3], choices=1,
+                          options={"steps": 10}, to_the_end=True, progress=False)
+    assert [sorted(sweep) for sweep in result.sweeps["bit-xor"].values()] == [
+        [1e-3, 3e-3, 1e-2, 3e-2]] * 2
+    assert {*result.rates["bit-xor"].values()} == {1e-2}
+    assert [len(runs) for runs in result.results["bit-xor"].values()] == [2, 1]
+    assert {job.settings["steps"] for job in made if job.validation} == {3}
+    assert {job.settings["steps"] for job in made if not job.validation} == {10}
+
+
 @pytest.mark.parametrize("best, edge", [(1e-3, True), (1e-2, False), (1e-1, True)])
 def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     tried = {rate: [history(0.5, 0.9 if rate == best else 0.6)] for rate in (1e-3, 1e-2, 1e-1)}

@@ -123,7 +123,9 @@ def test_another_rate_in_the_same_folder_has_its_own_runs(tmp_path, steps, monke
 
 def test_a_trunk_that_does_not_fit_shows_before_the_first_run(tmp_path, steps):
     with pytest.raises(ValueError, match="400 tokens, the trunk has 256 positions: "):
-        grid(tmp_path / "g", models=[MODEL, "minigpt-language"], task_options={"n": 200})
+        grid(tmp_path / "g", models=[compare.Arm(MODEL), compare.Arm("minigpt-language",
+                                                                     "attn,mlp,pos")],
+             task_options={"n": 200})
     assert not steps
 
 

@@ -59,7 +59,7 @@ def test_softmax_regression_learns_from_the_trunks_examples(monkeypatch):
     monkeypatch.setattr(tasks.BitXOR, "draw", noted)
     monkeypatch.setattr(simple, "RATES", (1e-2,))
     monkeypatch.setattr(simple.compare, "VALIDATION_EXAMPLES", 8)
-    simple.trained_softmax(Column("bit-xor", {}, {"steps": 2}), [3])
+    simple.trained(simple.SoftmaxRegression, Column("bit-xor", {}, {"steps": 2}), [3])
     ours = [x for split, x in drawn if split == "train"][-2:]
     drawn.clear()
     from minifpt.training import train
@@ -84,3 +84,22 @@ def test_logistic_regression_finds_what_is_linear_and_the_test_decides_nothing()
     assert min(accuracies) > 0.93
     wrong = test[0], (test[1] + 1) % 3
     assert simple.logistic()(Linear, learned, validation, wrong)[0] == accuracies[0]
+
+
+def test_two_layers_have_the_gradients_of_their_scores():
+    task = tasks.get("digits")
+    model = simple.TwoLayers(task, seed=1)
+    for p in model.parameters():
+        p.data = p.data.astype(np.float64)
+    x = np.random.default_rng(0).standard_normal(
+        (3, task.tokens, task.input_dim)).astype(np.float32)
+    dy = np.random.default_rng(1).standard_normal((3, 1, 10))
+    model.backward(dy, model.forward(x)[1])
+    w, h = model.hidden.weight, 1e-6
+    for index in ((3, 5), (100, 200), (783, 0)):
+        numerical = 0.0
+        for sign in (1, -1):
+            w.data[index] += sign * h
+            numerical += sign * (model.forward(x)[0] * dy).sum() / (2 * h)
+            w.data[index] -= sign * h
+        assert w.grad[index] == pytest.approx(numerical, rel=1e-5, abs=1e-9)

@@ -7,6 +7,7 @@ from ..experiments import dose as doses
 from ..experiments import reproduce as reproducing
 from ..experiments import runs_table, workers
 from ..experiments.compare import Arm
+from ..trunks.forms import STARTS
 from .formatting import print_rows, say
 from .options import (
     FREEZE,
@@ -49,6 +50,9 @@ def compare_runs(args):
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
         "adapters, each with every trunk: lora:rank=4, bottleneck:size=8, prefix:tokens=4, bitfit "
         "or none (default: none)")),
+    option("--start", nargs="+", choices=["drawn", *STARTS], default=["drawn"], metavar="START",
+           help="starts of the input layer, each with every trunk: drawn, aligned, opposed "
+                "(default: drawn)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
     option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
@@ -79,8 +83,9 @@ def compare(args):
         if isinstance(kind, type) and "validation" not in getattr(kind, "splits", ()):
             say(f"{name} has no split 'validation': its learning rates are chosen on training "
                 "examples")
-    arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter)
-            for model in args.models for adapter in args.adapt]
+    arms = [Arm(model, args.freeze, adapt=None if adapter == "none" else adapter,
+                start=None if start == "drawn" else start)
+            for model in args.models for adapter in args.adapt for start in args.start]
     with workers.cluster(args.dask) as executor:
         text = experiments.compare(
             out, task_names(args), arms,

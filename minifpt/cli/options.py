@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
+from ..trunks import forms
 from ..trunks.names import USERS_OWN
 
 MODEL_NAME = "minigpt-language"
@@ -24,6 +25,9 @@ A MODEL is one of
     statistics:NAME       random, with each array's mean and standard deviation
     spectrum:NAME         random, with each matrix's singular values
     lstm:3x128            a random LSTM; ,residual and ,positions add these
+    ...,qk=105            after a random one: in each head an angle of 105 degrees
+                          between queries and keys; positive (0), negative (180)
+                          and antisymmetric are also parts of a pretrained one
     A+MASK=B              A with the parameters of B that a mask names
     FILE.py:FUNCTION      your own trunk
 """
@@ -85,6 +89,9 @@ FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "patterns: 'attn,mlp,h.3.ln_1.*' (default: fpt)"))
 ADAPT = option("--adapt", metavar="ADAPTER", help=(
     "lora:rank=4,on=attn.c_attn, bottleneck:size=8, prefix:tokens=4 or bitfit (default: none)"))
+START = option("--start", choices=forms.STARTS, help=(
+    "start the input layer in the directions in which the first block's heads look for likeness, "
+    "or away from it (default: random)"))
 SEED = option("--seed", type=seed, default=0, help="seed of all random numbers (default: 0)")
 WHERE = [
     option("--jobs", type=whole, default=1, metavar="N",

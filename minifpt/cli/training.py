@@ -17,6 +17,7 @@ from .options import (
     FREEZE,
     MODEL,
     SEED,
+    START,
     TASKS,
     TRUNKS,
     given_options,
@@ -51,7 +52,7 @@ def newest_folder(task):
 
 
 @takes(
-    TASKS, MODEL, FREEZE, ADAPT,
+    TASKS, MODEL, FREEZE, ADAPT, START,
     *run_options(*SETTINGS, clip="1", eval_every="100"),
     SEED,
     option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
@@ -76,12 +77,16 @@ def train(args):
         for r in mine.wrong if mine else ():
             print(f"{mine.path}: {r.name} is wrong. {r.hint}", file=sys.stderr)
         model, history = experiments.run(
-            task, args.model, out, freeze=args.freeze, adapt=args.adapt, seed=args.seed,
-            resume=args.resume, source=task_names(args)[0],
+            task, args.model, out, freeze=args.freeze, adapt=args.adapt, start=args.start,
+            seed=args.seed, resume=args.resume, source=task_names(args)[0],
             checkpoint_every=args.checkpoint_every, config=mine and mine.settings,
             **given_options(args, *SETTINGS))
     last = history[-1]
     total, trained = (sum(n) for n in zip(*model.counts(task.tokens).values(), strict=True))
+    positions = getattr(TrunkSpec.parse(args.model).config(), "n_positions", None)
+    if positions and getattr(model.trunk.config, "n_positions", 0) > positions:
+        print(f"{args.model} has {positions:,} positions: the other "
+              f"{model.trunk.config.n_positions - positions:,} were drawn as for a new trunk")
     held_out = task.test_set() if hasattr(task, "test_set") else None
     n = f"{len(held_out[0])} examples" if held_out else "fresh draws"
     say(f"{task.name}: {100 * last['test_accuracy']:.2f} % test accuracy ({n}) after "

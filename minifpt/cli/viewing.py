@@ -14,6 +14,7 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, GPT2Config, LanguageModel
 from ..gradients import gradcheck_layer
 from ..reports import attention as attention_maps
+from ..reports import heads as head_forms
 from ..reports import patching
 from ..reports import report as reporting
 from ..trunks.lstm import LSTM, LSTMConfig
@@ -160,6 +161,21 @@ def patch(args):
     out = args.out or args.run_folder / "patch.png"
     print(patching.patch_run(args.run_folder, out, args.examples))
     print(f"{out} {out.with_suffix('.csv')}")
+
+
+@takes(
+    option("model", metavar="MODEL|RUN", help="a trunk, see below, or a run's folder"),
+    option("--picture", type=path, metavar="FILE", help="a .png to write (default: none)"),
+    option("--csv", type=path, metavar="FILE", help="a .csv to write (default: none)"),
+    SEED, epilog=TRUNKS)
+def heads(args):
+    say(head_forms.report(args.model, args.seed, args.csv, args.picture))
+    say("S is the symmetric part of a head's form W_q W_k', for a run of the form of two inputs, "
+        "with input layer and norm inside.  share: of the squared norm; trace, positive, negative: "
+        "sum of all, of the positive, of the negative eigenvalues of S, over the norm; random: "
+        "mean and standard deviation of random heads of this shape")
+    if written := [*filter(None, (args.picture, args.csv))]:
+        print(*written)
 
 
 @takes(SEED)

@@ -86,20 +86,21 @@ def read_option(label, value, parameter):
 
 
 def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        adapt=None, **options):
+        adapt=None, start=None, **options):
     """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
 
     ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
     ``config.json`` holds it, the model and ``config``, so that the run can be read back.
     ``options`` go to :func:`minifpt.train`.  Returns (model, history).
     """
-    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt)
+    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
     source, spec = source or task.name, TrunkSpec.parse(model)
     code = code_crc(source, spec.text)
-    config = (config or {}) | ({"code_crc": code} if code else {}) | (
-              {"adapt": adapt} if adapt else {}) | {
+    extras = {"code_crc": code, "adapt": adapt, "start": start}
+    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
+              "n_positions": getattr(fpt.trunk.config, "n_positions", None),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
@@ -241,13 +242,15 @@ class Column:
 @dataclass(frozen=True)
 class Arm:
     """A trunk of a grid as ``--model`` takes it, its freeze mask, its label, learning rates that it
-    tries besides the grid's, and its adapter as ``--adapt`` takes it."""
+    tries besides the grid's, its adapter and its start as ``--adapt`` and ``--start`` take them."""
 
     model: str
     freeze: str = "fpt"
     label: str = ""
     rates: tuple = ()
     adapt: str | None = None
+    start: str | None = None
+    seeds: int | None = None                              # the first ones of the grid; None: all
 
     def sweep(self, rates):
         """Return the learning rates that the arm tries in a grid of ``rates``; none without."""
@@ -255,18 +258,19 @@ class Arm:
 
     @property
     def folder(self):
-        """The name of the folder of its runs, different for each trunk, mask and adapter."""
+        """The name of the folder of its runs, different for each of trunk, mask, adapter, start."""
         mask = str(FreezeMask.parse(self.freeze))
         name = TrunkSpec.parse(self.model).folder
-        if mask == str(FreezeMask.fpt()) and not self.adapt:
+        extras = "".join(f"+{extra}" for extra in (self.adapt, self.start) if extra)
+        if mask == str(FreezeMask.fpt()) and not extras:
             return name
-        mask += f"+{self.adapt}" if self.adapt else ""
+        mask += extras
         return f"{name}~{re.sub(r'[^a-z0-9_,.]', '-', mask)}-{zlib.crc32(mask.encode()):08x}"
 
     def full_label(self):
         """Return its label, or the trunk's with the mask where that is not the paper's."""
         mask = FreezeMask.parse(self.freeze)
-        label = TrunkSpec.parse(self.model).label + (f", {self.adapt}" if self.adapt else "")
+        label = ", ".join(filter(None, [TrunkSpec.parse(self.model).label, self.adapt, self.start]))
         return self.label or (label if mask == FreezeMask.fpt() else f"{label}, frozen: {mask}")
 
 
@@ -293,7 +297,7 @@ def columns_of(names, task_options, options):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
-         options=None, jobs=1, executor=None, progress=True, ready=None):
+         options=None, jobs=1, executor=None, progress=True, ready=None, to_the_end=False):
     """Run every task with every model and seed and return a :class:`Grid`.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -305,6 +309,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
     jobs          number of processes.  An ``executor`` replaces them; all its workers see ``out``.
     ready         called when everything has been checked, before the first run.
+    to_the_end    for long runs: validation runs have a quarter of the steps, and a sweep grows
+                  until its best rate is not at its edge.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
     the validation runs are in ``OUT/choice``.  Raises ``Diverged`` when a run of the results
@@ -342,13 +348,14 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     # Missing data or weights, and a trunk that does not fit, are errors before the first run.
     crcs = {}
     for (column, task), arm in itertools.product(zip(columns, all_tasks, strict=True), arms):
-        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt), task)
+        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
+                   task)
         if executor:
             crcs[id(task), arm] = inputs(task, column.task, arm.model)
     # Two trunks may have one label: two files of one name in two folders.
     labels = [arm.full_label() for arm in arms]
     labels = [x if labels.count(x) == 1 else ", ".join(filter(None, [
-        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt]))
+        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt, arm.start]))
               for arm, x in zip(arms, labels, strict=True)]
     if len({*labels}) < len(labels):
         raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
@@ -364,7 +371,10 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
-            settings |= {"adapt": arm.adapt} if arm.adapt else {}
+            settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
+            if choice and to_the_end:
+                settings["steps"] = -(-settings["steps"] // 4)
+            arm_seeds = seeds if choice else seeds[:arm.seeds]
             by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
                 folder = out / ("choice" if choice else "") / folders[title] / arm.folder
@@ -373,8 +383,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                 queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
                               arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
                               crcs.get((id(task), arm), {}))
-                          for seed in seeds]
-                places += [by_rate.setdefault(rate, [])] * len(seeds)
+                          for seed in arm_seeds]
+                places += [by_rate.setdefault(rate, [])] * len(arm_seeds)
         for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
                                       strict=True):
             histories.append(history)
@@ -383,8 +393,18 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     validation_runs = choices * sum(len(arm.sweep(rates)) for arm in arms)
     with progress_bar(total=len(all_tasks) * (validation_runs + len(arms) * len(seeds)), unit="run",
                       progress=progress) as bar:
-        sweeps = perform_all(validation_seeds, lambda task, label, arm: arm.sweep(rates),
-                             choice=True) if rates else {}
+        wanted = {(title, label): arm.sweep(rates) for title in titles
+                  for arm, label in zip(arms, labels, strict=True)}
+        sweeps = {}
+        while rates:
+            sweeps = perform_all(validation_seeds, lambda task, label, arm: wanted[task, label],
+                                 choice=True)
+            more = {(task, label): next_rate(sweep, best_rate(task, label, sweep))
+                    for task, trunks in sweeps.items() for label, sweep in trunks.items()}
+            if not to_the_end or not any(more.values()):
+                break
+            for key, rate in more.items():
+                wanted[key] += [rate] if rate else []
         best = {(task, label): [best_rate(task, label, sweep)]
                 for task, trunks in sweeps.items() for label, sweep in trunks.items()}
         runs = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
@@ -404,6 +424,19 @@ def best_rate(task, label, sweep):
         raise Diverged(f"compare: {label} on {task} diverged at every learning rate, "
                        f"{', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
     return max(sweep, key=lambda rate: score(sweep[rate]))
+
+
+LADDER = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3)]
+
+
+def next_rate(sweep, best):
+    """Return the next learning rate of ``LADDER`` beyond the best one of a sweep, or ``None`` where
+    that is not at the sweep's edge."""
+    if best == max(sweep):
+        return min((rate for rate in LADDER if rate > best), default=None)
+    if best == min(sweep):
+        return max((rate for rate in LADDER if rate < best), default=None)
+    return None
 
 
 def score(histories):

@@ -55,6 +55,8 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     if batch_size < 1:
         raise ValueError(f"plan: batch_size is {batch_size}, expected at least 1")
     config = spec.config(dropout)
+    if isinstance(config, GPT2Config) and not mask.pos:   # as FPT.for_task does
+        config = replace(config, n_positions=max(config.n_positions, task.tokens))
     # The whole model only has its shapes: its weights are zeros that take no memory.
     has_few = isinstance(config, GPT2Config) and adapt is None        # measured on a few blocks
     trunk = GPT2(config, seed=None) if has_few else spec.make(dropout=dropout)

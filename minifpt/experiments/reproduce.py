@@ -78,6 +78,7 @@ class Table:
     arms: tuple
     paper: dict = field(default_factory=dict)             # {(arm's label, task): text}
     rates: tuple = RATES
+    to_the_end: bool = False                              # see compare.grid
     cell: Callable = tables.final
     picture: Callable = tables.picture
     needs: dict = field(default_factory=dict)             # {file: the command that writes it}
@@ -132,14 +133,23 @@ def steps_to(grid, task, model):
     The steps are the median over seeds, "never" where half of the runs never reach the level.  The
     *area* is the mean accuracy over the curve, with its range over seeds."""
     runs, accuracies = grid.results[task][model], levels(grid, task)
-    medians = []
-    for level in accuracies:
-        first = [tables.first_step(h, level) for h in runs]
-        median = np.median([np.inf if step is None else step for step in first])
-        medians.append(f"{median:g}" if median < np.inf else "never")
+    medians = [median_step(runs, level) for level in accuracies]
     area = tables.spread(100 * plots.common(runs, "test_accuracy")[1].mean(axis=1))
     return (f"{' / '.join(medians)} to {' / '.join(f'{100 * x:.1f}' for x in accuracies)} %; "
             f"area {area}{tables.chosen_rate(grid, task, model)}")
+
+
+def median_step(runs, level):
+    """Return the median over runs of the first step at an accuracy, or "never", as text."""
+    first = [tables.first_step(h, level) for h in runs]
+    median = np.median([np.inf if step is None else step for step in first])
+    return f"{median:g}" if median < np.inf else "never"
+
+
+def final_and_steps(grid, task, model):
+    """Return a cell: the final accuracy, and the median of the steps until 95 %."""
+    return (f"{tables.final(grid, task, model)}; 95 %: "
+            f"{median_step(grid.results[task][model], 0.95)}")
 
 
 def gap(grid, task, model):
@@ -215,6 +225,28 @@ TINY = (Arm("minigpt-tiny", label="language"),
         Arm("random:2x2x32@paper", label="random (paper)"))
 WHOLE = trained("full", "random (paper), all trained", "random@paper", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
+LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
+PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
+    trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
+        ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
+
+
+
+def long(task, options, steps, tested=2000):
+    """Return the column of a task in runs of the paper's rows to the flat end of the curve."""
+    return Column(task, options, {"steps": steps, "eval_every": steps // 20,
+                                  "test_examples": tested}, f"{task}-long")
+
+
+def still(arm, seeds=3):
+    """Return a frozen arm of such runs, with its number of seeds and its learning rates."""
+    return replace(arm, rates=(1e-2, 3e-2), seeds=seeds)
+
+
+def moved(arm, seeds=3):
+    """Return an arm of such runs in which attention or feed-forward layers are trained."""
+    return replace(arm, rates=(1e-4, 3e-4), seeds=seeds)
+
 
 WHERE_FROM = Table(
     "Where the frozen weights come from (tables 1 and 2 of the paper).",
@@ -226,7 +258,7 @@ TABLES = {
     "figure1": Table(
         "A frozen language trunk, a transformer trained whole, an LSTM trained whole (figure 1).",
         (XOR, MEMORY, MNIST),
-        (LANGUAGE, WHOLE, Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)),
+        (LANGUAGE, WHOLE, LSTM_WHOLE),
         numbers("language", 100, 100, 98.0) | numbers(WHOLE.label, 100, 100, 99.1)
         | numbers("LSTM, all trained", 50.1, 60.9, 99.5)),
     "table1": Table(
@@ -255,8 +287,7 @@ TABLES = {
     "table8": Table(
         "Training more of the language trunk (table 8).",
         (XOR, MEMORY, MNIST),
-        (LANGUAGE, *(trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
-            ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))),
+        (LANGUAGE, PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH),
         numbers("language", 100, 100, 98.0) | numbers("language, + feed-forward", 100, 100, 98.3)
         | numbers("language, + attention", 100, 100, "89.0, diverged")
         | numbers("language, + both", 100, 100, "93.1, diverged")),
@@ -317,6 +348,15 @@ TABLES = {
         "Associative recall of bits: the string that followed the query, one of 16.",
         (RECALL,),
         (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM, Arm("random:2x2x128@1.41"), WHOLE)),
+    "cliff": Table(
+        "The angle between queries and keys of a frozen random block: with the input layer as "
+        "drawn, and started in the directions in which the heads look for likeness (aligned) or "
+        "away from it (opposed).", (MEMORY, XOR),
+        tuple(Arm(f"random:1x4x128@1.41,qk={angle}",
+                  label=f"{angle} degrees" + f", {start}" * bool(start), start=start)
+              for start, step in ((None, 15), ("aligned", 30), ("opposed", 30))
+              for angle in range(0, 181, step)),
+        rates=(), cell=final_and_steps, picture=tables.angle_picture),
     "adapters": Table(
         "What to train besides input and output, at about equal numbers, on the small trunk that "
         "ships (2 blocks of 32 channels): positions are frozen.",
@@ -339,6 +379,37 @@ TABLES = {
         "rank that a low-rank adapter needs: positions are frozen.",
         (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), bottleneck=2, tokens=26,
                            ranks=(1, 4, 8, 16))),
+    "mnist-long": Table(
+        "MNIST, trained to the flat end of the curve (tables 1, 2, 3, 4 and 8).",
+        (long("mnist", {}, 10_000),),
+        (still(LANGUAGE, 5), still(AS_PAPER, 5), moved(WHOLE, 5),
+         moved(trained("full", "language, all trained"), 5), still(IMAGES), still(BITS),
+         still(STATISTICS), still(LSTM), moved(LSTM_WHOLE), moved(PLUS_MLP), moved(PLUS_ATTENTION),
+         still(Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))),
+        rates=(1e-3, 3e-3), to_the_end=True),
+    "cifar10-long": Table(
+        "CIFAR-10, trained to the flat end of the curve (tables 1, 2, 6 and 8).",
+        (long("cifar10", {}, 20_000),),
+        (still(LANGUAGE), still(AS_PAPER), moved(replace(WHOLE, model="random:3x4x128@paper"), 2),
+         moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), still(IMAGES, 2), still(STATISTICS, 2),
+         moved(LSTM_WHOLE, 2), *(still(Arm(f"random:{n}x4x128@paper",
+                                           label=f"random (paper), {n} blocks"), 2)
+                                 for n in (2, 12))),
+        rates=(1e-3, 3e-3), to_the_end=True),
+    "listops-long": Table(
+        "ListOps, trained to the flat end of the curve, and with up to 512 tokens as in the paper "
+        "(tables 1, 2 and 8).",
+        (long("listops", {}, 8_000),
+         replace(long("listops", {"length": 512, "depth": 10}, 4_000), title="listops-512")),
+        (still(LANGUAGE), still(AS_PAPER), moved(WHOLE, 2), moved(PLUS_MLP, 2), still(BITS, 2),
+         still(IMAGES, 2), moved(LSTM_WHOLE, 2)),
+        rates=(1e-3, 3e-3), to_the_end=True),
+    "gray-long": Table(
+        "CIFAR-10 in grey, with a pixel in each token, trained to the flat end of the curve "
+        "(tables 1 and 2).",
+        (long("cifar10-gray", {}, 10_000),),
+        (still(LANGUAGE, 1), still(AS_PAPER, 1), moved(WHOLE, 1), moved(LSTM_WHOLE, 1)),
+        rates=(1e-3, 3e-3), to_the_end=True),
 }
 
 
@@ -363,7 +434,8 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     out, name = Path(out), stem(name, scale)
     compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
                           *[f"{name}-rates.png"] * bool(table.rates))
-    grid = compare.grid(out, table.columns, table.arms, range(seeds), rates=table.rates, jobs=jobs,
+    grid = compare.grid(out / name if table.to_the_end else out, table.columns, table.arms,
+                        range(seeds), rates=table.rates, jobs=jobs, to_the_end=table.to_the_end,
                         ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None,
                         **options)
     text = table.text(grid)
@@ -413,8 +485,12 @@ def cost(table, seeds):
             prediction = plan(task, TrunkSpec.parse(arm.model), FreezeMask.parse(arm.freeze),
                               settings["batch_size"], settings["dropout"], arm.adapt)
             each = prediction.step * settings["steps"]
-            runs = seeds + compare.CHOICES * len(arm.sweep(table.rates))
+            choices = compare.CHOICES * len(arm.sweep(table.rates))
+            if table.to_the_end:                          # a quarter of the steps
+                choices /= 4
+            runs = min(seeds, arm.seeds or seeds) + choices
             total += runs * each
-            lines.append(f"{task.name}, {arm.full_label()}: {runs} runs of {settings['steps']:,} "
-                         f"steps, {duration(each)} each, {prediction.peak / 1e6:,.0f} MB")
+            lines.append(f"{task.name}, {arm.full_label()}: {runs:g} runs of "
+                         f"{settings['steps']:,} steps, {duration(each)} each, "
+                         f"{prediction.peak / 1e6:,.0f} MB")
     return "\n".join([*lines, f"in total about {duration(total)} in one process, without tests"])

@@ -119,7 +119,7 @@ def at_start(folder, settings, task):
     """Return a run's model as it was before the first step: same trunk, same seed, same mask."""
     def make():
         fpt = FPT.for_task(task, *(settings[key] for key in ("model", "freeze", "seed", "dropout")),
-                           settings.get("adapt"))
+                           settings.get("adapt"), settings.get("start"))
         if crc(p.data for _, p in fpt.trunk.named_parameters()) != settings["trunk_crc"]:
             raise ValueError(f"{settings['model']} now has other weights")
         return fpt

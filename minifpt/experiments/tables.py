@@ -145,7 +145,7 @@ def rows(grid):
     The column ``curve`` has "step:test accuracy" for each test."""
     ends = [(task, trunk, grid.rates[task][trunk], 0, *end)
             for task, trunks in grid.results.items() for trunk, histories in trunks.items()
-            for end in zip(grid.seeds, histories, strict=True)]
+            for end in zip(grid.seeds, histories, strict=False)]
     ends += [(task, trunk, rate, 1, *end) for task, trunks in grid.sweeps.items()
              for trunk, sweep in trunks.items() for rate, histories in sweep.items()
              for end in enumerate(histories, CHOICE)]
@@ -233,4 +233,27 @@ def picture(results, path, limits=None, chances=None):
         plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
         ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5)
         ax.set(xlabel="step", ylabel="test accuracy (%)")
+    plots.save(fig, path, KIND)
+
+
+def angle_picture(results, path):
+    """Draw final test accuracy against the angle between queries and keys, an axis for each task
+    and a line for each start of the input layer, over the range of its seeds.  The arms' labels are
+    as "90 degrees" and "90 degrees, aligned"."""
+    fig, axes = grid_of_axes(len(results))
+    for ax, (task, arms) in zip(axes, results.items(), strict=True):
+        lines = {}
+        for label, runs in arms.items():
+            angle, _, start = label.partition(" degrees")
+            ends = [100 * h[-1]["test_accuracy"] for h in runs]
+            lines.setdefault(start.lstrip(", ") or "as drawn", []).append(
+                (int(angle), np.mean(ends), min(ends), max(ends)))
+        for (start, points), color in zip(lines.items(), plots.OTHERS, strict=False):
+            angles, means, low, high = zip(*points, strict=True)
+            ax.plot(angles, means, "o-", color=color, label=start)
+            ax.fill_between(angles, low, high, color=color, alpha=0.2, linewidth=0)
+        plots.mark_level(ax, tasks.chance_of(task), "chance")
+        ax.set(title=tasks.label_of(task), xlabel="angle between queries and keys (degrees)",
+               ylabel="test accuracy (%)", xticks=range(0, 181, 30))
+    plots.legend(fig, axes)
     plots.save(fig, path, KIND)

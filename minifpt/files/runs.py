@@ -248,7 +248,8 @@ def open_folder(out, resume, run):
 def check_same(path, before, now, verb):
     """Raise ``ValueError`` if settings have changed.  Allowed are more steps at a constant
     learning rate, and another path of the task's file or of the functions' file."""
-    for key, value in ({"functional_hash": None, "adapt": None, "code_crc": None} | now).items():
+    optional = dict.fromkeys(("functional_hash", "adapt", "start", "code_crc"))
+    for key, value in (optional | now).items():
         if key == "functional" or ("model_crc" not in before and (    # of an older version
                 key == "model_crc" or (key == "options" and not before.get(key)))):
             continue

@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
 from ..layers import standard_normal
 from ..users import message, shown, users_code
-from . import bert, llama_files
+from . import bert, forms, llama_files
 from .base import check_trunk
 from .llama import Llama
 from .llama_files import LlamaConfig
@@ -137,6 +137,12 @@ class TrunkSpec:
                          one, see :func:`with_spectrum`; other arrays as in statistics
     ``lstm``             a random LSTM of 3 layers and 128 channels, see :class:`LSTMSpec`
     ``A+MASK=B``         the trunk A with the parameters of B that a freeze mask names
+    ``...,qk=105``       after a random trunk: in each head ``W_k = cos(105 deg) W_q + sin(105 deg)
+                         Z``.  0 to 180 degrees, ``positive`` (0), ``negative`` (180), or
+                         ``antisymmetric``: ``W_q = [U, V], W_k = [V, -U]``
+    ``...,qk=PART``      after another named trunk: of each head's form ``W_q W_k'`` its
+                         ``symmetric``, ``antisymmetric``, ``positive`` or ``negative`` part alone,
+                         see :func:`minifpt.trunks.forms.part_of`
     ``FILE.py:NAME``     your own function or class, which may take ``seed``, ``dropout`` and
                          ``dtype`` and returns a trunk
     ===================  ===================================================================
@@ -149,6 +155,7 @@ class TrunkSpec:
     other: "TrunkSpec" = None                             # B of a mixed trunk
     mask: FreezeMask = None
     spread: float | str = None                            # in 1 / sqrt(channels), or "paper"
+    qk: float | str = None                                # an angle, or a part of the heads' form
 
     @classmethod
     def parse(cls, text):
@@ -166,6 +173,10 @@ class TrunkSpec:
                 raise ValueError(f"--model: '+{part}', expected +MASK=MODEL, as in +attn=random")
             return cls(text, "mixed", base=cls.parse(base), other=cls.parse(other),
                        mask=FreezeMask.parse(mask))
+        whole, comma, qk = text.rpartition(",qk=")
+        if comma and not Path(text).exists():
+            spec = cls.parse(whole)
+            return replace(spec, text=text, qk=forms.read_switch(qk, spec, text))
         kind, _, rest = text.partition(":")
         if kind in ("statistics", "spectrum"):
             if not rest:
@@ -192,6 +203,9 @@ class TrunkSpec:
 
     def make(self, seed=0, dropout=None, dtype=np.float32):
         """Build the trunk.  ``dropout`` replaces that of the weights; random ones have 0.1."""
+        if self.qk is not None:
+            trunk = replace(self, qk=None).make(seed, dropout, dtype)
+            return forms.switch(trunk, self.qk, self.kind == "random", self.text)
         if self.kind == "own":
             function = load_object(self.name)
             options = {"seed": seed, "dtype": dtype} | (
@@ -264,6 +278,10 @@ class TrunkSpec:
             if isinstance(base, GPT2Config) and isinstance(other, GPT2Config):
                 list(self._pairs(GPT2(base, seed=None), GPT2(other, seed=None)))  # raises as make
             return base
+        if self.qk is not None:
+            config = replace(self, qk=None).config(dropout)
+            forms.check_switch(self.qk, config, self.text)
+            return config
         if self.kind not in ("random", "mimetic"):
             try:
                 read = bert.read_config if bert.is_bert(self.name) else (
@@ -291,6 +309,9 @@ class TrunkSpec:
     def label(self):
         """The name in tables and pictures: "language" for ``minigpt-language``, "statistics" for
         ``statistics:minigpt-language``."""
+        if self.qk is not None:
+            angle = self.qk if isinstance(self.qk, str) else f"{self.qk:g} degrees"
+            return f"{replace(self, qk=None).label}, {angle}"
         if self.kind == "mixed":
             return f"{self.base.label} + {self.mask} of {self.other.label}"
         if self.kind in ("random", "mimetic"):

@@ -1,0 +1,356 @@
+"""Why a frozen random transformer finds a string: the studies behind docs/results/why.md.
+
+    python -m benchmarks.why [STUDY ...] [--plan] [--seed N ...] [--out FOLDER]
+
+Each study is a list of runs; without a name all studies are run in their order.  A run trains one
+trunk on bit memory until its test accuracy reaches a goal, or to its last step, and follows the
+**match** of the first block: the trace of the form of two inputs over the form's norm, see
+:func:`match`.  Every run is a row of ``FOLDER/why-STUDY.csv`` (by default
+``benchmarks/results``), written as it ends: the command goes on where it was stopped.
+``--plan`` prints the number of runs of each study and of their steps.
+"""
+
+import argparse
+import csv
+import itertools
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import spearmanr
+
+import minifpt
+from benchmarks.memory_map import write_rows
+from minifpt import optim, training
+from minifpt.experiments import tables
+from minifpt.machine import single_threaded_blas
+from minifpt.progress import progress_bar
+from minifpt.reports import plots
+from minifpt.trunks import forms
+
+HERE = Path(__file__).resolve().parent
+# What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
+DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
+            "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
+            "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25}
+MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
+EXAMPLES = 128                                            # of a test, which comes "every" steps
+ANGLES = *range(0, 181, 15),
+COARSE = 0, 60, 75, 90, 105, 120, 150
+
+
+def match(model):
+    """Return the match of a model's first block: ``tr F / |F|`` with ``F = sum_h U W_q W_k' U'``,
+    where U (inputs, C) is the input layer's weight, centred and times the layer norm's scale.
+
+    Two tokens with the same bits score ``tr F`` more than two with independent bits, whose scores
+    have the standard deviation ``|F|``, up to a common factor."""
+    inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+    form = sum((inputs @ q) @ (inputs @ k).T
+               for q, k in zip(*forms.queries_and_keys(model.trunk.h[0]), strict=True))
+    return np.trace(form) / np.linalg.norm(form)
+
+
+def predictors(model):
+    """Return three numbers, known before training, that may predict the steps.
+
+    match      see :func:`match`.
+    balance    with the eigenvalues of the heads' summed symmetric form S, seen through the layer
+               norm: the sum of the n largest plus the sum of the n smallest, over the difference of
+               these sums, with n the number of inputs; -1 to 1.
+    growth     the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at
+               90 degrees, ``|l|``, with l the eigenvalues over their norm: the trace of the form if
+               the input layer starts alike in all directions and grows as ``dW/dt = W S``.  It is
+               infinite where no eigenvalue is positive.
+    """
+    trunk, C = model.trunk, model.trunk.config.n_embd
+    basis = forms.through_norm(trunk, 0, np.eye(C))
+    m = sum((basis @ q) @ (basis @ k).T
+            for q, k in zip(*forms.queries_and_keys(trunk.h[0]), strict=True))
+    values = np.linalg.eigvalsh((m + m.T) / 2)
+    values /= np.linalg.norm(values) or 1.0
+    n = min(len(model.input.weight.data), C // 2)
+    high, low = values[-n:].sum(), values[:n].sum()
+
+    def trace(t):
+        return (values * np.exp(2 * values * t)).sum()
+    growth = np.inf
+    if values[-1] > 1e-6:
+        ends = [0.0, 1.0]
+        while trace(ends[1]) < 1 and ends[1] < 1e4:
+            ends[1] *= 2
+        growth = brentq(lambda t: trace(t) - 1, *ends) if trace(0) < 1 else 0.0
+    return match(model), (high + low) / (high - low), growth
+
+
+def settings(**lists):
+    """Return a list of settings, one for each combination of the lists."""
+    lists = {key: value if isinstance(value, (list, tuple, range)) else [value]
+             for key, value in lists.items()}
+    return [DEFAULTS | dict(zip(lists, values, strict=True))
+            for values in itertools.product(*lists.values())]
+
+
+PAPER = {"bits": 1000, "patch": 50, "lr": 1e-3, "batch_size": 4, "dropout": 0.1, "every": 100}
+STUDIES = {
+    # The angle between queries and keys, then one factor at a time.
+    "angle": [*settings(angle=ANGLES, seed=range(3)),
+              *settings(angle=COARSE, seed=range(3), trunk=[
+                  f"random:1x{heads}x128@1.41" for heads in (2, 4, 8)]),
+              *settings(angle=COARSE, seed=range(3), patch=[10, 50]),
+              *settings(angle=COARSE, seed=range(3), trunk=[
+                  f"random:1x1x128@{scale}" for scale in (0.55, 2.83)]),
+              *settings(angle=COARSE, seed=range(3), trunk="random:2x1x128@1.41"),
+              *settings(angle=COARSE, seed=range(1), trunk="random:6x1x128@1.41")],
+    # The same angles with the input layer started in the heads' positive directions, and on a task
+    # that needs places instead of contents.
+    "aligned": settings(angle=ANGLES, start="aligned", seed=range(3)),
+    "xor": settings(task="bit-xor", trunk="random:1x4x128@1.41", angle=ANGLES, seed=range(3),
+                    steps=4000, goal=0.995),
+    # Angles between those of the study angle, which tests how growth predicts the steps.
+    "slope": settings(angle=[95, 100, 110, 115, 125, 130], seed=range(2), steps=10_000),
+    # Beyond the cliff: more steps and other learning rates.
+    "budget": [*settings(angle=[135, 150, 180, "antisymmetric"], seed=range(2), lr=[1e-2],
+                         steps=20_000),
+               *settings(angle=[90, 120], start="opposed", seed=range(2), steps=20_000),
+               *settings(angle=[135, 180, "antisymmetric"], lr=[3e-3, 3e-2], steps=20_000)],
+    # Which of the trained parts turns the contents: each is frozen, or starts elsewhere, alone.
+    "parts": settings(angle=[90, 120], seed=range(3), steps=4000, freeze=[
+        "attn,mlp,ln", "attn,mlp,pos", "attn,mlp,input"]),
+    # The same weights, the input layer starts elsewhere.
+    "basins": [*settings(seed=range(40)),
+               *settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
+               *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
+    # The paper's size and settings.
+    "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(3), steps=3000,
+                        **PAPER),
+              *settings(trunk="random:1x12x768@paper", start="opposed", steps=3000, **PAPER)],
+    "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
+                       **PAPER),
+}
+
+
+def name_of(trunk, angle):
+    """Return the name of a trunk with its queries and keys at an angle; 90 degrees is as drawn."""
+    return trunk if str(angle) == "90" else f"{trunk},qk={angle}"
+
+
+def run(setting, bar):
+    """Train one model; return the setting with what was measured, a row of the CSV file."""
+    s = setting
+    task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
+                                           if s["task"] == "bit-memory" else {}))
+    model = minifpt.FPT.for_task(task, name_of(s["trunk"], s["angle"]), s["freeze"], s["seed"],
+                                 s["dropout"], start=s["start"] or None)
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], s["lr"])
+    rng, begin = np.random.default_rng([s["seed"], 0]), time.perf_counter()
+    test = task.batch(np.random.default_rng([s["seed"], 1]), EXAMPLES, "test")
+    curve, matches, reached = [], [f"0:{match(model):.3f}"], ""
+    for step in range(1, s["steps"] + 1):
+        optimizer.lr = s["lr"] * min(1, step / max(1, s["warmup"]))
+        x, y = task.batch(rng, s["batch_size"], "train")
+        training.step(model, task, optimizer, x, y, 1.0, rng, step - 1)
+        bar.update()
+        if step % s["every"] == 0:
+            accuracy = training.evaluate(model, task, *test)[1]
+            curve.append(f"{step}:{accuracy:.4f}")
+            matches.append(f"{step}:{match(model):.3f}")
+            if accuracy >= s["goal"]:
+                reached = step
+                break
+    return s | dict(zip(MEASURED, (reached, step, f"{accuracy:.4f}",
+                                   round(time.perf_counter() - begin), " ".join(curve),
+                                   " ".join(matches)), strict=True))
+
+
+def mechanism(seed):
+    """Train the base model and yield rows of ``MECHANISM``: where its tokens lie, and what its head
+    does without a part of its form."""
+    task = minifpt.tasks.get("bit-memory")
+    model = minifpt.FPT.for_task(task, DEFAULTS["trunk"], seed=seed)
+    attn, C = model.trunk.h[0].attn.c_attn.weight.data, model.trunk.config.n_embd
+    m = attn[:, :C].astype(float) @ attn[:, C:2 * C].T    # one head: D = C
+    values, vectors = np.linalg.eigh((m + m.T) / 2)
+    positive = values > 0
+    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
+    rng = np.random.default_rng([seed, 0])
+    test = task.batch(np.random.default_rng([seed, 1]), 1024, "test")
+
+    def share(x):
+        """Return the share of the squared norm of rows x that lies in S's positive directions."""
+        return ((x @ vectors[:, positive]) ** 2).sum() / (x ** 2).sum()
+    for step in range(501):
+        if step % 25 == 0:
+            inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
+            with minifpt.trace(model) as trace:
+                model.predict(test[0][:64])
+            tokens = trace.outputs["trunk.h.0.ln_1"].reshape(-1, C).astype(float)
+            yield seed, "input layer in positive directions", step, share(inputs)
+            yield seed, "tokens in positive directions", step, share(tokens)
+        x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
+        training.step(model, task, optimizer, x, y, 1.0, rng, step)
+    parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
+             "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
+             "antisymmetric part": (m - m.T) / 2}
+    yield seed, "accuracy, whole form", step, training.evaluate(model, task, *test)[1]
+    for (name, part), factor in itertools.product(parts.items(), (0, -1)):
+        attn[:, :C], attn[:, C:2 * C] = m + (factor - 1) * part, np.eye(C)
+        verb = "without the" if factor == 0 else "negated"
+        yield seed, f"accuracy, {verb} {name}", step, training.evaluate(model, task, *test)[1]
+
+
+MECHANISM = "seed", "measure", "step", "value"
+
+
+def read_rows(path):
+    """Return the rows of a CSV file, dictionaries of texts; none where it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(path):
+    """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
+    rows = read_rows(path)
+    if path.stem == "why-mechanism":
+        values = {}
+        for row in rows:
+            values.setdefault((row["measure"], int(row["step"])), []).append(float(row["value"]))
+        last = max(step for _, step in values)
+        lines = [[f"{measure}, step {step}", tables.spread([100 * v for v in numbers]) + " %"]
+                 for (measure, step), numbers in values.items() if step in (0, 100, last - 1, last)]
+        seeds = len({row["seed"] for row in rows})
+        return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
+    varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
+              and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
+    groups = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
+                                for name in varied), []).append(row)
+    lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
+              "; ".join(answer(row) for row in group),
+              " to ".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
+             for setting, group in groups.items()]
+    return tables.markdown([[*varied, "steps to the goal, each seed", "match, start to end"],
+                            *lines])
+
+
+def matches_of(row):
+    """Return the matches of a run, from its start on."""
+    return [float(point.partition(":")[2]) for point in row["matches"].split()]
+
+
+def answer(row):
+    """Return the steps of a run to its goal, or "not in 2,000: 75.1 %"."""
+    if row["reached"]:
+        return f"{int(row['reached']):,}"
+    return f"not in {int(row['last_step']):,}: {100 * float(row['accuracy']):.1f} %"
+
+
+def correlations(folder):
+    """Return a Markdown table: the rank correlation of each predictor with the steps to 95 % over
+    all runs of the study *angle*, and within each of its cells."""
+    cells = {}
+    for row in read_rows(folder / "why-angle.csv"):
+        task = minifpt.tasks.get("bit-memory", bits=int(row["bits"]), patch=int(row["patch"]))
+        model = minifpt.FPT.for_task(task, name_of(row["trunk"], row["angle"]),
+                                     seed=int(row["seed"]), start=row["start"] or None)
+        steps = int(row["reached"]) if row["reached"] else 10 ** 6
+        cells.setdefault((row["trunk"], row["patch"]), []).append((steps, *predictors(model)))
+
+    def line(name, runs):
+        steps, *columns = zip(*runs, strict=True)
+        return [name, str(len(runs)), *(f"{spearmanr(steps, column).statistic:+.2f}"
+                                        for column in columns)]
+    lines = [line(f"`{trunk}`, patches of {patch}", runs) for (trunk, patch), runs in cells.items()]
+    lines.append(line("all", [run for runs in cells.values() for run in runs]))
+    return tables.markdown([["cell", "runs", "match", "balance", "growth"], *lines])
+
+
+def picture(folder, target):
+    """Draw the steps to the goal against the angle between queries and keys."""
+    def is_base(row):
+        return all((row.get(name) or str(default)) == str(default) for name, default in
+                   DEFAULTS.items() if name not in ("angle", "start", "seed", "steps"))
+    lines = {"bit memory, random start": ("angle", "slope", "budget"),
+             "bit memory, aligned start": ("aligned",), "bit XOR, random start": ("xor",)}
+    fig, (ax,) = plots.figure(1, width=6.6, height=4.2)
+    for (label, studies), color, marker in zip(lines.items(), ("#d62728", "#1f77b4", "0.45"), "os^",
+                                               strict=True):
+        rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
+                if row["angle"] != "antisymmetric" and row["start"] != "opposed"
+                and (study == "xor" or is_base(row))]
+        reached, most = {}, {}
+        for row in rows:
+            angle = float(row["angle"])
+            if row["reached"]:
+                reached.setdefault(angle, []).append(int(row["reached"]))
+            most[angle] = max(most.get(angle, 0), int(row["last_step"]))
+        angles = sorted(reached)
+        ax.plot(angles, [np.median(reached[a]) for a in angles], "-", marker=marker, color=color,
+                label=label)
+        for angle in sorted(set(most) - set(reached)):    # an arrow: not within these steps
+            ax.annotate("", (angle, 1.7 * most[angle]), (angle, most[angle]),
+                        arrowprops={"arrowstyle": "->", "color": color})
+            ax.plot(angle, most[angle], marker=marker, color=color, fillstyle="none")
+    ax.axvline(90, color="0.6", linestyle=":")
+    ax.text(91, 12, "as random weights are", fontsize=9, color="0.3")
+    ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
+           ylabel="steps until solved", xticks=range(0, 181, 30), ylim=(10, 60_000))
+    ax.legend(loc="upper left", frameon=False)
+    plots.save(fig, target, "picture")
+
+
+def key(setting):
+    """Return what a run depends on, as texts; a row of a file may lack a column."""
+    return tuple(str(setting.get(name) or default) for name, default in DEFAULTS.items())
+
+
+def run_all(names, folder, seeds=None):
+    """Fill the CSV file of each study with a row for each of its runs."""
+    for name in names:
+        path = folder / f"why-{name}.csv"
+        if name == "mechanism":
+            with single_threaded_blas:
+                rows = [dict(zip(MECHANISM, (*row[:3], f"{row[3]:.4f}"), strict=True))
+                        for seed in seeds or range(3) for row in mechanism(seed)]
+            write_rows(path, rows, MECHANISM)
+            continue
+        todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
+        with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
+              single_threaded_blas):
+            for setting in todo:
+                rows = read_rows(path)
+                if key(setting) not in map(key, rows):
+                    write_rows(path, [*rows, run(setting, bar)], [*DEFAULTS, *MEASURED])
+
+
+def main():
+    """Run the studies, or print their cost."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
+    parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
+    parser.add_argument("--report", action="store_true",
+                        help="draw why.png and print the rank correlations of the predictors")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
+    args = parser.parse_args()
+    names = args.studies or [*STUDIES, "mechanism"]
+    for name in names:
+        if name not in (*STUDIES, "mechanism"):
+            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)} or mechanism")
+    if args.report:
+        picture(args.out, HERE.parent / "docs" / "results" / "why.png")
+        print(correlations(args.out))
+    elif args.plan:
+        for name in names[:-1] if names[-1] == "mechanism" else names:
+            print(f"{name}: {len(STUDIES[name])} runs, at most "
+                  f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
+    else:
+        run_all(names, args.out, args.seed)
+
+
+if __name__ == "__main__":
+    main()

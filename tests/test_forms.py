@@ -1,0 +1,387 @@
+"""The forms of attention heads: the switch in a trunk's name, the aligned start, the measures."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import minifpt
+from minifpt import cli, trunks
+from minifpt.experiments import compare, runs
+from minifpt.trunks import forms
+from minifpt.trunks.bert import BERT
+
+SMALL = "random:2x2x16@1.41"
+
+
+def heads_of(trunk):
+    """Return (W_q, W_k) of each head, cut out of ``c_attn`` by hand, in float64."""
+    C, H = trunk.config.n_embd, trunk.config.n_head
+    for block in trunk.h:
+        w = block.attn.c_attn.weight.data.astype(np.float64)
+        for h in range(H):
+            columns = slice(h * C // H, (h + 1) * C // H)
+            yield w[:, :C][:, columns], w[:, C:2 * C][:, columns]
+
+
+def parts(q, k):
+    m = q @ k.T
+    return (m + m.T) / 2, (m - m.T) / 2
+
+
+def bits(trunk):
+    return [p.data.tobytes() for _, p in trunk.named_parameters()]
+
+
+# ---------------------------------------------------------------------------- the switch: random
+
+
+@pytest.mark.parametrize("shape", ["2x2x16", "llama:2x2x16"])
+def test_ninety_degrees_are_the_bits_without_the_switch(shape):
+    for dtype in (np.float32, np.float64):
+        plain, right = (trunks.get(f"random:{shape}@1.41{qk}", seed=3, dtype=dtype)
+                        for qk in ("", ",qk=90"))
+        assert bits(plain) == bits(right)
+
+
+@pytest.mark.parametrize("angle", [0, 35.5, 105, 180])
+def test_keys_are_turned_queries_and_the_old_keys(angle):
+    a, (before, after) = np.deg2rad(angle), (heads_of(trunks.get(f"{SMALL}{qk}", seed=1))
+                                             for qk in ("", f",qk={angle}"))
+    for (q, z), (same_q, k) in zip(before, after, strict=True):
+        np.testing.assert_array_equal(q, same_q)
+        np.testing.assert_allclose(k, np.cos(a) * q + np.sin(a) * z, atol=1e-6)
+
+
+def test_words_are_angles():
+    for word, angle in (("positive", 0), ("negative", 180)):
+        assert bits(trunks.get(f"{SMALL},qk={word}")) == bits(trunks.get(f"{SMALL},qk={angle}"))
+    (q, k), *_ = heads_of(trunks.get(f"{SMALL},qk=positive"))
+    np.testing.assert_array_equal(q, k)
+
+
+def test_antisymmetric_forms_have_no_symmetric_part_and_the_norm_of_random_ones():
+    norms = []
+    for q, k in heads_of(trunks.get(f"{SMALL},qk=antisymmetric")):
+        s, a = parts(q, k)
+        assert np.abs(s).max() < 1e-7 < 0.1 < np.abs(a).max()
+        assert np.array_equal(k, np.hstack([q[:, 4:], -q[:, :4]]))
+        norms.append(np.linalg.norm(a))
+    assert len(norms) == 4
+
+
+@pytest.mark.parametrize("qk", [0, 60, 135, "antisymmetric", "negative"])
+def test_each_number_keeps_its_distribution(qk):
+    name = "random:1x4x128@1.41"
+    keys = np.concatenate([k.ravel() for _, k in heads_of(trunks.get(f"{name},qk={qk}", seed=5))])
+    assert stats.kstest(keys / (1.41 / 128 ** 0.5), "norm").pvalue > 1e-3
+    others = [[p.data for n, p in trunks.get(text, seed=5).named_parameters() if "c_attn" not in n]
+              for text in (name, f"{name},qk={qk}")]
+    assert all(np.array_equal(a, b) for a, b in zip(*others, strict=True))
+
+
+def test_the_symmetric_part_has_the_sign_of_the_cosine():
+    traces = [forms.heads(trunks.get(f"random:1x4x64@1.41,qk={a}")).trace.mean()
+              for a in (30, 60, 120, 150)]
+    assert traces == sorted(traces, reverse=True) and traces[1] > 1 and traces[2] < -1
+    assert traces[0] == pytest.approx(-traces[3], rel=0.2)
+
+
+# ------------------------------------------------------------------------- the switch: pretrained
+
+
+@pytest.mark.parametrize("name", ["minigpt-tiny", "statistics:minigpt-tiny", "mimetic:1x2x16",
+                                  "spectrum:minigpt-tiny"])
+@pytest.mark.parametrize("part", forms.PARTS)
+def test_each_form_becomes_its_part_by_definition(name, part):
+    whole, trunk = trunks.get(name, dtype=np.float64), trunks.get(f"{name},qk={part}",
+                                                                  dtype=np.float64)
+    for (q, k), (new_q, new_k) in zip(heads_of(whole), heads_of(trunk), strict=True):
+        D, form = q.shape[1], new_q @ new_k.T
+        wanted = best_part(*parts(q, k), part, D)
+        wanted *= np.linalg.norm(q @ k.T) / np.linalg.norm(wanted)
+        np.testing.assert_allclose(form, wanted, atol=1e-9 * np.abs(wanted).max())
+        assert np.linalg.matrix_rank(form, tol=1e-9) <= D
+    rest = [{n: p.data for n, p in t.named_parameters() if "c_attn.weight" not in n}
+            for t in (whole, trunk)]
+    assert all(np.array_equal(rest[0][n], rest[1][n]) for n in rest[0])      # biases among them
+    C = whole.config.n_embd
+    values = [t.h[0].attn.c_attn.weight.data[:, 2 * C:] for t in (whole, trunk)]
+    assert np.array_equal(*values)
+
+
+def best_part(s, a, part, D):
+    """Return the part of rank at most D by the decomposition of the whole (C, C) matrix."""
+    if part == "antisymmetric":
+        u, sizes, vt = np.linalg.svd(a)                   # equal singular values come in pairs
+        return u[:, :D] * sizes[:D] @ vt[:D]
+    values, vectors = np.linalg.eigh(s)
+    kept = {"symmetric": np.argsort(abs(values))[-D:], "positive": values > 1e-12,
+            "negative": values < -1e-12}[part]
+    return vectors[:, kept] * values[kept] @ vectors[:, kept].T
+
+
+def test_the_new_queries_and_keys_are_the_nearest_of_their_form():
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((2, 12, 3))
+    new = forms.part_of(q, k, "positive")
+    def distance(rotation):
+        return sum(((a @ rotation - b) ** 2).sum() for a, b in zip(new, (q, k), strict=True))
+    for _ in range(20):
+        other, _ = np.linalg.qr(rng.standard_normal((3, 3)))
+        assert distance(np.eye(3)) <= distance(other) + 1e-9
+
+
+def test_a_form_without_the_part_is_refused():
+    q = np.random.default_rng(0).standard_normal((8, 2))
+    with pytest.raises(ValueError, match="has no positive part"):
+        forms.part_of(q, -q, "positive")
+
+
+def test_a_part_that_is_already_alone_stays():
+    q, k = np.random.default_rng(1).standard_normal((2, 10, 4))
+    for part in forms.PARTS:
+        once = forms.part_of(q, k, part)
+        np.testing.assert_allclose(forms.part_of(*once, part), once, atol=1e-9)
+
+
+def test_mixtures_take_the_switch_of_each_trunk():
+    name = "random:2x2x16@1.41"
+    mixed = trunks.get(f"{name},qk=60+attn={name},qk=120")
+    turned, plain = trunks.get(f"{name},qk=120"), trunks.get(name)
+    assert bits(mixed) == bits(turned) != bits(plain)
+    kept = trunks.get(f"{name},qk=60+mlp={name},qk=120")
+    assert bits(kept) == bits(trunks.get(f"{name},qk=60"))
+
+
+def test_a_bert_has_forms_and_a_start():
+    rng, trunk = np.random.default_rng(0), BERT(minifpt.GPT2Config(2, 2, 8, 6, 7, causal=False))
+    for p in trunk.parameters():
+        p.data[...] = rng.standard_normal(p.data.shape)
+    model, traces = minifpt.FPT(trunk, 3, 2), []
+    for start in forms.STARTS:
+        forms.start_input(model, start)
+        w = model.input.weight.data                       # read by the layer norm of the embeddings
+        w = (w - w.mean(axis=1, keepdims=True)) * trunk.ln.weight.data
+        traces.append(sum(np.trace(w @ q @ k.T @ w.T) for q, k in list(heads_of(trunk))[:2]))
+    assert traces[0] > 0 > traces[1]
+    forms.switch(trunk, "positive", False, "bert")
+    np.testing.assert_allclose(forms.heads(trunk).share, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("random,qk=181", "0 to 180 degrees"), ("random,qk=-1", "0 to 180"),
+    ("random,qk=nan", "0 to 180"), ("random,qk=", "0 to 180"), ("random,qk=symmetric", "0 to 180"),
+    ("random,qk=60,qk=70", "once"),
+    ("minigpt-tiny,qk=60", "angles are for random"), ("minigpt-tiny,qk=odd", "expected symmetric"),
+    ("lstm,qk=60", "after a named GPT-2"), ("own.py:f,qk=60", "after a named GPT-2"),
+    ("random:1x3x9,qk=antisymmetric", "even width, these have 3"),
+    ("random:llama:1x4/2x16,qk=60", "as many heads of keys"),
+    ("random:llama:1x2x16,qk=antisymmetric", "rotary positions"),
+    ("minillama-tiny,qk=positive", "rotary positions|as many heads")])
+def test_a_wrong_switch_gets_one_line(text, message):
+    for action in (trunks.get, lambda t: trunks.TrunkSpec.parse(t).config()):
+        with pytest.raises(ValueError, match=message) as e:
+            action(text)
+        assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("text, label", [
+    ("random:1x4x128@1.41,qk=105", "random (1x4x128, spread 1.41), 105 degrees"),
+    ("minigpt-language,qk=positive", "language, positive"),
+    ("statistics:minigpt-tiny,qk=negative", "statistics, negative")])
+def test_the_label_names_the_switch(text, label):
+    spec = trunks.TrunkSpec.parse(text)
+    assert spec.label == label
+    assert spec.config() == trunks.TrunkSpec.parse(text.rpartition(",")[0]).config()
+
+
+# ------------------------------------------------------------------------------------- the start
+
+
+def first_form(model):
+    """Return the inputs' form in the first block, summed over heads, by its definition."""
+    w = model.input.weight.data.astype(np.float64)
+    w = (w - w.mean(axis=1, keepdims=True)) * model.trunk.h[0].ln_1.weight.data
+    m = sum(q @ k.T for q, k in list(heads_of(model.trunk))[:model.trunk.config.n_head])
+    return w @ (m + m.T) / 2 @ w.T
+
+
+@pytest.mark.parametrize("name", [SMALL, "minigpt-tiny"])
+@pytest.mark.parametrize("task", [minifpt.tasks.get("bit-memory", bits=8, patch=4),
+                                  minifpt.tasks.get("modular")])
+def test_the_start_has_the_sign_and_the_norm_that_it_says(name, task):
+    drawn, aligned, opposed = (minifpt.FPT.for_task(task, name, start=start)
+                               for start in (None, "aligned", "opposed"))
+    traces = [np.trace(first_form(m)) for m in (opposed, drawn, aligned)]
+    assert traces[0] < -abs(traces[1]) and traces[2] > abs(traces[1])
+    for model in (aligned, opposed):
+        norms = [np.linalg.norm(m.input.weight.data) for m in (model, drawn)]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+        rest = [[p.data for n, p in m.named_parameters() if n != "input.weight"]
+                for m in (drawn, model)]
+        assert all(np.array_equal(a, b) for a, b in zip(*rest, strict=True))
+
+
+def test_no_orthogonal_rows_have_a_more_positive_form():
+    task = minifpt.tasks.get("bit-memory", bits=8, patch=4)
+    model = minifpt.FPT.for_task(task, SMALL, start="aligned")
+    w = model.input.weight.data
+    np.testing.assert_allclose(w @ w.T, 1.41 ** 2 * np.eye(4), atol=1e-5)       # as drawn
+    best, rng = np.trace(first_form(model)), np.random.default_rng(0)
+    for scale in (0.03, 0.3, 3):
+        for _ in range(50):
+            q, _ = np.linalg.qr(w.T + scale * rng.standard_normal(w.T.shape))
+            w[...] = 1.41 * q.T
+            assert np.trace(first_form(model)) < best
+
+
+def test_the_start_depends_on_the_seed_alone():
+    task = minifpt.tasks.get("bit-memory", bits=8, patch=4)
+    weights = [minifpt.FPT.for_task(task, "minigpt-tiny", seed=seed, start="aligned"
+                                    ).input.weight.data for seed in (0, 0, 1)]
+    assert np.array_equal(weights[0], weights[1]) and not np.allclose(weights[0], weights[2])
+
+
+def test_a_run_records_its_start_and_resumes_to_the_same_bits(tmp_path, capsys):
+    words = ["train", "bit-memory", "--bits", "8", "--patch", "4", "--model", SMALL, "--start",
+             "aligned", "--schedule", "constant", "--eval-every", "5"]
+    def run(out, steps, *more):
+        return cli.main([*words, "--out", str(tmp_path / out), "--steps", str(steps), *more])
+    assert run("whole", 10) == 0 and run("parts", 5) == 0 and run("parts", 10, "--resume") == 0
+    arrays = [np.load(tmp_path / out / "checkpoint.npz") for out in ("whole", "parts")]
+    for name in arrays[0].files:
+        if name != "state":                               # it holds the seconds
+            assert arrays[0][name].tobytes() == arrays[1][name].tobytes(), name
+    assert json.loads((tmp_path / "whole" / "config.json").read_text())["start"] == "aligned"
+    task, _, settings = runs.load_run(tmp_path / "whole")
+    begun = runs.at_start(tmp_path / "whole", settings, task)
+    assert np.trace(first_form(begun)) > 0
+    capsys.readouterr()
+    words[words.index("aligned")] = "opposed"
+    assert run("parts", 20, "--resume") == 2
+    assert "start = aligned, not opposed" in capsys.readouterr().err
+
+
+def test_arms_that_differ_in_their_start_have_runs_of_their_own(tmp_path):
+    arms = [compare.Arm("random:1x1x8@1.41", start=start) for start in (None, *forms.STARTS)]
+    compare.compare(tmp_path, ["bit-memory"], arms, [0], task_options={"bits": 8, "patch": 4},
+                    options={"steps": 2}, progress=False)
+    configs = [json.loads(p.read_text()) for p in tmp_path.rglob("config.json")]
+    assert sorted(c.get("start", "") for c in configs) == ["", "aligned", "opposed"]
+    assert [arm.full_label() for arm in arms[1:]] == [
+        f"random (1x1x8, spread 1.41), {start}" for start in forms.STARTS]
+
+
+def test_the_command_line_gives_each_trunk_each_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["compare", "bit-memory", "--bits", "8", "--patch", "4", "--models",
+                     "random:1x1x8", "--start", "drawn", "opposed", "--steps", "1", "--seeds",
+                     "1"]) == 0
+    configs = [json.loads(p.read_text()) for p in tmp_path.rglob("config.json")]
+    assert sorted(c.get("start", "") for c in configs) == ["", "opposed"]
+
+
+def test_a_start_without_a_form_gets_one_line():
+    for name, message in (("lstm:1x8", "LSTM, has no attention heads"),
+                          ("random:1x1x1", "one channel")):
+        with pytest.raises(ValueError, match=message):
+            minifpt.FPT.for_task("bit-memory", name, start="aligned")
+    with pytest.raises(ValueError, match="expected aligned or opposed"):
+        minifpt.FPT.for_task("bit-memory", SMALL, start="up")
+    own = SimpleNamespace(trunk=SimpleNamespace(h=[object()]), input=minifpt.FPT.for_task(
+        "bit-xor", SMALL).input)
+    with pytest.raises(ValueError, match="has no attention heads"):
+        forms.start_input(own, "aligned")
+
+
+# ----------------------------------------------------------------------------------- the measures
+
+
+def by_definition(m):
+    """Return the four measures from the whole form."""
+    s, size = (m + m.T) / 2, np.linalg.norm(m)
+    values = np.linalg.eigvalsh(s)
+    return (np.linalg.norm(s) ** 2 / size ** 2, np.trace(m) / size,
+            values[values > 0].sum() / size, values[values < 0].sum() / size)
+
+
+def numbers(measured):
+    return np.stack(measured[:4], axis=-1).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("name", ["minigpt-tiny", SMALL, "random:2x1x8"])
+def test_a_trunk_s_measures_are_those_of_the_whole_forms(name):
+    trunk = trunks.get(name)
+    wanted = [by_definition(q @ k.T) for q, k in heads_of(trunk)]
+    np.testing.assert_allclose(numbers(minifpt.heads(trunk)), wanted, atol=1e-9)
+
+
+def test_a_model_s_measures_have_norm_and_input_layer_inside():
+    model = minifpt.FPT.for_task("bit-memory", "minigpt-tiny", adapt="lora:rank=2,on=attn.c_attn")
+    trunk, w = model.trunk, model.input.weight.data.astype(np.float64)
+    w = w - w.mean(axis=1, keepdims=True)
+    for block in trunk.h:                                 # the adapter changes the form
+        block.attn.c_attn.lora_b.data[...] = 0.3
+    measured, wanted = minifpt.heads(model), []
+    for block in trunk.h:
+        block.attn.c_attn.merge()
+    for i, (q, k) in enumerate(heads_of(trunk)):
+        gain = trunk.h[i // trunk.config.n_head].ln_1.weight.data
+        wanted.append(by_definition((w * gain) @ q @ k.T @ (w * gain).T))
+    np.testing.assert_allclose(numbers(measured), wanted, atol=1e-6)
+
+
+def test_heads_of_a_group_are_measured_with_their_keys():
+    trunk = trunks.get("random:llama:1x4/2x16")
+    attn, wanted = trunk.h[0].attn, []
+    for h in range(4):
+        q = attn.q_proj.weight.data[:, 4 * h:4 * h + 4].astype(np.float64)
+        k = attn.k_proj.weight.data[:, 4 * (h // 2):4 * (h // 2) + 4].astype(np.float64)
+        wanted.append(by_definition(q @ k.T))
+    np.testing.assert_allclose(numbers(minifpt.heads(trunk)), wanted, atol=1e-9)
+
+
+def test_random_heads_lie_within_the_random_spread_and_trained_ones_do_not():
+    random, bits_ = (minifpt.heads(trunks.get(name)) for name in ("random", "minigpt-bits"))
+    for name in ("share", "trace", "positive", "negative"):
+        mean, deviation = random.random[name]
+        assert np.abs(getattr(random, name) - mean).max() < 5 * deviation
+        assert np.abs(getattr(bits_, name) - mean).min() > 10 * deviation
+
+
+def test_a_form_of_zeros_has_measures_of_zero():
+    measured = minifpt.heads(minifpt.GPT2(minifpt.GPT2Config(1, 2, 8), seed=None))
+    assert not numbers(measured).any()
+
+
+def test_the_command_writes_table_csv_and_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["heads", SMALL, "--csv", "h.csv", "--picture", "h.png"]
+    assert cli.main(words) == 0 and cli.main(words) == 0             # its own files are replaced
+    out, trunk = capsys.readouterr().out, minifpt.heads(trunks.get(SMALL))
+    assert f"{100 * trunk.share[1, 1]:.1f} %" in out and "random" in out and "h.png h.csv" in out
+    rows = np.genfromtxt("h.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+    np.testing.assert_allclose(rows["trace"][:4], trunk.trace.ravel(), rtol=1e-5)
+    assert len(rows) == 6 and rows["state"][4] == "random mean"
+    assert (tmp_path / "h.png").read_bytes()[:4] == b"\x89PNG"
+    (tmp_path / "mine.csv").write_text("mine\n")
+    for argv, message in ((["heads", SMALL, "--csv", "mine.csv"], "did not write it"),
+                          (["heads", "lstm"], "no attention heads"), (["heads", "none"], "none")):
+        assert cli.main(argv) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_command_shows_a_run_before_and_after(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert cli.main(["train", "bit-memory", "--bits", "8", "--patch", "4", "--model", SMALL,
+                     "--steps", "20", "--out", folder]) == 0
+    task, model, settings = runs.load_run(folder)
+    begun = runs.at_start(folder, settings, task)
+    capsys.readouterr()
+    assert cli.main(["heads", folder, "--picture", str(tmp_path / "h.png")]) == 0
+    before, after = (minifpt.heads(m).trace[0, 0] for m in (begun, model))
+    assert before != after
+    assert f"{before:+.2f} → {after:+.2f}" in capsys.readouterr().out
