@@ -443,7 +443,7 @@ def test_outer_folders_are_mounted_first(tmp_path, monkeypatch):
     parts = [f"--tmpfs {tmp_path} ", f"--ro-bind {tmp_path}/minifpt {tmp_path}/minifpt ",
              f"--tmpfs {tmp_path}/minifpt/class "]
     assert sorted(parts, key=words.index) == parts
-    assert f"--ro-bind /dev/null {__file__} " in words and "--unshare-all" in words
+    assert f"--ro-bind /dev/null {__file__} " in words and "--unshare-net" in words
 
 
 CAREFREE = """

@@ -30,6 +30,9 @@ from . import Result, _where, sandbox
 
 LIBRARY = {name: value for name, value in vars(F).items() if callable(value)}
 MOST = 1 << 24                                            # bytes of a message from there
+# Of the environment's variables, those that an answer may need; others may be secrets.
+KEPT_NAMES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT",
+              "MINIFPT_DATA")
 QUIET, SECONDS = 20.0, 120.0                              # of one name, of all of a file
 
 
@@ -76,6 +79,7 @@ class Channel:
                     put(args, changed)
                 return result
             name, text, where, line = (str(word)[:1000] for word in rest)
+            name = name[:80]
             base = {"TypeError": TypeError, "NotImplementedError": NotImplementedError}
             error = type(name, (base.get(name, Exception),), {})(text)
         except Exception:
@@ -242,13 +246,13 @@ class Process:
         code = (f"import sys; sys.path.insert(0, {sandbox.ROOT!r}); "
                 "from minifpt.exercises import apart; apart.child()")
         home = "/tmp" if command else self.home.name
-        env = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")} | {
+        env = {k: os.environ[k] for k in KEPT_NAMES if k in os.environ} | {
             "HOME": home, "USERPROFILE": home, "TMPDIR": home, "MPLBACKEND": "Agg",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
             sandbox.MARK: self.mark}
         self.process = subprocess.Popen(
             [*command, sys.executable, "-P", "-c", code, work, str(seconds),
-             str(os.getpid()), "open" * is_open],
+             str(os.getpid()), "open" * is_open, "closed" * bool(command)],
             cwd=self.home.name, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True)
         self.channel = Channel(self.process.stdout, self.process.stdin)
@@ -333,13 +337,13 @@ def judged(names, work, args, examine, quiet=None, most=None, command=(), is_ope
 
 def child():
     """Serve in the new process."""
-    work, seconds, parent, is_open = sys.argv[1:5]
+    work, seconds, parent, is_open, is_closed = sys.argv[1:6]
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     for number in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), number)
     module, name = work.split(":")
     function = getattr(importlib.import_module(module), name)
-    sandbox.limit(float(seconds))
+    sandbox.limit(float(seconds), bool(is_closed))
     sandbox.close(int(parent), bool(is_open))
     sys.argv, printed = [""], Printed()
     sys.stdout = sys.stderr = printed

@@ -5,6 +5,7 @@ other process to see, and an empty folder of its own.  The folders of people, of
 of sockets, the submissions and the files with the answers are empty there.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ MEMORY = 4 << 30                                          # bytes of address spa
 FILE_SIZE = 100 << 20                                     # bytes of each file that it writes
 FOLDER_SIZE = 256 << 20                                   # bytes of its own folder, in memory
 PROCESSES = 32                                            # of one file; a careful one starts none
+NOBODY = 65534                                            # a user and a group without rights
 MARK = "MINIFPT_APART"                                    # environment variable of those processes
 CLOSED = ("/run", "/tmp", "/var", "/home", "/root")       # sockets and people's files lie there
 # Python's audit events of what starts a process, sends a signal or uses the network.
@@ -39,17 +41,27 @@ def command(closed=(), answers=()):
     shown = {os.path.realpath(path) for path in (
         sys.prefix, sys.base_prefix, ROOT, *(Path(m.__file__).parents[1] for m in (np, scipy)))}
     mounts = [(path, ["--tmpfs", path]) for path in hidden if os.path.isdir(path)]
-    mounts += [(path, ["--ro-bind", path, path]) for path in shown
-               if any(is_below(path, each) for each in hidden)]
+    for path in shown:
+        if any(is_below(path, each) for each in hidden):
+            mounts.append((path, ["--ro-bind", path, path]))
+            mounts += [(str(p), ["--perms", "755", "--dir", str(p)]) for p in Path(path).parents
+                       if str(p) not in hidden and any(is_below(str(p), h) for h in hidden)]
     mounts += [(path, ["--tmpfs", path] if os.path.isdir(path) else
                 ["--ro-bind", os.devnull, path])
                for path in map(os.path.realpath, answers) if os.path.exists(path)]
     mounts.sort(key=lambda mount: len(Path(mount[0]).parts))           # outer folders first
-    return ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-            "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc",
-            *(word for _, words in mounts for word in (
-                ["--size", str(FOLDER_SIZE)] * (words[0] == "--tmpfs") + words)),
-            "--chdir", "/tmp"]
+    # Linux limits no process of root's: the child of root's becomes NOBODY (see ``limit``).
+    user = ["--cap-drop", "ALL", *(["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+                                   if is_root() else ["--unshare-user"])]
+    return ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", *user,
+            "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev",
+            "--proc", "/proc", *(word for _, words in mounts for word in (
+                ["--perms", "1777" if words[1] == "/tmp" else "755", "--size", str(FOLDER_SIZE)]
+                * (words[0] == "--tmpfs") + words)), "--chdir", "/tmp"]
+
+
+def is_root():
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def missing():
@@ -67,15 +79,20 @@ def is_below(path, folder):
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def limit(seconds):
-    """Limit this process: its memory, its files and its time in seconds of a core, where the system
-    has such limits."""
+def limit(seconds, is_closed=False):
+    """Limit this process: its memory, its files, its processes and its time in seconds of a core,
+    where the system has such limits.  If it ``is_closed``, by bubblewrap, it gives up root."""
+    if is_closed and is_root():
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    most_tasks = 2 * PROCESSES + (0 if is_closed else tasks())
     try:
         import resource
     except ImportError:                                   # Windows
         return
     for name, most in (("AS", MEMORY), ("FSIZE", FILE_SIZE), ("CORE", 0),
-                       ("CPU", int(seconds * (os.cpu_count() or 1)) + 10)):
+                       ("NPROC", most_tasks), ("CPU", int(seconds * (os.cpu_count() or 1)) + 10)):
         try:
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
         except (ValueError, OSError):                     # there is a lower one
@@ -97,6 +114,17 @@ def close(parent, is_open=False):
         os._exit(1)
     if os.getppid() == parent:                            # bwrap is in between, and does it
         threading.Thread(target=follow, daemon=True).start()
+
+
+def tasks():
+    """Return how many processes and threads the user of this process has, as Linux counts them."""
+    if sys.platform != "linux":
+        return 1000
+    n = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):                # it has ended
+            n += len(os.listdir(path / "task")) * (path.stat().st_uid == os.geteuid())
+    return n
 
 
 def marked(mark):
