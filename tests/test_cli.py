@@ -635,6 +635,8 @@ def test_lessons_are_copied_and_never_over_the_reader_s_work(folder, capsys):
     assert main("lessons here --no-open") == 0
     assert notebooks[0].read_text() == "mine" and notebooks[1].exists()
     assert "1 files" in capsys.readouterr().out.splitlines()[-1]
+    assert main("lessons there --no-open --no-solutions") == 0
+    assert {path.suffix for path in (folder / "there").rglob("*")} == {".ipynb"}
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -36,6 +36,9 @@ def test_the_cells_of_each_assignment_run_and_pass(course):
                 points += marks.get("points", 0)
                 names += [marks["grade_id"]] if marks["solution"] else []
         assert points >= 3, path
+        lesson = json.loads((path.parent / "lesson" / path.name).read_text(encoding="utf-8"))
+        assert f"lesson/{path.name}" in cells_of(path)[0][1] and len(lesson["cells"]) > 20
+        assert not any(cell.get("outputs") for cell in lesson["cells"])
     assert sorted(names) == sorted(exercises.EXERCISES)
 
 

@@ -374,17 +374,13 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
     assert "With need = (False, True, False), where only dw is wanted" in result.hint
 
 
-def test_the_check_prints_what_is_next(file, capsys):
+def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", gelu="import os\n    os._exit(3)",
                 residual="print('here')\n    return x - branch, None",
                 softmax="x = softmax(x)")
-    quiet = apart.apart
-    own.apart = lambda *args: quiet(*args, quiet=1.5)
-    try:
-        assert own.check(path) == 5
-    finally:
-        own.apart = quiet
+    monkeypatch.setattr(apart, "QUIET", 1.5)
+    assert own.check(path) == 5
     out = capsys.readouterr().out.splitlines()
     lines = {line.split()[3].rstrip(":"): line for line in out}
     assert "✓ linear: done" in lines["linear"]
@@ -473,8 +469,7 @@ def test_an_upstream_gradient_of_one_is_not_enough(file, name):
     ("import os; os._exit(5)", "exit status 5"), ("while True: pass", "is there a loop"),
     ("return 3", "'return' outside function"), ("x = '\0'", "not Python")])
 def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
-    quiet = apart.apart
-    monkeypatch.setattr(own, "apart", lambda *args: quiet(*args, quiet=1.0))
+    monkeypatch.setattr(apart, "QUIET", 1.0)
     path = tmp_path / "bad.py"
     path.write_text(text)
     assert cli.main(["check", path]) == 2

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..exercises import closed, own
 from ..exercises import grade as grading
+from ..exercises import own, sandbox
 from ..exercises.lesson import unpack
 from ..exercises.nbgrader import write_assignments
 from .formatting import say
@@ -17,6 +17,7 @@ from .options import option, path, takes, whole
     option("folder", nargs="?", type=path, default=Path("minifpt-lessons"), metavar="FOLDER",
            help="folder to copy to (default: minifpt-lessons)"),
     option("--no-open", action="store_true", help="do not start JupyterLab"),
+    option("--no-solutions", action="store_true", help="leave out the solutions"),
     option("--nbgrader", action="store_true",
            help="write their exercises as assignments for nbgrader"))
 def lessons(args):
@@ -25,7 +26,7 @@ def lessons(args):
         say(f"{args.folder}: {len(written)} assignments; next, in that folder: "
             f"nbgrader generate_assignment {written[0].parent.name}")
         return 0
-    written = unpack(args.folder)
+    written = unpack(args.folder, solutions=not args.no_solutions)
     say(f"{args.folder}: {len(written)} files copied; existing files stay unchanged")
     if args.no_open:
         return 0
@@ -58,17 +59,27 @@ def check(args):
 @takes(
     option("folder", type=path, metavar="FOLDER", help="folder of the students' files"),
     option("--out", type=path, default=Path("grades"), metavar="FOLDER",
-           help="folder for the tables and summary.md (default: grades)"),
+           help="folder for the tables and pages (default: grades)"),
+    option("--lessons", metavar="N,N", help=(
+        "what was set, such as 1,3 or own (default: what most handed in)")),
     option("--seconds", type=whole, default=60, help=(
         "time limit of a file; an exercise gets a quarter (default: 60)")),
+    option("--no-sandbox", action="store_true", help="run the files without bubblewrap"),
     description="Check the notebooks and functional files that students hand in: "
-                "STUDENT/NN_name.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py. In a "
-                "notebook, the answers and the cells that they need are run. Each file runs in its "
-                "own process with limits of time and memory, without network, and can write only "
-                f"in its own folder. {grading.NOTE}",
+                "STUDENT/NAME.ipynb or STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py. In a "
+                "notebook, the answers and the cells that they need are run. Each file runs in a "
+                "sandbox of its own, with limits of time, memory and processes, without network, "
+                f"and sees no other file. {grading.NOTE}",
     epilog=grading.CONTAINER)
 def grade(args):
-    rows = grading.grade(args.folder, args.out, args.seconds)
+    lessons = [name.strip().zfill(2) for name in args.lessons.split(",")] if args.lessons else None
+    if not args.no_sandbox and (why := sandbox.missing()):
+        print(grading.CONTAINER, file=sys.stderr)
+        raise ValueError(f"{why}: use the container above, or --no-sandbox if you trust all files")
+    rows = grading.grade(args.folder, args.out, args.seconds, lessons=lessons,
+                         has_sandbox=not args.no_sandbox)
+    judged = [row for row in rows if "/" in row["exercise"]]
     print(f"{len({row['student'] for row in rows})} students, "
-          f"{sum(row['passed'] == 'yes' for row in rows)} of {len(rows)} passed\n"
-          f"{args.out}: grades.csv students.csv summary.md\n{closed.protection()}")
+          f"{sum(row['passed'] == 'yes' for row in judged)} of {len(judged)} passed, "
+          f"{len(rows) - len(judged)} files could not be judged\n"
+          f"{args.out}: grades.csv students.csv summary.md students/")

@@ -261,6 +261,8 @@ def _sentence(hint):
 
 def _where(error, function):
     """Return ``" in line 2 of your function"``, the line of it that led to the error, or ``""``."""
+    if hasattr(error, "where"):                           # it was raised in another process
+        return error.where
     code, trace, line = getattr(function, "__code__", None), error.__traceback__, None
     while trace is not None and code is not None:
         if trace.tb_frame.f_code is code:

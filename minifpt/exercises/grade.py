@@ -1,96 +1,226 @@
-"""Run and check submitted notebooks and functional files; write a table and the commonest mistakes.
+"""Check what a class hands in: notebooks of the lessons, and files that ``minifpt new`` began.
 
-It is for learning, not for exams: the solutions ship with the lessons, and what runs here could
-forge its result.
+It is for learning, not for exams: the solutions ship with the lessons.
 
-A submission is ``STUDENT/NN_name.ipynb`` or ``STUDENT_NN.ipynb`` (``STUDENT_NN_name.ipynb``), a
-notebook of lesson NN, or ``STUDENT/NAME.py`` or ``STUDENT.py``, a file that ``minifpt new`` began.
-
-Only a part of a notebook is run: the imports, the functions that ``check`` gets, and the statements
-that these need.  So a cell that trains or draws is left out unless an answer needs it.  Each file
-runs in a process of its own (see ``apart``), which is closed (see ``closed``): it has limits, no
-network and no other process, and it cannot read the folder of submissions.
+A submission is a notebook or Python file in a student's folder, or a file ``STUDENT.py``,
+``STUDENT_NN.ipynb`` or ``STUDENT_NN_name.ipynb``.  The lesson is found by what the file checks, not
+by its name.  Each file has two processes of its own.  One runs what the student wrote (see
+``apart``), in bubblewrap (see ``sandbox``), and gets arguments and returns values.  The other draws
+the arguments and judges the values.  Whatever becomes of them, the file has its rows.
 """
 
-import ast
-import functools
-import json
+import os
 import re
-import symtable
+import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
+
 from .. import exercises
-from ..files import csv_text, one_line, outputs
+from ..files import csv_text, one_line, outputs, read_bytes
 from ..progress import progress_bar
-from . import own
-from .apart import apart
-from .closed import close
+from . import apart, own, sandbox
+from .lesson import lessons_folder
 
 COLUMNS = ["student", "exercise", "passed", "hint"]
 VALUES = ["yes", "no", "not answered"]                    # of the column "passed"
+PASSED = {"passed": "yes", "not answered yet": "not answered"}
 STUDENTS = ["id", "passed", "not_right", "not_answered", "per_cent"]  # ids as nbgrader imports them
+PAGE = "page of a student"
 # What ends an answer from outside says nothing about a mistake in it.
 MACHINE = re.compile(r"It raised (PermissionError|MemoryError|OSError|RecursionError)")
-NOTE = ("This is for learning, not for exams: the solutions ship with the lessons, and nothing "
-        "here keeps a program from forging its result.")
+NOTE = "This is for learning, not for exams: the solutions ship with the lessons."
 CONTAINER = """\
-On Linux 6.2 or newer the kernel holds each file (Landlock, seccomp), elsewhere
-Python alone, which a program that means harm gets past. Check files of people
-whom you do not know in a container, in a clone of minifpt:
+On Linux each file runs in bubblewrap (bwrap, 0.7 or newer), which this command
+needs. Elsewhere use a container, in a clone of minifpt:
 
     mkdir -p grades && docker run --rm --network none --user "$(id -u)" \\
         --memory 4g --pids-limit 100 -v "$PWD/class:/class:ro" \\
-        -v "$PWD/grades:/grades" $(docker build -q .) grade /class --out /grades
+        -v "$PWD/grades:/grades" $(docker build -q .) grade /class --out /grades \\
+        --no-sandbox
+
+Without a sandbox a file that means harm can change whatever you can change.
 """
+NO_EXERCISE = "It holds no exercise: neither check(...) of a lesson nor a function of one."
 ROWS = 12                                                 # of each table of the summary
+LARGEST = 1 << 26                                         # bytes of a file that is handed in
 
 
-def grade(folder, out, seconds=60, seed=0, progress=True):
-    """Check all submissions in ``folder``; write ``grades.csv``, ``students.csv`` and
-    ``summary.md`` into ``out``.
+def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progress=True):
+    """Check all submissions in ``folder``; write ``grades.csv``, ``students.csv``, ``summary.md``
+    and ``students/NAME.md`` into ``out``.
 
-    seconds   time limit of a file; each exercise may take a quarter of it.
-    seed      draws the numbers of the checks, which are the same for all students.
+    seconds      time limit of a file; each exercise may take a quarter of it.
+    seed         draws the numbers of the checks, which are the same for all students.
+    lessons      what was set, such as ["01", "own"]; by default what most students handed in.
+    has_sandbox  run each file in bubblewrap.
 
-    Returns the rows, a list of dicts: for each student a row for each exercise of the files that
-    the class handed in.  Raises ``ValueError`` if there is nothing to check.
+    Returns the rows, a list of dicts: for each student a row for each exercise that was set, and
+    for each file that could not be judged.  Raises ``ValueError`` if there is nothing to check.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: there is no such folder")
-    files = submissions(folder)
-    if not files:
-        raise ValueError(f"{folder}: it holds no submission: expected STUDENT/NN_name.ipynb, "
+    exercises._load()
+    lesson_of = {name: it.__module__[-2:] for name, it in exercises.EXERCISES.items()}
+    lesson_of |= {f"own/{name}": "own" for name in own.FUNCTIONS}
+    if unknown := set(lessons or ()) - set(lesson_of.values()):
+        raise ValueError(f"lessons: there is no lesson {min(unknown)}")
+    files, rows, left_out = submissions(folder)
+    if not files and not rows:
+        raise ValueError(f"{folder}: it holds no submission: expected STUDENT/NAME.ipynb, "
                          "STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py")
-    check_outputs(out)
-    rows = []
-    for student, path in progress_bar(files, desc="submissions", unit="file", progress=progress):
-        rows += [{"student": student} | row for row in graded(path, folder, seconds, seed)]
-    rows = filled(rows)
+    students = sorted({student for student, *_ in files + left_out if student}
+                      | {row["student"] for row in rows})
+    pages = page_paths(students, out / "students")
+    check_outputs(out, pages)
+    command = sandbox.command([folder, out], answers()) if has_sandbox else []
+
+    contents = list(looked([path for _, path in files], command))
+    found = [lessons_of(it, path, lesson_of) for it, (_, path) in zip(contents, files, strict=True)]
+    lessons = lessons or commonest([(student, lesson) for (student, _), its in zip(
+        files, found, strict=True) for lesson in its])
+    jobs = list(zip(files, contents, found, strict=True))
+    for (student, path), it, its in progress_bar(jobs, desc="submissions", unit="file",
+                                                 progress=progress):
+        if why := it["error"] or NO_EXERCISE * (not its):
+            rows.append(file_row(student, path, why))
+        elif not set(its) & set(lessons):
+            left_out.append((student, path, f"lesson {', '.join(its)}, which was not set"))
+        else:
+            names = [name for name, lesson in lesson_of.items()
+                     if lesson in its and lesson in lessons]
+            rows += [{"student": student} | row for row in judge(
+                it["cells"], names, lesson_of, seconds, seed, command)]
+    rows = filled(rows, students, [f"{lesson}/{name.split('/')[-1]}" for name, lesson in
+                                   lesson_of.items() if lesson in lessons])
+    left_out = [(student, shown(path.relative_to(folder)), why) for student, path, why in left_out]
+    guesses = defaultdict(list)
+    for (student, _), it, its in jobs:
+        guesses[student] += [(", ".join(its), *guess) for guess in it["guesses"]]
+
     text = csv_text([{k: plain(row[k]) for k in COLUMNS} for row in rows], COLUMNS)
-    check_outputs(out)
+    check_outputs(out, pages)
     outputs.write_csv(out / "grades.csv", COLUMNS, text)
     outputs.write_csv(out / "students.csv", STUDENTS, by_student(rows))
     (out / "summary.md").unlink(missing_ok=True)          # its comment names the old table
-    outputs.write_text(out / "summary.md", kind(out), summary(rows))
+    outputs.write_text(out / "summary.md", kind(out), summary(rows, lessons, left_out))
+    for student, path in pages.items():
+        outputs.write_text(path, PAGE, page(student, rows, guesses[student], left_out))
     return rows
 
 
-def filled(rows):
+def submissions(folder):
+    """Return [(student, path)] of a folder, a row for each link that is refused, and [(student,
+    path, why)] of what is left out.  Hidden files and caches are not looked at."""
+    files, rows, left_out = [], [], []
+
+    def student_of(path):
+        parts = path.relative_to(folder).parts
+        if len(parts) > 1:
+            return parts[0]
+        match = re.fullmatch(r"(.+)_\d\d(_.*)?", path.stem)
+        return match[1] if match else path.stem
+
+    def unreadable(error):
+        path = Path(error.filename)
+        left_out.append((path != folder and student_of(path / "x"), path, one_line(error)))
+
+    for top, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        links = [name for name in folders if (Path(top) / name).is_symlink()]
+        for name in sorted([*names, *links]):
+            path = Path(top) / name
+            nested = path.parent != folder
+            student, home = student_of(path), os.path.realpath(folder / path.relative_to(
+                folder).parts[0]) if nested else None
+            if name.startswith((".", "__")):
+                continue
+            if path.is_symlink() and not (home and sandbox.is_below(os.path.realpath(path), home)):
+                rows.append(file_row(student, path, "It is a link to something outside of the "
+                                                    "student's folder, and was not read."))
+            elif name in links:
+                left_out.append((student, path, "a link to a folder"))
+            elif path.suffix not in (".ipynb", ".py"):
+                is_archive = path.suffix in (".zip", ".gz", ".tar", ".7z", ".rar")
+                left_out.append((nested and student, path, "an archive: unpack it" if is_archive
+                                 else "neither a notebook nor Python"))
+            elif path.suffix == ".py" and name.startswith("test_"):
+                left_out.append((nested and student, path, "a test as 'minifpt new' writes it"))
+            else:
+                files.append((student, path))
+        if "solutions" in folders:
+            path = Path(top) / "solutions"
+            folders.remove("solutions")
+            left_out.append((path.parent != folder and student_of(path), path,
+                             "solutions as 'minifpt lessons' copies them"))
+    return sorted(files), rows, left_out
+
+
+def file_row(student, path, why):
+    """Return the row of a file that could not be judged."""
+    return {"student": student, "exercise": path.name, "passed": "no", "hint": why,
+            "machine": True}
+
+
+def looked(paths, command):
+    """Yield the contents of each file as :func:`notebooks.contents` does; it may be unreadable."""
+    def contents(read, path):
+        try:
+            raw = np.frombuffer(read_bytes(path, LARGEST), np.uint8)
+            return {"guesses": []} | read(raw, path.suffix == ".ipynb")
+        except (OSError, ValueError) as e:
+            reason = getattr(e, "strerror", None) or str(e).removeprefix(f"{path}: ")
+            return {"guesses": [], "error": f"It cannot be read: {reason}."}
+    for it, is_lost in apart.judged(paths, "minifpt.exercises.notebooks:reader", (), contents,
+                                    quiet=30.0, most=1e6, command=command):
+        yield {"guesses": [], "error": it.hint} if is_lost else it
+
+
+def lessons_of(contents, path, lesson_of):
+    """Return the lessons whose exercises a file checks; if it checks none, the one lesson of which
+    it defines the most functions."""
+    if contents["error"]:
+        return []
+    if checked := {lesson_of[name] for name in contents["checks"] if name in lesson_of}:
+        return sorted(checked)
+    if path.suffix == ".py" and set(contents["names"]) & set(own.FUNCTIONS):
+        return ["own"]
+    counts = Counter(lesson_of[name] for name in contents["names"] if name in lesson_of)
+    return [lesson for lesson, _ in counts.most_common(1)]
+
+
+def commonest(pairs):
+    """Return the lessons that more than half of the students handed in, or the commonest ones."""
+    counts = Counter(lesson for _, lesson in set(pairs))
+    half = len({student for student, _ in pairs}) / 2
+    most = max(counts.values(), default=0)
+    return sorted(lesson for lesson, n in counts.items() if n > half or most <= half and n == most)
+
+
+def answers():
+    """Return the files and folders of the package with answers to the exercises."""
+    modules = {sys.modules[it.__module__].__file__ for it in exercises.EXERCISES.values()}
+    return [lessons_folder() / "solutions", *modules, Path(exercises.__file__).parent /
+            "__pycache__"]
+
+
+def filled(rows, students, names):
     """Return one row for each student and exercise, in order; of two files the better counts."""
-    exercise_names = sorted({row["exercise"] for row in rows if "/" in row["exercise"]})
     best = {}
     for row in rows:
         key = row["student"], row["exercise"]
         if key not in best or VALUES.index(row["passed"]) < VALUES.index(best[key]["passed"]):
             best[key] = row
-    for student in {row["student"] for row in rows}:
-        for name in exercise_names:
+    unread = {row["student"]: row["exercise"] for row in rows if "/" not in row["exercise"]}
+    for student in students:
+        for name in names:
             best.setdefault((student, name), {
-                "student": student, "exercise": name, "passed": "not answered",
-                "hint": "nothing was handed in", "machine": False})
+                "student": student, "exercise": name, "passed": "not answered", "machine": False,
+                "hint": f"see {unread[student]}" if student in unread else
+                        "nothing was handed in"})
     return [best[key] for key in sorted(best)]
 
 
@@ -112,11 +242,24 @@ def kind(out):
     return f"grades {zlib.crc32(tables):08x}"
 
 
-def check_outputs(out):
+def page_paths(students, folder):
+    """Return {student: path of the page}, with names that any system can have."""
+    paths = {}
+    for student in students:
+        name = base = re.sub(r"[^\w-]", "_", shown(student))[:80]
+        while folder / f"{name}.md" in paths.values():
+            name = f"{base}-{len(paths)}"
+        paths[student] = folder / f"{name}.md"
+    return paths
+
+
+def check_outputs(out, pages):
     """Raise ``ValueError`` if ``grade`` did not write the files in ``out``, or if a teacher has
     changed them since."""
     outputs.check(out / "grades.csv", COLUMNS)
     outputs.check(out / "students.csv", STUDENTS)
+    for path in pages.values():
+        outputs.check(path, PAGE)
     if not (out / "grades.csv").exists() or not (out / "students.csv").exists():
         outputs.check(out / "summary.md", "grades")       # replaces none
     elif not outputs.is_output(out / "summary.md", kind(out)):
@@ -124,252 +267,72 @@ def check_outputs(out):
                          "minifpt wrote them: choose another folder with --out")
 
 
-def submissions(folder):
-    """Return [(student, path)] of a folder, in order."""
-    files = []
-    for path in sorted([*folder.rglob("*.ipynb"), *folder.rglob("*.py")]):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith((".", "__")) for part in parts) or not path.is_file():
-            continue                                      # checkpoints of Jupyter, caches
-        if "solutions" in parts[:-1]:
-            continue                                      # written by ``minifpt lessons``
-        if path.suffix == ".py" and path.name.startswith("test_"):
-            continue                                      # written by ``minifpt new``
-        student = path.suffix == ".ipynb" and parts_of(path)[0]
-        files.append((parts[0] if len(parts) > 1 else student or path.stem, path))
-    return files
-
-
-def graded(path, folder, seconds, seed):
-    """Return the rows of a submission, without the student: one for each exercise that the file
-    should answer, even if the file is damaged."""
-    where = [str(path.absolute()), str(folder.absolute()), seed]
-    limits = {"quiet": max(1.0, seconds / 4), "most": seconds}
-    expected = expected_exercises(path)
-    work = own_work if path.suffix == ".py" else notebook_work
-    rows, lost = [], ""
-    for result in apart(f"{__name__}:{work.__name__}", *where, **limits):
-        status, hint = result.get("status"), result.get("lost") or result.get("hint", "")
-        if result["name"]:
-            rows.append({"exercise": result["name"], "hint": hint,
-                         "passed": {"passed": "yes", "not answered yet": "not answered"}.get(
-                             status, "no"),
-                         "machine": "lost" in result or bool(MACHINE.match(hint))})
-        else:                                             # the file as a whole, or its rest
-            lost = hint
-    names = {row["exercise"] for row in rows}
-    missing = [name for name in expected if name not in names]
-    if lost and not missing:
-        missing = [path.name]
-    return rows + [{"exercise": name, "passed": "no", "hint": lost, "machine": True}
-                   for name in missing if lost]
-
-
-def expected_exercises(path):
-    """Return the exercises, ``NN/name`` or ``own/name``, that a file of this name should answer."""
-    if path.suffix == ".py":
-        try:
-            names = {n.name for n in ast.walk(ast.parse(path.read_bytes()))
-                     if isinstance(n, ast.FunctionDef)}
-        except (ValueError, SyntaxError, RecursionError):
-            names = set(own.FUNCTIONS)                    # begun with ``minifpt new``
-        return [f"own/{name}" for name in own.FUNCTIONS] if names & set(own.FUNCTIONS) else []
-    lesson = parts_of(path)[1]
-    exercises._load()
-    return [f"{lesson}/{name}" for name in exercises_of(lesson)]
-
-
-def parts_of(path):
-    """Return (student, lesson) of a notebook's name, ``STUDENT_NN_name``: the student is ``None``
-    in ``NN_name``, the lesson ``--`` where there are no two digits.  Of several numbers the last
-    one is the lesson's: a student may be called ``group_07``."""
-    match = re.fullmatch(r"(\d\d)(_.*)?|(.+)_(\d\d)(_.*)?", Path(path).stem)
-    return (match[3], match[1] or match[4]) if match else (None, "--")
-
-
-def exercises_of(lesson):
-    """Return the names of a lesson's exercises."""
-    return [name for name, function in exercises.EXERCISES.items()
-            if function.__module__.endswith(f"lesson_{lesson}")]
+def shown(text):
+    """Return a text, such as the name of a file, with other signs for what is not UTF-8."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def plain(value):
     """Return a text that no spreadsheet takes for a formula."""
-    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    return ("'" if value.startswith(("=", "+", "-", "@")) else "") + shown(value)
 
 
-# ------------------------------------------------------------------- in the other process
+# ------------------------------------------------------------------------------ the judge
 
 
-def own_work(path, others, seed, skip):
-    """Check each function of a functional file; for ``apart``."""
-    copy = Path.cwd() / Path(path).name
-    copy.write_bytes(Path(path).read_bytes())             # the folder it is in will be closed
+def judge(cells, names, lesson_of, seconds, seed, command):
+    """Return the rows of a file, without the student, from a process of its own."""
+    limits = dict.fromkeys(("quiet", "most"), 2 * seconds + 60.0)
+    lost = "not right yet", "The check of it did not end: what does it return?", True
     try:
-        names = {n.name for n in ast.parse(copy.read_bytes()).body
-                 if isinstance(n, ast.FunctionDef)}
-    except (ValueError, SyntaxError):
-        names = set(own.FUNCTIONS)                        # own.work says what is wrong
-    if not names & set(own.FUNCTIONS):
-        yield {"name": "", "lost": "It has no function of those that 'minifpt new' writes."}
-        return
-    close(others)
-    for row in own.work(str(copy), seed, [name.removeprefix("own/") for name in skip]):
-        yield {key: f"own/{value}" if key in ("name", "begin") and value else value
-               for key, value in row.items()}
+        ((results, _),) = apart.judged([""], f"{__name__}:judge_here", (
+            cells, names, seconds, seed, command), lambda rows, _: rows, is_open=True, **limits)
+    except apart.Lost:
+        results = {}
+    return [{"exercise": f"{lesson_of[name]}/{name.split('/')[-1]}", "hint": hint,
+             "passed": PASSED.get(status, "no"),
+             "machine": is_lost or bool(MACHINE.match(hint))}
+            for name in names for status, hint, is_lost in [results.get(name, lost)]]
 
 
-def notebook_work(path, others, seed, skip):
-    """Check each exercise of a notebook; for ``apart``."""
+def judge_here(cells, names, seconds, seed, command):
+    """Return {name: (status, hint, whether it was lost)} of a file; for :mod:`apart`."""
     exercises._load()
-    yield {"begin": ""}
-    lesson = parts_of(path)[1]
+    limits = {"quiet": max(1.0, seconds / 4), "most": seconds, "command": command}
+    if is_own := names[0].startswith("own/"):
+        results = own.judged("mine.py", cells[0], seed, **limits)
+    else:
+        results = apart.judged(names, "minifpt.exercises.notebooks:load", (cells,),
+                               lambda answer, name: examined(answer, name, seed), **limits)
+    rows = {}
     try:
-        statements, unread = read_cells(path)
-    except (ValueError, OSError) as e:
-        yield {"name": "", "lost": str(e)}
-        return
-    calls = checks(statements)
-    names = exercises_of(lesson) or [name for name in calls if name in exercises.EXERCISES]
-    if not names:
-        yield {"name": "", "lost": "It holds no exercise: expected a notebook of a lesson, named "
-                                   "NN_name.ipynb or STUDENT_NN.ipynb."}
-        return
-    close(others)
-    for name in names:
-        if f"{lesson}/{name}" not in skip:
-            yield {"begin": f"{lesson}/{name}"}
-            result = answered(name, calls.get(name), statements, unread, seed)
-            yield {"name": f"{lesson}/{name}", "status": result.status, "hint": result.hint}
+        for result, is_lost in results:
+            rows["own/" * is_own + result.name] = result.status, result.hint, is_lost
+    except (apart.Lost, own.Refused) as e:
+        rows |= {name: ("not right yet", str(e), True) for name in names if name not in rows}
+    return rows
 
 
-def read_cells(path):
-    """Return (statements, unread) of a notebook: the syntax trees of all top-level statements in
-    order, and (text, error) of each cell that is not Python."""
+def examined(answer_of, name, seed):
+    """Return the result of an exercise; ``answer_of`` is what :func:`notebooks.load` returned."""
     try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
-        cells = ["".join(cell["source"]) for cell in notebook["cells"]
-                 if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as e:
-        raise ValueError(f"It is not a notebook, or damaged ({one_line(e)}).") from None
-    statements, unread = [], []
-    for text in cells:
-        if text.startswith("%%") and not text.startswith(("%%time", "%%capture")):
-            continue                                      # another language
-        try:
-            statements += parsed(text)
-        except (SyntaxError, ValueError, RecursionError) as e:
-            unread.append((text, one_line(e)))
-    return statements, unread
-
-
-def parsed(text):
-    """Return the statements of a cell.  Lines for Jupyter that are not Python, such as
-    ``%time f()``, ``!ls`` and ``np.sum?``, become ``pass``."""
-    lines = text.split("\n")
-    while True:
-        try:
-            return ast.parse("\n".join(lines)).body
-        except SyntaxError as e:
-            i = min(e.lineno or 1, len(lines)) - 1
-            line = re.sub(r"^(\s*)([%!?].*|.*\?\s*)$", r"\1pass", lines[i])
-            if line == lines[i]:
-                raise
-            lines[i] = line
-
-
-def checks(statements):
-    """Return {exercise: (expression, end)} of the last ``check("exercise", expression)`` of each.
-    The statements before ``end`` had run by then."""
-    return {node.args[0].value: (node.args[1], i + 1)
-            for i, statement in enumerate(statements) for node in ast.walk(statement)
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check"
-            and len(node.args) == 2 and isinstance(node.args[0], ast.Constant)}
-
-
-def answered(name, call, statements, unread, seed):
-    """Run the statements that an answer needs, then examine it; return the result.
-
-    ``call`` is its value of :func:`checks`, ``None`` where no ``check`` has the answer."""
-    expression, end = call or (ast.Name(name, ast.Load()), None)
-    namespace, failed = {"__name__": "notebook"}, ""
-    for statement in needed(expression, statements[:end]):
-        try:
-            exec(compile(ast.Module([statement], []), "notebook", "exec"), namespace)
-        except Exception as e:
-            failed = failed or f" Before that, '{ast.unparse(statement):.60}' raised {one_line(e)}."
-    try:
-        answer = eval(compile(ast.Expression(ast.fix_missing_locations(expression)), "notebook",
-                              "eval"), namespace)
+        answer, failed, why = answer_of(name)
+        if why:
+            return exercises.Result(name, "not right yet", why)
+        result = exercises.examine(name, answer, seed)
     except Exception as e:
-        broken = [f"The cell of {name} is not Python: {error}." for text, error in unread
-                  if re.search(rf"\b{name}\b", text)]
-        why = broken[0] if broken else "" if isinstance(e, NameError) and not failed else (
-            f"It raised {one_line(e)}.{failed}")
-        return exercises.Result(name, "not right yet" if why else "not answered yet", why)
-    result = exercises.examine(name, answer, seed)
-    if failed and result.status != "passed":
+        return exercises.Result(name, "not right yet", f"It raised {one_line(e)}.")
+    if result.status != "passed":
         result.hint += failed
     return result
-
-
-def needed(expression, statements):
-    """Return the statements that an expression depends on, in order: those that define or change a
-    name that it reads, or that one of these statements reads, and so on."""
-    parts = [names_of(statement) for statement in statements]
-    modules = set().union(*(gives for statement, (gives, _, _) in zip(
-        statements, parts, strict=True) if isinstance(statement, (ast.Import, ast.ImportFrom))))
-    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
-    chosen = set()
-    while True:
-        more = {i for i, (gives, changes, _) in enumerate(parts)
-                if (gives | changes - modules) & names or "*" in gives}
-        if more == chosen:
-            return [statements[i] for i in sorted(chosen)]
-        chosen = more
-        names = names.union(*(parts[i][2] for i in chosen))
-
-
-@functools.cache
-def names_of(statement):
-    """Return the names that a top-level statement defines, the names that it changes, as in
-    ``a.append(1)``, and the names that it reads."""
-    gives, changes, reads = set(), set(), set()
-    table = symtable.symtable(ast.unparse(statement), "notebook", "exec")
-    for symbol in table.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported():
-            gives.add(symbol.get_name())
-        if symbol.is_referenced():
-            reads.add(symbol.get_name())
-    inner = table.get_children()
-    while inner:
-        child = inner.pop()
-        reads |= {s.get_name() for s in child.get_symbols() if s.is_global()}
-        inner += child.get_children()
-    if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":
-        gives.add("*")
-    if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        changes |= {root(node.value.func) for node in ast.walk(statement)
-                    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
-    changes |= {root(node) for node in ast.walk(statement)             # a[0] = 1, a.b = 1
-                if isinstance(node, (ast.Attribute, ast.Subscript))
-                and isinstance(node.ctx, (ast.Store, ast.Del))}
-    return gives, changes - {None}, reads
-
-
-def root(node):
-    """Return the name ``a`` of ``a.b[0].c``; ``None`` if there is none, and for ``a`` itself."""
-    name = getattr(node, "value", None)
-    while isinstance(name, (ast.Attribute, ast.Subscript)):
-        name = name.value
-    return getattr(name, "id", None)
 
 
 # ------------------------------------------------------------------------------ the summary
 
 
-def summary(rows):
-    """Return a page in Markdown: the students, the hardest exercises, the commonest mistakes."""
+def summary(rows, lessons, left_out):
+    """Return a page in Markdown: the students, the hardest exercises, the commonest mistakes, and
+    what was left out."""
     students = by_student(rows)
     by = {}                                               # exercise -> what each student has
     for row in rows:
@@ -382,7 +345,8 @@ def summary(rows):
         (row["student"], row["exercise"], general(row["hint"])) for row in rows
         if row["passed"] == "no" and not row["machine"]})
     common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
-    lines = ["# What the class did", "", f"Students: {len(students)}. {NOTE}", "",
+    lines = ["# What the class did", "",
+             f"Students: {len(students)}. Set: {', '.join(lessons)}. {NOTE}", "",
              "| student | passed | not right yet | not answered | % |", "|---|---|---|---|---|"]
     lines += ["| " + " | ".join(cell(str(value)) for value in line.values()) + " |"
               for line in students]
@@ -394,7 +358,29 @@ def summary(rows):
     lines += (["| exercise | what the check said | students |", "|---|---|---|"]
               if mistakes else ["None."])
     lines += [f"| {cell(name)} | {cell(hint)} | {n} |" for (name, hint), n in common[:ROWS]]
-    return "\n".join(lines + rest(len(common))) + "\n"
+    lines += rest(len(common)) + ["", "## What could not be judged, and what was left out", ""]
+    lines += [f"- {cell(row['student'])}, {cell(row['exercise'])}: {cell(row['hint'])}"
+              for row in rows if "/" not in row["exercise"]]
+    lines += [f"- {cell(path)}: {why}" for _, path, why in left_out]
+    return "\n".join(lines + ["Nothing."] * lines[-1:].count("")) + "\n"
+
+
+def page(student, rows, guesses, left_out):
+    """Return a student's page in Markdown: what the checks said, the guesses, what was left out."""
+    rows = [row for row in rows if row["student"] == student]
+    (line,) = by_student(rows)
+    lines = [f"# {cell(student)}", "", "{passed} passed, {not_right} not right yet, "
+             "{not_answered} not answered: {per_cent} %. ".format(**line) + NOTE, "",
+             "| exercise | passed | hint |", "|---|---|---|"]
+    lines += [f"| {cell(row['exercise'])} | {row['passed']} | {cell(row['hint'], 1000)} |"
+              for row in rows]
+    if guesses:
+        lines += ["", "## Guesses", "", "| lesson | question | guess | what the lesson said |",
+                  "|---|---|---|---|"]
+        lines += ["| " + " | ".join(map(cell, guess)) + " |" for guess in guesses]
+    skipped = [f"- {cell(path)}: {why}" for owner, path, why in left_out if owner == student]
+    lines += ["", "## Left out", "", *skipped] if skipped else []
+    return "\n".join(lines) + "\n"
 
 
 def rest(n):
@@ -407,6 +393,6 @@ def general(hint):
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", hint)
 
 
-def cell(text):
+def cell(text, most=200):
     """Return a text for a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")[:200]
+    return " ".join(shown(text).split()).replace("|", "\\|").replace("<", "&lt;")[:most]

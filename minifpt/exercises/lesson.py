@@ -167,24 +167,28 @@ def lessons_folder():
     raise FileNotFoundError("the lessons were not installed with this package")
 
 
-def unpack(folder):
+def unpack(folder, solutions=True):
     """Copy the lessons into ``folder``, without their outputs, and their solutions.
 
     Existing files stay unchanged: they may hold the reader's work.  Returns the paths of the files
     that were written.
     """
     source, written, folder = lessons_folder(), [], Path(folder)
-    for path in sorted([*source.glob("*.ipynb"), *source.glob("solutions/*.py")]):
+    for path in sorted([*source.glob("*.ipynb"),
+                        *(source.glob("solutions/*.py") if solutions else ())]):
         target = folder / path.relative_to(source)
         if target.exists():
             continue
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".ipynb":                       # the outputs would spoil the guesses
-            notebook = json.loads(text)
-            for cell in notebook["cells"]:
-                if cell["cell_type"] == "code":
-                    cell["outputs"], cell["execution_count"] = [], None
-            text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        save_text(target, text)
+        save_text(target, without_outputs(path) if path.suffix == ".ipynb" else
+                  path.read_text(encoding="utf-8"))
         written.append(target)
     return written
+
+
+def without_outputs(path):
+    """Return the text of a notebook without its outputs, which would spoil the guesses."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -2,7 +2,8 @@
 
 nbgrader releases, collects and grades notebooks.  An assignment here has a lesson's exercises, each
 with its text, a cell for the answer that holds our solution, and a cell whose hidden check gives a
-point.  The lesson itself is read and run in its own notebook, so that grading trains no model.
+point.  The lesson lies beside them, in the folder ``lesson``, to be read and run there, so that
+grading trains no model.
 """
 
 import ast
@@ -12,8 +13,8 @@ import textwrap
 from pathlib import Path
 
 from ..files import save_text
-from . import grade
-from .lesson import lessons_folder
+from . import notebooks
+from .lesson import lessons_folder, without_outputs
 
 SEEDS = 5                                                 # draws that an answer must pass
 CONFIG = """\
@@ -44,6 +45,7 @@ def write_assignments(folder):
             raise ValueError(f"{target} is there already: choose another folder")
         text = json.dumps(assignment(path, solutions), indent=1, ensure_ascii=False) + "\n"
         save_text(target, text)
+        save_text(target.parent / "lesson" / path.name, without_outputs(path))
         written.append(target)
     if not (folder / "nbgrader_config.py").exists():
         save_text(folder / "nbgrader_config.py", CONFIG)
@@ -53,13 +55,14 @@ def write_assignments(folder):
 def assignment(path, solutions):
     """Return a lesson's notebook as an assignment with solutions and hidden checks."""
     lesson = json.loads(path.read_text(encoding="utf-8"))
-    statements, _ = grade.read_cells(path)
-    calls = grade.checks(statements)
+    statements, _ = notebooks.read_cells("".join(cell["source"]) for cell in lesson["cells"]
+                                         if cell["cell_type"] == "code")
+    calls = notebooks.checks(statements)
     answers = [s for s in ast.parse(solutions.read_text(encoding="utf-8")).body
                if not isinstance(s, ast.If)]
     title = "".join(lesson["cells"][0]["source"]).partition("\n")[0]
-    cells = [markdown("title", f"{title}: exercises\n\nThey belong to the lesson `{path.name}`, "
-                      "where the words and symbols are explained. A check says at once what is "
+    cells = [markdown("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
+                      "first: it explains the words and symbols. A check says at once what is "
                       "right. Leave the names of the functions as they are.")]
     cells.append(code("imports", imports(statements), locked=True))
     text = ""
@@ -90,7 +93,7 @@ def solved(name, statements, answers):
     solution and around the statements that it needs from the file of solutions."""
     stub, function = (next(s for s in body if isinstance(s, ast.FunctionDef) and s.name == name)
                       for body in (statements, answers))
-    needed = [s for s in grade.needed(ast.Name(name, ast.Load()), answers)
+    needed = [s for s in notebooks.needed(ast.Name(name, ast.Load()), answers)
               if s is not function and "minifpt.exercises" not in ast.unparse(s)]
     body = function.body[ast.get_docstring(function) is not None:]
     lines = "\n".join(ast.unparse(s) for s in [*needed, *body])

@@ -24,9 +24,8 @@ import numpy as np
 from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
-from ..files import one_line, save_text
-from . import Result
-from .apart import apart
+from ..files import one_line, read_text, save_text
+from . import apart
 from .lesson import lessons_folder
 from .operations import NOT_WRITTEN, WRONG, examine
 
@@ -332,35 +331,37 @@ def results(path, seed=None):
     """Return a :class:`Result` for each function of a reader's file, in the order of the lessons.
     The file runs in a process of its own.  Raises ``ValueError`` if it cannot be run."""
     path = Path(path).absolute()
-    return as_results(path, apart(f"{__name__}:work", str(path), seed))
-
-
-def as_results(path, rows):
-    """Return the results in the rows of :func:`work`."""
-    by_name, missing = {}, ""
-    for row in rows:
-        if not row["name"]:
-            missing = row["lost"]
-            continue
-        hint = row.get("lost") or row["hint"]
-        if row.get("printed") and row["status"] != "passed":
-            hint += f" It printed: {' '.join(row['printed'].split())[:80]}"
-        by_name[row["name"]] = Result(row["name"], row.get("status", WRONG), hint)
-    if missing and not by_name:
-        raise ValueError(f"{path}: {missing}")
-    return [by_name.get(name, Result(name, WRONG, missing)) for name in FUNCTIONS]
-
-
-def work(path, seed, skip):
-    """Check each function of a file but some; for :func:`apart`."""
-    yield {"begin": ""}
     try:
-        reader = load(path)
+        return [result for result, _ in judged(path.name, read_text(path), seed)]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it"
+                                ) from None
+    except (apart.Lost, Refused) as e:
+        raise ValueError(f"{path}: {e}") from None
+
+
+class Refused(ValueError):
+    """A reader's file cannot be run; the text says why."""
+
+
+def judged(name, text, seed=None, **limits):
+    """Yield (:class:`Result`, whether it was lost) for each function of a file's text, which runs
+    in a process of its own; ``limits`` are those of :func:`apart.judged`."""
+    def examine_one(functions, name):
+        if isinstance(functions, str):
+            raise Refused(functions)
+        reader = Own(path, text)
+        reader.functions, reader.line = functions, lambda error: getattr(error, "line", "")
+        return examine(reader, name, seed)
+    path = Path(name)
+    return apart.judged(FUNCTIONS, f"{__name__}:work", (name, text), examine_one, **limits)
+
+
+def work(name, text):
+    """Return the functions of a file, or why it cannot be run; for :mod:`apart`."""
+    path = Path.cwd() / name
+    path.write_text(text, encoding="utf-8")
+    try:
+        return load(path).functions
     except (ValueError, OSError) as e:
-        yield {"name": "", "lost": str(e).removeprefix(f"{path}").lstrip(":, ")}
-        return
-    for name in FUNCTIONS:
-        if name not in skip:
-            yield {"begin": name}
-            result = examine(reader, name, seed)
-            yield {"name": name, "status": result.status, "hint": result.hint}
+        return str(e).removeprefix(f"{path}").lstrip(":, ")

@@ -408,7 +408,7 @@ def make_functional(folder):
 
 def read_functional(folder):
     """Load and examine it in a process of its own, as ``minifpt check`` does, but without
-    importing everything anew; what it says of each function.  ``wild.py`` has the whole way."""
+    importing everything anew; what it says of each function.  ``test_wild.py`` has the rest."""
     inlet, outlet = os.pipe()
     child = os.fork()
     if child == 0:
