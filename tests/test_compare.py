@@ -531,7 +531,7 @@ def test_each_trunk_takes_the_rate_that_is_best_on_validation_draws(tiny, tmp_pa
                      options=options) == result
 
 
-def test_a_sweep_to_the_end_grows_beyond_its_edge_at_a_quarter_of_the_steps(
+def test_a_sweep_at_a_share_of_the_steps_grows_beyond_its_edge(
         tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "score", lambda histories: histories[0].rate)
     made = []
@@ -548,7 +548,7 @@ def test_a_sweep_to_the_end_grows_beyond_its_edge_at_a_quarter_of_the_steps(
     arms = [compare.Arm("random:1x1x8@2", seeds=2),
             compare.Arm("random:1x1x8", rates=(1e-2, 3e-2), seeds=1)]
     result = compare.grid(tmp_path, ["bit-xor"], arms, range(3), rates=[1e-3, 3e-3], choices=1,
-                          options={"steps": 10}, to_the_end=True, progress=False)
+                          options={"steps": 10}, share=0.3, progress=False)
     assert [sorted(sweep) for sweep in result.sweeps["bit-xor"].values()] == [
         [1e-3, 3e-3, 1e-2, 3e-2]] * 2
     assert {*result.rates["bit-xor"].values()} == {1e-2}

@@ -53,7 +53,7 @@ def test_tables_that_share_a_folder_agree_on_its_runs():
     for name, table in TABLES.items():
         for column in table.columns:
             title = column.title or compare.make_task(column.task, column.options).name
-            title = (name, title) if table.to_the_end else title         # in a folder of its own
+            title = (name, title) if table.share else title         # in a folder of its own
             assert columns.setdefault(title, column) == column
             for arm in table.arms:
                 rates = arm.sweep(table.rates)

@@ -297,7 +297,7 @@ def columns_of(names, task_options, options):
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
-         options=None, jobs=1, executor=None, progress=True, ready=None, to_the_end=False):
+         options=None, jobs=1, executor=None, progress=True, ready=None, share=None):
     """Run every task with every model and seed and return a :class:`Grid`.
 
     task_names    names of tasks, or :class:`Column` objects.
@@ -309,7 +309,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
     jobs          number of processes.  An ``executor`` replaces them; all its workers see ``out``.
     ready         called when everything has been checked, before the first run.
-    to_the_end    for long runs: validation runs have a quarter of the steps, and a sweep grows
+    share         for long runs: validation runs have this share of the steps, and a sweep grows
                   until its best rate is not at its edge.
 
     A run's folder is ``OUT/TASK/MODEL/SEED``, with learning rates ``OUT/TASK/MODEL/RATE/SEED``;
@@ -372,8 +372,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
             if "warmup" not in column.settings:           # train shortens it for a short run
                 del settings["warmup"]
             settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
-            if choice and to_the_end:
-                settings["steps"] = -(-settings["steps"] // 4)
+            if choice and share:
+                settings["steps"] = int(share * settings["steps"])
             arm_seeds = seeds if choice else seeds[:arm.seeds]
             by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:
@@ -401,7 +401,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                                  choice=True)
             more = {(task, label): next_rate(sweep, best_rate(task, label, sweep))
                     for task, trunks in sweeps.items() for label, sweep in trunks.items()}
-            if not to_the_end or not any(more.values()):
+            if not share or not any(more.values()):
                 break
             for key, rate in more.items():
                 wanted[key] += [rate] if rate else []

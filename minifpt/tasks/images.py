@@ -90,7 +90,7 @@ class MNIST(Stored):
 
     name = "mnist"
     label = "MNIST"
-    defaults = COSINE | {"steps": 10_000}
+    defaults = COSINE | {"steps": 5000}
     held_out = 12
 
     def __init__(self, patch=4, size=28, data=None):
