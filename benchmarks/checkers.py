@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import minifpt
-from minifpt.gradients import _Layer
+from minifpt.gradients import _functions
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from gradient_cases import RIGHT, WRONG  # noqa: E402
@@ -26,9 +26,8 @@ def functions(arguments, options):
     arrays, and only those of floating-point numbers."""
     if len(arguments) == 2:
         layer, inputs = arguments
-        layer = _Layer(layer, len(inputs), True, 0)
-        op, back = layer.forward, layer.backward
-        inputs = [*inputs, *(p.data for p in layer.named.values())]
+        op, back, named = _functions(layer, len(inputs), True, 0)
+        inputs = [*inputs, *(p.data for p in named.values())]
     else:
         op, back, inputs = arguments
     inputs = [np.asarray(x) for x in inputs]
