@@ -106,7 +106,7 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     ("summary bit-xor --model random+h.99.*=random", "'h.99.*' matches no parameter"),
     ("summary bit-xor --model random+full=random", "the mask 'full' names no parameter"),
     ("summary bit-xor --model random --freeze tok", "'tok' is neither a preset"),
-    ("summary bit-xor --model random --n 7", "14 tokens, the trunk has 12 positions"),
+    ("summary bit-xor --model random --n 7 --freeze attn,mlp,pos", "14 tokens, the trunk has 12 positions"),
     ("plan bit-xor --model random+attn=nosuch", "no weights 'nosuch'"),
     ("plan bit-xor --model random+input=random", "the mask 'input' names no parameter"),
     ("plan bit-xor --model random+attn=random:gpt2", "the trunks have different shapes"),
