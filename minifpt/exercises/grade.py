@@ -38,8 +38,8 @@ needs. Elsewhere use a container, in a clone of minifpt:
 
     mkdir -p grades && docker run --rm --network none --user "$(id -u)" \\
         --memory 4g --pids-limit 100 -v "$PWD/class:/class:ro" \\
-        -v "$PWD/grades:/grades" $(docker build -q .) grade /class --out /grades \\
-        --no-sandbox
+        -v "$PWD/grades:/grades" $(docker build -q .) grade /class \\
+        --out /grades --no-sandbox
 
 Without a sandbox a file that means harm can change whatever you can change.
 """
