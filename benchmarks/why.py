@@ -282,19 +282,19 @@ def picture(folder, target):
         rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
                 if row["angle"] != "antisymmetric" and row["start"] != "opposed"
                 and (study == "xor" or is_base(row))]
-        reached, most = {}, {}
-        for row in rows:
-            angle = float(row["angle"])
-            if row["reached"]:
-                reached.setdefault(angle, []).append(int(row["reached"]))
-            most[angle] = max(most.get(angle, 0), int(row["last_step"]))
-        angles = sorted(reached)
-        ax.plot(angles, [np.median(reached[a]) for a in angles], "-", marker=marker, color=color,
-                label=label)
-        for angle in sorted(set(most) - set(reached)):    # an arrow: not within these steps
-            ax.annotate("", (angle, 1.7 * most[angle]), (angle, most[angle]),
+        steps = {}                                        # of the longest runs at each angle
+        for row in sorted(rows, key=lambda row: -int(row["steps"])):
+            runs = steps.setdefault(float(row["angle"]), (int(row["steps"]), []))
+            if runs[0] == int(row["steps"]):
+                runs[1].append(int(row["reached"] or 10 ** 9))
+        medians = {angle: np.median(runs) for angle, (_, runs) in sorted(steps.items())}
+        solved = {angle: median for angle, median in medians.items() if median < 10 ** 6}
+        ax.plot([*solved], [*solved.values()], "-", marker=marker, color=color, label=label)
+        for angle in sorted(set(medians) - set(solved)):  # an arrow: not within these steps
+            most = steps[angle][0]
+            ax.annotate("", (angle, 1.7 * most), (angle, most),
                         arrowprops={"arrowstyle": "->", "color": color})
-            ax.plot(angle, most[angle], marker=marker, color=color, fillstyle="none")
+            ax.plot(angle, most, marker=marker, color=color, fillstyle="none")
     ax.axvline(90, color="0.6", linestyle=":")
     ax.text(91, 12, "as random weights are", fontsize=9, color="0.3")
     ax.set(xlabel="angle between the frozen queries and keys (degrees)", yscale="log",
