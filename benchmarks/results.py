@@ -232,27 +232,7 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
           "statistics:minigpt-language": "statistics",
           "random (paper)": "random (paper)", "random (spread 0.55)": "random (spread 0.55)",
           "random": "random"}
-FROZEN, DRAWN, CLASSIFIER = "frozen language", "frozen random weights", "no transformer"
 # {panel: {row: (file, task, arm)}} of pictures of final accuracies.
-FOUND = {
-    "bit XOR": {FROZEN: ("xor", "bit-xor", "language"),
-                DRAWN: ("xor", "bit-xor", "random (paper)"),
-                CLASSIFIER: ("simple", "bit-xor", "softmax regression")},
-    "bit memory": {FROZEN: ("memory", "bit-memory", "language"),
-                   DRAWN: ("memory", "bit-memory", "random (paper)"),
-                   CLASSIFIER: ("simple", "bit-memory", "softmax regression")},
-    "MNIST": {FROZEN: ("mnist", "mnist", "language"),
-              DRAWN: ("mnist", "mnist", "random (paper)"),
-              CLASSIFIER: ("simple", "mnist", "logistic regression")},
-    "CIFAR-10": {FROZEN: ("table1", "cifar10", "language"),
-                 DRAWN: ("table1", "cifar10", "random (paper)"),
-                 CLASSIFIER: ("simple", "cifar10", "logistic regression")},
-    "typos": {FROZEN: ("typos", "typos", "language"),
-              DRAWN: ("typos", "typos", "random (paper)"),
-              CLASSIFIER: ("simple", "typos", "letter pairs, forward filter")},
-    "next byte": {FROZEN: ("transfer", "text", "language"),
-                  DRAWN: ("transfer", "text", "random (paper)"),
-                  CLASSIFIER: ("simple", "text", "contexts of up to 5 bytes")}}
 WHOLE = {tasks.label_of(task): {
     "language, frozen": ("learning-rates", task, "language"),
     "language, trained whole": ("learning-rates", task, "language, all trained"),
@@ -328,7 +308,8 @@ def pictures():
     for name, experiment in dose.EXPERIMENTS.items():
         dose.picture(experiment, tables.read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
                      PAGES / f"{name}.png")
-    dots(FOUND, PAGES / "found.png")
+    why.picture(RUNS, PAGES / "why.png")
+    tables.picture(tables.read_rows(RUNS / "mnist-long.csv").results, PAGES / "images.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")
     dots(PAPER, PAGES / "paper.png", with_paper=True)

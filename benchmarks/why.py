@@ -334,7 +334,7 @@ def main():
     parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
     parser.add_argument("--report", action="store_true",
-                        help="draw why.png and print the rank correlations of the predictors")
+                        help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
     names = args.studies or [*STUDIES, "mechanism"]
@@ -342,7 +342,6 @@ def main():
         if name not in (*STUDIES, "mechanism"):
             parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)} or mechanism")
     if args.report:
-        picture(args.out, HERE.parent / "docs" / "results" / "why.png")
         print(correlations(args.out))
     elif args.plan:
         for name in names[:-1] if names[-1] == "mechanism" else names:

@@ -441,7 +441,8 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
     ("plan bit-xor --model random:no", "no shape 'no'"), ("plan bit-xor --steps 0", "steps is 0"),
     ("plan bit-xor --batch-size 0", "batch_size is 0"), ("plan bit-xor --patch 2", "patch"),
     ("plan bit-xor --freeze no", "'no'"), ("plan bit-xor --dropout 1", "dropout is 1"),
-    ("plan bit-xor --n 33 --model random --freeze attn,mlp,pos", "66 tokens, the trunk has 64 positions"),
+    ("plan bit-xor --n 33 --model random --freeze attn,mlp,pos",
+     "66 tokens, the trunk has 64 positions"),
     ("plan bit-xor --freeze input,output,pos,ln,attn,mlp", "every parameter is frozen")])
 def test_plan_refuses_wrong_arguments_in_one_line(capsys, folder, line, part):
     fails(capsys, folder, line, part=part)

@@ -237,11 +237,11 @@ def test_every_picture_of_the_results_is_drawn_and_shown(tmp_path, monkeypatch):
     for module, name, place in ((results, "dots", 1), (results.tables, "picture", 1),
                                 (results.tables, "sweep_picture", 1),
                                 (results.reproduce, "heat_map", 1),
-                                (results.memory_map, "picture", 1),
+                                (results.memory_map, "picture", 1), (results.why, "picture", 1),
                                 (results.dose, "picture", 3)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))
     results.pictures()
-    assert len(drawn) == 11 and all(path.exists() for path in drawn)
+    assert len(drawn) == 12 and all(path.exists() for path in drawn)
     shown = {(path.parent / target).resolve() for path in TEXTS
              for target in re.findall(r"\]\(([^)\s]+\.png)\)", path.read_text(encoding="utf-8"))}
     assert {path.resolve() for path in drawn} <= shown
