@@ -72,5 +72,5 @@ def wrong() -> None:
     minifpt.FPT("minigpt-language", 1, 2)                 # error
     minifpt.train(minifpt.FPT(Scale(), 1, 2), Lacking(), 2)    # error
     minifpt.train(minifpt.FPT(Scale(), 1, 2), Parity(), "2")   # error
-    minifpt.FPT(Scale(), 1, 2).freeze("attn")             # error
+    minifpt.FPT(Scale(), 1, 2).freeze(["attn"])           # error
     print(minifpt.FPT(Scale(), 1, 2).summary().shape)     # error
