@@ -95,7 +95,7 @@ class FPT(Layer):
                   :func:`minifpt.trunks.forms.start_input`; ``None`` is the class's own start.
 
         A GPT-2 with fewer positions than the task has tokens gets new ones where positions are
-        trained, see :meth:`minifpt.GPT2.add_positions`.
+        trained, see :meth:`minifpt.GPT2.add_positions`: the trunk itself changes.
 
         Raises ``ValueError`` or ``FileNotFoundError`` for unknown names.
         """
@@ -117,7 +117,10 @@ class FPT(Layer):
             fpt.built["adapt"] = adapt
         fpt.freeze(mask)
         if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
-            fpt.trunk.add_positions(tokens, seed)    # the new ones are trained like the others
+            tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
+            if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
+                fpt.built["n_positions"] = tokens
+                fpt.trunk.add_positions(tokens, seed)
         return fpt
 
     def freeze(self, mask: FreezeMask | str) -> None:

@@ -108,7 +108,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if out is not None:                                   # reading all data may take long
         settings["data_crc"] = fingerprint(task)
         settings["built"] = getattr(model, "built", {})
-        settings["model_crc"] = zlib.crc32(repr([*settings_of(model)]).encode())
+        settings["model_crc"] = model_crc(model)
     optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
     run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
     if out is None:
@@ -157,6 +157,11 @@ def settings_of(model):
             yield name, [(key, value) for key, value in vars(layer).items()
                          if isinstance(value, (int, float, str)) or is_dataclass(value)]
     yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
+
+
+def model_crc(model):
+    """Return a CRC-32 of the settings of a model's layers, see :func:`settings_of`."""
+    return zlib.crc32(repr([*settings_of(model)]).encode())
 
 
 def fingerprint(task):

@@ -314,7 +314,8 @@ def test_a_trunk_with_too_few_positions_gets_new_ones_where_they_are_trained(
     old = model.config.n_positions
     out = capsys.readouterr().out
     assert f"minigpt-tiny has {old} positions: the other {1024 - old} were drawn" in out
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["n_positions"] == 1024
+    built = json.loads((tmp_path / "run" / "config.json").read_text())["built"]
+    assert built["n_positions"] == 1024
     assert cli.main([*argv, "--steps", 2, "--resume"]) == 0              # it makes the same model
     model = minifpt.FPT.for_task(tasks.get("cifar10-gray"), "minigpt-tiny", seed=3)
     table, new = model.trunk.wpe.weight.data, minifpt.GPT2(minifpt.GPT2Config(

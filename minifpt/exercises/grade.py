@@ -368,7 +368,7 @@ def summary(rows, lessons, left_out):
 def page(student, rows, guesses, left_out):
     """Return a student's page in Markdown: what the checks said, the guesses, what was left out."""
     rows = [row for row in rows if row["student"] == student]
-    (line,) = by_student(rows)
+    line = next(iter(by_student(rows)), dict.fromkeys(STUDENTS, 0))      # only an archive: no row
     lines = [f"# {cell(student)}", "", "{passed} passed, {not_right} not right yet, "
              "{not_answered} not answered: {per_cent} %. ".format(**line) + NOTE, "",
              "| exercise | passed | hint |", "|---|---|---|"]

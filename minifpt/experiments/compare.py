@@ -100,7 +100,6 @@ def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=Non
     config = (config or {}) | {key: value for key, value in extras.items() if value} | {
               "source": source, "model": spec.text,
               "freeze": str(FreezeMask.parse(freeze)),
-              "n_positions": getattr(fpt.trunk.config, "n_positions", None),
               "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
               "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
     return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
@@ -373,7 +372,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                 del settings["warmup"]
             settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
             if choice and share:
-                settings["steps"] = int(share * settings["steps"])
+                settings["steps"] = max(1, int(share * settings["steps"]))
             arm_seeds = seeds if choice else seeds[:arm.seeds]
             by_rate = results.setdefault(title, {}).setdefault(label, {})
             for rate in rates_of(title, label, arm) or [settings["lr"]]:

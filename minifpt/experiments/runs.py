@@ -13,7 +13,7 @@ from ..files import read_json
 from ..files.runs import History, Run, crc
 from ..fpt import FPT
 from ..optim import Adam
-from ..training import fingerprint
+from ..training import fingerprint, model_crc
 from ..trunks.names import code_crc
 from .compare import Validation, make_task
 
@@ -72,6 +72,11 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
             SimpleNamespace(**built), built["model"] if trunk is None else trunk,
             built.get("freeze", "full"), built["seed"], built.get("dropout", 0.0),
             built.get("adapt"), built.get("start")))
+        if "n_positions" in built:                        # frozen after they had been added
+            model.trunk.add_positions(built["n_positions"], built["seed"])
+        if settings.get("model_crc", model_crc(model)) != model_crc(model):
+            raise ValueError(f"{folder}: the trunk has another number of heads, activation or "
+                             "dropout than the run's")
         read_checkpoint(folder, model, settings)
     model.run = settings
     return model
