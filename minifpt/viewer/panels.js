@@ -47,7 +47,7 @@ const PANELS = {
         el("button", {"aria-pressed": String(f === fault),
           onclick: () => set({fault: f === fault ? null : f.id})}, f.title))),
       fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
-        ...fault.changes.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
+        ...fault.javascript.flatMap(([right, wrong]) => [el("code", {class: "cut"}, right),
           el("code", {class: "put"}, wrong || "(the line is gone)")]),
         el("p", {id: "verdict", role: "status"}),
         el("button", {onclick: verify}, "Check the gradients now")] :
