@@ -342,7 +342,7 @@ ATTACKS = {
     "patch the check": (
         "from minifpt import exercises as e; e._same = e._unchanged = lambda *a: True\n"
         "e.examine = lambda *a: e.Result(a[0], 'passed')\nreturn 0", "not right", "not right"),
-    "the solution": (f"n = {{}}; exec(open({str(SOLUTION)!r}).read().partition('if __')[0], n)",
+    "the solution": (f"n = {{}}; exec(open({str(SOLUTION)!r}).read().partition('@exercise')[0], n)",
                      "[Errno ", "passed"),
     "forge rows": ("import os\nfor n in range(3, 30):\n    try:\n        os.write(n, b'[\"return\","
                    " 1, null, \"\"]\\n[\"bias_gradient\", \"passed\", \"\", false]\\n')\n"
