@@ -11,7 +11,6 @@ trunk on bit memory until its test accuracy reaches a goal, or to its last step,
 """
 
 import argparse
-import csv
 import itertools
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import spearmanr
 
 import minifpt
-from benchmarks.memory_map import write_rows
+from benchmarks.memory_map import read_rows, write_rows
 from minifpt import optim, training
 from minifpt.experiments import tables
 from minifpt.machine import single_threaded_blas
@@ -46,9 +45,7 @@ def match(model):
 
     Two tokens with the same bits score ``tr F`` more than two with independent bits, whose scores
     have the standard deviation ``|F|``, up to a common factor."""
-    inputs = forms.through_norm(model.trunk, 0, model.input.weight.data)
-    form = sum((inputs @ q) @ (inputs @ k).T
-               for q, k in zip(*forms.queries_and_keys(model.trunk.h[0]), strict=True))
+    form = forms.summed_form(model.trunk, model.input.weight.data)
     return np.trace(form) / np.linalg.norm(form)
 
 
@@ -65,9 +62,7 @@ def predictors(model):
                infinite where no eigenvalue is positive.
     """
     trunk, C = model.trunk, model.trunk.config.n_embd
-    basis = forms.through_norm(trunk, 0, np.eye(C))
-    m = sum((basis @ q) @ (basis @ k).T
-            for q, k in zip(*forms.queries_and_keys(trunk.h[0]), strict=True))
+    m = forms.summed_form(trunk, np.eye(C))
     values = np.linalg.eigvalsh((m + m.T) / 2)
     values /= np.linalg.norm(values) or 1.0
     n = min(len(model.input.weight.data), C // 2)
@@ -203,14 +198,6 @@ def mechanism(seed):
 MECHANISM = "seed", "measure", "step", "value"
 
 
-def read_rows(path):
-    """Return the rows of a CSV file, dictionaries of texts; none where it does not exist."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
     rows = read_rows(path)
@@ -344,7 +331,7 @@ def main():
     if args.report:
         print(correlations(args.out))
     elif args.plan:
-        for name in names[:-1] if names[-1] == "mechanism" else names:
+        for name in (name for name in names if name in STUDIES):
             print(f"{name}: {len(STUDIES[name])} runs, at most "
                   f"{sum(s['steps'] for s in STUDIES[name]):,} steps")
     else:

@@ -64,6 +64,13 @@ def through_norm(trunk, i, x):
     return (x - x.mean(axis=1, keepdims=True) * isinstance(norm, LayerNorm)) * norm.weight.data
 
 
+def summed_form(trunk, x):
+    """Return the sum over the first block's heads of the form of rows x (n, C), which pass the norm
+    before it: (n, n), in float64."""
+    x = through_norm(trunk, 0, x)
+    return sum((x @ q) @ (x @ k).T for q, k in zip(*queries_and_keys(trunk.h[0]), strict=True))
+
+
 # -------------------------------------------------------------------- the switch in a trunk's name
 
 
@@ -180,17 +187,18 @@ def start_input(model, start):
     if start not in STARTS:
         raise ValueError(f"start: got '{start}', expected {' or '.join(STARTS)}")
     trunk, weight = model.trunk, model.input.weight.data
-    block, C = blocks_of(trunk, f"start {start}")[0], weight.shape[1]
+    blocks_of(trunk, f"start {start}")                    # raises without heads
+    C = weight.shape[1]
     n = min(len(weight), C // 2)
     if n == 0:
         raise ValueError(f"start {start}: a trunk with one channel has no directions")
     # No layer norm passes on what all channels share, so no direction may have it.
     is_centred = isinstance(norm_before(trunk, 0), LayerNorm)
-    basis = through_norm(trunk, 0, helmert(C) if is_centred else np.eye(C))
-    m = sum((basis @ q) @ (basis @ k).T for q, k in zip(*queries_and_keys(block), strict=True))
+    basis = helmert(C) if is_centred else np.eye(C)
+    m = summed_form(trunk, basis)
     _, vectors = np.linalg.eigh((m + m.T) / 2)
     chosen = vectors[:, -n:] if start == "aligned" else vectors[:, :n]
-    directions = chosen.T @ (helmert(C) if is_centred else np.eye(C))            # (n, C)
+    directions = chosen.T @ basis                         # (n, C)
     u, _, vt = np.linalg.svd(weight @ directions.T, full_matrices=False)
     weight[...] = np.linalg.norm(weight) / np.sqrt(n) * (u @ vt @ directions)
 
