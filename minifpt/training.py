@@ -203,7 +203,6 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
                     raise _diverged(f"step {run.step}", "test loss", model, x)
                 row["seconds"] = round(time.perf_counter() - start, 3)
                 run.history.append(row)
-                run.keep_norms()
                 bar.set_postfix_str(f"loss {row['train_loss']:.4f}, "
                                     f"accuracy {100 * row['test_accuracy']:.1f} %")
                 if out is not None:

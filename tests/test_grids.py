@@ -250,7 +250,7 @@ def test_the_first_seed_counts_from_there_and_is_no_validation_seed(tmp_path, ca
     line = f"compare bit-xor --models {MODEL} --steps 2 --seeds 2 --first-seed".split()
     assert main([*line, "7"]) == 0
     assert [p.name for p in sorted(tmp_path.glob("runs/compare/bit-xor/*/*"))] == ["7", "8"]
-    assert main([*line, "999", "--lrs", "1e-3", "--out", "x"]) == 2
+    assert main([*line, "999", "--rates", "1e-3", "--out", "x"]) == 2
     assert "the seeds 1000 to 1001 are the validation seeds" in capsys.readouterr().err
     assert main([*line, "1000", "--out", "y"]) == 0       # without rates they are as others
     assert ",1000,0,2," in Path("y/runs.csv").read_text()

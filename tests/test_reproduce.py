@@ -168,7 +168,7 @@ def test_the_command_lists_runs_and_plans_tables(tiny, tmp_path, capsys, monkeyp
 @pytest.mark.parametrize("argv, part", [
     (["tabel2"], "no table 'tabel2', expected one of figure1,"),
     (["small", "--seeds", 0], "0 seeds, expected 1 to 1000"),
-    (["small", "--lrs", "-1"], "expected positive numbers"),
+    (["small", "--rates", "-1"], "expected positive numbers"),
     (["formal"], "no minigpt-brackets.npz here: first run minifpt pretrain brackets"),
     (["memory", "--scale", "paper"], "nothing at the paper's scale"),
     (["table2", "--scale", "paper", "--tasks", "bit-xor"], "gpt2")])

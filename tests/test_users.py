@@ -79,12 +79,12 @@ def test_an_exit_in_a_method_is_an_error(where, method, end, fails):
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "summary", "plan", "steps"])
-@pytest.mark.parametrize("option", ["--task", "--model"])
+@pytest.mark.parametrize("option", ["", "--model"])
 def test_an_exit_at_import_is_an_error(command, option, fails):
     Path("own.py").write_text("import sys\nsys.exit()\n")
     option = "--models" if (command, option) == ("compare", "--model") else option
-    rest = [] if option == "--task" else ["bit-xor"]
-    assert "own.py, line 2: it ends the program" in fails(command, *rest, option, "own.py:X")
+    words = ["bit-xor", option] if option else []
+    assert "own.py, line 2: it ends the program" in fails(command, *words, "own.py:X")
 
 
 @pytest.mark.parametrize("statement, message", [
@@ -132,7 +132,7 @@ def test_traceback_shows_the_traceback(place, capsys):
     ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
 def test_a_file_that_is_no_python_is_named(text, message, fails):
     Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
-    for command in (["--model", "own.py:Trunk"], ["--task", "own.py:Task"]):
+    for command in (["--model", "own.py:Trunk"], ["own.py:Task"]):
         assert message in fails("summary", *command)
 
 

@@ -32,7 +32,7 @@ SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 def compare_runs(args):
     """Compare finished runs; an option that is for training raises ``ValueError``."""
     for name, value in vars(args).items():
-        if (name not in ("tasks", "task", "out", "threshold", "traceback")
+        if (name not in ("tasks", "out", "threshold", "traceback")
                 and value != args.parser.get_default(name)):
             flag = name.partition(":")[2] or name
             raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: finished runs "
@@ -55,7 +55,7 @@ def compare_runs(args):
                 "(default: drawn)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
-    option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
+    option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         "validation seeds used to choose the learning rate "
@@ -109,7 +109,7 @@ def compare(args):
            help="train only these tasks (default: the table's)"),
     option("--seeds", type=whole,
            help=f"number of seeds (default: 5; for {', '.join(doses.EXPERIMENTS)} 3)"),
-    option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
+    option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="novels for dose and masks: files or folders of *.txt"),

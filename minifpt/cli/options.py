@@ -35,16 +35,22 @@ A MODEL is one of
 
 
 class Option(NamedTuple):
-    """An option or argument of a command, in argparse's terms."""
+    """An option or argument of a command, in argparse's terms.  A rare one is shown by
+    ``--help-all`` only."""
 
     flags: tuple
     settings: dict
-    alias: str = ""                                       # a former name, not in the help
+    is_rare: bool = False
 
 
-def option(*flags, alias="", **settings):
+def option(*flags, **settings):
     """Return an :class:`Option`."""
-    return Option(flags, settings, alias)
+    return Option(flags, settings)
+
+
+def rare(*options):
+    """Return the options as rare ones."""
+    return [one._replace(is_rare=True) for one in options]
 
 
 def takes(*options, **texts):
@@ -100,6 +106,7 @@ WHERE = [
     option("--dask", metavar="ADDRESS", help=(
         "run on the Dask cluster at tcp://HOST:PORT, whose machines have minifpt and see --out, "
         "weights and data under the same paths (default: none)"))]
+OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
     "lr": (float, "learning rate"), "dropout": (float, "share of activations set to 0"),
@@ -107,11 +114,14 @@ RUN = {                                                   # settings of a run
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
     "eval_every": (whole, "steps between tests")}
+# Names of options: a task's option of such a name is --task-NAME.
+RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
 
 
 def run_options(*names, default="the task's", **defaults):
     """Return options for settings of a run, by the names in ``RUN``."""
     return [option(f"--{name.replace('_', '-')}", type=RUN[name][0],
+                   metavar="N" if RUN[name][0] is whole else None,
                    help=f"{RUN[name][1]} (default: {defaults.get(name, default)})",
                    choices=["constant", "cosine"] if name == "schedule" else None)
             for name in names]
@@ -145,25 +155,24 @@ TASK_OPTIONS = {
 def add_options(sub, options, argv):
     """Add a command's options to its parser.  A command with tasks gets the options of all tasks
     and shows those of the tasks that ``argv`` names."""
+    more = sub.add_argument_group("more options")
     for one in options:
         if isinstance(one, list):
             group = sub.add_mutually_exclusive_group()
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
-            continue
-        action = sub.add_argument(*one.flags, **one.settings)
-        if one.alias:
-            sub.add_argument(one.alias, **one.settings | {"dest": action.dest,
-                                                          "help": argparse.SUPPRESS})
+        elif one.is_rare:
+            is_hidden = "--help-all" not in argv
+            more.add_argument(*one.flags, **one.settings | (
+                {"help": argparse.SUPPRESS} if is_hidden else {}))
+        else:
+            sub.add_argument(*one.flags, **one.settings)
     if options and options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
 
 
 def add_task_options(sub, argv):
-    """Add the options of all tasks.  If the command has an option with the same name, the task's
-    option is --task-NAME."""
-    sub.add_argument("--task", action="append", default=[], metavar="TASK",
-                     help="the same as TASK")
+    """Add the options of all tasks."""
     named = named_tasks(argv)
     owners = {}
     for name in dict.fromkeys([*tasks.names(), *named]):
@@ -177,11 +186,10 @@ def add_task_options(sub, argv):
     for name, defaults in sorted(owners.items()):
         shown = {task: defaults[task] for task in named if task in defaults}
         text = task_option_help(name, shown, named) if shown else argparse.SUPPRESS
-        for flag in (f"--{name.replace('_', '-')}", f"--task-{name.replace('_', '-')}"):
-            if flag not in flags:                         # the longer one works everywhere
-                group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=text)
-                text = argparse.SUPPRESS
-                flags.add(flag)
+        flag = f"--{name.replace('_', '-')}"
+        if name in RESERVED or flag in flags:
+            flag = f"--task-{flag.removeprefix('--')}"
+        group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=text)
 
 
 def task_option_help(name, defaults, named):
@@ -206,12 +214,11 @@ def named_tasks(argv):
     for text in argv:
         if text == "--traceback":
             continue
-        name = text.removeprefix("--task=")
-        if text.startswith("--") and name == text:
+        if text.startswith("--"):
             flag = text
         elif flag not in ("--model", "--models", "--out") and (
-                name in tasks.TASKS or USERS_OWN.fullmatch(name)):
-            named.append(name)
+                text in tasks.TASKS or USERS_OWN.fullmatch(text)):
+            named.append(text)
         elif flag in ("--model", "--out"):                # these take one value
             flag = ""
     return list(dict.fromkeys(named))
@@ -219,7 +226,7 @@ def named_tasks(argv):
 
 def task_names(args, default=None):
     """Return the tasks that the command line names, at least one."""
-    named = [*args.tasks, *args.task] or ([default] if default else [])
+    named = args.tasks or ([default] if default else [])
     if not named:
         raise ValueError(f"no TASK given: expected one of {NAMES}, or FILE.py:CLASS")
     return named

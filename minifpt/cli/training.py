@@ -1,5 +1,6 @@
 """The commands for a single run: ``train`` and ``plan``."""
 
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,6 +28,7 @@ from .options import (
     make_task,
     option,
     path,
+    rare,
     run_options,
     takes,
     task_names,
@@ -74,18 +76,23 @@ def say_wrong_loss(task, name):
 
 
 @takes(
-    TASKS, MODEL, FREEZE, ADAPT, START,
-    *run_options(*SETTINGS, clip="1", eval_every="100"),
+    TASKS, MODEL, FREEZE,
+    *run_options("steps", "batch_size", "lr"),
     SEED,
-    option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
+    option("--out", type=path, metavar="FOLDER",
+           help="the run's folder (default: a new runs/TASK)"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    option("--checkpoint-every", type=whole, default=500, metavar="STEPS",
-           help="steps between checkpoints (default: 500)"),
-    option("--functional", type=path, metavar="FILE",
-           help="run your functions from a file by 'minifpt new'"),
-    option("--skip-check", action="store_true", alias="--anyway",
-           help="train even if a function of that file is wrong"),
+    *rare(
+        ADAPT, START,
+        *run_options("schedule", "dropout", "clip", "warmup", "eval_every",
+                     clip="1", eval_every="100"),
+        option("--checkpoint-every", type=whole, default=500, metavar="N",
+               help="steps between checkpoints (default: 500)"),
+        option("--functional", type=path, metavar="FILE",
+               help="run your functions from a file by 'minifpt new'"),
+        option("--skip-check", action="store_true",
+               help="train even if a function of that file is wrong")),
     epilog=TRUNKS)
 def train(args):
     task = make_task(args)
@@ -121,6 +128,7 @@ def train(args):
               "not counting calls within the file")
         if uncalled := [name for name in mine.functions if name not in mine.calls]:
             print(f"{mine.path}: this model never called {', '.join(uncalled)}")
+    print(f"next: minifpt report {shlex.quote(str(out))}")
 
 
 @takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"),

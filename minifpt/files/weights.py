@@ -16,6 +16,7 @@ from textwrap import shorten
 import numpy as np
 
 from ..machine import shared
+from ..users import suggestion
 from . import (
     DAMAGE,
     cache_folder,
@@ -74,7 +75,8 @@ def find(name):
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
-    raise FileNotFoundError(f"no weights '{name}': neither a path nor one of "
+    near = suggestion(name, [*available(), "random", "mimetic", *huggingface.HUB])
+    raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
 

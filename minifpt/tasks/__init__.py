@@ -10,6 +10,7 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
+from ..users import suggestion
 from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
 from .bits import BitMemory, BitRecall, BitXOR
@@ -43,7 +44,8 @@ def task_class(name):
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
     if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"no task '{name}': expected one of {', '.join(names())}")
+        raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
+                         f"{', '.join(names())}")
     return TASKS[name]
 
 
@@ -61,8 +63,8 @@ def make(function, name, options):
     known = inspect.signature(function).parameters
     for option in options:
         if option not in known:
-            raise ValueError(f"{name} has no option '{option}': its options are "
-                             f"{', '.join(known) or '(none)'}")
+            raise ValueError(f"{name} has no option '{option}'{suggestion(option, known)}: its "
+                             f"options are {', '.join(known) or '(none)'}")
     for option, parameter in known.items():
         if (parameter.default is parameter.empty and option not in options
                 and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)):
