@@ -16,7 +16,6 @@ from . import (
     DAMAGE,
     csv_text,
     heads,
-    make_folder,
     one_line,
     read_bytes,
     read_json,
@@ -181,7 +180,7 @@ def locked(folder):
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
             try:

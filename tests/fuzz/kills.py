@@ -137,7 +137,7 @@ def weights_made(folder):
     for path in sorted(folder.glob("*.npz")):
         config, tensors = load(path)
         config.pop("seconds", None)
-        made[path.name] = config, {name: np.concatenate([*t.blocks()]).tobytes()
+        made[path.name] = config, {name: t.read().tobytes()
                                    for name, t in tensors.items()}
     return made
 
@@ -252,8 +252,7 @@ def whole(folder):
             steps[str(path.parent)] = json.loads(str(arrays["state"]))["step"]
         elif path.suffix == ".npz":
             for tensor in load(path)[1].values():
-                for _ in tensor.blocks():
-                    pass
+                tensor.read()
         elif path.suffix == ".png":
             assert path.read_bytes().endswith(PNG_END), f"{path} is half"
         else:
