@@ -32,8 +32,6 @@ from minifpt.files import read_json
 from minifpt.files.runs import History
 from minifpt.files.weights import load
 
-from .formats import safetensors
-
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_ROW = 9                                              # kills before a command may end
 PNG_END = b"IEND\xaeB`\x82"
@@ -100,14 +98,10 @@ def convert_line(folder):
 def make_source(source, n_embd=256, vocab_size=8000):
     """A GPT-2, of some megabytes, as Transformers saves it."""
     made = source.with_name(f"source.{os.getpid()}")
-    made.mkdir(parents=True)
-    config = dict(n_layer=2, n_head=2, n_embd=n_embd, n_positions=64, vocab_size=vocab_size)
-    model = minifpt.LanguageModel(minifpt.GPT2Config(**config), seed=0)
-    (made / "config.json").write_text(json.dumps(config))
+    config = minifpt.GPT2Config(2, 2, n_embd, 64, vocab_size)
+    minifpt.LanguageModel(config, seed=0).save(made)
     (made / "merges.txt").write_text("l o\nlo w\n")
     (made / "vocab.json").write_text("{}")
-    (made / "model.safetensors").write_bytes(safetensors(
-        {n.removeprefix("trunk."): p.data for n, p in model.named_parameters()}))
     made.rename(source)
 
 
@@ -137,8 +131,7 @@ def weights_made(folder):
     for path in sorted(folder.glob("*.npz")):
         config, tensors = load(path)
         config.pop("seconds", None)
-        made[path.name] = config, {name: t.read().tobytes()
-                                   for name, t in tensors.items()}
+        made[path.name] = config, {name: t.read().tobytes() for name, t in tensors.items()}
     return made
 
 
