@@ -412,8 +412,8 @@ def test_an_operation_takes_three_places_of_the_package(tmp_path):
             ("examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/formulas.py", '    "bias": {', """    "scaled": {
-        "x": Formula("dx = dy * s", "~c", "dy[~c] * s[c]"),
-        "s": Formula("ds = sum of dy * x", "c", "dy[~c] * x[~c]", "~")},\n""")):
+        "x": Formula("~c", "dy[~c] * s[c]"),
+        "s": Formula("c", "dy[~c] * x[~c]", "~")},\n""")):
         text = (copy / name).read_text(encoding="utf-8")
         text = text.replace(before, more + before, 1) if before else text + more
         (copy / name).write_text(text, encoding="utf-8")
