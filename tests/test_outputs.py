@@ -139,6 +139,18 @@ def test_a_page_without_the_mark_is_the_user_s(tmp_path, change):
         outputs.write_text(path, "report", "<p>text")
 
 
+def test_a_comparison_whose_curves_still_rise_says_so():
+    def history(*accuracies):
+        return minifpt.History({"step": 100 * i, "test_accuracy": a}
+                               for i, a in enumerate(accuracies, 1))
+    runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
+    line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
+    assert line == "Still rising at the end: random on bit XOR. More --steps may change the order."
+    del runs["random"]
+    runs["short"] = [history(0.5)]
+    assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""
+
+
 def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "picture", lambda *args, **_: None)
     options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),

@@ -36,6 +36,7 @@ from .tables import (
     picture,
     rate_text,
     rows,
+    still_rising,
     sweep_picture,
     table,
 )
@@ -456,7 +457,8 @@ def compare(out, task_names, models, seeds, **options):
     check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
         options.get("rates")))
     results = grid(out, task_names, models, seeds, **options)
-    text = "\n\n".join(filter(None, [table(results), differences(results)]))
+    text = "\n\n".join(filter(None, [
+        table(results), differences(results), still_rising(results)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(results))
     picture(results.results, out / "curves.png", chances=results.chances)
