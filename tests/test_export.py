@@ -94,20 +94,6 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_is_filled(tmp_path):
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "config.json", ""])
-def test_the_name_of_a_file_is_no_folder(tmp_path, name):
-    with refused("folder"):
-        language_model().save(str(tmp_path / name) if name else "")
-    assert not os.listdir(tmp_path)
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ValueError, match="is a file"):
-        language_model().save(tmp_path / "notes")
-    assert (tmp_path / "notes").read_text() == "mine"
-
-
 def test_a_crash_leaves_no_folder(tmp_path, monkeypatch):
     def crash(*_):
         raise OSError(28, "No space left on device")

@@ -46,12 +46,6 @@ def made(tmp_path_factory):
     return folder, back
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Five steps are timed."""
-    monkeypatch.setattr(timing.costs, "__defaults__", (0.0, 0))
-
-
 @pytest.fixture
 def copy(made, tmp_path):
     """A copy of a run, without its report, that may be damaged."""
@@ -147,58 +141,7 @@ def test_what_cannot_be_read_back_says_why(copy, harm, message, fails):
     assert not folder.exists() or not {*folder.glob("*.html"), *folder.glob("attention*")}
 
 
-@pytest.mark.parametrize("text, message", [
-    ("", "damaged"), ("step,loss\n1,2\n", "its first line is not"),
-    (",".join(COLUMNS) + "\n", "holds no row"), (",".join(COLUMNS) + "\n5,x,,,,\n", "damaged")])
-def test_a_damaged_history_is_refused(copy, text, message, fails):
-    folder = copy()
-    (folder / "metrics.csv").write_text(text)
-    assert message in one_line(read_history, folder)
-    fails("compare", folder), fails("report", folder)
-    (folder / "metrics.csv").unlink()
-    assert "there is no metrics.csv" in one_line(read_history, folder)
-
-
 # ------------------------------------------------------------------------ gradient norms
-
-
-def test_norms_are_those_that_adam_got(made):
-    folder, back = made
-    _, run = read_run(folder / "xor")
-    trained = [p for p in back["xor"][0].parameters() if p.trainable]
-    assert np.shape(run.norms) == (4, len(trained))       # a row a test
-    np.testing.assert_allclose(run.norms[-1], [np.linalg.norm(p.grad) for p in trained], rtol=1e-5)
-    layers, steps = report.norms_by_layer(run)
-    assert list(steps) == [5, 10, 15, 20]
-    row = dict(zip((n for n, _ in run.named()), run.norms[1], strict=True))
-    assert layers["h.1.ln_2"][1] == pytest.approx(
-        np.hypot(row["trunk.h.1.ln_2.weight"], row["trunk.h.1.ln_2.bias"]))
-    assert [*layers][:2] == ["input", "wpe"] and "h.0.attn.c_attn" not in layers
-    assert sum(n[1] ** 2 for n in layers.values()) <= 1.0001  # clipped to 1 together
-
-
-def with_norms(folder, norms):
-    """Write other norms into a checkpoint; ``None`` takes them out."""
-    with np.load(folder / "checkpoint.npz") as file:
-        arrays = dict(file)
-    state = json.loads(str(arrays["state"])) | {"norms": norms}
-    if norms is None:
-        del state["norms"]
-    np.savez(folder / "checkpoint.npz", **arrays | {"state": json.dumps(state)})
-
-
-def test_a_checkpoint_without_norms_is_read(copy):
-    """One that an older version wrote."""
-    folder = copy()
-    with_norms(folder, None)
-    _, run = read_run(folder)
-    assert np.isnan(run.norms).all() and len(run.norms) == 4
-    assert "an older version" in report.gradients_section(run)
-    task, _ = read_run(folder)
-    compare.run(task, MODEL, folder, resume=True, dropout=0.1, **SMALL | {"steps": 25})
-    assert list(report.norms_by_layer(read_run(folder)[1])[1]) == [25]
-    with_norms(folder, [[0.0]])
-    assert "its norms do not fit its history" in one_line(read_run, folder)
 
 
 # ---------------------------------------------------------------------- what a task says
@@ -553,12 +496,6 @@ def test_costs_refuses_while_a_trace_is_open(made):
     task, run = read_run(made[0] / "xor")
     with minifpt.trace(run.model):
         assert "a trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
-
-
-def test_each_array_is_counted_once():
-    clock, a = timing._Clock(), np.zeros(10)
-    assert clock.bytes_in((a, {"b": a[2:]}, [a.reshape(2, 5)], None, 3)) == 80
-    assert clock.bytes_in(a) == 0
 
 
 # ------------------------------------------------------------------------- runs together

@@ -1,12 +1,10 @@
 import dataclasses
-import inspect
 import json
 import math
 
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given
 from hypothesis import strategies as st
 from test_cifar import write_cifar10
 from test_data import write_mnist
@@ -191,21 +189,6 @@ ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.floats(),
                      st.text(max_size=3), st.lists(st.integers(0, 9), max_size=2), st.just("fold"))
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar10-gray", "homology", "families"])
-@given(st.data())
-def test_any_option_makes_a_task_or_one_line(name, data):
-    options = set(inspect.signature(tasks.task_class(name)).parameters) - {"data"}
-    for _ in range(20):
-        options_of_one = {data.draw(st.sampled_from(sorted(options))): data.draw(ANYTHING)}
-        try:
-            task = tasks.get(name, **options_of_one)
-        except ValueError as e:
-            assert str(e).startswith(f"{name}: ") and "\n" not in str(e)
-        else:
-            assert min(task.tokens, task.input_dim, task.output_dim) >= 1
-            assert tasks.get(name, **json.loads(json.dumps(task.options))).options == task.options
-
-
 # ------------------------------------------------------------------------------- bits
 
 
@@ -297,13 +280,6 @@ def test_mnist_splits_are_their_files(tmp_path):
         drawn = np.rint(pixels * 255).astype(np.uint8)
         assert {(i.tobytes(), int(n)) for i, n in zip(drawn, y[:, 0], strict=True)} == pairs
         assert not {i.tobytes() for i in drawn} & other
-
-
-def test_mnist_reads_nothing_before_the_first_batch(tmp_path):
-    task = tasks.get("mnist", data=tmp_path / "nowhere")
-    assert (task.tokens, task.input_dim) == (49, 16)
-    with pytest.raises(FileNotFoundError, match="nowhere does not hold"):
-        task.batch(rng(), 1)
 
 
 @pytest.mark.parametrize("size, patch", [(28, 4), (28, 7), (16, 4), (12, 1)])
@@ -475,11 +451,6 @@ def test_a_text_in_utf_16_or_of_windows_is_read(tmp_path):
 def test_an_empty_path_is_not_the_working_folder(options, says):
     with refused(says):
         tasks.get("text", **options)
-
-
-def test_an_empty_folder_name_is_not_the_cache():
-    with refused("data is empty"):
-        tasks.get("mnist", data="").batch(np.random.default_rng(0), 2)
 
 
 def test_a_task_without_options_of_its_own_gets_those_that_were_given():

@@ -166,36 +166,6 @@ def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
 
 
 @NO_PIPES
-@pytest.mark.parametrize("source", ["language", "masked"])
-@pytest.mark.parametrize("text", ["/dev/zero", "pipe", "folder"])
-def test_pretrain_reads_no_device_and_no_pipe(source, text, fails):
-    if text != "/dev/zero":
-        Path("folder").mkdir()
-        os.mkfifo("pipe" if text == "pipe" else "folder/pipe.txt")
-    output = fails("pretrain", source, "--text", text, "--steps", 1)
-    assert "expected a regular file, it is a pipe, a device or a socket" in output
-    assert not [*Path().glob("minigpt*")]
-
-
-@NO_PIPES
-@pytest.mark.parametrize("file", ["config.json", "metrics.csv", "checkpoint.npz"])
-def test_resume_reads_no_pipe(file, fails, capsys):
-    command = ["train", "bit-xor", "--model", SMALL, "--steps", 2, "--out", "run"]
-    assert cli.main(command) == 0
-    capsys.readouterr()
-    Path("run", file).unlink()
-    os.mkfifo(f"run/{file}")
-    commands = [["report", "run"], ["compare", "run"], ["steps", "run"], ["attention", "run"]]
-    if file != "metrics.csv":                             # which resume does not read
-        commands.append([*command, "--resume"])
-    for argv in commands:
-        if file == "metrics.csv" and argv[0] in ("steps", "attention") or (
-                file == "checkpoint.npz" and argv[0] == "compare"):
-            continue                                      # they do not read it
-        fails(*argv)
-
-
-@NO_PIPES
 @pytest.mark.parametrize("argv", [
     ["train", "pipe.py:Task"], ["train", "bit-xor", "--model", "pipe.py:Trunk"],
     ["summary", "--model", "pipe.npz"], ["summary", "--model", "statistics:pipe.npz"],
@@ -303,11 +273,6 @@ def test_statistics_of_nothing_says_what_is_missing(name, fails):
         "statistics:minigpt-language")
     with pytest.raises(ValueError, match="expected statistics:NAME"):
         TrunkSpec.parse(name)
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_a_model_without_a_name_does_not_speak_of_the_folder(name, fails):
-    assert "expected a name or a path" in fails("summary", "--model", name)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -8,8 +8,6 @@ import re
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minifpt.files import cache_folder, weights, write_beside
 
@@ -111,10 +109,6 @@ def test_other_dtypes_are_refused(tmp_path, dtype):
     assert not list(tmp_path.iterdir())
 
 
-def test_saving_makes_the_folder(tmp_path):
-    assert write(tmp_path / "a" / "b" / "w.npz").exists()
-
-
 # --------------------------------------------------------------------------------- find
 
 
@@ -149,12 +143,6 @@ def test_an_empty_name_is_refused(folders):
     with refused(None, FileNotFoundError) as error:
         weights.find("")
     assert str(error.value) == "no weights '': expected a name or a path"
-
-
-def test_an_installation_without_weights_says_so(monkeypatch):
-    monkeypatch.setattr(weights, "folders", lambda: [])
-    with pytest.raises(FileNotFoundError, match="none installed"):
-        weights.find("x")
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
@@ -209,30 +197,9 @@ def test_a_pickled_array_is_refused(tmp_path):
         weights.load(path)
 
 
-def test_a_folder_is_no_weight_file(tmp_path):
-    with refused(None, (ValueError, FileNotFoundError)):
-        weights.load(tmp_path)
-
-
 def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(FileNotFoundError):
         weights.load(tmp_path / "w.npz")
-
-
-@settings(max_examples=300)
-@given(data=st.data())
-def test_any_damage_is_a_value_error(tmp_path_factory, data):
-    """Whatever byte is wrong, the file loads or says so in one line."""
-    damaged = bytearray(GOOD)
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(GOOD) - 1))] = data.draw(st.integers(0, 255))
-    damaged = damaged[:data.draw(st.one_of(st.just(len(GOOD)), st.integers(0, len(GOOD))))]
-    path = tmp_path_factory.getbasetemp() / "damaged.npz"
-    path.write_bytes(damaged)
-    try:
-        read_all(path)
-    except ValueError as e:
-        assert "\n" not in str(e)
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -248,22 +215,6 @@ def test_a_changed_number_is_noticed(tmp_path, n, place, ours):
     at = raw.index(a.tobytes()) + 4 * place
     path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
     with refused("w.npz: .*damaged.* Bad CRC-32 .*'ln_f.bias"):
-        read_all(path)
-
-
-@pytest.mark.parametrize("changed", ["compression", "encrypted"])
-def test_zip_members_that_cannot_be_read_are_refused(tmp_path, changed):
-    """Encrypted, or packed in a way that Python does not know."""
-    damaged = bytearray(GOOD)
-    for entry in re.finditer(rb"PK\x01\x02", GOOD):       # the directory at the file's end
-        at = entry.start()
-        if changed == "compression":
-            damaged[at + 10] = 77
-        else:
-            damaged[at + 8] |= 1
-    path = tmp_path / "w.npz"
-    path.write_bytes(damaged)
-    with refused():
         read_all(path)
 
 
