@@ -18,7 +18,7 @@ from minifpt import functional as F
 from minifpt.experiments import compare, runs_table, tables, timing
 from minifpt.experiments.runs import at_start, load_run, read_history, read_run, read_settings
 from minifpt.files.runs import COLUMNS, crc
-from minifpt.reports import attention, report
+from minifpt.reports import attention, html, report
 from minifpt.tasks.images import patches
 
 WALK = Path(__file__).parent / "extend" / "walk.py"
@@ -139,9 +139,6 @@ def test_what_cannot_be_read_back_says_why(copy, harm, message, fails):
     for command in ("report", "attention", "steps"):
         fails(command, folder)
     assert not folder.exists() or not {*folder.glob("*.html"), *folder.glob("attention*")}
-
-
-# ------------------------------------------------------------------------ gradient norms
 
 
 # ---------------------------------------------------------------------- what a task says
@@ -343,7 +340,6 @@ class Balanced(HTMLParser):
 def page(made):
     """The page on a run, as the command makes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing.costs, "__defaults__", (0.0, 0))
         patch.setattr(Figure, "savefig", SAVEFIG)
         assert cli.main(["report", made[0] / "xor"]) == 0
     return (made[0] / "xor" / "report.html").read_text(encoding="utf-8")
@@ -352,7 +348,7 @@ def page(made):
 def one_file(text):
     """Whether the elements are balanced, and nothing is fetched and nothing runs."""
     page = Balanced(text)
-    assert page.seen.count("h1") == page.seen.count("main") == 1 and page.seen.count("h2") == 8
+    assert page.seen.count("h1") == page.seen.count("main") == 1 and page.seen.count("h2") == 5
     assert len({*page.ids}) == len(page.ids)
     assert "http" not in text and "<script" not in text
     for link in page.links:
@@ -374,14 +370,15 @@ def test_the_page_s_numbers(made, page):
     for group, (total, trained) in model.counts(6).items():
         assert re.search(rf'>{group}</th><td>[^<]*</td><td class="n">{total:,}</td>'
                          rf'<td class="n">{trained:,}</td>', page)
+    cells = '<td>[^<]*</td><td class="n">[^<]*</td><td class="n">[^<]*</td><td class="n">'
     task, _, settings = load_run(folder / "xor")
     start = dict(at_start(folder / "xor", settings, task).named_parameters())
     pairs = [(p.data, start[n].data) for n, p in model.named_parameters() if p.group == "ln"]
     far = np.sqrt(sum(((a - b) ** 2).sum(dtype=float) for a, b in pairs))
     was = np.sqrt(sum((b ** 2).sum(dtype=float) for _, b in pairs))
-    assert re.search(rf'>ln</th><td class="n">{was:.4g}</td><td class="n">{far:.4g}</td>'
+    assert re.search(rf'>ln</th>{cells}{was:.4g}</td><td class="n">{far:.4g}</td>'
                      rf'<td class="n">{far / was:.4g}</td>', page)
-    assert re.search(r'>attn</th><td class="n">[^<]*</td><td class="n">0</td>', page)
+    assert re.search(rf'>attn</th>{cells}[^<]*</td><td class="n">0</td>', page)
     assert "same bits as at the start" in page
 
 
@@ -403,7 +400,7 @@ def test_the_answers_of_digits_are_counted_and_shown(made, monkeypatch):
     tested = report.test(run.model, task, *report.test_examples(task, run), progress=False)
     pictures = []
     monkeypatch.setattr(report, "heat", lambda values, *a, **k: pictures.append(values))
-    monkeypatch.setattr(report, "images_picture", lambda images, titles: pictures.append(titles))
+    monkeypatch.setattr(report, "images", lambda images, titles: pictures.append(titles) or "")
     monkeypatch.setattr(report, "figure", lambda *a: "")
     text = report.answers_section(task, tested)
     counts, titles = pictures
@@ -593,6 +590,12 @@ def test_a_task_s_name_is_the_task(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------ browser
 
 
+def test_images_are_small_pictures_with_a_line():
+    text = html.images(np.arange(32.0).reshape(2, 4, 4), ["1, not 2", "<3"])
+    assert text.count('src="data:image/png;base64,') == 2
+    assert 'alt="1, not 2"' in text and ">&lt;3</p>" in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme, width", [("light", 1280), ("dark", 390)])
 def test_the_page_in_a_browser(made, tmp_path, drawn, scheme, width):
@@ -609,10 +612,13 @@ def test_the_page_in_a_browser(made, tmp_path, drawn, scheme, width):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         for name in ("xor", "digits", "memory", "listops", "walk"):
-            html = report.report(made[0] / name, tmp_path / f"{name}.html")
-            assert one_file(html.read_text(encoding="utf-8"))
-            page.goto(f"file://{html}")
+            path = report.report(made[0] / name, tmp_path / f"{name}.html")
+            assert one_file(path.read_text(encoding="utf-8"))
+            page.goto(f"file://{path}")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert page.evaluate("[...document.images].every(i => i.width <= innerWidth)")
+            assert page.evaluate("getComputedStyle(document.querySelector('.plot img')).filter "
+                                 "!== 'none'") == (scheme == "dark")
             assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth)")
             page.get_by_role("link", name="Answers").click()
             assert page.get_by_role("heading", name="Answers").is_visible()
