@@ -166,7 +166,7 @@ def make_index(folder):
 def make_tokenizer(folder):
     pytest.importorskip("tokenizers")
     (folder / "merges.txt").write_text("#version: 0.2\nl o\nlo w\ne r\n", encoding="utf-8")
-    symbols = [*tokenizer.byte_symbols(), "lo", "low", "er", "<pad>"]
+    symbols = [*tokenizer.byte_vocabulary(), "lo", "low", "er", "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({s: 2 * i for i, s in enumerate(symbols)}))
 
 
