@@ -127,12 +127,10 @@ def parser(argv=()):
             add_options(sub, run.options, argv)
             sub.description = getattr(run, "description", text)
             sub.epilog = getattr(run, "epilog", None)
-            if sub.epilog is TRUNKS:
-                sub.add_argument("--help-all", action="help",
-                                 help="show all options and every kind of MODEL")
-                if "--help-all" not in argv:
-                    sub.epilog = f"'minifpt {name} --help-all' shows " + (
-                        "more options and every kind of MODEL"
-                        if any(getattr(one, "is_rare", False) for one in run.options)
-                        else "every kind of MODEL")
+            has_more = sub.epilog is TRUNKS
+            sub.add_argument("--help-all", action="help", help=(
+                "show all options and every kind of MODEL" if has_more else argparse.SUPPRESS))
+            if has_more and "--help-all" not in argv:
+                sub.epilog = (f"'minifpt {name} --help-all' shows all options and every kind of "
+                              "MODEL")
     return top

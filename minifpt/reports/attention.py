@@ -4,6 +4,7 @@ The maps are those of ``minifpt.trace``, without dropout.  The paper's figures 3
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -233,17 +234,8 @@ def picture(task, x, shown, which=None):
         squeeze=False)
     for ax in axes.flat:
         clear(ax)
-    for subject, (all_before, all_after, before, after) in zip(shown, axes, strict=True):
-        for ax, large, m, state in ((all_before, before, subject.before, "before training"),
-                                    (all_after, after, subject.after, "after training")):
-            if m is None:
-                ax.text(0.5, 0.5, "a reference:\nnot trained", ha="center", va="center",
-                        color="0.4", transform=ax.transAxes)
-                continue
-            state = state if subject.after else "not trained"
-            image = draw_all(ax, m, f"{subject.label}\n{state}")
-            if has_map(m, which):
-                draw_one(large, m, which, state, task, x)
+    for row, column, _, draw in drawings(task, x, shown, which):
+        image = draw(axes[row, column])
     fig.colorbar(image, ax=axes, shrink=0.5, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1],
                  label="attention of a token (row) to a token (column)")
     fig.suptitle(f"Attention on {task.name}: " + (
@@ -255,34 +247,38 @@ def picture(task, x, shown, which=None):
 
 def panels(task, x, shown):
     """Yield the parts of :func:`picture` as figures of their own, each with a description."""
-    which = interesting(shown)
-    for subject in shown:
-        for m, state in ((subject.before, "before training"), (subject.after, "after training")):
+    for _, column, text, draw in drawings(task, x, shown, interesting(shown)):
+        blocks = len(shown[0].before.mean) if column < 2 else 0
+        fig, (ax,) = plots.figure(width=4.4, height=max(3.8, 0.6 * blocks))
+        draw(ax)
+        yield fig, text
+
+
+def drawings(task, x, shown, which):
+    """Yield (row, column, description, a function that draws into an axis): for each trunk all maps
+    before and after training, then the map ``which``, if a reference's shape has it."""
+    for row, subject in enumerate(shown):
+        for column, m in enumerate((subject.before, subject.after)):
             if m is None:
                 continue
-            state = state if subject.after else "not trained"
-            fig, (ax,) = plots.figure(width=4.4, height=max(3.2, 0.6 * len(m.mean)))
-            draw_all(ax, m, f"{subject.label}\n{state}")
-            yield fig, f"All attention maps of {subject.label}, {state}"
-            if has_map(m, which):
-                fig, (ax,) = plots.figure(width=4.4, height=4.2)
-                draw_one(ax, m, which, state, task, x)
-                yield fig, f"One attention map of {subject.label}, {state}"
-
-
-def has_map(m, which):
-    """Return whether a model has the map (layer, head); a reference may have another shape."""
-    return which[0] < len(m.mean) and which[1] < m.mean.shape[1]
+            state = "not trained" if subject.after is None else (
+                "after training" if column else "before training")
+            yield (row, column, f"All attention maps of {subject.label}, {state}",
+                   partial(draw_all, m=m, title=f"{subject.label}\n{state}"))
+            if which[0] < len(m.mean) and which[1] < m.mean.shape[1]:
+                yield (row, column + 2, f"One attention map of {subject.label}, {state}",
+                       partial(draw_one, m=m, which=which, state=state, task=task, x=x))
 
 
 def draw_one(ax, m, which, state, task, x):
     """Draw one map, large, with the tokens' labels."""
     clear(ax)
-    ax.imshow(m.mean[which], cmap="Blues", norm=scale())
+    image = ax.imshow(m.mean[which], cmap="Blues", norm=scale())
     share = "" if m.needed is None else f": {percent(m.needed[which])} where needed"
     ax.set_title(f"{state}, layer {which[0]}, head {which[1]}{share}", fontsize=9)
     ticks(ax, token_labels(task, x))
     outline(ax, needed(task, x))
+    return image
 
 
 def scale():
