@@ -310,17 +310,6 @@ def test_a_trunk_whose_positions_are_frozen_is_refused_in_one_line(tmp_path, cap
     assert tasks.get("cifar10-gray", side=16).tokens == 256
 
 
-@pytest.mark.parametrize("name, options, message", [
-    ("cifar10", {"patch": 5}, "divisible by patch, got size=32 and patch=5"),
-    ("cifar10", {"patch": 0}, "patch must be"), ("cifar10", {"augment": "yes"}, "augment must be"),
-    ("cifar10", {"augment": 1}, "true or false, got 1"), ("cifar10", {"size": 32}, "no option"),
-    ("cifar10-gray", {"side": 12}, "side must be 32, 16, 8 or 4, got 12"),
-    ("cifar10-gray", {"side": "16"}, "side must be"), ("cifar10-gray", {"patch": 2}, "no option")])
-def test_wrong_options_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=f"^{name}[^\n]*{message}[^\n]*$"):
-        tasks.get(name, **options)
-
-
 def test_from_the_command_line(tmp_path, capsys):
     import json
     write_cifar10(tmp_path / "cifar10")
