@@ -19,17 +19,14 @@ byte_pairs = pytest.mark.skipif(importlib.util.find_spec("tokenizers") is None,
                                 reason="byte pairs need the library tokenizers")
 
 HARD = [
-    "", " ", "  ", "a", " a", "a ", "a  b", "\n", "\n\n\n", " \n \t\t x", "tab\tand\r\nline",
-    "I'll we've it's 'S 'LL don't 're 'd''s '", "x's'll", "100 1000,000 3.14 a1b2",
-    "²½ⅧⅯ ١٢٣ ४५ 一二三 x² H₂O ①", "naïve café cafe\u0301 Ångström ß ſ ŉ İ",
+    "", " ", "a  b", "\n\n\n", " \n \t\t x", "tab\tand\r\nline",
+    "I'll we've it's 'S 'LL don't 're 'd''s",
+    "²½ⅧⅯ ١٢٣ ४५ 一二三 x² H₂O ①", "naïve café cafe\u0301 ß ſ ŉ İ",
     "日本語のテキスト 中文,没有空格。 한국어", "עברית العربية ไทย हिन्दी",
-    "👍 👨‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇩🇪 e\u0301\u0323 Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L", "\x00\x01\x1b[0m\x7f\x80\x9f\xad",
-    "\x1c\x1d\x1e\x1f x", "\x85 \xa0a\u1680b\u2003 c\u2028\u2029\u202f\u205f\u3000d\u200b\ufeff",
-    "  \xa0 a", " \u3000", "a\u180eb", "\U0001d400\U0001f600\U00020000\U000e0001\U0010ffff\ufffe",
-    "<|endoftext|>", "a<|endoftext|> b<|endoftext|><|endoftext|>", "<|endoftext|", "<|ENDOFTEXT|>",
-    "def f(x):\n    return x ** 2  # comment\n\n\n", "https://example.org/?a=b&c=%20", "=" * 300,
-    "a" * 1000, " " * 500 + "x", "ACGT" * 300, "\n" * 77 + " ", "_a_b__c", "$5.00—“quoted”…",
-]
+    "👍 👨‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 e\u0301\u0323", "\x00\x01\x1b[0m\x7f\x80\x9f\xad",
+    "\x85 \xa0a\u1680b\u2003 c\u2028\u2029\u202f\u205f\u3000d\u200b\ufeff",
+    "a<|endoftext|> b<|endoftext|>",
+    "def f(x):\n    return x ** 2  # comment\n\n\n", "a" * 1000, " " * 500 + "x"]
 
 
 @pytest.fixture(scope="session")
