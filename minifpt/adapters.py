@@ -28,7 +28,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .layers import Layer, Linear, Parameter, standard_normal
+from .layers import Layer, Linear, Parameter, learns, standard_normal
 from .tracing import named_layers
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
@@ -135,7 +135,7 @@ class Prefix(Layer):
                              f"has {self.config.n_positions} positions")
         prefix = np.broadcast_to(self.prefix.data, (len(x), *self.prefix.data.shape))
         joined = np.concatenate([prefix, x.astype(self.dtype, copy=False)], axis=1)
-        return super().forward(joined, train, rng, need_dx or self.prefix.trainable,
+        return super().forward(joined, train, rng, need_dx or learns(self.prefix),
                                last=last or x.shape[1])
 
     def backward(self, dy, cache):

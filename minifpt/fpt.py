@@ -16,7 +16,7 @@ from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
 from .gpt2 import GPT2
-from .layers import Layer, Linear
+from .layers import Layer, Linear, learns
 from .trunks.base import Trunk, check_trunk
 
 
@@ -160,7 +160,7 @@ class FPT(Layer):
         logits, cache["output"] = self.output.forward(y)
         if not input_learns:
             cache["input"] = cache["dropout"] = None
-            if not any(p.trainable for _, p in self.trunk.named_parameters()):
+            if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 

@@ -19,6 +19,7 @@ from .layers import (
     LayerNorm,
     Positions,
     blocks_backward,
+    learns,
     standard_normal,
 )
 from .machine import shared
@@ -267,7 +268,7 @@ class LanguageModel(Pretrained):
         cache = {}
         x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
         y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
-        need = cache["trunk"] is not None, self.table().trainable
+        need = cache["trunk"] is not None, learns(self.table())
         logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
         return logits, cache if any(need) else None
 

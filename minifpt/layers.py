@@ -32,21 +32,12 @@ class Parameter:
     frozen_columns  slices of the last axis whose gradient is 0.
     """
 
-    __slots__ = ("data", "grad", "_trainable", "group", "frozen_columns")
+    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
 
     def __init__(self, data, group):
         self.data, self.group = data, group
         self.grad = None
         self.trainable, self.frozen_columns = True, ()
-
-    @property
-    def trainable(self):
-        """Whether a backward pass computes the gradient; false within ``all_frozen``."""
-        return self._trainable and id(self) not in _FROZEN.get()
-
-    @trainable.setter
-    def trainable(self, value):
-        self._trainable = value
 
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
@@ -79,6 +70,11 @@ class Parameter:
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
 
 
+def learns(parameter):
+    """Return whether a parameter is trainable, and not held frozen by :meth:`Layer.all_frozen`."""
+    return parameter.trainable and id(parameter) not in _FROZEN.get()
+
+
 def standard_normal(shape, seed, name):
     """Return standard normal numbers, float32, which depend on ``seed`` and ``name`` alone."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -93,14 +89,14 @@ class Layer:
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
         ``named_parameters``; the children in a list, a tuple or a dictionary have its number or
         key behind the name."""
-        values = [*vars(self).items()]
-        while values:
-            name, value = values.pop(0)
+        def within(name, value):
             if isinstance(value, (list, tuple, dict)):
-                keys = value.items() if isinstance(value, dict) else enumerate(value)
-                values[:0] = [(f"{name}.{key}", item) for key, item in keys]
+                for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                    yield from within(f"{name}.{key}", item)
             elif isinstance(value, Parameter) or hasattr(value, "named_parameters"):
                 yield name, value
+        for name, value in vars(self).items():
+            yield from within(name, value)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
@@ -124,8 +120,8 @@ class Layer:
         return [p for _, p in self.named_parameters()]
 
     def learns(self) -> bool:
-        """Return whether any parameter in this layer is trainable."""
-        return any(p.trainable for _, p in self.named_parameters())
+        """Return whether any parameter in this layer is trainable; false in :meth:`all_frozen`."""
+        return any(learns(p) for _, p in self.named_parameters())
 
     def zero_grad(self):
         """Set all gradients to ``None``."""
@@ -139,8 +135,8 @@ class Layer:
 
     @contextmanager
     def all_frozen(self):
-        """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
-        keep no cache.  Other threads see the parameters as they were, so they may train."""
+        """Let nothing learn within ``with layer.all_frozen():``, for inference: models then keep no
+        cache.  For other threads nothing changes, so they may train."""
         newly = {id(p) for p in self.parameters()} - _FROZEN.get()
         _FROZEN.set(_FROZEN.get() | newly)
         try:
