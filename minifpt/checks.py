@@ -48,14 +48,22 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def backward(where, dy, cache, shape, dtype):
-    """Return ``dy`` (B, ..., *shape) in the model's dtype; check that there is a cache."""
+def embeddings(where, x, n_embd):
+    """Return ``x``, an array of numbers (B, T, n_embd)."""
+    if array(where, "x", x).ndim != 3 or x.shape[2] != n_embd:
+        raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {n_embd})")
+    return x
+
+
+def backward(where, dy, cache, dtype):
+    """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
+    shape of forward's output, ``cache["shape"]``."""
     if cache is None:
         raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass; "
                          "expected a cache with something to learn")
-    if not isinstance(dy, np.ndarray) or dy.shape[-len(shape):] != shape:
-        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of forward's "
-                         f"output, which ends with {shape}")
+    if not isinstance(dy, np.ndarray) or dy.shape != cache["shape"] or dy.dtype.kind not in "fiu":
+        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected numbers of the shape of "
+                         f"forward's output, {cache['shape']}")
     return dy.astype(dtype, copy=False)
 
 

@@ -17,6 +17,7 @@ from .files import export, weights
 from .freeze import GROUPS, FreezeMask
 from .gpt2 import GPT2
 from .layers import Layer, Linear, learns
+from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
 
@@ -127,6 +128,7 @@ class FPT(Layer):
         super().freeze(mask)
         self.built["freeze"] = str(FreezeMask.parse(mask))
 
+    @single_threaded_blas
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:
         """x (B, T, input_dim), or ids (B, T) -> logits (B, output_tokens, output_dim).
@@ -158,16 +160,17 @@ class FPT(Layer):
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = ops.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y)
+        cache["shape"] = logits.shape
         if not input_learns:
             cache["input"] = cache["dropout"] = None
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 
+    @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        dlogits = checks.backward("FPT", dlogits, cache, (
-            self.output_tokens, self.output.bias.data.size), self.trunk.dtype)
+        dlogits = checks.backward("FPT", dlogits, cache, self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return
@@ -213,6 +216,8 @@ class FPT(Layer):
         count: no gradient ever reaches the others.
         """
         count = {}
+        if tokens is not None:
+            tokens = checks.whole("counts", "tokens", tokens)
         if tokens is not None and hasattr(self.trunk, "prefix"):
             tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():

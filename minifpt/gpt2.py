@@ -22,7 +22,7 @@ from .layers import (
     learns,
     standard_normal,
 )
-from .machine import shared
+from .machine import shared, single_threaded_blas
 from .progress import progress_bar
 
 
@@ -203,6 +203,7 @@ class GPT2(Pretrained):
             _draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
@@ -215,8 +216,7 @@ class GPT2(Pretrained):
         for inference, with :meth:`all_frozen`.
         """
         c, start = self.config, past[0].n if past else 0
-        if checks.array("GPT2", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("GPT2", x, c.n_embd)
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
                              "positions: use fewer tokens, or a trunk with more positions "
@@ -233,12 +233,14 @@ class GPT2(Pretrained):
                                            last if i == len(self.h) - 1 else None)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if the lowest layers are frozen
         and forward had ``need_dx=False``."""
-        dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
@@ -263,6 +265,7 @@ class LanguageModel(Pretrained):
         if seed is not None:
             _draw("wte.weight", self.wte.weight, seed, self.config)
 
+    @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
         cache = {}
@@ -270,12 +273,13 @@ class LanguageModel(Pretrained):
         y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
         need = cache["trunk"] is not None, learns(self.table())
         logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
+        cache["shape"] = logits.shape
         return logits, cache if any(need) else None
 
+    @single_threaded_blas
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
-        dlogits = checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,),
-                                  self.dtype)
+        dlogits = checks.backward("LanguageModel", dlogits, cache, self.dtype)
         dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
         self.table().add_grad(dw)
         if cache["trunk"] is None:
@@ -293,6 +297,7 @@ class LanguageModel(Pretrained):
         with self.all_frozen():
             return self.forward(token_ids(ids, self.config))[0]
 
+    @single_threaded_blas
     def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None):
         """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
 
@@ -332,6 +337,7 @@ class LanguageModel(Pretrained):
                 text[:, t] = sample(logits, temperature, top_k, rng, top_p)
         return text.reshape(*ids.shape[:-1], -1)
 
+    @single_threaded_blas
     def perplexity(self, ids, stride=None, progress=False):
         """Measure how well the model predicts a text: ids (T,), at least two -> a dict.
 

@@ -31,8 +31,10 @@ class Adam:
         if not all(hasattr(p, "grad") for p in self.parameters):
             raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
                              "Parameter, such as model.parameters()")
+        if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
+            raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
-        if len(self.betas) != 2 or max(self.betas) >= 1:
+        if max(self.betas) >= 1:
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps, zero=True)
         self.weight_decay = number("Adam", "weight_decay", weight_decay, zero=True)
@@ -48,6 +50,10 @@ class Adam:
                              "weight_decay=0 or a mask of whole parameters")
         reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
         for i in reached:
+            p = self.parameters[i]
+            if np.shape(p.grad) != p.data.shape:
+                raise ValueError(f"Adam: a gradient has shape {np.shape(p.grad)}, its parameter "
+                                 f"{p.data.shape}")
             if self.m[i] is None:
                 self.m[i] = np.zeros_like(self.parameters[i].data)
                 self.v[i] = np.zeros_like(self.parameters[i].data)
@@ -142,6 +148,9 @@ def _square(g):
 def cosine(step, steps, warmup=0, floor=0.1):
     """Return the factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half
     a cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
+    if not 0 <= step <= steps:
+        raise ValueError(f"cosine: step is {brief(step)}, expected 0 to {steps}")
     if step < warmup:
         return (step + 1) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+    done = (step - warmup) / max(1, steps - warmup)
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))

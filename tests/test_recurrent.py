@@ -2,13 +2,12 @@
 
 import itertools
 import math
-import re
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import start_of_block, traced
+from conftest import refused, start_of_block, traced
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -145,8 +144,7 @@ def test_the_forget_gate_forgets_and_remembers():
 def test_lstm_refuses_shapes_that_do_not_fit(which, shape):
     arrays = inputs()
     arrays[which] = np.ones(shape)
-    with pytest.raises(ValueError, match=f"^lstm: x has [^\n]*{re.escape(str(shape))}[^\n]*"
-                                         r"expected x \(B, T, C\)[^\n]*$"):
+    with refused():
         fast.lstm(*arrays)
 
 

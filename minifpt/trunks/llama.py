@@ -16,6 +16,7 @@ from .. import fast as ops
 from ..files import huggingface, weights
 from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
 from ..layers import Block, Embedding, Layer, Linear, Parameter, blocks_backward, standard_normal
+from ..machine import single_threaded_blas
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
@@ -165,12 +166,12 @@ class Llama(LlamaWeights):
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
         draw(self, seed, c)
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
         :meth:`minifpt.GPT2.forward`."""
         c, start = self.config, past[0].n if past else 0
-        if checks.array("Llama", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"Llama: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("Llama", x, c.n_embd)
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"Llama: {start + x.shape[1]} tokens, the trunk was made for "
                              f"{c.n_positions}: expected fewer")
@@ -183,11 +184,13 @@ class Llama(LlamaWeights):
             cache["h"].append(block_cache if keep else None)
         cache["need_dx"] = need_dx
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
-        dy = checks.backward("Llama", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("Llama", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         return dy if cache["need_dx"] else None

@@ -9,6 +9,7 @@ import numpy as np
 from .. import checks
 from .. import fast as ops
 from ..layers import Layer, LayerNorm, Parameter, Positions, blocks_backward, standard_normal
+from ..machine import single_threaded_blas
 
 
 @dataclass
@@ -129,14 +130,14 @@ class LSTM(Layer):
                 p.data[...] = standard_normal(p.data.shape, seed, name)
                 p.data *= 0.02
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        if x.ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"LSTM: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("LSTM", x, c.n_embd)
         if c.positions and x.shape[1] > c.n_positions:
             raise ValueError(f"LSTM: {x.shape[1]} tokens, the trunk has {c.n_positions} positions")
         checks.dropout("LSTM", c.dropout, train, rng)
@@ -150,12 +151,14 @@ class LSTM(Layer):
             x, block_cache = block.forward(x, train, rng)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
         had ``need_dx=False``."""
-        dy = checks.backward("LSTM", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         if not cache["keep"]:
