@@ -15,7 +15,6 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .gpt2 import GPT2
 from .layers import Layer, Linear, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
@@ -117,7 +116,7 @@ class FPT(Layer):
             adapters.adapt(fpt, adapt, seed)
             fpt.built["adapt"] = adapt
         fpt.freeze(mask)
-        if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
+        if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
             tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
                 fpt.built["n_positions"] = tokens

@@ -150,6 +150,43 @@ class Layer:
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
 
 
+def named_layers(layer, name="", ids=()):
+    """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
+    ids = ids or set()
+    if id(layer) not in ids:
+        ids.add(id(layer))
+        yield name, layer
+        for key, child in layer.children() if hasattr(layer, "children") else ():
+            if hasattr(child, "named_parameters"):
+                yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
+
+
+def put(model, old, new):
+    """Set the layer ``new`` in the place of ``old``, everywhere in a model.
+
+    The objects that held ``old`` hold ``new``; ``old`` itself stays as it is, so ``new`` may
+    contain it.  Raises ``ValueError`` if no layer of the model holds ``old``.
+    """
+    places = []
+
+    def exchanged(value):
+        if value is old:
+            places.append(value)
+            return new
+        if isinstance(value, (list, dict)):               # stays the same object
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                value[key] = exchanged(item)
+        elif isinstance(value, tuple) and any(item is old for item in value):
+            return tuple(map(exchanged, value))
+        return value
+    for _, layer in [*named_layers(model)]:
+        for key, value in [*getattr(layer, "__dict__", {}).items()]:
+            vars(layer)[key] = exchanged(value)
+    if not places:
+        raise ValueError(f"put: the model holds no such {type(old).__name__}, expected one of its "
+                         "layers")
+
+
 class Linear(Layer):
     """An affine map: ``y = x @ weight + bias``, weight (n_in, n_out), bias (n_out,)."""
 

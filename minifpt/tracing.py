@@ -22,6 +22,7 @@ import numpy as np
 from . import fast, layers
 from . import functional as F
 from .changing import Changes
+from .layers import named_layers
 
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
@@ -337,14 +338,3 @@ def before(past, qkv, n_head, **_):
     pair = past.so_far()
     past.extend(*F.split_heads(qkv, n_head)[1:])
     return pair
-
-
-def named_layers(layer, name="", ids=()):
-    """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
-    ids = ids or set()
-    if id(layer) not in ids:
-        ids.add(id(layer))
-        yield name, layer
-        for key, child in layer.children() if hasattr(layer, "children") else ():
-            if hasattr(child, "named_parameters"):
-                yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)

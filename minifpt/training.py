@@ -154,7 +154,7 @@ def settings_of(model):
     frozen columns.  A resumed run must have the same."""
     for name, layer in named_layers(model):
         if type(layer).__module__.startswith(f"{__package__}."):
-            yield name, [(key, value) for key, value in vars(layer).items()
+            yield name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
                          if isinstance(value, (int, float, str)) or is_dataclass(value)]
     yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
 

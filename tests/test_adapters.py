@@ -1,7 +1,9 @@
 """Adapters: unchanged at the start, right gradients, merged to equal outputs, saved with a run."""
 
+import copy
 import inspect
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -91,6 +93,43 @@ def test_merged_weights_equal_the_adapted_outputs(trunk):
     assert {name for name, _ in model.named_parameters()} == names
     assert not any(isinstance(layer, adapters.LoRA)
                    for _, layer in minifpt.tracing.named_layers(model))
+
+
+def test_merging_one_of_two_layers_that_share_a_weight_leaves_the_other_alone():
+    model = fpt()
+    first, second = (block.attn.c_proj for block in model.trunk.h)
+    second.weight = first.weight
+    before = first.weight.data.copy()
+    adapters.adapt(model, "lora:on=h.1.attn.c_proj")
+    randomised(model, 0.0)
+    model.trunk.h[1].attn.c_proj.lora_b.data[...] = 1.0
+    want = model.predict(batch())
+    adapters.merge(model)
+    np.testing.assert_allclose(model.predict(batch()), want, atol=1e-12)
+    assert np.array_equal(model.trunk.h[0].attn.c_proj.weight.data, before)
+    assert not np.allclose(model.trunk.h[1].attn.c_proj.weight.data, before)
+
+
+@pytest.mark.parametrize("trunk", TRUNKS)
+@pytest.mark.parametrize("kind", [None, *KINDS[:3]])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
+                         ids=["deepcopy", "pickle"])
+def test_a_copy_computes_the_same_and_shares_nothing(trunk, kind, copied):
+    model = fpt(trunk)
+    randomised(adapters.adapt(model, kind) if kind else model)
+    want, other = model.predict(batch()), copied(model)
+    assert [n for n, _ in other.named_parameters()] == [n for n, _ in model.named_parameters()]
+    assert np.array_equal(other.predict(batch()), want)
+    randomised(other)
+    assert np.array_equal(model.predict(batch()), want)
+
+
+def test_an_attribute_of_an_adapted_layer_is_set_on_that_layer():
+    model = adapters.adapt(fpt(), "bottleneck")
+    attn = model.trunk.h[0].attn
+    before = model.predict(batch())
+    attn.causal = False
+    assert attn.layer.causal is False and not np.array_equal(model.predict(batch()), before)
 
 
 @pytest.mark.parametrize("kind, count", [

@@ -6,7 +6,6 @@ Transformers saved.
 """
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,23 @@ class RMSNorm(Layer):
         return dx
 
 
+class NoBias:
+    """Zeros in the place of a bias, which are not a parameter."""
+
+    trainable = False
+
+    def __init__(self, n, dtype):
+        self.data = np.zeros(n, dtype)
+
+    def add_grad(self, grad):
+        """Take no gradient."""
+
+
 def projection(n_in, n_out, dtype, group, bias=False):
-    """Return a linear layer.  Without ``bias`` it adds zeros, which are not a parameter."""
+    """Return a linear layer, with or without ``bias``."""
     layer = Linear(n_in, n_out, dtype, group)
     if not bias:
-        layer.bias = SimpleNamespace(data=np.zeros(n_out, dtype), trainable=False,
-                                     add_grad=lambda grad: None)
+        layer.bias = NoBias(n_out, dtype)
     return layer
 
 
