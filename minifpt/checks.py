@@ -1,8 +1,8 @@
 """Check the user's arguments.  Each function raises a ``ValueError`` of one line, which begins
 with ``where``, the name of the function or class that got the argument."""
 
-import math
 import operator
+import sys
 import types
 
 import numpy as np
@@ -15,20 +15,38 @@ def whole(where, name, value, least=1, most=2**31 - 1):
             return operator.index(value)
     except TypeError:
         pass
-    raise ValueError(f"{where}: {name} must be a whole number, at least {least}"
-                     + f" and at most {most:,}" * (isinstance(value, int) and value > most)
-                     + f", got {brief(value)}")
+    limit = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
+    raise ValueError(f"{where}: {name} must be a whole number, at least {least}{limit}, got "
+                     f"{brief(value)}")
 
 
-def number(where, name, value, zero=False):
-    """Return ``value`` as a float, finite and more than 0; ``zero`` allows 0."""
+def number(where, name, value, zero=False, most=sys.float_info.max):
+    """Return ``value`` as a float, more than 0 and at most ``most``; ``zero`` allows 0."""
     try:
-        if 0 < value < math.inf or (zero and value == 0):
+        if (0 < value <= most or (zero and value == 0)) and not isinstance(value, bool):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{where}: {name} is {brief(value)}, expected a positive number"
-                     + " or 0" * zero)
+    expected = "a positive number or 0" if zero else "a positive number"
+    limit = f", at most {most}" if most < sys.float_info.max else ""
+    raise ValueError(f"{where}: {name} is {brief(value)}, expected {expected}{limit}")
+
+
+def fields(config, sizes=(), positive=(), flags=()):
+    """Check the fields of a model's config, and turn NumPy's numbers into Python's.
+
+    ``sizes`` are whole numbers of at least 1, ``positive`` positive numbers, and ``flags`` ``True``
+    or ``False``.  The field ``dropout`` is a probability."""
+    where = type(config).__name__
+    values = {name: whole(where, name, getattr(config, name), most=2**63 - 1) for name in sizes}
+    values |= {name: number(where, name, getattr(config, name), most=1e30) for name in positive}
+    values["dropout"] = number(where, "dropout", config.dropout, zero=True, most=0.99999)
+    for name in flags:
+        if not isinstance(getattr(config, name), bool):
+            raise ValueError(f"{where}: {name} is {brief(getattr(config, name))}, expected True or "
+                             "False")
+    for name, value in values.items():
+        object.__setattr__(config, name, value)           # a frozen dataclass has no other way
 
 
 def generator(where, rng):

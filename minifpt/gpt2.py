@@ -20,6 +20,7 @@ from .layers import (
     Positions,
     blocks_backward,
     learns,
+    readings,
     standard_normal,
 )
 from .machine import shared, single_threaded_blas
@@ -55,13 +56,9 @@ class GPT2Config:
     scaled_residual_init: bool = True
 
     def __post_init__(self):
-        for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-            value = getattr(self, name)
-            if (isinstance(value, bool) or not isinstance(value, (int, np.integer))
-                    or not 1 <= value < 2**63):
-                raise ValueError(f"GPT2Config: {name} is {checks.brief(value)}, expected an "
-                                 "integer >= 1" + " and < 2^63" * isinstance(value, int))
-            object.__setattr__(self, name, int(value))    # NumPy's integers become Python's
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
+                      positive=("layer_norm_epsilon", "initializer_range"),
+                      flags=("causal", "scaled_residual_init"))
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
@@ -69,19 +66,6 @@ class GPT2Config:
             raise ValueError("GPT2Config: activation_function is "
                              f"{checks.brief(self.activation_function)}, expected one of "
                              f"{', '.join(ACTIVATIONS)}")
-        for name, good, expected in (
-                ("dropout", lambda p: 0 <= p <= 0.99999, "0 <= p <= 0.99999"),
-                ("layer_norm_epsilon", lambda x: 0 < x < 1e30, "a number, more than 0"),
-                ("initializer_range", lambda x: 0 < x < 1e30, "a number, more than 0")):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float, np.number)) and value is not True
-            if not (number and good(value)):
-                raise ValueError(f"GPT2Config: {name} is {value!r:.60}, expected {expected}")
-            object.__setattr__(self, name, float(value))
-        for name in ("causal", "scaled_residual_init"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r:.60}, expected "
-                                 "True or False")
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
@@ -227,10 +211,9 @@ class GPT2(Pretrained):
         keep = need_dx or self.wpe.learns()
         if not keep:
             cache["wpe"] = cache["dropout"] = None
-        for i, block in enumerate(self.h):
+        for block, reads in readings(self.h, past, last):
             keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if i == len(self.h) - 1 else None)
+            x, block_cache = block.forward(x, train, rng, **reads)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape

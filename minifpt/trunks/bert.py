@@ -32,14 +32,13 @@ class PostNormBlock(Block):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        a, cache["attn"] = self.attn.forward(x, train, rng)
+        a, attn = self.attn.forward(x, train, rng)
         x, _ = ops.residual(x, a)
-        x, cache["ln_1"] = self.ln_1.forward(x)
-        m, cache["mlp"] = self.mlp.forward(x, train, rng)
+        x, ln_1 = self.ln_1.forward(x)
+        m, mlp = self.mlp.forward(x, train, rng)
         x, _ = ops.residual(x, m)
-        x, cache["ln_2"] = self.ln_2.forward(x)
-        return x, cache
+        y, ln_2 = self.ln_2.forward(x)
+        return y, dict(attn=attn, ln_1=ln_1, mlp=mlp, ln_2=ln_2)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""

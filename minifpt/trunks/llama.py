@@ -14,7 +14,16 @@ from .. import checks
 from .. import fast as ops
 from ..files import huggingface, weights
 from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
-from ..layers import Block, Embedding, Layer, Linear, Parameter, blocks_backward, standard_normal
+from ..layers import (
+    Block,
+    Embedding,
+    Layer,
+    Linear,
+    Parameter,
+    blocks_backward,
+    readings,
+    standard_normal,
+)
 from ..machine import single_threaded_blas
 from . import llama_files as stored
 from .llama_files import LlamaConfig
@@ -69,21 +78,22 @@ class GroupedAttention(Layer):
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C); ``past`` and ``last`` as for GPT-2's."""
-        c, cache, start = self.config, {}, past.n if past else 0
+        c, start = self.config, past.n if past else 0
         p = c.dropout if train else 0.0
-        q, cache["q_proj"] = self.q_proj.forward(x)
-        k, cache["k_proj"] = self.k_proj.forward(x)
-        v, cache["v_proj"] = self.v_proj.forward(x)
-        q, cache["rope_q"] = ops.rope(q, c.n_head, c.rope_base, start)
-        k, cache["rope_k"] = ops.rope(k, c.n_group, c.rope_base, start)
-        qkv, cache["grouped"] = ops.grouped_heads(q, k, v, c.n_head)
+        q, q_proj = self.q_proj.forward(x)
+        k, k_proj = self.k_proj.forward(x)
+        v, v_proj = self.v_proj.forward(x)
+        q, rope_q = ops.rope(q, c.n_head, c.rope_base, start)
+        k, rope_k = ops.rope(k, c.n_group, c.rope_base, start)
+        qkv, grouped = ops.grouped_heads(q, k, v, c.n_head)
         if past:
             past.shared = c.n_head // c.n_group           # the heads that grouped_heads repeats
-        y, cache["heads"] = ops.attention(qkv, c.n_head, p, rng, True, past)
-        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
-        y, cache["o_proj"] = self.o_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, p, rng)
-        return y, cache
+        y, heads = ops.attention(qkv, c.n_head, p, rng, True, past)
+        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, o_proj = self.o_proj.forward(y)
+        y, dropout = ops.dropout(y, p, rng)
+        return y, dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj, rope_q=rope_q, rope_k=rope_k,
+                       grouped=grouped, heads=heads, last=last, o_proj=o_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -111,13 +121,13 @@ class GatedMLP(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        gate, cache["gate_proj"] = self.gate_proj.forward(x)
-        up, cache["up_proj"] = self.up_proj.forward(x)
-        y, cache["swiglu"] = ops.swiglu(gate, up)
-        y, cache["down_proj"] = self.down_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, cache
+        gate, gate_proj = self.gate_proj.forward(x)
+        up, up_proj = self.up_proj.forward(x)
+        y, swiglu = ops.swiglu(gate, up)
+        y, down_proj = self.down_proj.forward(y)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, dict(gate_proj=gate_proj, up_proj=up_proj, swiglu=swiglu, down_proj=down_proj,
+                       dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -187,10 +197,9 @@ class Llama(LlamaWeights):
                              f"{c.n_positions}: expected fewer")
         checks.dropout("Llama", c.dropout, train, rng)
         x, cache, keep = x.astype(self.dtype, copy=False), {"h": []}, need_dx
-        for i, block in enumerate(self.h):
+        for block, reads in readings(self.h, past, last):
             keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if i == len(self.h) - 1 else None)
+            x, block_cache = block.forward(x, train, rng, **reads)
             cache["h"].append(block_cache if keep else None)
         cache["need_dx"] = need_dx
         y, cache["ln_f"] = self.ln_f.forward(x)

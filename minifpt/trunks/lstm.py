@@ -32,20 +32,10 @@ class LSTMConfig:
     initializer_range: float | None = None
 
     def __post_init__(self):
-        for name in ("n_layer", "n_embd", "n_positions"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"LSTMConfig: {name} is {value}, expected an integer >= 1")
-        spread = self.initializer_range
-        for name, good, expected in (
-                ("dropout", 0 <= self.dropout < 1, "0 <= p < 1"),
-                ("residual", isinstance(self.residual, bool), "True or False"),
-                ("positions", isinstance(self.positions, bool), "True or False"),
-                ("layer_norm_epsilon", 0 < self.layer_norm_epsilon < math.inf, "more than 0"),
-                ("initializer_range", spread is None or 0 < spread < math.inf, "more than 0")):
-            if not good:
-                raise ValueError(f"LSTMConfig: {name} is {getattr(self, name)}, "
-                                 f"expected {expected}")
+        checks.fields(self, sizes=("n_layer", "n_embd", "n_positions"),
+                      positive=("layer_norm_epsilon",), flags=("residual", "positions"))
+        if self.initializer_range is not None:
+            checks.fields(self, positive=("initializer_range",))
 
 
 class Recurrence(Layer):
@@ -86,13 +76,12 @@ class RecurrentBlock(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        y, cache["ln_1"] = self.ln_1.forward(x)
-        y, cache["lstm"] = self.lstm.forward(y)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
+        y, ln_1 = self.ln_1.forward(x)
+        y, lstm = self.lstm.forward(y)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
         if self.residual:
             y, _ = ops.residual(x, y)
-        return y, cache
+        return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
