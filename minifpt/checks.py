@@ -1,8 +1,8 @@
 """Check the user's arguments.  Each function raises a ``ValueError`` of one line, which begins
 with ``where``, the name of the function or class that got the argument."""
 
+import math
 import operator
-import sys
 import types
 
 import numpy as np
@@ -20,15 +20,16 @@ def whole(where, name, value, least=1, most=2**31 - 1):
                      f"{brief(value)}")
 
 
-def number(where, name, value, zero=False, most=sys.float_info.max):
+def number(where, name, value, zero=False, most=math.inf):
     """Return ``value`` as a float, more than 0 and at most ``most``; ``zero`` allows 0."""
     try:
-        if (0 < value <= most or (zero and value == 0)) and not isinstance(value, bool):
+        is_in_range = (0 < value <= most and value < math.inf) or (zero and value == 0)
+        if is_in_range and not isinstance(value, bool):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
     expected = "a positive number or 0" if zero else "a positive number"
-    limit = f", at most {most}" if most < sys.float_info.max else ""
+    limit = f", at most {most}" if most < math.inf else ""
     raise ValueError(f"{where}: {name} is {brief(value)}, expected {expected}{limit}")
 
 

@@ -15,7 +15,7 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, learns
+from .layers import Layer, Linear, check_exports, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
@@ -195,8 +195,7 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
                              "expected a GPT2 or a Llama")

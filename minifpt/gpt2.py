@@ -19,6 +19,7 @@ from .layers import (
     LayerNorm,
     Positions,
     blocks_backward,
+    check_exports,
     learns,
     readings,
     standard_normal,
@@ -124,8 +125,7 @@ class Pretrained(Layer):
         Transformers saves it, by default in float32.
         """
         if str(path).endswith(".npz"):
-            from . import adapters  # it imports the core
-            adapters.refuse_adapters(self)
+            check_exports(self)
             weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
                          np.float16 if dtype is None else dtype)
         else:
@@ -134,8 +134,7 @@ class Pretrained(Layer):
     def save_folder(self, folder, dtype=None, provenance=None, files=None):
         """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
         tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         fields, arrays = self.as_transformers()
         if files is None:
             files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}

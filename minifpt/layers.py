@@ -85,6 +85,8 @@ class Layer:
     """The base class of layers and models.  It names each parameter by the path of attributes
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
+    exports = True                                        # whether Transformers' models have it
+
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
         ``named_parameters``; the children in a list, a tuple or a dictionary have its number or
@@ -159,6 +161,13 @@ def named_layers(layer, name="", ids=()):
         for key, child in layer.children() if hasattr(layer, "children") else ():
             if hasattr(child, "named_parameters"):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
+
+
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
 
 
 def put(model, old, new):
