@@ -48,6 +48,8 @@ class LoRA(Linear):
     stay 0.
     """
 
+    exports = False
+
     def __init__(self, linear, name, seed, rank, alpha=None):
         self.weight, self.bias = linear.weight, linear.bias
         (n_in, n_out), dtype = self.weight.data.shape, self.weight.data.dtype
@@ -92,6 +94,8 @@ class Beside(Layer):
     The parts of that layer keep their names.  Its attributes are read and set through the adapter,
     ``block.attn.c_attn``, and its methods run on the adapter.
     """
+
+    exports = False
 
     def __init__(self, layer):
         self.layer = layer
@@ -254,13 +258,6 @@ def parse(text):
             raise ValueError(f"adapt: alpha is {options['alpha']}, expected a positive number"
                              ) from None
     return kind, options
-
-
-def refuse_adapters(model):
-    """Raise ``ValueError`` if a model has parts that Transformers' models lack."""
-    if any(isinstance(layer, (LoRA, Beside)) for _, layer in named_layers(model)):
-        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
-                         "low-rank ones with adapters.merge(model)")
 
 
 def merge(model):

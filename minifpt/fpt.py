@@ -15,7 +15,8 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, learns
+from .layers import Layer, Linear, check_exports, learns
+from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
 
@@ -126,6 +127,7 @@ class FPT(Layer):
         super().freeze(mask)
         self.built["freeze"] = str(FreezeMask.parse(mask))
 
+    @single_threaded_blas
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:
         """x (B, T, input_dim), or ids (B, T) -> logits (B, output_tokens, output_dim).
@@ -157,16 +159,17 @@ class FPT(Layer):
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = ops.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y)
+        cache["shape"] = logits.shape
         if not input_learns:
             cache["input"] = cache["dropout"] = None
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 
+    @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        dlogits = checks.backward("FPT", dlogits, cache, (
-            self.output_tokens, self.output.bias.data.size), self.trunk.dtype)
+        dlogits = checks.backward("FPT", dlogits, cache, self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return
@@ -192,8 +195,7 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
                              "expected a GPT2 or a Llama")
@@ -212,6 +214,8 @@ class FPT(Layer):
         count: no gradient ever reaches the others.
         """
         count = {}
+        if tokens is not None:
+            tokens = checks.whole("counts", "tokens", tokens)
         if tokens is not None and hasattr(self.trunk, "prefix"):
             tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():

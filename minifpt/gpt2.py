@@ -19,10 +19,12 @@ from .layers import (
     LayerNorm,
     Positions,
     blocks_backward,
+    check_exports,
     learns,
+    readings,
     standard_normal,
 )
-from .machine import shared
+from .machine import shared, single_threaded_blas
 from .progress import progress_bar
 
 
@@ -55,13 +57,9 @@ class GPT2Config:
     scaled_residual_init: bool = True
 
     def __post_init__(self):
-        for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-            value = getattr(self, name)
-            if (isinstance(value, bool) or not isinstance(value, (int, np.integer))
-                    or not 1 <= value < 2**63):
-                raise ValueError(f"GPT2Config: {name} is {checks.brief(value)}, expected an "
-                                 "integer >= 1" + " and < 2^63" * isinstance(value, int))
-            object.__setattr__(self, name, int(value))    # NumPy's integers become Python's
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
+                      positive=("layer_norm_epsilon", "initializer_range"),
+                      flags=("causal", "scaled_residual_init"))
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
@@ -69,19 +67,6 @@ class GPT2Config:
             raise ValueError("GPT2Config: activation_function is "
                              f"{checks.brief(self.activation_function)}, expected one of "
                              f"{', '.join(ACTIVATIONS)}")
-        for name, good, expected in (
-                ("dropout", lambda p: 0 <= p <= 0.99999, "0 <= p <= 0.99999"),
-                ("layer_norm_epsilon", lambda x: 0 < x < 1e30, "a number, more than 0"),
-                ("initializer_range", lambda x: 0 < x < 1e30, "a number, more than 0")):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float, np.number)) and value is not True
-            if not (number and good(value)):
-                raise ValueError(f"GPT2Config: {name} is {value!r:.60}, expected {expected}")
-            object.__setattr__(self, name, float(value))
-        for name in ("causal", "scaled_residual_init"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r:.60}, expected "
-                                 "True or False")
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
@@ -140,8 +125,7 @@ class Pretrained(Layer):
         Transformers saves it, by default in float32.
         """
         if str(path).endswith(".npz"):
-            from . import adapters  # it imports the core
-            adapters.refuse_adapters(self)
+            check_exports(self)
             weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
                          np.float16 if dtype is None else dtype)
         else:
@@ -150,8 +134,7 @@ class Pretrained(Layer):
     def save_folder(self, folder, dtype=None, provenance=None, files=None):
         """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
         tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         fields, arrays = self.as_transformers()
         if files is None:
             files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
@@ -203,6 +186,7 @@ class GPT2(Pretrained):
             _draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
@@ -215,8 +199,7 @@ class GPT2(Pretrained):
         for inference, with :meth:`all_frozen`.
         """
         c, start = self.config, past[0].n if past else 0
-        if checks.array("GPT2", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("GPT2", x, c.n_embd)
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
                              "positions: use fewer tokens, or a trunk with more positions "
@@ -227,18 +210,19 @@ class GPT2(Pretrained):
         keep = need_dx or self.wpe.learns()
         if not keep:
             cache["wpe"] = cache["dropout"] = None
-        for i, block in enumerate(self.h):
+        for block, reads in readings(self.h, past, last):
             keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if i == len(self.h) - 1 else None)
+            x, block_cache = block.forward(x, train, rng, **reads)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if the lowest layers are frozen
         and forward had ``need_dx=False``."""
-        dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
@@ -263,6 +247,7 @@ class LanguageModel(Pretrained):
         if seed is not None:
             _draw("wte.weight", self.wte.weight, seed, self.config)
 
+    @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
         cache = {}
@@ -270,12 +255,13 @@ class LanguageModel(Pretrained):
         y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
         need = cache["trunk"] is not None, learns(self.table())
         logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
+        cache["shape"] = logits.shape
         return logits, cache if any(need) else None
 
+    @single_threaded_blas
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
-        dlogits = checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,),
-                                  self.dtype)
+        dlogits = checks.backward("LanguageModel", dlogits, cache, self.dtype)
         dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
         self.table().add_grad(dw)
         if cache["trunk"] is None:
@@ -293,6 +279,7 @@ class LanguageModel(Pretrained):
         with self.all_frozen():
             return self.forward(token_ids(ids, self.config))[0]
 
+    @single_threaded_blas
     def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None):
         """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
 
@@ -332,6 +319,7 @@ class LanguageModel(Pretrained):
                 text[:, t] = sample(logits, temperature, top_k, rng, top_p)
         return text.reshape(*ids.shape[:-1], -1)
 
+    @single_threaded_blas
     def perplexity(self, ids, stride=None, progress=False):
         """Measure how well the model predicts a text: ids (T,), at least two -> a dict.
 

@@ -85,6 +85,8 @@ class Layer:
     """The base class of layers and models.  It names each parameter by the path of attributes
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
+    exports = True                                        # whether Transformers' models have it
+
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
         ``named_parameters``; the children in a list, a tuple or a dictionary have its number or
@@ -159,6 +161,13 @@ def named_layers(layer, name="", ids=()):
         for key, child in layer.children() if hasattr(layer, "children") else ():
             if hasattr(child, "named_parameters"):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
+
+
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
 
 
 def put(model, old, new):
@@ -338,13 +347,13 @@ class Attention(Layer):
         ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p, cache = self.dropout if train else 0.0, {}
-        qkv, cache["c_attn"] = self.c_attn.forward(x)
-        y, cache["heads"] = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
-        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
-        y, cache["c_proj"] = self.c_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, p, rng)
-        return y, cache
+        p = self.dropout if train else 0.0
+        qkv, c_attn = self.c_attn.forward(x)
+        y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
+        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, c_proj = self.c_proj.forward(y)
+        y, dropout = ops.dropout(y, p, rng)
+        return y, dict(c_attn=c_attn, heads=heads, last=last, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -367,12 +376,11 @@ class MLP(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        x, cache["c_fc"] = self.c_fc.forward(x)
-        x, cache["act"] = self.act.forward(x)
-        y, cache["c_proj"] = self.c_proj.forward(x)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, cache
+        x, c_fc = self.c_fc.forward(x)
+        x, act = self.act.forward(x)
+        y, c_proj = self.c_proj.forward(x)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -393,21 +401,20 @@ class Block(Layer):
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
         self.mlp = MLP(n_embd, dropout, dtype, activation)
 
-    def forward(self, x, train=False, rng=None, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C); for ``past`` see :meth:`Attention.forward`.
+    def forward(self, x, train=False, rng=None, **reads):
+        """x (B, T, C) -> y (B, T, C); ``reads`` are ``past`` and ``last`` of the attention.
 
         With ``last``, y is (B, last, C): all tokens supply keys and values, but only the last
         ones get an output.
         """
-        cache = {}
-        a, cache["ln_1"] = self.ln_1.forward(x)
-        a, cache["attn"] = self.attn.forward(a, train, rng, past, last)
-        x, cache["last"] = ops.last_tokens(x, last) if last else (x, None)
+        a, ln_1 = self.ln_1.forward(x)
+        a, attn = self.attn.forward(a, train, rng, **reads)
+        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
-        m, cache["ln_2"] = self.ln_2.forward(x)
-        m, cache["mlp"] = self.mlp.forward(m, train, rng)
-        x, _ = ops.residual(x, m)                         # x = x + mlp(ln_2(x))
-        return x, cache
+        m, ln_2 = self.ln_2.forward(x)
+        m, mlp = self.mlp.forward(m, train, rng)
+        y, _ = ops.residual(x, m)                         # y = x + mlp(ln_2(x))
+        return y, dict(ln_1=ln_1, attn=attn, last=last, ln_2=ln_2, mlp=mlp)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -419,6 +426,13 @@ class Block(Layer):
         if cache["last"]:
             dy = ops.last_tokens_backward(dy, cache["last"])
         return ops.residual_backward(dy, da)
+
+
+def readings(blocks, past=None, last=None):
+    """Yield for each block what its attention reads: ``past``, its :class:`KeyValues`, and for the
+    last block ``last``, how many tokens get an output."""
+    for i, block in enumerate(blocks):
+        yield block, {"past": past and past[i], "last": last if i == len(blocks) - 1 else None}
 
 
 def blocks_backward(blocks, dy, caches):

@@ -15,12 +15,12 @@ import numpy as np
 
 from .checks import brief, number, whole
 from .files import read_text
+from .files.curves import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, no_subnormals, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
-from .reports.plots import curves
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, named_layers, trace
 
@@ -174,51 +174,58 @@ def fingerprint(task):
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
     """Train, test and save until the run's last step."""
-    steps, seed, eval_every = (run.settings[key] for key in ("steps", "seed", "eval_every"))
-    start = time.perf_counter() - run.seconds
+    settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
-    with bar, kept_memory, single_threaded_blas, _interrupts() as signals:
+    with bar, kept_memory, single_threaded_blas, _interrupts(stop_event) as is_stopped:
         while run.step < steps:
-            run.optimizer.lr = learning_rate(run.settings, run.step)
-            x, y = draw(task, run.rng, run.settings["batch_size"], "train")
-            loss, accuracy = step(model, task, run.optimizer, x, y, run.settings["clip"],
-                                  run.rng, run.step)
+            run.optimizer.lr = learning_rate(settings, run.step)
+            x, y = draw(task, run.rng, settings["batch_size"], "train")
+            loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng,
+                                  run.step)
             run.step += 1
             run.sums += loss, accuracy, 1
             bar.update()
-            stop = bool(signals) or (stop_event is not None and stop_event.is_set())
-            if run.step % eval_every == 0 or run.step == steps:
-                row = dict.fromkeys(COLUMNS) | {"step": run.step}
-                row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
-                run.sums[:] = 0
-                last = run.step == steps and hasattr(task, "test_set")
-                test = task.test_set() if last else None
-                if test is None:
-                    test = draw(task, np.random.default_rng([seed, 1, run.step]),
-                                run.settings["test_examples"], "test")
-                check_examples(task, test, "test_set")
-                row["test_loss"], row["test_accuracy"] = evaluate(model, task, *test, progress)
-                if not math.isfinite(row["test_loss"]):
-                    raise _diverged(f"step {run.step}", "test loss", model, x)
-                row["seconds"] = round(time.perf_counter() - start, 3)
-                run.history.append(row)
-                run.keep_norms()
-                bar.set_postfix_str(f"loss {row['train_loss']:.4f}, "
-                                    f"accuracy {100 * row['test_accuracy']:.1f} %")
+            is_last, stop = run.step == steps, is_stopped()
+            if is_last or run.step % settings["eval_every"] == 0:
+                _test(model, task, run, x, begin, bar, progress)
                 if out is not None:
                     run.history.save(out / "metrics.csv")
-            if out is not None and (stop or run.step % checkpoint_every == 0
-                                    or run.step == steps):
-                if not math.isfinite(evaluate(model, task, x, y)[0]):
-                    raise _diverged(f"step {run.step}", "loss", model, x)
-                run.seconds = time.perf_counter() - start
-                run.save(out / "checkpoint.npz")
-            if stop and run.step < steps:
-                raise KeyboardInterrupt(f"stopped at step {run.step}" + (
-                    f", go on from {out}" if out is not None else ""))
-        if signals and isinstance(stop_event, threading.Event):
-            stop_event.set()
+            if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
+                _save(model, task, run, x, y, begin, out)
+            if stop and not is_last:
+                where = "" if out is None else f", go on from {out}"
+                raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
+
+
+def _test(model, task, run, x, begin, bar, progress):
+    """Append a row to the run's history: the means of its steps since the last row, and the loss
+    and accuracy on held-out examples, in the last step on the whole test set."""
+    settings, test = run.settings, None
+    if run.step == settings["steps"] and hasattr(task, "test_set"):
+        test = task.test_set()
+    if test is None:
+        rng = np.random.default_rng([settings["seed"], 1, run.step])
+        test = draw(task, rng, settings["test_examples"], "test")
+    check_examples(task, test, "test_set")
+    loss, accuracy = evaluate(model, task, *test, progress)
+    if not math.isfinite(loss):
+        raise _diverged(f"step {run.step}", "test loss", model, x)
+    train_loss, train_accuracy = map(float, run.sums[:2] / run.sums[2])
+    run.sums[:] = 0
+    run.history.append(dict(zip(COLUMNS, (
+        run.step, train_loss, train_accuracy, loss, accuracy,
+        round(time.perf_counter() - begin, 3)), strict=True)))
+    run.keep_norms()
+    bar.set_postfix_str(f"loss {train_loss:.4f}, accuracy {100 * accuracy:.1f} %")
+
+
+def _save(model, task, run, x, y, begin, out):
+    """Write the checkpoint, unless the last update has made the model useless."""
+    if not math.isfinite(evaluate(model, task, x, y)[0]):
+        raise _diverged(f"step {run.step}", "loss", model, x)
+    run.seconds = time.perf_counter() - begin
+    run.save(out / "checkpoint.npz")
 
 
 def learning_rate(settings, step):
@@ -290,21 +297,25 @@ def first_nonfinite(model, x):
 
 
 @contextmanager
-def _interrupts():
-    """Collect the first Ctrl-C or SIGTERM in the list that this yields, so that the step can be
-    finished and saved; the second one interrupts at once."""
+def _interrupts(stop_event):
+    """Yield a function that says whether the run should stop: after Ctrl-C or SIGTERM, or once
+    ``stop_event`` is set.  The first signal lets the step end; the second one interrupts at once.
+    At the end a signal sets a ``threading.Event``."""
     signals = []
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
+
+    def is_stopped():
+        return bool(signals) or (stop_event is not None and stop_event.is_set())
 
     def handler(signum, frame):
         if signals:
             raise KeyboardInterrupt
         signals.append(signum)
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM) if is_main}
     try:
-        yield signals
+        yield is_stopped
+        if signals and isinstance(stop_event, threading.Event):
+            stop_event.set()
     finally:
         for s, old in before.items():
             signal.signal(s, old)

@@ -189,15 +189,6 @@ def test_layer_norm_is_right_at_any_size(size, mean):
         np.testing.assert_allclose(exactly(got) / largest, want / largest, atol=1e-4)
 
 
-def test_huge_rows_stay_in_float32(float32_only, arrays_in):
-    """The path that a row takes whose square overflows."""
-    x, w, b = (float32_only(a) for a in (1e30 * np.eye(3, 5), np.ones(5), np.zeros(5)))
-    y, cache = fast.layer_norm(x, w, b)
-    grads = fast.layer_norm_backward(float32_only(np.ones((3, 5))), cache)
-    arrays = arrays_in([y, cache, grads])
-    assert len(arrays) == 7 and {a.dtype for a in arrays} == {np.dtype(np.float32)}
-
-
 @pytest.mark.parametrize("module", [F, fast])
 @rows_of
 @drawn
@@ -232,7 +223,7 @@ def test_sums_and_lookups_are_exact_at_the_edges(kind, seed, n):
     with np.errstate(over="ignore"):
         within(1, F.residual(x, other)[0], want, np.abs(want))
         within(1, F.residual_backward(x, other), want, np.abs(want))
-        y, cache = F.positions(x[None], other)
+        y, cache = F.positions(np.stack([x, x]), other)
         within(1, y[0], want, np.abs(want))
         dx, dw = F.positions_backward(np.stack([x, other]), cache)
         within(1, dw, want, np.abs(want))
@@ -247,38 +238,6 @@ def test_sums_and_lookups_are_exact_at_the_edges(kind, seed, n):
     assert not table[2].any()
     scale = np.abs(exactly(back[[0, 2, 3]])).sum(axis=0)
     within(3, table[1], np.where(scale < LARGEST, exactly(x[2]), np.inf), scale)
-
-
-@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="no number is longer than a double")
-@pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-160, 1e-5, 1.0, 60.0, 1e154, 1e307])
-@given(seed=st.integers(0, 2 ** 32 - 1), n=st.sampled_from([1, 2, 7, 40]))
-def test_operations_are_exact_in_float64(size, seed, n):
-    """The same of float64 at its own edges, against numbers of 64 bits of precision."""
-    x = size * np.random.default_rng(seed).standard_normal((3, n))
-    dy = np.random.default_rng(seed + 1).uniform(-1, 1, (3, n))
-    w, b = np.random.default_rng(seed + 2).uniform(-1, 1, (2, n))
-    largest = np.abs(dy).max(axis=-1, keepdims=True)
-    eps = 2.0 ** -52
-
-    def equal(ulps, got, want, scale):
-        assert got.dtype == np.float64 and np.isfinite(got).all()
-        off = np.abs(got - want) / (eps * np.maximum(scale, 2.3e-308))
-        assert (off <= ulps).all(), f"{off.max():.1f} ulps"
-    long = x.astype(np.longdouble)
-    (y, cache), (want, long_cache) = fast.softmax(x), F.softmax(long)
-    equal(4 + np.minimum(long.max(axis=-1, keepdims=True) - long, 700).max(), y, want, want)
-    equal(8, F.softmax_backward(dy, cache), F.softmax_backward(dy, long_cache), largest)
-    (y, cache), (want, long_cache) = fast.log_sum_exp(x), F.log_sum_exp(long)
-    equal(4, y, want, np.maximum(np.abs(want), np.abs(long).max(axis=-1, keepdims=True)))
-    (y, cache), (want, long_cache) = fast.gelu(x), F.gelu(long)
-    equal(4, y, want, np.abs(long))
-    back = fast.gelu_backward(dy.copy(), cache)
-    equal(24, back, F.gelu_backward(dy, long_cache), np.abs(dy))
-    (y, cache), (want, long_cache) = fast.layer_norm(x, w, b), F.layer_norm(long, w, b)
-    equal(34, y, want, np.maximum(1.0, np.abs(long_cache.xhat)))
-    equal(32, cache.rstd, long_cache.rstd, long_cache.rstd)
-    back, want = fast.layer_norm_backward(dy, cache), F.layer_norm_backward(dy, long_cache)
-    equal(64, back[0], want[0], largest * long_cache.rstd)
 
 
 SMALL = dict(n_layer=2, n_embd=8, n_positions=3)

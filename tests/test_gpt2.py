@@ -140,11 +140,12 @@ def test_the_same_seed_gives_the_same_bits():
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ({"n_layer": 0}, "n_layer is 0"), ({"n_head": -1}, "n_head is -1"),
-    ({"n_embd": 0}, "n_embd is 0"), ({"n_positions": 0}, "n_positions is 0"),
-    ({"vocab_size": 0}, "vocab_size is 0"), ({"n_head": 4}, "6 is not divisible by n_head 4"),
+    ({"n_layer": 0}, "n_layer must .*got 0"), ({"n_head": -1}, "n_head must .*got -1"),
+    ({"n_embd": 0}, "n_embd must .*got 0"), ({"n_positions": 0}, "n_positions must .*got 0"),
+    ({"vocab_size": 0}, "vocab_size must .*got 0"),
+    ({"n_head": 4}, "6 is not divisible by n_head 4"),
     ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout is -0.1"),
-    ({"n_layer": True}, "n_layer is True"), ({"n_layer": 2.0}, "n_layer is 2.0"),
+    ({"n_layer": True}, "n_layer must .*got True"), ({"n_layer": 2.0}, "n_layer must .*got 2.0"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
     ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
     ({"activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu_new"),
@@ -485,7 +486,7 @@ def save_wrong(path, **changes):
     ({"config": np.array("{")}, "not a minifpt weight file"),
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
     ({"config": np.array("7")}, "not a minifpt weight file"),
-    ({"config": np.array('{"n_layer": "two"}')}, "n_layer is 'two', expected an integer"),
+    ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
     ({"ln_f__weight": np.array(["a"] * 6)}, "ln_f.weight"),
     ({"ln_f__weight": np.array([None] * 6)}, "ln_f.weight")])

@@ -419,13 +419,12 @@ def test_ids_into_an_input_layer_half_frozen(frozen):
         np.testing.assert_array_equal(getattr(layer, name).grad, grad)
 
 
-def test_shapes_and_ids_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"^linear: x has shape \(2, 3\), w has shape \(4, 2\)"):
-        Linear(4, 2).forward(np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"^layer_norm: x has shape \(2, 3\), w has shape \(4,\)"):
-        LayerNorm(4).forward(np.ones((2, 3)))
-    with pytest.raises(ValueError, match="ids run from 0 to 7"):
-        Embedding(4, 2).forward(np.array([0, 7]))
+@pytest.mark.parametrize("layer, x", [(Linear(4, 2), np.ones((2, 3))),
+                                      (LayerNorm(4), np.ones((2, 3))),
+                                      (Embedding(4, 2), np.array([0, 7]))])
+def test_shapes_and_ids_that_do_not_fit_are_refused(layer, x):
+    with refused():
+        layer.forward(x)
 
 
 def test_an_activation_leaves_the_gradient_that_it_is_given():

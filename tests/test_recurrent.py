@@ -2,13 +2,12 @@
 
 import itertools
 import math
-import re
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import start_of_block, traced
+from conftest import refused, start_of_block, traced
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -145,8 +144,7 @@ def test_the_forget_gate_forgets_and_remembers():
 def test_lstm_refuses_shapes_that_do_not_fit(which, shape):
     arrays = inputs()
     arrays[which] = np.ones(shape)
-    with pytest.raises(ValueError, match=f"^lstm: x has [^\n]*{re.escape(str(shape))}[^\n]*"
-                                         r"expected x \(B, T, C\)[^\n]*$"):
+    with refused():
         fast.lstm(*arrays)
 
 
@@ -346,13 +344,13 @@ def test_a_seed_means_what_it_meant():
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ({"n_layer": 0}, "n_layer is 0"), ({"n_layer": True}, "n_layer is True"),
-    ({"n_embd": 2.0}, "n_embd is 2.0"), ({"n_positions": 0}, "n_positions is 0"),
-    ({"dropout": 1.0}, "dropout is 1.0, expected 0 <= p < 1"),
+    ({"n_layer": 0}, "n_layer must .*got 0"), ({"n_layer": True}, "n_layer must .*got True"),
+    ({"n_embd": 2.0}, "n_embd must .*got 2.0"), ({"n_positions": 0}, "n_positions must .*got 0"),
+    ({"dropout": 1.0}, "dropout is 1.0"),
     ({"residual": 1}, "residual is 1, expected True or False"),
-    ({"positions": "yes"}, "positions is yes, expected True or False"),
+    ({"positions": "yes"}, "positions is 'yes', expected True or False"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
-    ({"initializer_range": 0.0}, "initializer_range is 0.0, expected more than 0"),
+    ({"initializer_range": 0.0}, "initializer_range is 0.0"),
     ({"layer_norm_epsilon": math.inf}, "layer_norm_epsilon is inf"),
     ({"initializer_range": math.inf}, "initializer_range is inf"),
     ({"initializer_range": math.nan}, "initializer_range is nan")])
@@ -489,7 +487,8 @@ def test_each_name_has_a_folder_and_parts_can_be_mixed():
     ("lstm:", "expected lstm, or lstm:LAYERSxCHANNELS"), ("lstm:3", "expected lstm, or"),
     ("lstm:1x4x256", "expected lstm, or"), ("lstm:3x128,deep", "expected lstm, or"),
     ("lstm,positions,residual", "then ,residual, then ,positions"),
-    ("lstm:0x8", "n_layer is 0"), ("lstm:2x0", "n_embd is 0"), ("lstm@0", "the spread is '0'"),
+    ("lstm:0x8", "n_layer must be"), ("lstm:2x0", "n_embd must be"),
+    ("lstm@0", "the spread is '0'"),
     ("lstm@much", "the spread is 'much', expected a positive number")])
 def test_wrong_names_are_refused(fails, text, message):
     assert message in fails("summary", "bit-xor", "--model", text)
