@@ -69,16 +69,16 @@ class Pass:
             yield from inner.all_inner()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Changed:
     """The cache of a forward pass in which something was changed.  Only a backward pass that the
     same trace records can read it."""
 
-    __slots__ = ("made_by", "trace")
-
-    def __init__(self, made_by, trace):
-        self.made_by, self.trace = made_by, trace
+    made_by: Pass
+    trace: object
 
     def refuse(self, *_):
+        """Raise ``ValueError``."""
         raise ValueError(f"trace: the cache of {self.made_by} comes from a changed run: run it "
                          "backward inside the same `with`, and read values from the trace")
     __getitem__ = __iter__ = refuse

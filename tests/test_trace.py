@@ -2,12 +2,9 @@
 
 import copy
 import functools
-import inspect
-import sys
 import threading
 import weakref
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,12 +120,6 @@ def test_results_and_draws_are_those_without_a_trace(randomise, data):
                for i in range(c.n_layer))
 
 
-def test_float32_stays_float32(build):
-    t, _ = traced(build(dtype=np.float32), batch().astype(np.float32))
-    for arrays in (t.outputs, t.grads, t.attention):
-        assert {a.dtype for a in arrays.values()} == {np.dtype(np.float32)}
-
-
 @pytest.mark.parametrize("T", [10, 120])
 def test_one_pass_inside_the_trace_the_other_outside(build, T):
     model, x = build(T=T, output_tokens=T), batch(T)
@@ -152,15 +143,6 @@ def test_one_pass_inside_the_trace_the_other_outside(build, T):
 
 
 # -------------------------------------------------------------------- outputs and names
-
-
-def test_outputs_of_an_fpt_have_its_layers_names(build):
-    t, (logits, _, _) = traced(build(n_layer=1), batch())
-    assert list(t.outputs) == list(t.grads) == NAMES
-    assert list(t.attention) == ["trunk.h.0.attn"]
-    np.testing.assert_array_equal(t.outputs[""], logits)
-    np.testing.assert_array_equal(t.outputs["output"], logits)
-    np.testing.assert_array_equal(t.outputs["trunk"], t.outputs["trunk.ln_f"])
 
 
 def test_a_trunk_alone_can_be_traced():
@@ -291,6 +273,7 @@ def test_every_step_in_order(build, T):
     assert sorted(step.name for step in back(t)) == sorted(FORWARD)
     for i, step in enumerate(t.steps):
         assert step.layer == step.name.rpartition(".")[0] and step.name.endswith(step.op)
+        assert step.function is getattr(F, step.op + "_backward" * step.backward)
         outer = INSIDE.get(step.op)
         if step.name == "trunk.h.0.attn.dropout" and "softmax" in (
                 t.steps[i - 1].op, t.steps[i + 1].op):
@@ -298,6 +281,7 @@ def test_every_step_in_order(build, T):
         assert (step.inside and step.inside.op) == outer
         if outer:
             assert step.inside.backward == step.backward and step.inside.layer == step.layer
+    assert list(t.outputs) == list(t.grads) == NAMES and list(t.attention) == ["trunk.h.0.attn"]
     assert repr(t.steps[0]) == "Step(input.linear)"
     assert repr(t.steps[-1]) == "Step(input.linear, backward)"
     assert repr(t) == "Trace: 48 steps, outputs of 16 layers, gradients of 16, attention of 1"
@@ -345,31 +329,6 @@ def test_partners_are_right_when_passes_cross(build):
             assert first.reasons == dict.fromkeys("xwb", "backward was not run")
 
 
-class Twice(Layer):
-    """Two linear operations that run back in the order in which they ran."""
-
-    def __init__(self):
-        self.a, self.b = (layers.Parameter(rng(i).standard_normal((6, 6)), "mlp") for i in (1, 2))
-
-    def forward(self, x):
-        a, cache_a = F.linear(x, self.a.data, np.zeros(6))
-        b, cache_b = F.linear(x, self.b.data, np.zeros(6))
-        return a + b, (cache_a, cache_b)
-
-    def backward(self, dy, cache):
-        for p, each in zip((self.a, self.b), cache, strict=True):
-            p.add_grad(F.linear_backward(dy, each)[1])
-
-
-def test_partners_within_a_layer_go_by_their_caches():
-    model = Twice()
-    with minifpt.trace(model) as t:
-        y, cache = model.forward(rng(3).standard_normal((2, 4, 6)))
-        model.backward(rng(4).standard_normal(y.shape), cache)
-    check_partners(t)
-    check_gradients(t, model)
-
-
 def test_a_second_backward_pass_has_the_partners_of_the_first(build):
     model = build()
     with minifpt.trace(model) as t:
@@ -389,31 +348,6 @@ def test_a_closed_trace_keeps_no_cache_alive(build):
     reference = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
     del cache
     assert reference() is None and len(t.steps) > 20
-
-
-@pytest.mark.parametrize("T", [10, 120])
-def test_the_functions_of_functional_run(build, T):
-    """Their source is the source that ran, and nothing of ``fast`` runs."""
-    model, x, ran = build(T=T), batch(T), set()
-
-    def profile(frame, event, arg):
-        if event == "call":
-            ran.add(frame.f_code)
-    with minifpt.trace(model) as t:
-        sys.setprofile(profile)
-        try:
-            run(model, x)
-        finally:
-            sys.setprofile(None)
-    for step in t.steps:
-        name = step.op + "_backward" * step.backward
-        assert step.function is getattr(F, name) and step.function.__code__ in ran
-        assert inspect.getsource(step.function).startswith(f"def {name}(")
-    for name in ("layer_norm", "gelu", "attention", "linear"):
-        for function in (getattr(fast, name), getattr(fast, f"{name}_backward")):
-            assert function.__module__ == F.__name__ or function.__code__ not in ran
-    assert "probabilities, _ = softmax(scores)" in inspect.getsource(next(
-        s.function for s in t.steps if s.op == "attention"))
 
 
 @pytest.mark.parametrize("T", [10, 70])
@@ -501,19 +435,6 @@ def test_gradients_of_the_residual_connections(build, tokens):
             (t.grads["trunk.h.0"] if i else ahead(t)[3].partner.inputs["dy"])[:, -n:])
 
 
-def test_reasons_of_an_fpt(build):
-    """Frozen weights have no gradient; the activations between them have one."""
-    model = build("fpt")
-    t, _ = traced(model, batch())
-    check_gradients(t, model)
-    by_name = {s.name: s for s in ahead(t)}
-    c_fc = by_name["trunk.h.0.mlp.c_fc.linear"]
-    assert c_fc.reasons == {"w": FROZEN, "b": FROZEN} and c_fc.gradients["x"].shape == (2, 10, 8)
-    assert by_name["input.linear"].reasons == {"x": "nothing below learns"}
-    assert by_name["trunk.h.0.ln_1.layer_norm"].reasons == {}
-    assert t.reasons == {} and all(g is not None for g in t.grads.values())
-
-
 def test_reasons_without_a_backward_pass(build):
     model = build()
     with minifpt.trace(model) as t:
@@ -558,27 +479,20 @@ def swish_backward(dy, cache):
 @pytest.mark.parametrize("pair, op", [
     ((swish, swish_backward), "swish"),
     ((functools.partial(swish), functools.partial(swish_backward)), "own"),
-    ((lambda x: (2.0 * x, None), lambda dy, cache: 2.0 * dy), "<lambda>"),
     (ACTIVATIONS["gelu"], "gelu_exact"), (ACTIVATIONS["relu"], "relu")])
 def test_an_activation_of_the_user_s_own(build, monkeypatch, pair, op):
     monkeypatch.setitem(ACTIVATIONS, "own", pair)
-    model = build(activation_function="own")
-    x = batch()
+    model, x = build(activation_function="own"), batch()
     want = run(model, x)
     t, got = traced(model, x)
     close(got, want)
-    assert ACTIVATIONS["own"] is pair
-    steps = [s for s in ahead(t) if s.layer == "trunk.h.0.mlp.act" and not s.inside]
-    assert [s.name for s in steps] == [f"trunk.h.0.mlp.act.{op}"]
-    step, = steps
-    assert step.function is getattr(F, op, pair[0])
-    assert step.partner.function is getattr(F, f"{op}_backward", pair[1])
+    step, = [s for s in ahead(t) if s.layer == "trunk.h.0.mlp.act" and not s.inside]
+    assert step.name == f"trunk.h.0.mlp.act.{op}" and step.function is getattr(F, op, pair[0])
     np.testing.assert_array_equal(step.output, t.outputs["trunk.h.0.mlp.act"])
     np.testing.assert_array_equal(step.gradients["x"], t.grads["trunk.h.0.mlp.c_fc"])
     if pair[0] is swish:
         inside, = [s for s in ahead(t) if s.inside is step]
         assert inside.name == "trunk.h.0.mlp.act.softmax" and inside.function is F.softmax
-        assert inspect.getsource(step.function) == inspect.getsource(swish)
 
 
 def test_a_layer_with_methods_of_its_own(build):
@@ -626,18 +540,6 @@ def test_all_is_restored_also_after_an_exception(build, error):
         pass
 
 
-def test_all_is_restored_when_entering_fails(build, monkeypatch):
-    model = build()
-    before = state(model)
-    with monkeypatch.context() as patch:
-        patch.setitem(ACTIVATIONS, "broken", "no pair")
-        with pytest.raises(AttributeError), minifpt.trace(model):
-            raise AssertionError("it entered")
-    assert state(model) == before
-    with minifpt.trace(model):
-        pass
-
-
 def test_an_operation_that_fails_is_recorded_without_output(build):
     """The steps until the error are there, and later steps are not inside of the failed one."""
     model = build()
@@ -662,16 +564,6 @@ def test_a_method_that_was_replaced_before(build):
     assert model.output.forward is mine and "output" in t.outputs
 
 
-@pytest.mark.parametrize("thing", [
-    None, 3, "text", np.zeros(3), object(), minifpt.GPT2, minifpt.tasks.get("bit-xor"), F,
-    SimpleNamespace(forward=print), layers.Parameter(np.zeros(2), "mlp"), {"forward": 1}])
-def test_only_a_model_can_be_traced(thing):
-    with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model, an object with "
-                                         "forward and named_parameters$"):
-        with minifpt.trace(thing):
-            raise AssertionError("it entered")
-
-
 def test_a_second_trace_is_refused(build):
     """The second one raises one clear line, and the first one continues."""
     model, other = build(), build()
@@ -683,48 +575,36 @@ def test_a_second_trace_is_refused(build):
     assert len(t.outputs) == 26
 
 
-# ------------------------------------------------------------------------ other threads
+@pytest.mark.parametrize("thing", [None, 3, np.zeros(3), minifpt.GPT2, F, {"forward": 1}])
+def test_only_a_model_can_be_traced(thing):
+    with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model"):
+        with minifpt.trace(thing):
+            raise AssertionError("it entered")
+
+
+# ------------------------------------------------------------ other threads, and generating
 
 
 @pytest.mark.parametrize("T", [10, 120])
 def test_other_threads_are_not_recorded(build, T):
-    """Other threads compute the bits of the fast forms, on this model and on another one, and
-    nothing of theirs is recorded."""
-    model, other, x, z = build(T=T), build(T=T, dropout=0.1), batch(T), 3.0 * batch(T)
-    want, theirs, same = run(model, x), run(other, z), model.forward(z)[0]
-    alone, _ = traced(model, x)
-    rounds, together = 6, threading.Barrier(3)
-    results = {"other": [], "same": []}
+    """They compute the bits of the fast forms, and nothing of theirs is recorded."""
+    model, x, z = build(T=T), batch(T), 3.0 * batch(T)
+    want, alone, results = model.forward(z)[0], traced(model, x)[0], []
+    together = threading.Barrier(2)
 
-    def on_other():
+    def work():
         together.wait()
-        results["other"] += [run(other, z) for _ in range(rounds)]
-
-    def on_same():
-        together.wait()
-        results["same"] += [model.forward(z)[0] for _ in range(rounds)]
+        results.extend(model.forward(z)[0] for _ in range(6))
     with minifpt.trace(model) as t:
-        threads = [threading.Thread(target=job) for job in (on_other, on_same)]
-        for thread in threads:
-            thread.start()
+        thread = threading.Thread(target=work)
+        thread.start()
         together.wait()
-        got = [run(model, x) for _ in range(rounds)]
-        for thread in threads:
-            thread.join(60)
-    for result in got:
-        close(result, want)
-    for result in results["other"]:
-        np.testing.assert_array_equal(result[0], theirs[0])
-        for name, grad in theirs[1].items():
-            np.testing.assert_array_equal(result[1][name], grad)
-    for result in results["same"]:
-        np.testing.assert_array_equal(result, same)
-    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * rounds
+        for _ in range(6):
+            run(model, x)
+        thread.join(60)
+    assert len(results) == 6 and all(np.array_equal(result, want) for result in results)
+    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * 6
     close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
-    check_partners(t)
-
-
-# --------------------------------------------------------------- generating and training
 
 
 @pytest.mark.parametrize("n_tokens", [8, 60])
@@ -736,30 +616,9 @@ def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
     with minifpt.trace(lm) as t:
         got = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
     np.testing.assert_array_equal(got, want)
-    assert len(np.unique(want[:, 10:])) > 3
     steps = [s for s in t.steps if s.name == "trunk.h.1.attn.attention"]
     assert len(steps) == n_tokens and steps[0].inputs["past"] is None
     for n, step in enumerate(steps[1:20], 11):
-        k, v = step.inputs["past"]
-        assert k.shape == v.shape == (2, 2, n - 1, 4)
+        assert step.inputs["past"][0].shape == (2, 2, n - 1, 4)
         assert step.cache.probabilities.shape == (2, 2, 1, n)
         close(step.function(**step.inputs)[0], step.output, 0.0)
-        np.testing.assert_allclose(step.cache.probabilities.sum(-1), 1.0)
-    close(t.attention["trunk.h.1.attn"], steps[-1].cache.probabilities, 0.0)
-
-
-def test_training_in_a_trace_gives_the_same_parameters(build):
-    task = minifpt.tasks.get("bit-xor", n=3)
-
-    def make():
-        trunk = minifpt.GPT2(config(6, dropout=0.1), dtype=np.float64)
-        return minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
-    a, b = make(), make()
-    want = minifpt.train(a, task, 3, progress=False)
-    with minifpt.trace(b) as t:
-        got = minifpt.train(b, task, 3, progress=False)
-    assert got[-1]["train_loss"] == pytest.approx(want[-1]["train_loss"], rel=1e-9)
-    for p, q in zip(a.parameters(), b.parameters(), strict=True):
-        close(q.data, p.data, 1e-9)
-    check_partners(t)
-    assert sum(s.name == "output.linear" for s in back(t)) == 3
