@@ -242,9 +242,9 @@ def test_a_language_model_runs_back_no_further_than_it_must(lm, chosen, above):
         logits, cache = lm.forward(IDS, True, rng())
         lm.backward(np.cos(logits), cache)
     back = [s.name for s in t.steps if s.backward and s.op != "dropout"]
-    assert (back[0], back[-1]) == ("unembedding", above)
+    assert (back[0], back[-1]) == ("lm_head.unembedding", above)
     assert [n for n, p in lm.named_parameters() if p.grad is not None] == [chosen]
-    dx, dw = t.steps[[s.name for s in t.steps].index("unembedding")].gradients.values()
+    dx, dw = t.steps[[s.name for s in t.steps].index("lm_head.unembedding")].gradients.values()
     assert dx is not None and (dw is None) == (chosen != "wte.weight")
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import minifpt
 from minifpt.experiments import tables
-from minifpt.files.runs import COLUMNS
 from minifpt.files import curves
+from minifpt.files.runs import COLUMNS
 from minifpt.reports import plots
 
 pytestmark = pytest.mark.usefixtures("drawn")

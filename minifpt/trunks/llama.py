@@ -20,6 +20,7 @@ from ..layers import (
     Layer,
     Linear,
     Parameter,
+    Unembedding,
     blocks_backward,
     readings,
     standard_normal,
@@ -224,13 +225,9 @@ class LlamaLM(LlamaWeights, LanguageModel):
         c, self.dtype = self.trunk.config, self.trunk.dtype
         self.config = c
         self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
-        if not c.tied:
-            self.lm_head = Embedding(c.vocab_size, c.n_embd, self.dtype, "output")
+        self.lm_head = Unembedding(self.wte.weight if c.tied else Parameter(
+            np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
         draw(self, seed, c)
-
-    def table(self):
-        """Return the parameter (V, C) that the scores are computed with."""
-        return self.wte.weight if self.config.tied else self.lm_head.weight
 
 
 def draw(model, seed, config):
