@@ -143,9 +143,11 @@ class Pretrained(Layer):
 
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        is_lm = isinstance(self, LanguageModel)
-        return (export.gpt2_config(self.config, "GPT2LMHeadModel" if is_lm else "GPT2Model"),
-                [("transformer." * is_lm + name, array) for name, array in by_gpt2_name(self)])
+        kind, prefix = "GPT2Model", ""
+        if isinstance(self, LanguageModel):
+            kind, prefix = "GPT2LMHeadModel", "transformer."
+        return (export.gpt2_config(self.config, kind),
+                [(prefix + name, array) for name, array in by_gpt2_name(self)])
 
 
 class GPT2(Pretrained):
@@ -292,7 +294,8 @@ class LanguageModel(Pretrained):
             raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
-        temperature *= temperature > 1e-30                # less is as good as 0, and 0 in float32
+        if temperature <= 1e-30:                          # is 0 in float32
+            temperature = 0.0
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
         if top_p > 1:

@@ -56,9 +56,10 @@ class Parameter:
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
-        frozen = sum(columns.stop - columns.start for columns in self.frozen_columns)
-        width = self.data.shape[-1] if frozen else 1
-        return self.trainable * (self.data.size - self.data.size // width * frozen)
+        if not self.trainable:
+            return 0
+        frozen = [self.data[..., columns].size for columns in self.frozen_columns]
+        return self.data.size - sum(frozen)
 
     def __repr__(self):
         return f"Parameter({self.describe()})"

@@ -166,8 +166,9 @@ class LlamaWeights(Pretrained):
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
         has_head = isinstance(self, LlamaLM)
+        prefix = "model." if has_head else ""
         return stored.config_json(self.config, has_head), [
-            (stored.their_name(name, "model." * has_head),
+            (stored.their_name(name, prefix),
              array.T if stored.is_transposed(name, array) else array)
             for name, array in by_gpt2_name(self)]
 
