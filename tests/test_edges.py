@@ -215,11 +215,3 @@ def test_attention_is_finite_with_scores_near_the_largest_number(T, causal):
     np.testing.assert_allclose(fast.attention_backward(dy, cache)[..., 8:],
                                F.attention_backward(dy.astype(float), exact)[..., 8:], rtol=1e-5,
                                atol=1e-6)
-
-
-@pytest.mark.parametrize("T", [5, 100])
-@pytest.mark.parametrize("size", [1e18, 1e19, 3e38])
-def test_attention_of_huge_numbers_is_finite(T, size):
-    qkv = np.random.default_rng(0).uniform(-1, 1, (2, T, 24)).astype(np.float32) * np.float32(size)
-    y, _ = fast.attention(qkv, 2)
-    assert np.isfinite(y).all() and np.abs(y).max() > 0.1 * size
