@@ -134,15 +134,7 @@ class FPT(Layer):
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
-        checks.array("FPT", "x", x)
-        ids, input_dim = np.issubdtype(x.dtype, np.integer), len(self.input.weight.data)
-        if x.ndim != 3 - ids or (not ids and x.shape[2] != input_dim):
-            raise ValueError(f"FPT: x has shape {x.shape}, expected "
-                             + ("(B, T)" if ids else f"(B, T, {input_dim})"))
-        if x.shape[1] < self.output_tokens:
-            raise ValueError(f"FPT: x has {x.shape[1]} tokens, expected at least "
-                             f"{self.output_tokens}, which the output layer reads")
-        x = x if ids else x.astype(self.trunk.dtype, copy=False)
+        x = self._checked(x)
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
         cache, input_learns = {}, self.input.learns()
         x, cache["input"] = self.input.forward(x)
@@ -165,6 +157,22 @@ class FPT(Layer):
             if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
+
+    def _checked(self, x):
+        """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` if the model cannot read
+        it."""
+        is_ids = checks.array("FPT", "x", x).dtype.kind in "iu"
+        input_dim = len(self.input.weight.data)
+        if is_ids:
+            fits, expected = x.ndim == 2, "(B, T)"
+        else:
+            fits, expected = x.ndim == 3 and x.shape[2] == input_dim, f"(B, T, {input_dim})"
+        if not fits:
+            raise ValueError(f"FPT: x has shape {x.shape}, expected {expected}")
+        if x.shape[1] < self.output_tokens:
+            raise ValueError(f"FPT: x has {x.shape[1]} tokens, expected at least "
+                             f"{self.output_tokens}, which the output layer reads")
+        return x if is_ids else x.astype(self.trunk.dtype, copy=False)
 
     @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:

@@ -18,9 +18,9 @@ from .layers import (
     Layer,
     LayerNorm,
     Positions,
+    Unembedding,
     blocks_backward,
     check_exports,
-    learns,
     readings,
     standard_normal,
 )
@@ -143,9 +143,11 @@ class Pretrained(Layer):
 
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        is_lm = isinstance(self, LanguageModel)
-        return (export.gpt2_config(self.config, "GPT2LMHeadModel" if is_lm else "GPT2Model"),
-                [("transformer." * is_lm + name, array) for name, array in by_gpt2_name(self)])
+        kind, prefix = "GPT2Model", ""
+        if isinstance(self, LanguageModel):
+            kind, prefix = "GPT2LMHeadModel", "transformer."
+        return (export.gpt2_config(self.config, kind),
+                [(prefix + name, array) for name, array in by_gpt2_name(self)])
 
 
 class GPT2(Pretrained):
@@ -232,8 +234,8 @@ class GPT2(Pretrained):
 
 
 class LanguageModel(Pretrained):
-    """GPT-2 as a language model: token embedding, trunk, and scores by the same table,
-    ``logits = hidden @ wte.weight.T``.
+    """GPT-2 as a language model: token embedding, trunk, and ``lm_head``, which scores by
+    the same table: ``logits = hidden @ wte.weight.T``.
 
     trunk   a :class:`GPT2`, or a :class:`GPT2Config`, from which a trunk is built with ``seed``
             and ``dtype``.
@@ -244,35 +246,30 @@ class LanguageModel(Pretrained):
         self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
+        self.lm_head = Unembedding(self.wte.weight)
         if seed is not None:
             _draw("wte.weight", self.wte.weight, seed, self.config)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
-        cache = {}
-        x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
-        y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
-        need = cache["trunk"] is not None, learns(self.table())
-        logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
-        cache["shape"] = logits.shape
-        return logits, cache if any(need) else None
+        x, wte = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
+        y, trunk = self.trunk.forward(x, train, rng, self.wte.learns())
+        logits, lm_head = self.lm_head.forward(y)
+        if trunk is None and not self.lm_head.learns():
+            return logits, None
+        return logits, dict(wte=wte, trunk=trunk, lm_head=lm_head, shape=logits.shape)
 
     @single_threaded_blas
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
         dlogits = checks.backward("LanguageModel", dlogits, cache, self.dtype)
-        dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
-        self.table().add_grad(dw)
+        dy = self.lm_head.backward(dlogits, cache["lm_head"])
         if cache["trunk"] is None:
             return
         dx = self.trunk.backward(dy, cache["trunk"])
         if dx is not None:
             self.wte.backward(dx, cache["wte"])
-
-    def table(self):
-        """Return the parameter (V, C) that computes the scores: the table of the tokens."""
-        return self.wte.weight
 
     def logits(self, ids):
         """Return the scores of each next token: ids (B, T) integers -> (B, T, V)."""
@@ -297,7 +294,8 @@ class LanguageModel(Pretrained):
             raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
-        temperature *= temperature > 1e-30                # less is as good as 0, and 0 in float32
+        if temperature <= 1e-30:                          # is 0 in float32
+            temperature = 0.0
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
         if top_p > 1:
@@ -315,7 +313,7 @@ class LanguageModel(Pretrained):
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = ops.unembedding(y[:, -1], self.table().data)          # (B, V)
+                logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng, top_p)
         return text.reshape(*ids.shape[:-1], -1)
 
@@ -347,7 +345,7 @@ class LanguageModel(Pretrained):
         # All windows but the last have the same length, and several of them run at once.
         full, batch = starts[:-1], max(1, 4096 // N)
         groups = [*(full[i:i + batch] for i in range(0, len(full), batch)), starts[-1:]]
-        total, table = 0.0, self.table().data
+        total = 0.0
         with self.all_frozen():
             for group in progress_bar(groups, desc="perplexity", unit="batch", delay=2,
                               progress=progress):
@@ -355,9 +353,9 @@ class LanguageModel(Pretrained):
                 fresh = (first == 0) | (t >= N - stride)  # (B, T): not yet scored
                 y, _ = self.trunk.forward(self.wte.forward(ids[first + t])[0], need_dx=False)
                 y, targets = y[fresh], ids[first + t + 1][fresh]
-                rows = max(1, (1 << 22) // len(table))    # all logits at once would be large
+                rows = max(1, (1 << 22) // self.config.vocab_size)     # all logits would be large
                 for i in range(0, len(y), rows):
-                    logits, _ = ops.unembedding(y[i:i + rows], table)
+                    logits, _ = self.lm_head.forward(y[i:i + rows])
                     loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last

@@ -56,9 +56,10 @@ class Parameter:
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
-        frozen = sum(columns.stop - columns.start for columns in self.frozen_columns)
-        width = self.data.shape[-1] if frozen else 1
-        return self.trainable * (self.data.size - self.data.size // width * frozen)
+        if not self.trainable:
+            return 0
+        frozen = [self.data[..., columns].size for columns in self.frozen_columns]
+        return self.data.size - sum(frozen)
 
     def __repr__(self):
         return f"Parameter({self.describe()})"
@@ -103,19 +104,13 @@ class Layer:
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
         pairs = {}
-        for name, p in self.paths():
-            pairs.setdefault(id(p), (name, p))
-        yield from pairs.values()
-
-    def paths(self):
-        """Yield (name, Parameter) for every parameter in this layer, a shared one each time."""
         for name, child in self.children():
             if isinstance(child, Parameter):
-                yield name, child
+                pairs.setdefault(id(child), (name, child))
             else:
-                is_ours = getattr(type(child), "named_parameters", None) is Layer.named_parameters
-                for inner, p in child.paths() if is_ours else child.named_parameters():
-                    yield f"{name}.{inner}", p
+                for inner, p in child.named_parameters():
+                    pairs.setdefault(id(p), (f"{name}.{inner}", p))
+        yield from pairs.values()
 
     def parameters(self) -> list[Parameter]:
         """Return all parameters as a list."""
@@ -251,6 +246,24 @@ class Embedding(Layer):
         """dy (..., C) -> None: integers have no gradient."""
         if self.weight.trainable:
             self.weight.add_grad(ops.embedding_backward(dy, cache))
+
+
+class Unembedding(Layer):
+    """The head of a language model: a score for each row of a table, ``y = x @ weight.T``; the
+    ``weight`` (n, C) may be the embedding's."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def forward(self, x):
+        """x (..., C) -> y (..., n)."""
+        return ops.unembedding(x, self.weight.data, (True, self.weight.trainable))
+
+    def backward(self, dy, cache):
+        """dy (..., n) -> dx (..., C)."""
+        dx, dw = ops.unembedding_backward(dy, cache)
+        self.weight.add_grad(dw)
+        return dx
 
 
 class Positions(Layer):

@@ -72,22 +72,13 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
     """
     check_task(task, f"train: {brief(task)}")
-    defaults = defaults_of(task)
-    arguments = {"steps": steps, "batch_size": batch_size, "lr": lr, "schedule": schedule,
-                 "warmup": warmup}
-    steps, batch_size, lr, schedule, warmup = (
-        defaults[name] if value is None else value for name, value in arguments.items())
-    steps, batch_size = whole("train", "steps", steps), whole("train", "batch_size", batch_size)
-    eval_every = whole("train", "eval_every", eval_every)
-    test_examples = whole("train", "test_examples", test_examples)
+    settings = run_settings(
+        task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
+        warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
+        test_examples=test_examples)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
-    lr, clip = number("train", "lr", lr), number("train", "clip", clip)
-    weight_decay = number("train", "weight_decay", weight_decay, zero=True)
-    seed, warmup = whole("train", "seed", seed, 0, math.inf), whole("train", "warmup", warmup, 0)
-    if arguments["warmup"] is None and schedule == "cosine" and warmup >= steps:
-        warmup = steps // 10                              # the learning rate would not be reached
-    if schedule not in ("constant", "cosine"):
-        raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
+    if out is None and resume:
+        raise ValueError("train: resume needs out, the folder of the run")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
@@ -100,20 +91,14 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
-    settings = {"task": task.name, "options": getattr(task, "options", {}),
-                **(config or {}),
-                "steps": steps, "batch_size": batch_size, "lr": float(lr), "seed": seed,
-                "schedule": schedule, "warmup": warmup, "weight_decay": float(weight_decay),
-                "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
+    settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
+                **settings}
     if out is not None:                                   # reading all data may take long
-        settings["data_crc"] = fingerprint(task)
-        settings["built"] = getattr(model, "built", {})
-        settings["model_crc"] = model_crc(model)
-    optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
-    run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
+        settings |= {"data_crc": fingerprint(task), "built": getattr(model, "built", {}),
+                     "model_crc": model_crc(model)}
+    optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
+    run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
-        if resume:
-            raise ValueError("train: resume needs out, the folder of the run")
         _loop(model, task, run, None, checkpoint_every, progress, stop)
         return run.history
     out = Path(out)
@@ -124,6 +109,27 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         _loop(model, task, run, out, checkpoint_every, progress, stop)
         curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
     return run.history
+
+
+def run_settings(task, **settings):
+    """Return the settings of a run, checked, with the task's default for each that is ``None``.
+    Raises ``ValueError`` for values out of range."""
+    has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
+    settings |= {name: defaults[name] for name, value in settings.items()
+                 if value is None and name in defaults}
+    for name in ("steps", "batch_size", "eval_every", "test_examples"):
+        settings[name] = whole("train", name, settings[name])
+    settings["seed"] = whole("train", "seed", settings["seed"], 0, math.inf)
+    settings["warmup"] = whole("train", "warmup", settings["warmup"], 0)
+    for name in ("lr", "clip", "weight_decay"):
+        settings[name] = number("train", name, settings[name], zero=name == "weight_decay")
+    if settings["schedule"] not in ("constant", "cosine"):
+        raise ValueError(f"train: schedule is '{settings['schedule']}', expected 'constant' or "
+                         "'cosine'")
+    is_long = settings["warmup"] >= settings["steps"]     # the learning rate would not be reached
+    if is_long and settings["schedule"] == "cosine" and not has_warmup:
+        settings["warmup"] = settings["steps"] // 10
+    return settings
 
 
 def first_look(model, task):

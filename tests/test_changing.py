@@ -163,7 +163,7 @@ def test_generation_runs_the_changed_model(randomise):
     def only_seven(logits):
         logits[..., 7] += 1e6
         return logits
-    with minifpt.trace(lm, {"unembedding": only_seven}):
+    with minifpt.trace(lm, {"lm_head": only_seven}):
         assert lm.generate(np.array([1, 2]), 5).tolist() == [1, 2, 7, 7, 7, 7, 7]
     assert set(lm.generate(np.array([1, 2]), 5, seed=1)[2:]) != {7}
 

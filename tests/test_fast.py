@@ -97,24 +97,6 @@ def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     close(dx, F.gelu_backward(dy, simple), tolerance)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("huge", [1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38])
-def test_gelu_is_right_at_huge_numbers(huge, dtype):
-    """Huge numbers are right and leave the numbers beside them right."""
-    x = normal(10, dtype)
-    x[[2, 5]] = huge, -huge
-    y, cache = fast.gelu(x)
-    derivative = fast.gelu_backward(np.ones_like(x), cache)
-    with np.errstate(over="ignore", invalid="ignore"):    # the simple form is not protected
-        want, simple = F.gelu(x)
-        slope = F.gelu_backward(np.ones_like(x), simple)
-    rest = [0, 1, 3, 4, 6, 7, 8, 9]
-    np.testing.assert_array_equal(y[[2, 5]], np.array([huge, 0], dtype))
-    np.testing.assert_array_equal(derivative[[2, 5]], [1, 0])
-    np.testing.assert_allclose(y[rest], want[rest], rtol=1e-5)
-    np.testing.assert_allclose(derivative[rest], slope[rest], rtol=1e-5)
-
-
 def test_gelu_backward_takes_the_cache_of_a_traced_forward_pass():
     x, dy = normal((2, 9), np.float32)
     cache = F.gelu(x)[1]

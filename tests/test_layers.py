@@ -21,7 +21,6 @@ from minifpt.layers import (
     Block,
     Embedding,
     KeyValues,
-    Layer,
     LayerNorm,
     Linear,
     Parameter,
@@ -160,16 +159,6 @@ def test_a_block_of_the_last_tokens_equals_the_whole(T, last):
     np.testing.assert_allclose(dx_last, dx, rtol=0, atol=1e-11)
     for p, grad in zip(block.parameters(), grads, strict=True):
         np.testing.assert_allclose(p.grad, grad, rtol=0, atol=1e-11)
-
-
-def test_embedding_gradients_add_up(randomise):
-    layer = randomise(Embedding(5, 3, dtype=np.float64))
-    ids, dy = np.array([[0, 4, 0], [2, 2, 2]]), rng(1).standard_normal((2, 3, 3))
-    _, cache = layer.forward(ids)
-    layer.backward(dy, cache)
-    once = layer.weight.grad.copy()
-    layer.backward(dy, cache)
-    np.testing.assert_allclose(layer.weight.grad, 2 * once, rtol=1e-14)
 
 
 def test_any_parameter_alone_gets_its_gradient(layer):
@@ -311,26 +300,6 @@ def test_layers_start_with_zeros_and_unit_scales():
     assert MLP(2).dropout == block.mlp.dropout == 0
 
 
-def test_positions_begin_with_the_first(randomise):
-    layer = randomise(Positions(7, 6, np.float64))
-    x = rng(1).standard_normal((2, 3, 6))
-    np.testing.assert_array_equal(layer.forward(x)[0], x + layer.weight.data[:3])
-    np.testing.assert_array_equal(layer.forward(x, 4)[0], x + layer.weight.data[4:])
-
-
-def test_children_are_attributes_and_lists():
-    class Two(Layer):
-        def __init__(self):
-            self.a = Parameter(np.zeros(1), "mlp")
-            self.h = [Linear(1, 1), Linear(1, 1)]
-            self.n = 3
-    two = Two()
-    assert [n for n, _ in two.children()] == ["a", "h.0", "h.1"]
-    assert [n for n, _ in two.named_parameters()] == [
-        "a", "h.0.weight", "h.0.bias", "h.1.weight", "h.1.bias"]
-    assert two.parameters() == [p for _, p in two.named_parameters()]
-
-
 def test_a_cache_is_keyed_like_the_attributes():
     """A layer of several parts has a dictionary, one of a single operation the operation's."""
     block = Block(6, 2)
@@ -383,22 +352,6 @@ def test_add_grad_leaves_a_frozen_parameter_alone():
     p.grad = np.ones(2)                                   # from before it was frozen
     p.add_grad(np.ones(2))
     np.testing.assert_array_equal(p.grad, [1, 1])
-
-
-def test_a_parameter_frozen_after_the_forward_pass_gets_no_gradient(layer):
-    """What a parameter says when the gradient arrives counts."""
-    y, cache = run(layer, rng(1).standard_normal((2, 4, 6)))
-    for p in layer.parameters():
-        p.trainable = False
-    layer.backward(np.cos(y), cache)
-    assert all(p.grad is None for p in layer.parameters())
-
-
-def test_ids_into_an_input_layer_are_one_hot_vectors():
-    layer, ids = InputLayer(5, 3, np.float64, "input"), np.array([[0, 4, 0], [2, 2, 2]])
-    layer.weight.data[:] = rng(1).standard_normal((5, 3))
-    layer.bias.data[:] = 1.0, -2.0, 3.0
-    np.testing.assert_allclose(layer.forward(ids)[0], layer.forward(np.eye(5)[ids])[0], rtol=1e-14)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])

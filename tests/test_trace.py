@@ -166,9 +166,9 @@ def test_the_table_of_a_language_model_is_recorded_twice():
     with minifpt.trace(lm) as t:
         logits, cache = lm.forward(ids)
         lm.backward(np.ones_like(logits) * logits, cache)
-    assert list(t.outputs) == ["wte", *(f"trunk.{name}" for name in GPT2), "trunk", ""]
+    assert list(t.outputs) == ["wte", *(f"trunk.{name}" for name in GPT2), "trunk", "lm_head", ""]
     uses = [step for step in ahead(t) if step.inputs.get("w") is lm.wte.weight.data]
-    assert [step.name for step in uses] == ["wte.embedding", "unembedding"]
+    assert [step.name for step in uses] == ["wte.embedding", "lm_head.unembedding"]
     close(sum(step.gradients["w"] for step in uses), lm.wte.weight.grad)
 
 

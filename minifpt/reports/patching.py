@@ -99,7 +99,7 @@ def readout(model):
     an FPT, the token table of a language model."""
     if hasattr(model, "output"):
         return matrix(model.output), model.output.bias.data
-    return model.table().data.T, 0.0
+    return model.lm_head.weight.data.T, 0.0
 
 
 def start_of_stream(t):

@@ -20,6 +20,7 @@ from ..layers import (
     Layer,
     Linear,
     Parameter,
+    Unembedding,
     blocks_backward,
     readings,
     standard_normal,
@@ -165,8 +166,9 @@ class LlamaWeights(Pretrained):
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
         has_head = isinstance(self, LlamaLM)
+        prefix = "model." if has_head else ""
         return stored.config_json(self.config, has_head), [
-            (stored.their_name(name, "model." * has_head),
+            (stored.their_name(name, prefix),
              array.T if stored.is_transposed(name, array) else array)
             for name, array in by_gpt2_name(self)]
 
@@ -224,13 +226,9 @@ class LlamaLM(LlamaWeights, LanguageModel):
         c, self.dtype = self.trunk.config, self.trunk.dtype
         self.config = c
         self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
-        if not c.tied:
-            self.lm_head = Embedding(c.vocab_size, c.n_embd, self.dtype, "output")
+        self.lm_head = Unembedding(self.wte.weight if c.tied else Parameter(
+            np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
         draw(self, seed, c)
-
-    def table(self):
-        """Return the parameter (V, C) that the scores are computed with."""
-        return self.wte.weight if self.config.tied else self.lm_head.weight
 
 
 def draw(model, seed, config):

@@ -108,7 +108,7 @@ class LSTM(Layer):
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"LSTM: dtype is {dtype}, expected float32 or float64")
         self.wpe = Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
-        self.h = [RecurrentBlock(c, c.dropout * (i < c.n_layer - 1), dtype)
+        self.h = [RecurrentBlock(c, c.dropout if i < c.n_layer - 1 else 0.0, dtype)
                   for i in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         for name, p in self.named_parameters():
