@@ -64,6 +64,9 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
      lambda m: f"same singular values ({source(m[1] or m[2])})"),
     (r"language random", "random, causal mask"), (r"(?:masked|vision) random", "random, no mask"),
     (r"language-wide", "wide block pretrained on novels"),
+    (r"^masked$", "hidden bytes"), (r"^vision$", "digits, no mask"),
+    (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1]).split()[-1]}, {m[2]} labels"),
+    (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
     (r"\b(\w+) (500|1500|4500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),
     (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
     (r"logistic regression", "linear classifier, to the end"), (r"\bmimetic", "mimetic attention"),
@@ -135,7 +138,7 @@ def simple_table(grid):
     lines = [["task", *map(word, linear), "other methods"]]
     for task, methods in grid.results.items():
         cells = {method: tables.final(grid, task, method) for method in methods}
-        lines.append([tasks.label_of(task), *(cells.pop(method, "") for method in linear),
+        lines.append([word(tasks.label_of(task)), *(cells.pop(method, "") for method in linear),
                       "; ".join(f"{method}: {cell}" for method, cell in cells.items())])
     return tables.markdown(lines)
 
@@ -146,7 +149,7 @@ def renamed(text):
     column = int(head[0] == "task")
     for line in lines:
         line[column] = " - ".join(word(arm) for arm in line[column].split(" - "))
-    return tables.markdown([head, *lines])
+    return tables.markdown([[*map(word, head)], *lines])
 
 
 def losses(name):
@@ -402,6 +405,10 @@ def words_picture(path):
 
 def save_in_words(fig, path, kind=None, save=plots.save):
     """Save a figure whose texts call the arms by their words."""
+    for ax in fig.axes:
+        labels = [text.get_text() for text in ax.get_yticklabels()]
+        if [*map(word, labels)] != labels:                # set anew, or a drawing restores them
+            ax.set_yticklabels(map(word, labels))
     for text in fig.findobj(Text):
         text.set_text(word(text.get_text()))
     save(fig, path, kind)
