@@ -14,6 +14,7 @@ its CSV there, put one of these lines into a text, and run ``--write``:
     <!-- NAME.csv: differences -->  the paired differences from its first arm
     <!-- dose.csv: controls -->     the paired differences of ``dose``, ``sources`` or ``masks``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
+    <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
     <!-- claims.toml: retracted --> a table of ``docs/results/claims.toml``
 
@@ -48,7 +49,7 @@ TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob(
 LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "logistic regression", "two layers, 256 hidden",
              "letter pairs, forward filter", "contexts of up to 5 bytes")
-MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w-]+))? -->")
+MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 SOURCE = {"language": "novels", "masked": "hidden bytes", "vision": "digits, no mask"}
 # What an arm's label becomes in tables and pictures: docs/results/index.md defines these words.
 WORDS = [(re.compile(pattern), word) for pattern, word in (
@@ -126,7 +127,11 @@ def table(name, form=None):
         return turned(renamed(dose.differences(dose.EXPERIMENTS[name], grid)))
     if name == "simple":
         return short(simple_table(grid))
-    form, forms = form or name, reproduce.TABLES
+    forms = reproduce.TABLES
+    if form and form not in forms:
+        grid.results = {task: grid.results[task] for task in form.split("+")}
+        form = None
+    form = form or name
     add_baselines(grid, with_curves=form == "table4")
     text = forms[form].text(grid) if form in forms else tables.table(grid)
     return short(renamed(text))
@@ -181,6 +186,8 @@ def turned(text):
     """A table of paired differences at the end, with a row for each and a column for each task."""
     _, _, *rows = cells_of(text)
     columns, lines = list(dict.fromkeys(row[0] for row in rows)), {}
+    if any(column.startswith("mean of") for column in columns):
+        columns = [column for column in columns if not column.startswith("recall-")]
     for task, difference, end, *_ in rows:
         lines.setdefault(difference.replace(" - ", " − "), {})[task] = end
     return short(tables.markdown([[f"difference, {rows[0][-1]} seeds", *columns], *(
