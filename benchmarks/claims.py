@@ -16,7 +16,7 @@ numbers of a claim come from, if they are results.  A run names
   one), ``to 95`` (the median of the steps to 95 %), or ``low`` and ``high``, the ends of a
   difference's 95 % interval;
 - a file of another form and its rows, as ``why-angle / angle=120; patch=20``: the median of their
-  steps, or ``least``, ``largest``, or ``accuracy``.
+  steps, or ``least``, ``largest``, or ``accuracy``; the mean of nats.
 
 ``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
 ``[[retracted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.  ``claims.csv`` beside it
@@ -73,6 +73,8 @@ def number(run):
     if "=" in where:
         figure, = rest or ["median"]
         rows = rows_of(file, where)
+        if "nats" in rows[0]:
+            return f"{np.mean([float(row['nats']) for row in rows]):.2f}"
         if "value" in rows[0] or figure == "accuracy":
             return f"{100 * np.mean([float(r.get('value') or r['accuracy']) for r in rows]):.1f}"
         steps = [int(r.get("reached") or r.get("steps_to_95")) for r in rows]

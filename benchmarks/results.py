@@ -20,7 +20,7 @@ its CSV there, put one of these lines into a text, and run ``--write``:
 
 A number in the texts stands in such a table or in a claim, see :mod:`benchmarks.claims`.  To change
 a claim, change it in ``docs/results/claims.toml`` and run ``--write``.  Tables and pictures call
-the arms by ``WORDS``; the CSVs keep the names that the commands write.
+the arms by the words of :mod:`benchmarks.words`; the CSVs keep the names that the commands write.
 """
 
 import argparse
@@ -36,6 +36,7 @@ import numpy as np
 from matplotlib.text import Text
 
 from benchmarks import claims, memory_map, why
+from benchmarks.words import word
 from minifpt import tasks, trunks
 from minifpt.experiments import dose, reproduce, tables
 from minifpt.reports import plots
@@ -50,47 +51,6 @@ LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "logistic regression", "two layers, 256 hidden",
              "letter pairs, forward filter", "contexts of up to 5 bytes")
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
-SOURCE = {"language": "novels", "masked": "hidden bytes", "vision": "digits, no mask"}
-# What an arm's label becomes in tables and pictures: docs/results/index.md defines these words.
-WORDS = [(re.compile(pattern), word) for pattern, word in (
-    (r"random \(paper, Llama\)", "random (Llama)"),
-    (r"random \(paper\)|random, as the paper draws it", "random"),
-    (r"random \(spread 0\.55\)", "random, rescaled"),
-    (r"random \((\w+), spread ([\d.]+)\)", r"random \1 at \2"),
-    (r"statistics:minigpt-language", "matched random"),
-    (r"statistics:minigpt-(\w+)(?:\.npz)?", lambda m: f"matched random ({source(m[1])})"),
-    (r"(\w+) statistics\b|\bstatistics of (\w+)",
-     lambda m: f"matched random ({source(m[1] or m[2])})"),
-    (r"(\w+) spectrum\b|\bspectrum of (\w+)",
-     lambda m: f"same singular values ({source(m[1] or m[2])})"),
-    (r"language random", "random, causal mask"), (r"(?:masked|vision) random", "random, no mask"),
-    (r"language-wide", "wide block pretrained on novels"),
-    (r"^masked$", "hidden bytes"), (r"^vision$", "digits, no mask"),
-    (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1]).split()[-1]}, {m[2]} labels"),
-    (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
-    (r"\b(\w+) (500|1500|4500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),
-    (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
-    (r"logistic regression", "linear classifier, to the end"), (r"\bmimetic", "mimetic attention"),
-    (r"\bstatistics\b", "matched random"), (r"\blanguage\b", "pretrained on novels"),
-    (r"\bimages\b", "pretrained on digits"), (r"\bbits\b", "pretrained on bit memory"),
-    (r"^brackets\b", "pretrained on brackets"), (r"\brandom\b(?! state| gains)", "random, small"))]
-WORD = re.compile("|".join(f"(?P<w{i}>{pattern.pattern})" for i, (pattern, _) in enumerate(WORDS)))
-
-# ----------------------------------------------------------------------------------------- words
-
-
-def source(name):
-    """What a trunk was pretrained on."""
-    return SOURCE.get(name, name)
-
-
-def word(label):
-    """The words for an arm's label."""
-    def replace(match):
-        pattern, word = WORDS[int(match.lastgroup[1:])]
-        return pattern.sub(word, match[0])
-    return WORD.sub(replace, label)
-
 
 # ---------------------------------------------------------------------------------------- tables
 
@@ -111,11 +71,6 @@ def table(name, form=None):
         return memory_map.settings_table(path)
     if name.startswith("why-"):
         return short(why.table(path))
-    if name.endswith("-losses"):
-        groups = itertools.groupby(losses(name).items(), lambda item: item[0][:2])
-        return tables.markdown([["source", "steps", "nats"], *(
-            [source, str(steps), tables.spread([nats for _, nats in group], "{:.2f}")]
-            for (source, steps), group in groups)])
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
     if head != tables.CSV:                                # of no grid: as it is
