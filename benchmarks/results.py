@@ -156,8 +156,8 @@ def short(text):
     text = re.sub(r"; area [^;|]*(?=[;|])", "", text)
     text = re.sub(r"([+-]?[\d.,]+) to ([+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
     counts = re.findall(r", (\d) seeds?", text)
-    if counts:
-        common = max(counts, key=counts.count)
+    common = max(counts, key=counts.count, default="5")
+    if counts.count(common) > 0.8 * len(counts):          # most cells share it
         text = re.sub(rf", {common} seeds?", "", text)
         if common != "5":
             text = text.replace("| trunk |", f"| {common} seeds each |", 1)

@@ -19,7 +19,7 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"language random", "random, causal mask"), (r"(?:masked|vision) random", "random, no mask"),
     (r"language-wide", "wide block pretrained on novels"),
     (r"^masked$", "hidden bytes"), (r"^vision$", "digits, no mask"),
-    (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1]).split()[-1]}, {m[2]} labels"),
+    (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1])}, {int(m[2]):,} labels"),
     (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
     (r"\b(\w+) (500|1500|4500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),
     (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
