@@ -108,8 +108,9 @@ def origin(run):
     file, where, *rest = (part.strip() for part in run.split(" / "))
     if "=" in where:
         rows = rows_of(file, where)
-        return len({row["seed"] for row in rows}), "", {row[key] for row in rows
-                                                        for key in ("lr", "rate") if key in row}
+        steps = max((int(row["steps"]) for row in rows if row.get("steps")), default=0)
+        return len({row["seed"] for row in rows}), steps, {row[key] for row in rows
+                                                           for key in ("lr", "rate") if key in row}
     if rest[1:] == ["paper"]:
         return 0, "", set()
     grid, arms = grid_of(file), rest[0].split(" - ")
