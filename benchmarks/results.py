@@ -346,7 +346,7 @@ def dots(panels, path, with_paper=False):
 
 KINDS = {"pretrained on novels": "minigpt-language", "same singular values":
          "spectrum:minigpt-language", "matched random": "statistics:minigpt-language",
-         "random": "random@paper", "random, rescaled": "random@0.55", "random, small": "random"}
+         "random": "random@paper", "random, rescaled": "random@0.55", "random, too small": "random"}
 
 
 def words_picture(path):

@@ -26,7 +26,8 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"logistic regression", "linear classifier, to the end"), (r"\bmimetic", "mimetic attention"),
     (r"\bstatistics\b", "matched random"), (r"\blanguage\b", "pretrained on novels"),
     (r"\bimages\b", "pretrained on digits"), (r"\bbits\b", "pretrained on bit memory"),
-    (r"^brackets\b", "pretrained on brackets"), (r"\brandom\b(?! state| gains)", "random, small"))]
+    (r"^brackets\b", "pretrained on brackets"),
+    (r"\brandom\b(?! state| gains)", "random, too small"))]
 WORD = re.compile("|".join(f"(?P<w{i}>{pattern.pattern})" for i, (pattern, _) in enumerate(WORDS)))
 
 

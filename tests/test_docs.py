@@ -248,10 +248,10 @@ def test_a_claim_changes_in_every_text():
 
 
 @pytest.mark.parametrize(("label", "words"), [
-    ("random (paper), all trained", "random, trained whole"), ("random", "random, small"),
+    ("random (paper), all trained", "random, trained whole"), ("random", "random, too small"),
     ("language spectrum", "same singular values (novels)"), ("language, + both",
                                                             "pretrained on novels, + both"),
-    ("statistics + first block of random", "matched random + first block of random, small"),
+    ("statistics + first block of random", "matched random + first block of random, too small"),
     ("softmax regression", "linear classifier"),
     ("gains 1, random state", "gains 1, random state")])
 def test_arms_are_called_by_words_that_explain_themselves(label, words):
