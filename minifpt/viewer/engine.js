@@ -253,8 +253,8 @@ function dropout_backward(dy, {mask}) {
 
 // For each head S = Q K^T / sqrt(D), A = softmax(S), y = A V.  qkv (B, T, 3C): queries, keys and
 // values side by side, each H heads of D channels -> y (B, T, C).  When causal, a token sees itself
-// and the tokens before it.
-function attention(qkv, n_head, causal = true) {
+// and the tokens before it.  `cuts` are pairs [query, key]: that query does not see that key.
+function attention(qkv, n_head, causal = true, cuts = []) {
   const [B, T, C3] = qkv.shape, C = C3 / 3, D = C / n_head;
   const scores = empty(qkv, [B, n_head, T, T]), y = empty(qkv, [B, T, C]);
   each_head(qkv, n_head, (q, k, v, s) => {
@@ -264,6 +264,7 @@ function attention(qkv, n_head, causal = true) {
     const query = Math.floor(i / T) % T, key = i % T;
     scores[i] *= 1 / Math.sqrt(D);
     if (causal && key > query) scores[i] = -Infinity;
+    if (cuts.length && cuts.some(([q, k]) => q === query && k === key)) scores[i] = -Infinity;
   }
   const [probabilities] = softmax(scores);
   each_head(qkv, n_head, (q, k, v, s, at) => {
