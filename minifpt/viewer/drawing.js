@@ -224,17 +224,17 @@ function draw_form(canvas, {keys, values}, width) {
     if (bin >= 0 && bin < bins) counts[bin] += 1;
   }
   g.fillStyle = paint("--edge");
-  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 100,
-    half / bins - 1, 120 * c / 100));
+  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 350,
+    half / bins - 1, 120 * c / 350));
   g.fillStyle = paint("--soft");
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
-  g.fillText(`1,024 frozen numbers, spread ${spread.toFixed(2)}`, half / 2, height - 3);
-  g.fillText("32 eigenvalues", half + 20 + half / 2, height - 3);
+  g.fillText(`4,096 frozen numbers, spread ${spread.toFixed(3)}`, half / 2, height - 3);
+  g.fillText("64 eigenvalues", half + 20 + half / 2, height - 3);
   const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
   [...values].reverse().forEach((v, i) => {
     const size = half / 2 * v / largest;
     g.fillStyle = paint(v > 0 ? "--plus" : "--minus");
-    g.fillRect(Math.min(middle, middle + size), 4 + 4 * i, Math.abs(size), 3);
+    g.fillRect(Math.min(middle, middle + size), 4 + 2 * i, Math.abs(size), 1.5);
   });
 }

@@ -230,25 +230,6 @@ function softmax_backward(dy, {y}) {
   return [dx];
 }
 
-// --------------------------------------------------------------------------- dropout
-
-// y = x * mask, where mask is 0 with probability p and 1 / (1 - p) otherwise.
-function dropout(x, p, rng) {
-  const y = empty(x, x.shape), mask = empty(x, x.shape);
-  for (let i = 0; i < x.length; i++) {
-    mask[i] = rng.uniform() < p ? 0 : 1 / (1 - p);
-    y[i] = x[i] * mask[i];
-  }
-  return [y, {mask}];
-}
-
-// dx = dy * mask.
-function dropout_backward(dy, {mask}) {
-  const dx = empty(dy, dy.shape);
-  for (let i = 0; i < dy.length; i++) dx[i] = dy[i] * mask[i];
-  return [dx];
-}
-
 // -------------------------------------------------------------- multi-head attention
 
 // For each head S = Q K^T / sqrt(D), A = softmax(S), y = A V.  qkv (B, T, 3C): queries, keys and

@@ -25,7 +25,7 @@ function losses(task) {
   const falls = before.map((b, i) => b - after[i] > 0.02);
   const others = after.filter((_, i) => !falls[i]);
   return {falls: before.flatMap((b, i) => falls[i] ? [`${task.names[first + i]} from ` +
-    `${percent(b)} to ${percent(after[i])}`] : []), least: others.length ? Math.min(...others) : 1};
+    `${percent(b)} to ${percent(after[i])}`] : []), least: others.length ? Math.floor(100 * Math.min(...others)) / 100 : 1};
 }
 function show_cuts(task) {
   const box = by("cuts"), key = JSON.stringify([S.task, S.look, S.cut, cut_table]);
@@ -81,16 +81,16 @@ function show_forms() {
   if (!form_numbers || form_numbers.key !== key) {
     const model = E.make_model(D.config, TASKS[S.task], {...trunk, kind, scale, angle: S.angle},
       S.seed), w = model.parameters["trunk.h.0.attn.c_attn.weight"].data;
-    form_numbers = {key, keys: w.filter((_, i) => i % 96 >= 32 && i % 96 < 64),
+    form_numbers = {key, keys: w.filter((_, i) => Math.floor(i / 64) % 3 === 1),
       values: E.eigen(E.symmetric_form(model)).values};
   }
   if (!by("form")) box.replaceChildren(angle_slider(), el("canvas", {id: "form", role: "img"}),
     el("p", {class: "note"}, "Left: the frozen numbers of the keys. Right: how much the head likes " +
-      "equal tokens, in each of 32 directions: orange, it looks for likeness; blue, away from it."));
+      "equal tokens, in each of 64 directions: orange, it looks for likeness; blue, away from it."));
   const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;
   if (document.activeElement !== input) input.value = S.angle;
   by("angle-value").textContent = `${S.angle}°`;
-  by("form").setAttribute("aria-label", `${positive} of 32 eigenvalues are positive`);
+  by("form").setAttribute("aria-label", `${positive} of 64 eigenvalues are positive`);
   if (layout && by("form").dataset.key !== `${key}${layout.width}`) {
     by("form").dataset.key = `${key}${layout.width}`;
     draw_form(by("form"), form_numbers, Math.min(box.clientWidth, 640));

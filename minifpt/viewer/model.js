@@ -200,7 +200,7 @@ function shapes({n_layer, n_embd: C}, task) {
 // stream divided by sqrt(2 n_layer), as GPT-2 does.  "turned" is one random block with one head,
 // whose keys stand at `angle` degrees to its queries.  The input layer starts orthogonal with gain
 // 1.41, or as `start` says; the output layer uniform within 1 / sqrt(C).
-const TURNED = {n_layer: 1, n_head: 1, n_embd: 32, causal: true};
+const TURNED = {n_layer: 1, n_head: 1, n_embd: 64, causal: true};
 function make_model(config, task, trunk, seed, type = Float32Array) {
   if (trunk.kind === "turned") config = TURNED;
   const parameters = {}, C = config.n_embd;

@@ -251,7 +251,7 @@ window.playground = {
     const {n_layer, n_head, n_embd} = D.config;
     const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
       random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`,
-      turned: `random:1x1x32@${scale},qk=${S.angle}`}[kind];
+      turned: `random:1x1x64@${scale},qk=${S.angle}`}[kind];
     return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
       total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [],
       agreement};

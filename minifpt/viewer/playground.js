@@ -49,7 +49,7 @@ const trunk = {arrays: {}, statistics: D.statistics};
 const numbers = halves(D.weights);
 D.trunk.reduce((at, [name, shape]) => {
   const end = at + shape.reduce((a, b) => a * b, 1);
-  trunk.arrays[name] = numbers.slice(at, end);
+  trunk.arrays[name] = Object.assign(numbers.slice(at, end), {shape});
   return end;
 }, 0);
 

@@ -1,5 +1,6 @@
 """One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
 
+import html
 import re
 
 import numpy as np
@@ -26,7 +27,7 @@ PAGE = ("drawing.js", "playground.js", "address.js", "live.js", "panels.js", "lo
 # The operations of model.js, which the page opens with the source that runs in Python.
 OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
               "cross_entropy")
-ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"              # what runs in the worker and in the page
+ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"   # runs in the worker and in the page
 
 
 def playground(model=MODEL, task="bit-xor", tour=1):
@@ -55,7 +56,7 @@ def playground(model=MODEL, task="bit-xor", tour=1):
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
             "heads": heads_of(),
-            "reference": reference(trunk), "operations": operations(),
+            "reference": reference(trunk), "operations": operations(), "stations": stations(),
             "faults": [fault._asdict() for fault in FAULTS if fault.javascript],
             "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
     return fill("playground.html", {
@@ -69,6 +70,29 @@ def save(path, model=MODEL, task="bit-xor"):
     """Write the page and return its size in bytes.  Raises ``ValueError`` instead of replacing a
     file that is not such a page."""
     return outputs.write_text(path, KIND, playground(model, task))
+
+
+class LivePage:
+    """The page at a station of its tour, as a notebook shows it."""
+
+    def __init__(self, station=1):
+        if station not in range(1, len(stations()) + 1):
+            raise ValueError(f"tour: station is {station}, expected 1 to {len(stations())}")
+        self.station = station
+
+    def _repr_html_(self):
+        return (f'<iframe srcdoc="{html.escape(playground(tour=self.station))}" width="100%" '
+                'height="820" style="border:0" title="The tour of the live page"></iframe>')
+
+
+def stations():
+    """Return the texts of the tour, of each station {title, text, options, more}."""
+    texts = []
+    for section in read("tour.md").split("\n## ")[1:]:
+        title, text, *options, more = (" ".join(part.split()) for part in section.split("\n\n"))
+        texts.append({"title": title, "text": text, "more": more.removeprefix("More: "),
+                      "options": [option for part in options for option in part[2:].split(" - ")]})
+    return texts
 
 
 def operations():

@@ -49,9 +49,9 @@ function show_station() {
 }
 
 function show_guess() {
-  const {guess} = station(), notes = NOTES[S.tour - 1];
-  by("guess").hidden = !guess;
-  if (guess) by("guess").replaceChildren(el("b", {id: "ask"}, "Your guess: "), ...guess.options.map(
+  const {options} = station(), notes = NOTES[S.tour - 1];
+  by("guess").hidden = !options.length;
+  by("guess").replaceChildren(el("b", {id: "ask"}, "Your guess: "), ...options.map(
     (text, n) => el("button", {"aria-pressed": String(notes.guess === n), onclick: () => {
       notes.guess = n;
       show_guess();
@@ -64,7 +64,7 @@ function show_guess() {
 function show_judged() {
   const now = station();
   if (!now) return;
-  const notes = NOTES[S.tour - 1], right = now.guess ? now.guess.right(notes) : null;
+  const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
   let text = notes.busy ? "Training …" : now.judge(notes);
   if (!notes.busy && text && right !== null && notes.guess !== null)
     text = `${notes.guess === right ? "You guessed right." : "You guessed otherwise."} ${text}`;
