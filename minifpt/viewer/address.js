@@ -18,17 +18,20 @@ let later = null;
 function write_address(replace) {
   clearTimeout(later);
   if (location.protocol === "about:") return;              // within a notebook
-  if (replace) later = setTimeout(() => location.replace(address()), 250);  // a slider moves often
+  const {hash} = location;                 // a slider moves often, and a reader may go on meanwhile
+  if (replace) later = setTimeout(() => location.hash === hash && location.replace(address()), 250);
   else if (address() !== (location.hash || "#")) location.hash = address();
 }
 function read_address() {
-  const asked = new URLSearchParams(location.hash.slice(1)).get("tour") ??
-    (location.hash.length > 1 ? null : String(D.tour));
-  const tour = STATIONS[asked - 1] && Number.isInteger(Number(asked)) ? Number(asked) : null;
+  const given = new URLSearchParams(location.hash.slice(1));
+  const asked = given.get("tour") ?? (location.hash.length > 1 || !D.tour ? null : String(D.tour));
+  const tour = STATIONS[asked - 1] ? Number(asked) : null;
   const values = start_of(tour);
-  notice(asked === null || tour ? "" : `There is no station ${asked.slice(0, 20)}: the tour has ` +
-    `${STATIONS.length}. This is the free page.`);
-  for (const [k, text] of new URLSearchParams(location.hash.slice(1))) {
+  const unknown = [...given.keys()].filter(k => !(k in DEFAULTS) && k !== "free");
+  notice(asked !== null && !tour ? `There is no station ${asked.slice(0, 20)}: the tour has ` +
+    `${STATIONS.length}. This is the free page.` : unknown.length ? "This page does not know " +
+    `“${unknown[0].slice(0, 30)}” in its address.` : "");
+  for (const [k, text] of given) {
     const number = Number(text);
     if (k === "task" && Object.hasOwn(TASKS, text)) values.task = text;
     if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
@@ -50,7 +53,7 @@ function read_address() {
       .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
       .map(([kind, s, from]) => [kind, Number(s), STARTS.includes(from) ? from : "drawn"]);
   }
-  const {settings} = TASKS[values.task], given = new URLSearchParams(location.hash.slice(1));
+  const {settings} = TASKS[values.task];
   for (const k of ["rate", "batch"]) if (given.has("task") && !given.has(k)) values[k] = settings[k];
   if (!values.race.length) values.race = DEFAULTS.race;
   return values;

@@ -116,9 +116,9 @@ const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "
 const STARTS = ["drawn", "aligned", "opposed"];
 // Spread of the first random numbers: GPT-2's own, 0.02 at 768 channels, is 0.55 / √channels.
 const RANDOM = {0.1: "random, too small", 0.55: "random, as the paper draws it"};
-const DEFAULTS = {tour: null, task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
+const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
-  pace: 0, look: null, open: null, bits: null, cut: [], follow: false,
+  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
@@ -223,10 +223,10 @@ function set(values, replace = false) {
   const again = changed.some(k => ["task", "seed"].includes(k)) ||
     before !== JSON.stringify(lanes_of());
   if (changed.includes("follow")) trail = null;
+  by("follow").checked = S.follow;
+  for (const {model} of models) model.cuts = S.cut;
+  if (changed.includes("cut") && !again) measure_cuts();
   if (!again && changed.every(k => QUIET.includes(k))) {
-    for (const {model} of models) model.cuts = S.cut;
-    if (changed.includes("cut")) measure_cuts();
-    by("follow").checked = S.follow;
     show_example();
     dirty = true;
     return Promise.resolve();
@@ -236,6 +236,7 @@ function set(values, replace = false) {
   show_controls();
   if (changed.some(k => ["tab", "fault", "race", "weights", "tour"].includes(k)) ||
     (S.tab === "game" && !game)) show_panel();
+  if (changed.includes("tour")) show_station();
   dirty = true;
   return done;
 }

@@ -30,15 +30,18 @@ OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residua
 ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"   # runs in the worker and in the page
 
 
-def playground(model=MODEL, task="bit-xor", tour=1):
+def playground(model=MODEL, task="bit-xor", tour=None):
     """Return the page as text, with a GPT-2 trunk as its pretrained weights.
 
     model  what ``--model`` takes, where that is a GPT-2: its numbers are stored as float16.
     task   the task of the free page, one of ``TASKS``.
-    tour   the station that the page opens with.
+    tour   the station that the page opens with; by default the first one, but the free page for
+           another model or task.
     """
     if task not in TASKS:
         raise ValueError(f"playground: no task '{task}', expected one of {', '.join(TASKS)}")
+    if tour is None and (model, task) == (MODEL, "bit-xor"):
+        tour = 1
     spec = TrunkSpec.parse(model)
     trunk = spec.make(0, dropout=0.0, dtype=np.float64)
     check(spec.text, trunk)

@@ -24,7 +24,7 @@ function show_station() {
   by("tour").hidden = !now;
   by("task").disabled = Boolean(now);
   document.title = now ? `${S.tour}. ${now.title}` : "A transformer that trains in this page";
-  layout = null;
+  arrange();
   if (!now) return;
   const notes = NOTES[S.tour - 1];
   by("place").firstElementChild.textContent = `${S.tour} of ${STATIONS.length}`;
