@@ -79,8 +79,6 @@ X, QKV, IDS = normal((3, 5, 8)), normal((3, 5, 24)), rng.integers(0, 7, (3, 5))
 # Inputs, and options for NumPy and for the page.
 OPERATIONS = {
     "linear": ([X, normal((8, 6)), normal(6)], {}, ""),
-    "embedding": ([IDS, normal((7, 6))], {}, ""),
-    "unembedding": ([X, normal((7, 8))], {}, ""),
     "positions": ([X, normal((5, 8))], {}, ""),
     "layer_norm": ([3 * X + 1, normal(8), normal(8)], {}, ""),
     "gelu": ([4 * X], {}, ""),

@@ -229,7 +229,7 @@ function draw_form(canvas, {keys, values}, width) {
   g.fillStyle = paint("--soft");
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
-  g.fillText(`4,096 frozen numbers, spread ${spread.toFixed(3)}`, half / 2, height - 3);
+  g.fillText(`4,096 numbers, spread ${spread.toFixed(3)}`, half / 2, height - 3);
   g.fillText("64 eigenvalues", half + 20 + half / 2, height - 3);
   const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
   [...values].reverse().forEach((v, i) => {

@@ -96,36 +96,19 @@ function linear_backward(dy, {x, w, need}) {
 
 // ------------------------------------------------------------------------- embedding
 
-// Row lookup: y = w[ids], ids (...) integers, w (V, C) -> y (..., C).
+// Letters run forward only. Row lookup: y = w[ids], ids (...) integers, w (V, C) -> y (..., C).
 function embedding(ids, w) {
   const C = w.shape[1], y = empty(w, [...ids.shape, C]);
   for (let n = 0; n < ids.length; n++)
     for (let c = 0; c < C; c++) y[n * C + c] = w[ids[n] * C + c];
-  return [y, {ids, shape: w.shape}];
-}
-
-// dw[v] = the sum of dy over the positions where ids is v.
-function embedding_backward(dy, {ids, shape}) {
-  const C = shape[1], dw = empty(dy, shape);
-  for (let n = 0; n < ids.length; n++)
-    for (let c = 0; c < C; c++) dw[ids[n] * C + c] += dy[n * C + c];
-  return [dw];
+  return [y, null];
 }
 
 // Scores by the table that embeds the tokens: y = x @ w.T, x (..., C), w (V, C) -> y (..., V).
-function unembedding(x, w, need = [true, true]) {
+function unembedding(x, w) {
   const [V, C] = w.shape, y = empty(x, [...x.shape.slice(0, -1), V]);
   matmul(matrix(y, V), matrix(x, C), transposed(matrix(w, C)), rows(x), C, V);
-  return [y, {x, w, need}];
-}
-
-// dx = dy @ w, dw = dy.T @ x.
-function unembedding_backward(dy, {x, w, need}) {
-  const [V, C] = w.shape, N = rows(dy);
-  const dx = need[0] ? empty(dy, x.shape) : null, dw = need[1] ? empty(dy, w.shape) : null;
-  if (need[0]) matmul(matrix(dx, C), matrix(dy, V), matrix(w, C), N, V, C);
-  if (need[1]) matmul(matrix(dw, C), transposed(matrix(dy, V)), matrix(x, C), V, N, C);
-  return [dx, dw];
+  return [y, null];
 }
 
 // Add to each token the vector of its position: y[:, t] = x[:, t] + w[t].

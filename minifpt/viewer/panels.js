@@ -219,7 +219,8 @@ by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value:
 by("task").onchange = e => set({task: e.target.value, look: null,
   ...TASKS[e.target.value].settings});
 by("follow").onchange = e => set({follow: e.target.checked}, true);
-by("train").onclick = () => run(running ? 0 : Infinity);
+by("train").onclick = () => running ? run(0) : S.tour && S.tour < STATIONS.length ?
+  by("acts").querySelectorAll("button")[station().main || 0].click() : run(Infinity);
 by("one").onclick = () => run(1);
 by("reset").onclick = () => { running = false; restart(); };
 by("seed").onclick = () => set({seed: S.seed + 1});

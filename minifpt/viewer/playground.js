@@ -3,21 +3,10 @@
 const D = JSON.parse(document.getElementById("data").textContent);
 const SOURCE = document.getElementById("engine").textContent;
 const by = id => document.getElementById(id);
-const count = n => n.toLocaleString("en");
 const percent = v => `${Math.round(100 * v)} %`;
 const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
   Number(v.toPrecision(3)).toString().replace("-", "−") :
   v.toExponential(1).replace(/-/g, "−").replace("e+", "e");
-
-function el(tag, attributes = {}, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes)) {
-    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
-    else if (v !== null && v !== undefined && v !== false) e.setAttribute(k, v === true ? "" : v);
-  }
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
-  return e;
-}
 
 // ------------------------------------------------------------------------ engines and workers
 
@@ -391,7 +380,8 @@ function show_parts(model) {
       row.key = key;
       row.button.className = `part ${frozen ? "frozen" : "trained"}`;
       row.button.setAttribute("aria-pressed", String(frozen));
-      row.button.setAttribute("aria-label", `${name_of(row.part)}, ` +
+      row.button.setAttribute("aria-label",
+        `${name_of(row.part)}${row.short ? ` (${row.short})` : ""}, ` +
         `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
       row.button.title = `${row.label}, ` +
         (frozen ? "frozen: click to thaw" : "trained: click to freeze");

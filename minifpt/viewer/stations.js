@@ -4,6 +4,7 @@
 // show          the parts of the page; rows: the rows of the model, all of them if left out
 // guess         of the notes, the number of the right option, or null while no run shows it
 // acts          [label, what it does]; an act gets the station's notes and may add to them
+// main          which of them the button Train does; the first if left out
 // judge         the verdict, as text, from the notes and the run; empty while there is nothing to say
 
 const OUTER = ["input", "wpe", "output"], ATTENTION = blocks.map(h => `${h}.attn`);
@@ -117,7 +118,7 @@ const STATIONS = [
     acts: [["Train", notes => train_with(notes, "random block", {}, 3000, 0.98)]],
     judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. Flip bits of a string and watch ` +
       "the last token look for the one that is alike." : ""},
-  {set: {...MEMORY, angle: 120},
+  {set: {...MEMORY, angle: 120}, main: 2,
     show: ["forms", "bar", "chart"],
     guess: notes => {
       const [near, far] = [60, 120].map(a => run_of(notes, `${a}°`));

@@ -1,4 +1,3 @@
-"use strict";
 // The playground opens this page with the numbers of its own step.
 const DATA = document.getElementById("data").textContent, LIVE = DATA === "live";
 const D = LIVE ? parent.live_step() : JSON.parse(DATA);
@@ -17,15 +16,6 @@ let drawings = [];                          // what draws the matrices of this f
 
 // ------------------------------------------------------------------------ small helpers
 
-function el(tag, attributes = {}, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes)) {
-    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
-    else if (v !== null && v !== false && v !== undefined) e.setAttribute(k, v === true ? "" : v);
-  }
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
-  return e;
-}
 function bytes(text, type) {
   const raw = atob(text), out = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
@@ -68,7 +58,6 @@ function num(v, digits = 4) {
   const text = size >= 1e-3 && size < 1e5 ? v.toPrecision(digits) : v.toExponential(digits - 1);
   return text.replace("-", "−").replace("e−", "e−").replace("e-", "e−").replace("e+", "e");
 }
-const count = n => n.toLocaleString("en");
 const kilo = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` :
   `${(n / 1e6).toFixed(2)} MB`;
 const shape = s => s.length ? s.join(" × ") : "one number";

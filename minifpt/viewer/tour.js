@@ -65,7 +65,8 @@ function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
-  let text = notes.busy ? "Training …" : now.judge(notes);
+  let text = !notes.busy ? now.judge(notes) : latest && latest.speed && latest.speed < 30 ?
+    "Training … This machine is slow, so it takes a while." : "Training …";
   if (!notes.busy && text && right !== null && notes.guess !== null)
     text = `${notes.guess === right ? "You guessed right." : "You guessed otherwise."} ${text}`;
   if (by("judged").textContent !== text) by("judged").textContent = text;
