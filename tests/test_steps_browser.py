@@ -78,6 +78,25 @@ def test_from_the_first_frame_to_the_last_with_the_key(page, steps):
     assert title(page) == "Adam"
 
 
+def test_the_short_path_has_twelve_screens_with_words_and_addresses(page):
+    page.evaluate("state.all = false; render()")
+    seen = []
+    for _ in range(12):
+        seen.append([page.locator("#frame h2").inner_text(), page.evaluate("location.hash")])
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("path.length") == 12 and len({address for _, address in seen}) == 12
+    assert ["attention of block 1", "#trunk.h.0.attn.attention"] in seen
+    assert seen[10] == ["norm before attention of block 1, backward",
+                        "#trunk.h.0.ln_1.layer_norm/back"]
+    page.go_back()
+    until(page, "location.hash === '#trunk.h.0.ln_1.layer_norm/back'")
+    page.goto(page.url.split("#")[0] + "#trunk.h.1.attn.attention/back")
+    page.reload()
+    assert page.locator("#frame h2").inner_text() == "attention of block 2, backward"
+    page.get_by_role("button", name=re.compile("All .* screens")).click()
+    assert page.get_by_role("button", name="The short path of 12").count() == 1
+
+
 def test_blocks_fold_and_the_keys_jump_over_them(page):
     def unfolded():
         return page.locator("#ribbon .columns").count()

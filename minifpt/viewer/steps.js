@@ -87,7 +87,7 @@ const path = [0, frame_of("linear", false, "input"), frame_of("positions", false
   frame_of("layer_norm", false, "h.0"), frame_of("attention", false, "h.0"),
   frame_of("gelu", false, "h.0"), frame_of("linear", false, "output"), frameOf.loss,
   frame_of("linear", true, "output"), frame_of("attention", true, "h.0"),
-  frame_of("layer_norm", true, "h.0"), frameOf.adam].filter(n => n !== undefined);
+  frame_of("layer_norm", true, "h.0.ln_1"), frameOf.adam].filter(n => n !== undefined);
 const places = () => state.all ? frames.map((_, n) => n) : path;
 function beside(direction) {                // the frame after this one, or before it, on the way
   const way = places();
