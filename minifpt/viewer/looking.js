@@ -140,15 +140,15 @@ function show_letters() {
 
 // ------------------------------------------------------------------------ heads of shipped trunks
 
+const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
+  "minigpt-bits": "bit memory"};
 function show_points() {                   // a point for each head
   const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
-  const names = {"minigpt-language": "language", "minigpt-images": "images",
-    "minigpt-bits": "bit memory"};
   by("points").hidden = false;
   by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
     `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
-    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${names[name]}` +
+    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
       "</text>" + rows.flat().map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
       "r=\"3\"/>").join("")).join("") +
     [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +

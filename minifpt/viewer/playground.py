@@ -22,8 +22,8 @@ MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
 ENTRIES = 40                                              # gradients that the page compares singly
-PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "live.js", "panels.js", "looking.js",
-        "stations.js", "tour.js", "start.js")
+PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "live.js", "panels.js",
+        "looking.js", "stations.js", "tour.js", "start.js")
 # The operations of model.js, which the page opens with the source that runs in Python.
 OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
               "cross_entropy")
