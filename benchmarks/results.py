@@ -5,15 +5,16 @@
     python -m benchmarks.results --write    write tables and numbers into the texts
     python -m benchmarks.results --picture  draw the pictures
 
-``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
-copies of these are in ``benchmarks/results/``; a CSV with columns of its own is shown as it is.
+``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` and
+``benchmarks.tables`` into ``NAME.csv``; copies of these are in ``benchmarks/results/``; a CSV with
+columns of its own is shown as it is.
 ``simple.csv`` holds methods without a transformer (``benchmarks.simple``).  To add a table, copy
 its CSV there, put one of these lines into a page of ``docs/results/``, and run ``--write``:
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
     <!-- dose.csv: controls -->     the paired differences of ``dose`` or ``sources``
-    <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
+    <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
 
 In README.md and RESULTS.md each number with one decimal, before a per cent sign, or with a comma
@@ -37,13 +38,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import memory_map, why
+from benchmarks import dose, memory_map, why
+from benchmarks.tables import STUDIES
 from minifpt import tasks
-from minifpt.experiments import dose, reproduce, tables
+from minifpt.experiments import reproduce, tables
 from minifpt.reports import plots
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+TABLES = reproduce.TABLES | STUDIES
 RUNS = HERE / "results"
 PAGES = ROOT / "docs" / "results"
 TEXTS = ROOT / "README.md", ROOT / "RESULTS.md"           # whose numbers are checked
@@ -88,7 +91,7 @@ def table(name, form=None):
         return short(tables.markdown([["task", "method", "accuracy"], *(
             [tasks.label_of(task), method, tables.final(grid, task, method)]
             for task, methods in grid.results.items() for method in methods)]))
-    form, forms = form or name, reproduce.TABLES
+    form, forms = form or name, TABLES
     add_baselines(grid, with_curves=form == "table4")
     return short(forms[form].text(grid) if form in forms else tables.table(grid))
 
@@ -169,7 +172,7 @@ def value(source):
     file, task, arms, *figure = (part.strip() for part in source.split(" / "))
     figure, = figure or ["mean"]
     if figure == "paper":
-        return float(reproduce.TABLES[file].paper[arms, task])
+        return float(TABLES[file].paper[arms, task])
     reduce = {"least": np.min, "largest": np.max, "median": np.median}.get(figure, np.mean)
     if file == "memory-settings":                         # task: a trunk, arms: its settings
         return reduce([int(row["steps_to_95"]) for row in memory_map.read_rows(RUNS / f"{file}.csv")
@@ -278,7 +281,7 @@ def dots(panels, path, with_paper=False):
             ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
             ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
             ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-            paper = reproduce.TABLES[file].paper.get((arm, task)) if with_paper else None
+            paper = TABLES[file].paper.get((arm, task)) if with_paper else None
             if paper is not None:
                 ax.plot(float(paper), y, "D", color="black", fillstyle="none", markersize=8,
                         label="paper")

@@ -95,7 +95,7 @@ def contents():
     ("compare r0 r1 --out r0", "r0/curves.png"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
-    (f"compare bit-xor --models random:1x2x16 --lrs 1e-3 --out c {TINY[TINY.index('--steps'):]}",
+    (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",
      "c/sweep.png"),
     ("reproduce table3 --out c", "c/table3.csv"),
     ("reproduce table3 --out c", "c/table3-rates.png"),

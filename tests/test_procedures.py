@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import sources
 from minifpt import GPT2, GPT2Config, tasks
 from minifpt.experiments import pretrain
 from minifpt.files import weights
@@ -115,7 +116,7 @@ def on_a_stack(question):
 
 @pytest.mark.parametrize("name", ["set", "reverse", "sort", "stack"])
 def test_answers_follow_their_questions(name):
-    task = pretrain.PROCEDURES[name](3, 7, tokens=90)
+    task = sources.PROCEDURES[name][1](3, 7, tokens=90)
     x, y = task.batch(rng(), 8)
     for row, after in zip(x, y, strict=True):
         text = "".join(map(chr, [*row, after[-1]]))
@@ -131,7 +132,7 @@ def test_answers_follow_their_questions(name):
 
 
 def test_automata_follow_their_rule():
-    task = tasks.Automata(width=9, rule=30, tokens=60)
+    task = sources.Automata(width=9, rule=30, tokens=60)
     x, y = task.batch(rng(), 4)
     for row, after in zip(x, y, strict=True):
         rows = [[*map("ab".index, part)] for part in
@@ -157,6 +158,7 @@ def test_trigram_text_has_the_trigrams_of_the_text_and_no_passage_of_it():
 
 @pytest.mark.parametrize("source", ["set", "automata"])
 def test_a_trunk_is_pretrained_on_a_procedure(source, tmp_path):
+    sources.add_sources()
     pretrain.pretrain(source, tmp_path / "t", shape="1x1x8", steps=1, batch_size=1, progress=False)
     assert GPT2.from_pretrained(tmp_path / "t.npz").config.n_embd == 8
 

@@ -22,7 +22,7 @@ from test_convert import pack, safetensors
 import minifpt
 from minifpt import cli, layers, tasks
 from minifpt import functional as F
-from minifpt.experiments import compare, plan, pretrain, runs_table, workers
+from minifpt.experiments import plan, pretrain, runs_table
 from minifpt.experiments import runs as run_folders
 from minifpt.files import data, huggingface, runs, weights
 from minifpt.freeze import FreezeMask
@@ -93,13 +93,13 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     (COMPARE + "--seeds 10000000000000000000", "at most 2,147,483,647"),
     (COMPARE + "--seeds 1001", "1001 seeds, expected 1 to"),
     (COMPARE + "--jobs 0", "jobs must be"),
-    (COMPARE + "--lrs 1 2 --choices 1001", "1001 validation seeds"),
+    (COMPARE + "--rates 1 2 --choices 1001", "1001 validation seeds"),
     (COMPARE + "--choices 3", "--choices is for --rates"),
     ("steps bit-xor --frames 3", "--frames is for --every"),
     ("train typos --data books", "typos has no option 'data'"),
     ("train few --of listops --data lra", "few: listops has no option data"),
     ("train typos --files ''", "text: no file or folder ''"),
-    (COMPARE + "--lrs 1 2 --lr 3", "expected --lr or --rates, not both"),
+    (COMPARE + "--rates 1 2 --lr 3", "expected --lr or --rates, not both"),
     ("pretrain bits --data nowhere", "data is for images and vision"),
     ("reproduce table3 --plan --seeds -2", "seeds must be"),
     ("summary bit-xor --model random:", "no weights 'random:'"),
@@ -155,19 +155,6 @@ def test_a_run_s_files_stay_when_memory_ends(folder, monkeypatch):
     with pytest.raises(MemoryError):
         minifpt.train(fpt(), xor(), out=folder / "run", resume=True, **QUICK | {"steps": 3})
     assert sorted(p.name for p in (folder / "run").iterdir()) == there
-
-
-def test_a_grid_starts_no_more_processes_than_it_has_runs(monkeypatch, tmp_path):
-    """As many are started as there is work for: the system has a limit."""
-    sizes = []
-
-    def pool(processes, sign):
-        sizes.append(processes)
-        raise InterruptedError
-    monkeypatch.setattr(workers, "pool", pool)
-    with pytest.raises(InterruptedError):
-        compare.grid(tmp_path, ["bit-xor"], ["random:1x2x8"], [0, 1], jobs=10 ** 9, progress=False)
-    assert sizes == [2]
 
 
 # ----------------------------------------------------------------------------------- files

@@ -2,13 +2,16 @@
 
 import argparse
 import inspect
+import math
+import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
 from ..trunks import forms
-from ..trunks.names import USERS_OWN
+from ..trunks.names import USERS_OWN, TrunkSpec
 
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
@@ -39,12 +42,11 @@ class Option(NamedTuple):
 
     flags: tuple
     settings: dict
-    alias: str = ""                                       # a former name, not in the help
 
 
-def option(*flags, alias="", **settings):
+def option(*flags, **settings):
     """Return an :class:`Option`."""
-    return Option(flags, settings, alias)
+    return Option(flags, settings)
 
 
 def takes(*options, **texts):
@@ -83,7 +85,27 @@ def path(text):
     return Path(text)
 
 
-MODEL = option("--model", default=MODEL_NAME, metavar="MODEL",
+def model(text):
+    """Return the name of a trunk from the command line.  Of a large random one, say at once that
+    it takes long to build or does not fit into memory."""
+    try:
+        spec = TrunkSpec.parse(text)
+        config = spec.config() if spec.kind in ("random", "mimetic", "lstm") else None
+    except (ValueError, OSError):                         # the command says what is wrong
+        return text
+    weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(
+        os, "sysconf") else math.inf
+    if 4 * weights > memory:
+        raise argparse.ArgumentTypeError(f"the weights of {text} take {weights / 2.5e8:,.0f} GB, "
+                                         f"this machine has {memory / 1e9:,.0f} GB")
+    if weights > 5e8 or (config and config.n_layer > 200):
+        print(f"{text}: {config.n_layer:,} blocks of {config.n_embd:,} channels take a while to "
+              "build", file=sys.stderr)
+    return text
+
+
+MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help=f"trunk, see below (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
@@ -151,10 +173,7 @@ def add_options(sub, options, argv):
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
             continue
-        action = sub.add_argument(*one.flags, **one.settings)
-        if one.alias:
-            sub.add_argument(one.alias, **one.settings | {"dest": action.dest,
-                                                          "help": argparse.SUPPRESS})
+        sub.add_argument(*one.flags, **one.settings)
     if options and options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
 
