@@ -8,6 +8,7 @@ an error, and when the parent was killed.
 import logging
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -195,6 +196,8 @@ def cluster(address):
     if address is None:
         yield None
         return
+    if not re.fullmatch(r"((tcp|tls|wss?)://)?[^/\s]+:\d{1,5}", address):
+        raise ConnectionError(f"--dask '{address}': expected an address like tcp://HOST:8786")
     try:
         import distributed
     except ImportError:
