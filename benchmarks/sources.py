@@ -153,6 +153,11 @@ def add_sources():
         pretrain.DEFAULTS[name] = pretrain.DEFAULTS["brackets"]
 
 
-if __name__ == "__main__":
+def main():
+    """Run ``minifpt pretrain`` with these sources, too."""
     add_sources()
-    sys.exit(cli.main(["pretrain", *sys.argv[1:]]))
+    return cli.main(["pretrain", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

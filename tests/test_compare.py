@@ -13,7 +13,6 @@ import minifpt
 from minifpt import cli, tasks, training
 from minifpt.experiments import compare, runs_table, tables
 from minifpt.files.runs import COLUMNS
-from minifpt.freeze import FreezeMask
 from minifpt.trunks import names as trunks
 from minifpt.trunks.names import TrunkSpec
 
@@ -134,15 +133,6 @@ def test_a_model_has_a_kind_a_label_and_a_folder(text, kind, label, folder):
     assert (spec.text, spec.kind, spec.label) == (text, kind, label)
     assert spec.folder.startswith(folder) and (spec.folder == folder) == (spec.folder == text)
     assert TrunkSpec.parse(spec) is spec and TrunkSpec.parse(text) == spec
-
-
-def test_a_mixed_trunk_has_two_parts_and_a_mask():
-    spec = TrunkSpec.parse("random+attn=minigpt-bits+ln,h.0.*=statistics:minigpt-images")
-    assert (spec.base.text, spec.other.text) == ("random+attn=minigpt-bits",
-                                                 "statistics:minigpt-images")
-    assert spec.mask == FreezeMask(ln=True, patterns=("h.0.*",))
-    assert (spec.base.base.text, spec.base.other.text) == ("random", "minigpt-bits")
-    assert spec.base.mask == FreezeMask(attn=True)
 
 
 def test_each_model_has_its_own_folder():
@@ -562,11 +552,6 @@ def test_two_processes_give_the_results_of_one(model, tmp_path):
         return [{k: v for k, v in row.items() if k != "seconds"}
                 for h in result.results["bit-xor"]["tiny"] for row in h]
     assert without_time(one) == without_time(two) and one.rates == two.rates
-
-
-def test_a_run_that_fails_in_another_process_says_why(tiny, tmp_path):
-    with pytest.raises(ValueError, match="train: steps must be a whole number"):
-        full_grid(tmp_path / "g", options=SMALL | {"steps": 0}, jobs=2)
 
 
 def test_differences_are_paired_and_carry_an_interval():
