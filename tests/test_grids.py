@@ -143,11 +143,6 @@ class Soft(minifpt.tasks.BitXOR):
     def loss(self, logits, y):
         a, b = super().loss(logits, y)
         return a / 10, b / 10
-class Changing(minifpt.tasks.BitXOR):
-    name, used = "changing", False
-    def draw(self, rng, size, split):
-        self.used = self.used or split == "train"
-        return super().draw(rng, size, split)
 """
 
 
@@ -194,16 +189,6 @@ def test_a_grid_goes_on_over_leftovers_of_killed_processes(tmp_path):
     grid(tmp_path / "g", seeds=range(4))
     same_grids(tmp_path / "g", tmp_path / "whole")
     assert not [*tmp_path.rglob(".*")]
-
-
-def test_a_run_removes_no_hidden_file_of_the_user_s(tmp_path):
-    mine = {".bash_history.1", ".metrics.csv.20240131", ".notes.2024.md", ".zcompdump-host-5.9"}
-    for name in {".metrics.csv.77.minifpt", *mine}:
-        (tmp_path / name).write_text("x")
-    (tmp_path / ".venv.3").mkdir()
-    assert main(["train", "bit-xor", "--model", "random:1x1x4", "--steps", 1, "--out",
-                 tmp_path]) == 0
-    assert {p.name for p in tmp_path.glob(".*")} == {".venv.3", *mine}
 
 
 @pytest.fixture
@@ -260,16 +245,6 @@ def test_a_grid_reads_its_data_once(tmp_path, monkeypatch):
         grid(tmp_path / "a", ["mnist"], task_options={"data": tmp_path / "data"})
         assert sorted(splits) == ["test", "test", "train", "train"]   # and before the first run
         splits.clear()
-
-
-def test_a_task_of_the_user_s_own_is_made_for_each_run(tmp_path):
-    """It may change while it is used."""
-    (tmp_path / "own.py").write_text(OWN)
-    cached = {}
-    job = compare.Job(f"{tmp_path}/own.py:Changing", {}, MODEL, 0, tmp_path / "0",
-                      SMALL | {"lr": .1})
-    job(cache=cached)
-    assert not cached and not job.make_task(cached).used
 
 
 # --------------------------------------------------------------------- being stopped

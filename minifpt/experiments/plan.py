@@ -75,16 +75,16 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
         while len(times) < 3 or time.perf_counter() - start < SECONDS:
             begin = time.perf_counter()
             training_step(model, task, optimizer, x, y, 1.0, rng)
-            middle = time.perf_counter()
-            model.predict(test_x)
-            times.append((middle - begin, time.perf_counter() - middle))
-    step, test = np.median(times, axis=0)
+            times.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        model.predict(test_x)
+        test = time.perf_counter() - begin
     size, moved = (sum(p.data.nbytes for p in ps) for ps in (model.parameters(), trained))
     # Adam has two arrays for each trained parameter, and a step has its gradient.
     arrays = 2 * moved + max(step_peak * batch_size / part + moved,
                              test_peak * TEST_BATCH / test_part)
-    return Plan(float(step * batch_size / part), float(test / test_part),
-                float(PROCESS + size + HOLES * arrays), size, model)
+    return Plan(float(np.median(times) * batch_size / part), test / test_part,
+                PROCESS + size + HOLES * arrays, size, model)
 
 
 def examples(task, rng, n):
