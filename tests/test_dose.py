@@ -12,7 +12,7 @@ from test_plots import png_size
 from benchmarks import dose
 from benchmarks import tables as studies
 from minifpt import tasks
-from minifpt.experiments import compare, pretrain, reproduce, tables
+from minifpt.experiments import compare, job, pretrain, reproduce, tables
 from minifpt.trunks import names as trunks
 
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 256, "vocab_size": 256}
@@ -31,7 +31,7 @@ def novels(tmp_path, monkeypatch):
             dose.EXPERIMENTS[name], doses=doses, tasks=columns))
     monkeypatch.setattr(dose, "SCALES", {"mini": {"shape": "1x2x8", "tokens": 40}})
     monkeypatch.setattr(dose, "RATES", (1e-2,))
-    monkeypatch.setattr(compare, "VALIDATION_EXAMPLES", 20)
+    monkeypatch.setattr(job, "VALIDATION_EXAMPLES", 20)
     (tmp_path / "novels").mkdir()
     text = np.random.default_rng(0).choice(list("the quick fox\n"), 3000)
     (tmp_path / "novels" / "a.txt").write_text("".join(text))

@@ -15,7 +15,7 @@ from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint, model_crc
 from ..trunks.names import code_crc
-from .compare import Validation, make_task
+from .job import Validation, make_task
 
 # Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
