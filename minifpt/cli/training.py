@@ -135,7 +135,7 @@ def plan(args):
     spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
     prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
     config = prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if isinstance(config, GPT2Config) else ""
+    shape = f"{config.n_layer} blocks, " if isinstance(spec.config(), GPT2Config) else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
     print_rows({
