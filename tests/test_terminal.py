@@ -89,11 +89,13 @@ def test_options_of_the_loop_have_their_names_in_python(folder):
     assert (config["clip"], config["warmup"], config["eval_every"]) == (0.5, 2, 2)
 
 
-def test_the_learning_rates_arrive(monkeypatch):
+@pytest.mark.parametrize("flag", ["--rates", "--lrs"])
+def test_the_learning_rates_are_rates_and_the_former_name_works(flag, monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(compare, "compare", lambda *args, **kw: calls.append(kw) or "")
-    assert cli.main(["compare", "bit-xor", "--rates", "0.1", "0.01"]) == 0
+    assert cli.main(["compare", "bit-xor", flag, "0.1", "0.01"]) == 0
     assert calls[0]["rates"] == [0.1, 0.01]
+    assert "--lrs" not in help_of(capsys, "compare")
 
 
 def test_a_markdown_table_is_printed_in_aligned_columns(capsys, monkeypatch):

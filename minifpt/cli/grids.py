@@ -55,7 +55,7 @@ def compare_runs(args):
                 "(default: drawn)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
-    option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
+    option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         "validation seeds used to choose the learning rate "
@@ -108,7 +108,7 @@ def compare(args):
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
-    option("--rates", type=float, nargs="+", metavar="LR",
+    option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
            help="learning rates of the sweep (default: the table's)"),
     WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),

@@ -42,11 +42,12 @@ class Option(NamedTuple):
 
     flags: tuple
     settings: dict
+    alias: str = ""                                       # a former name, not in the help
 
 
-def option(*flags, **settings):
+def option(*flags, alias="", **settings):
     """Return an :class:`Option`."""
-    return Option(flags, settings)
+    return Option(flags, settings, alias)
 
 
 def takes(*options, **texts):
@@ -170,7 +171,10 @@ def add_options(sub, options, argv):
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
             continue
-        sub.add_argument(*one.flags, **one.settings)
+        action = sub.add_argument(*one.flags, **one.settings)
+        if one.alias:
+            sub.add_argument(one.alias, **one.settings | {"dest": action.dest,
+                                                          "help": argparse.SUPPRESS})
     if options and options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
 

@@ -85,7 +85,7 @@ def say_wrong_loss(task, name):
            help="steps between checkpoints (default: 500)"),
     option("--functional", type=path, metavar="FILE",
            help="run your functions from a file by 'minifpt new'"),
-    option("--skip-check", action="store_true",
+    option("--skip-check", action="store_true", alias="--anyway",
            help="train even if a function of that file is wrong"),
     epilog=TRUNKS)
 def train(args):
