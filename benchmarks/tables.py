@@ -186,6 +186,8 @@ STUDIES = {
                            ranks=(1, 4, 8, 16))),
 }
 
+ALL = reproduce.TABLES | STUDIES
+
 
 def main():
     """Run ``minifpt reproduce`` with these tables instead of the paper's."""
