@@ -408,7 +408,7 @@ def test_plan_prints_time_and_memory(capsys, folder, quick, weight_file):
     assert [line[:18].strip() for line in out] == ["run", "a step", "250 steps", "768 tests",
                                                    "memory", "measured on"]
     assert "256 every 100 steps" in out[3] and "MB at most" in out[4]
-    assert "1 of 1 blocks" in out[5] and not names(folder)
+    assert "the whole trunk" in out[5] and not names(folder)
 
 
 def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypatch):
@@ -419,7 +419,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
         task, spec, mask, batch, dropout, adapt = args
         trunk = minifpt.GPT2(spec.config(dropout), seed=None)
         model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
-        return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, 3, model)
+        return plan.Plan(3.6, 0.5, 2.5e9, 2_000_000_000, model)
     monkeypatch.setattr(plan, "plan", planned)
     assert main("plan mnist --model gpt2-xl --patch 7") == 0              # no weights, no data
     (task, spec, mask, batch, dropout, adapt), out = calls[0], capsys.readouterr().out.splitlines()
@@ -435,6 +435,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
     assert main("plan bit-xor --dropout 0.1") == 0 and calls[1][4] == 0.1
     assert "full test" not in capsys.readouterr().out     # each batch is fresh: there is none
     assert main("plan few --of digits") == 0 and "full test" in capsys.readouterr().out
+    assert main("plan listops") == 0 and "full test" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line, part", [

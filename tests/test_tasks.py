@@ -1,10 +1,12 @@
 import dataclasses
+import inspect
 import json
 import math
 
 import numpy as np
 import pytest
 from conftest import refused
+from hypothesis import given
 from hypothesis import strategies as st
 from test_cifar import write_cifar10
 from test_data import write_mnist
@@ -15,7 +17,7 @@ from minifpt import tasks
 TASKS = {"bit-xor": {}, "bit-memory": {"bits": 12, "patch": 4}, "digits": {"size": 8}, "mnist": {},
          "text": {"tokens": 16}, "few": {"of": "digits", "labels": 50},
          "listops": {"length": 20, "depth": 3}, "typos": {"tokens": 16}, "cifar10": {},
-         "cifar10-gray": {"side": 8}, "homology": {"length": 30}, "families": {"length": 16},
+         "cifar10-gray": {"side": 8}, "homology": {"length": 30},
          "addition": {"digits": 3}, "modular": {"p": 7}, "recall": {"symbols": 8, "tokens": 9},
          "bit-recall": {"items": 6, "bits": 4}}
 
@@ -159,7 +161,7 @@ def test_nan_logits_are_not_counted_as_right(name, tmp_path):
 def test_get_lists_the_tasks_in_its_error():
     assert tasks.names() == [
         "addition", "bit-memory", "bit-recall", "bit-xor", "cifar10", "cifar10-gray", "digits",
-        "families", "few", "homology", "listops", "mnist", "modular", "recall", "text", "typos"]
+        "few", "homology", "listops", "mnist", "modular", "recall", "text", "typos"]
     with pytest.raises(ValueError, match="no task 'bitxor'.*addition, bit-memory, bit-recall"):
         tasks.get("bitxor")
     with pytest.raises(ValueError, match="no option 'm': its options are strings, bits, patch"):
@@ -199,6 +201,21 @@ def test_bad_options_are_refused(name, options, message):
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.floats(),
                      st.text(max_size=3), st.lists(st.integers(0, 9), max_size=2), st.just("fold"))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar10-gray", "homology"])
+@given(st.data())
+def test_any_option_makes_a_task_or_one_line(name, data):
+    options = set(inspect.signature(tasks.task_class(name)).parameters) - {"data"}
+    for _ in range(20):
+        options_of_one = {data.draw(st.sampled_from(sorted(options))): data.draw(ANYTHING)}
+        try:
+            task = tasks.get(name, **options_of_one)
+        except ValueError as e:
+            assert str(e).startswith(f"{name}: ") and "\n" not in str(e)
+        else:
+            assert min(task.tokens, task.input_dim, task.output_dim) >= 1
+            assert tasks.get(name, **json.loads(json.dumps(task.options))).options == task.options
 
 
 # ------------------------------------------------------------------------------- bits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minifpt import cli, tasks
-from minifpt.experiments import compare, workers
+from minifpt.experiments import compare
 from minifpt.files import read_bytes, runs, write_beside
 from minifpt.trunks.names import TrunkSpec
 
@@ -221,29 +221,6 @@ def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
         path.write_bytes(b"half")
     write_beside(tmp_path / "sweep.png", lambda f: f.write(b"whole"))
     assert [path.exists() for path in halves] == [False, True, True, True, True]
-
-
-def test_the_sign_of_a_killed_grid_is_removed_and_that_of_another_stays(tmp_path):
-    pytest.importorskip("fcntl")
-    (tmp_path / ".running-dead").write_bytes(b"")
-    with workers.running(tmp_path) as first:
-        assert not (tmp_path / ".running-dead").exists()
-        holder = subprocess.Popen(
-            [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\n"
-             "from minifpt.experiments import workers\n"
-             "with workers.running(Path(sys.argv[1])) as sign:\n    print(sign, flush=True)\n"
-             "    sys.stdin.read()", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True)
-        other = Path(holder.stdout.readline().strip())
-        assert first.exists() and other.exists()
-        with workers.running(tmp_path) as third:
-            assert first.exists() and other.exists() and third.exists()
-        holder.kill()
-        holder.communicate()
-        assert other.exists()
-        with workers.running(tmp_path):
-            assert first.exists() and not other.exists()
-    assert not [*tmp_path.glob(".running-*")]
 
 
 def test_a_refused_seed_leaves_no_folder(tmp_path, capsys):

@@ -2,13 +2,16 @@
 
 import argparse
 import inspect
+import math
+import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
 from ..trunks import forms
-from ..trunks.names import USERS_OWN
+from ..trunks.names import USERS_OWN, TrunkSpec
 
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
@@ -89,7 +92,27 @@ def path(text):
     return Path(text)
 
 
-MODEL = option("--model", default=MODEL_NAME, metavar="MODEL",
+def model(text):
+    """Return the name of a trunk from the command line.  Of a large random one, say at once that
+    it takes long to build or does not fit into memory."""
+    try:
+        spec = TrunkSpec.parse(text)
+        config = spec.config() if spec.kind in ("random", "mimetic", "lstm") else None
+    except (ValueError, OSError):                         # the command says what is wrong
+        return text
+    weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(
+        os, "sysconf") else math.inf
+    if 4 * weights > memory:
+        raise argparse.ArgumentTypeError(f"the weights of {text} take {weights / 2.5e8:,.0f} GB, "
+                                         f"this machine has {memory / 1e9:,.0f} GB")
+    if weights > 5e8 or (config and config.n_layer > 200):
+        print(f"{text}: {config.n_layer:,} blocks of {config.n_embd:,} channels take a while to "
+              "build", file=sys.stderr)
+    return text
+
+
+MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help=f"trunk, see below (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
@@ -138,10 +161,7 @@ TASK_OPTIONS = {
     "bits": "bits in a string", "patch": "numbers in a token, or pixels along its side",
     "augment": "shift and mirror the training images: true or false",
     "data": "folder of the data's files", "side": "pixels along a side",
-    "size": "pixels along a side", "folds": "number of folds", "length": "tokens in an example",
-    "families": "families to tell apart",
-    "distance": "share of places in which families differ",
-    "mutation": "share of places that mutate", "world": "seed of the generated families",
+    "size": "pixels along a side", "length": "tokens in an example",
     "of": "task with the images", "labels": "labelled examples to train on",
     "draw": "seed of the choice of labelled examples",
     "holdout": "which test cases are not in training",

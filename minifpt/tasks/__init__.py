@@ -19,19 +19,17 @@ from .few import Few
 from .formal import Brackets, Copy
 from .images import MNIST, Digits
 from .listops import ListOps
-from .procedural import Automata, Reverse, Set, Sort, Stack
-from .proteins import Families, Homology
+from .proteins import Homology
 from .text import Masked, Text, Trigrams, Typos
 
 TASKS = {task.name: task for task in (
-    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology,
-    ListOps, MNIST, Modular, Recall, Text, Typos)}
+    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Few, Homology, ListOps,
+    MNIST, Modular, Recall, Text, Typos)}
 # The other classes have no name: trunks are pretrained on them.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitRecall",
-           "BitXOR", "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few",
-           "Homology", "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack",
-           "Task", "Text", "Trigrams", "Typos", "chance_of", "defaults_of", "get", "label_of",
-           "make", "names", "task_class"]
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "BitMemory", "BitRecall", "BitXOR",
+           "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Few", "Homology", "ListOps",
+           "Masked", "Modular", "Recall", "Task", "Text", "Trigrams", "Typos", "chance_of",
+           "defaults_of", "get", "label_of", "make", "names", "task_class"]
 
 
 def names():
