@@ -77,6 +77,8 @@ def log_sum_exp_backward(dy, cache):
 
 
 def cross_entropy(logits, targets):
+    if targets.dtype.kind not in "iu" or targets.min() < 0 or targets.max() >= logits.shape[-1]:
+        raise ValueError(f"targets must be integers from 0 to {logits.shape[-1] - 1}")
     lse, cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
     return (lse - chosen).mean(), CrossEntropyCache(cache, targets)
@@ -217,6 +219,8 @@ def last_tokens_backward(dy, cache):
 
 
 def embedding(ids, w):
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= len(w):
+        raise ValueError(f"ids must be integers from 0 to {len(w) - 1}")
     return w[ids], EmbeddingCache(ids, w.shape)
 
 
