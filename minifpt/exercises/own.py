@@ -194,6 +194,7 @@ def load(path):
                          ) from None
     reader, module = Own(path, text), types.ModuleType("minifpt_own")
     sys.modules[module.__name__] = module                 # as dataclasses expect
+    module.__file__ = str(path)
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
