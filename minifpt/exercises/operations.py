@@ -36,15 +36,17 @@ class Wrong(Exception):
 
 
 def questions(op, rng):
-    """Return [(inputs, options, about)]: examples, some of them ten times as large, some with a
-    batch of one, and the far ones."""
+    """Return [(inputs, options, about)]: examples, some of them ten times as large, with a batch of
+    one, or with one gradient wanted, and the far ones."""
     near, names = [call for _ in range(3) for call in examples(op, rng)], parameters(op)
     tenfold = [(tuple(10 * x if x.dtype == np.float64 else x for x in inputs), options)
                for inputs, options in near[:2]]
     single = [(tuple(x[:1] if name in BATCHES else x for name, x in zip(
         names, inputs, strict=False)), options) for inputs, options in near[:1]]
-    return [(*call, about) for calls, about in (
-        (near, ""), (far(op, rng), FAR.get(op, "")), (tenfold + single, "")) for call in calls]
+    n = len(near[0][0]) * ("need" in names)
+    needs = [(near[0][0], near[0][1] | {"need": tuple(i == j for j in range(n))}) for i in range(n)]
+    return [(*call, about) for calls, about in ((near, ""), (far(op, rng), FAR.get(op, "")), (
+        tenfold + single + needs, "")) for call in calls]
 
 
 def far(op, rng):
@@ -332,11 +334,9 @@ def backward(reader, op, rng):
         try:
             one_backward(reader, op, ahead, *call, other, rng)
         except Wrong as e:
-            raise e if is_right else Wrong(
-                f"Mend {op} first: it is wrong, and this was held against the library's. {e}"
-            ) from None
-    if "need" in parameters(op) and ahead is not stand_in:
-        heeds_need(reader, op, rng, *calls[0][0])
+            where = f"With need = {call[1]['need']}: " if "need" in call[1] else ""
+            raise Wrong(where + str(e) if is_right else f"Mend {op} first: it is wrong, and this "
+                        f"was held against the library's. {e}") from None
 
 
 def one_backward(reader, op, ahead, inputs, options, about, other, rng):
@@ -353,10 +353,14 @@ def one_backward(reader, op, ahead, inputs, options, about, other, rng):
         cache = right_cache = rng.standard_normal(dy.shape)
     right, names = gradients(op, inputs, library(reader, name, dy, right_cache))
     grads, _ = gradients(op, inputs, run(reader, name, dy, cache))
-    well_formed(grads, names, right)
+    if "need" in options:                                 # the others may be anything
+        grads, right, names = ([value for value, is_wanted in zip(
+            values, options["need"], strict=True) if is_wanted] for values in (grads, right, names))
+    else:
+        well_formed(grads, names, right)
     if not _same(grads, right, 1e-6):
-        mistaken = [(hint, gradients(op, inputs, f(dy, right_cache))[0])
-                    for hint, f in mistakes(name)]
+        mistaken = [] if "need" in options else [
+            (hint, gradients(op, inputs, f(dy, right_cache))[0]) for hint, f in mistakes(name)]
         differences = [f"d{n}{part_of_qkv(grad, good) if n == 'qkv' else ''} is wrong. " + _hint(
             grad, Case((), good, {hint: m[i] for hint, m in mistaken}, 1e-6, about))
             for i, (n, grad, good) in enumerate(zip(names, grads, right, strict=True))
@@ -365,6 +369,8 @@ def one_backward(reader, op, ahead, inputs, options, about, other, rng):
                 cache_text := other_cache(reader, op, inputs, options)):
             differences.append(f"Your cache is another one than the library's: {cache_text}")
         raise Wrong(" ".join(differences))
+    if "need" in options:
+        return
     if op != "residual":                                  # as where a layer is used twice
         _, cache = ahead(*copy.deepcopy(inputs), **fresh(options))
         ahead(*copy.deepcopy(other[0]), **fresh(other[1]))
@@ -405,22 +411,3 @@ def part_of_qkv(grad, good):
     parts = zip("qkv", np.split(grad, 3, axis=-1), np.split(good, 3, axis=-1), strict=True)
     names = [f"d{n}" for n, a, b in parts if not _same(a, b, 1e-6)]
     return f" ({', '.join(names)})" if names else ""
-
-
-def heeds_need(reader, op, rng, *inputs):
-    """Raise :class:`Wrong` if a gradient changes or is missing when it alone is wanted."""
-    def of(need):
-        _, cache = pair(reader, op, *inputs, need=need)
-        return run(reader, f"{op}_backward", dy, cache)
-    dy = rng.standard_normal(np.shape(reader.functions[op](*inputs)[0]))
-    names = parameters(op)[:len(inputs)]
-    whole = of((True,) * len(names))
-    for i, n in enumerate(names):
-        need = tuple(j == i for j in range(len(names)))
-        try:
-            right = _same(of(need)[i], whole[i], 1e-9)
-        except Wrong as e:
-            raise Wrong(f"With need = {need}, where only d{n} is wanted: {e}") from None
-        if not right:
-            raise Wrong(f"With need = {need}, d{n} is wanted, and is not what it is with all "
-                        "of them.")
