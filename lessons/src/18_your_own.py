@@ -60,12 +60,13 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 
 # %% [markdown]
 # `minifpt check mine.py`, or `own.check(mine)`, goes through the file in the order of the lessons.
-# A forward pass is compared with the library's, on fresh numbers. A backward pass is compared with
-# central differences of *your* forward pass (lesson 1). What is not written yet is the library's.
-# So the file works from its first line on, and you can write it in any order.
+# A forward pass is compared with the library's, on fresh numbers. A backward pass reads the cache
+# of *your* forward pass, and its gradients are compared with the library's, which central
+# differences have checked (lesson 1). What is not written yet is the library's. So the file works
+# from its first line on, and you can write it in any order.
 #
 # Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
-# The check runs it and compares that with differences as well. So keep in each slot of a cache what
+# The check runs it and compares its gradients as well. So keep in each slot of a cache what
 # its name says, and read the lines on caches at the top of the file. A backward pass changes
 # neither its cache nor `dy`, and nothing is kept in a global variable: the check runs two forward
 # passes before their backward passes. Two more things that the definitions do not say: `dropout`
