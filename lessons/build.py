@@ -220,13 +220,14 @@ def tidy(output):
 def build(source):
     """Make, run and write one notebook; its size and time in words."""
     import nbformat
-    notebook = read(source)
+    notebook, path = read(source), notebook_of(source)
+    if not path.exists():                                 # the checks ask which lessons there are
+        write(path, nbformat.writes(notebook) + "\n")
     start = time.perf_counter()
     run(notebook, HERE)
     seconds = time.perf_counter() - start
     notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),
                                     "cells": cells_digest(notebook)}
-    path = notebook_of(source)
     write(path, nbformat.writes(notebook) + "\n")
     return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
 

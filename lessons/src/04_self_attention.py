@@ -12,8 +12,10 @@
 # - look at the attention maps of a trained model, find out what a head is for, and know one way to
 #   be fooled.
 #
-# You need lessons [1](01_gradients_by_hand.ipynb) to [3](03_layer_norm.ipynb). It takes about an
-# hour.
+# **What we know by now.** A block keeps its numbers in size with layer norm, and each row passes it
+# alone. Softmax turns scores into shares, and a gradient comes back through it.
+#
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
 # %%
 import math
@@ -25,6 +27,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 
@@ -640,6 +643,44 @@ for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
 # head does when it finds nothing. Before you explain what a model does, give it what it was
 # trained on.
 #
+# ## One head recalls, on your own file
+#
+# Write `positions`, `dropout` and the forward pass of `attention` in `mine.py` (15 minutes). The
+# backward pass is the next lesson; until then the library's reads your cache. With it one head
+# recalls: five strings of 20 bits come in, a token each, and then one of them with half of its bits
+# hidden. Copying what is visible and guessing the rest gives 75 %. The head's weights are random
+# and *frozen*; what trains is around them. Does it get beyond 75 %, `"yes"` or `"no"`?
+
+# %%
+guess = ...
+
+# %%
+task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
+
+
+def recall(seed, steps=150):
+    """-> the steps, and the bits right (%)"""
+    model = minifpt.FPT.for_task(task, "random:1x1x64@1.41", seed=seed, dropout=0.0)
+    history = minifpt.train(model, task, steps, batch_size=16, lr=1e-2, seed=seed, warmup=0,
+                            schedule="constant", eval_every=25, test_examples=256,
+                            progress=False)
+    return history["step"], 100 * history["test_accuracy"]
+
+
+with written("mine.py", "linear", "layer_norm", "positions", "attention") as whose:
+    runs = [recall(seed) for seed in range(5)]
+reveal(guess, "yes" if min(right[-1] for _, right in runs) > 75 else "no")
+fig, (ax,) = figure(width=5.2, height=2.6)
+for step, right in runs:
+    ax.plot(step, right, color=color.random, linewidth=1)
+ax.axhline(75, color=color.grey, linestyle=":")
+ax.set(xlabel="step", ylabel="bits right (%)", title=f"One frozen random head, five seeds\n{whose}")
+picture(fig)
+
+# %% [markdown]
+# Keep this picture in mind. Why a head that nobody taught can do this is the question of [lesson
+# 22](22_why_random_weights_find_a_string.ipynb).
+#
 # ## Exercises
 #
 # Solutions are in `solutions/04_self_attention.py`.
@@ -715,7 +756,7 @@ print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "
 print("so there is such a head" if copied.max() > 5 * even else "so none stands out")
 
 # %% [markdown]
-# **Your own file.** `positions`, `dropout` and the forward pass of `attention` are next in your
-# own file (`minifpt check mine.py`).
+# **What we do not know yet.** A head looks, and brings something back. How does it learn where to
+# look: who gets the gradient?
 #
 # **Next**: [lesson 5](05_backward_through_attention.ipynb), the way back through all of this.

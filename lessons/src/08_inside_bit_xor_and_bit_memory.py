@@ -12,6 +12,10 @@
 # - tell looking by position from looking by content, and mute a head;
 # - compare a language trunk with two kinds of random ones, and say what that leaves open.
 #
+# **What we know by now.** A frozen trunk learns XOR while its layer norms, positions and two thin
+# layers train. So do random weights of the right size. We have seen *that* it works, and what each
+# part computes, but not which part does the work.
+#
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
 # [4](04_self_attention.ipynb). It takes about an hour.
 
@@ -627,4 +631,10 @@ if RUN:
     print(results, gap(*map(np.array, results.values())))
 
 # %% [markdown]
-# **Next**: [lesson 9](09_pictures_as_tokens.ipynb) gives the same trunk pictures, cut into tokens.
+# **What we do not know yet.** Which single head does XOR differs from run to run, and a muted head
+# shows that it is needed, not what it does: [lesson 19](19_which_part_does_it.ipynb), a side road,
+# goes on from there. And two arms stood beside each other here with one run each. How sure is such
+# a difference?
+#
+# **Next** on the spine: [lesson 13](13_transfer.ipynb). A side road: [lesson
+# 9](09_pictures_as_tokens.ipynb) gives the same trunk pictures, cut into tokens.
