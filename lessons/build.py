@@ -8,6 +8,7 @@
                                         date; runs nothing, needs neither Jupyter nor Jupytext
     python lessons/build.py --text      bring the notebooks' text up to date where no code has
                                         changed; runs nothing
+    python lessons/build.py --glossary  make glossary.md from the terms that the lessons define
     python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
                                         into its source; build it afterwards
 
@@ -254,6 +255,30 @@ def retext(source):
     return f"{path.name}: text brought up to date"
 
 
+TERM = re.compile(r"\*\*((?!Next)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
+ABOUT = """# Glossary
+
+Each term in the sentence in which a lesson introduces it. The number is the lesson's.
+Made by `python lessons/build.py --glossary`.
+"""
+
+
+def glossary():
+    """Return the text of ``glossary.md``: each term in the sentence that introduces it."""
+    terms = {}
+    for source in sources():
+        text, path = source.read_text(encoding="utf-8"), notebook_of(source)
+        for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
+            for paragraph in re.split(r"\n\n|\n- ", re.sub("^# ?", "", cell, flags=re.M)):
+                paragraph = " ".join(paragraph.split())
+                for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Z*$`(])", paragraph):
+                    for term in TERM.findall(sentence) if len(sentence.split()) > 5 else ():
+                        line = TERM.sub(r"*\1*", sentence)
+                        terms.setdefault(term.lower(), f"- **{term}** "
+                                         f"([{path.stem[:2]}]({path.name})): {line}")
+    return "\n".join([ABOUT, *(line for _, line in sorted(terms.items()))]) + "\n"
+
+
 def write(path, text):
     """Write a file in one rename, so that a crash leaves the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -283,6 +308,7 @@ def main():
     parser.add_argument("--sources", action="store_true")
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--pull", action="store_true")
+    parser.add_argument("--glossary", action="store_true")
     args = parser.parse_args()
     # Here and in the kernel that runs a notebook, the library beside this folder.
     root = str(HERE.parent)
@@ -305,6 +331,9 @@ def main():
         lines = [line for s in chosen if (line := retext(s))]
         print("\n".join(lines) or "every notebook has the text of its source")
         return 1 if any("has changed" in line for line in lines) else 0
+    if args.glossary:
+        write(HERE / "glossary.md", glossary())
+        return 0
     if args.pull and not args.lessons:
         parser.error("--pull wants the numbers of the lessons to take back")
     for source in chosen:

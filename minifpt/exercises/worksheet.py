@@ -48,10 +48,10 @@ def pool(lesson):
             start, end = start - first, end - first + 1
             indent = lines[start][:len(lines[start]) - len(lines[start].lstrip())]
             wrong = plain([*lines[:start], textwrap.indent(text, indent) + "\n", *lines[end:]])
-            row = next((row for row, other in zip(right.splitlines(), wrong.splitlines(),
-                                                  strict=False) if row != other), None)
-            if row and wrong not in dict(items[name]):
-                items[name].append((wrong, f"{_sentence(hint)} It should be\n\n{row}"))
+            pairs = itertools.zip_longest(right.splitlines(), wrong.splitlines())
+            rows = [row for row, other in pairs if row != other]
+            if len(rows) == 1 and rows[0] and wrong not in dict(items[name]):
+                items[name].append((wrong, f"{_sentence(hint)} It should be\n\n{rows[0]}"))
     return {name: found for name, found in items.items() if len(found) > 1}
 
 
