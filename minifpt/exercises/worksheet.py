@@ -65,17 +65,19 @@ def plain(lines):
 
 
 def draw(lesson, seed=0, items=6):
-    """Return [(code, key)], one in four of them right.  A function that is right stands there once.
-    Raises ``ValueError`` if the lesson has too few mistakes."""
+    """Return [(code, key)], one in four of them right.  Raises ``ValueError`` if the lesson has too
+    few mistakes."""
     functions, rng = pool(f"{lesson:02}"), np.random.default_rng([lesson, seed])
     if not functions:
         raise ValueError(f"worksheet: there is no lesson {lesson}")
     names = [str(name) for name in rng.permutation(list(functions))]
     n_right = min(round(items / 4), len(names) - 1)
     sheet = [functions[name][0] for name in names[:n_right]]
-    wrong = [[functions[name][i] for i in 1 + rng.permutation(len(functions[name]) - 1)]
-             for name in names[n_right:]]
-    turns = [item for turn in itertools.zip_longest(*wrong) for item in turn if item]
+    wrong = {name: [functions[name][i] for i in 1 + rng.permutation(len(functions[name]) - 1)]
+             for name in names}
+    # One of each function in turn; those that stand there as they are come last.
+    turns = [item for some in (names[n_right:], names[:n_right]) for turn in
+             itertools.zip_longest(*(wrong[name] for name in some)) for item in turn if item]
     if items < 1 or items - n_right > len(turns):
         raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
                          "expected fewer, and at least 1")
