@@ -165,6 +165,13 @@ def read(source):
     return notebook
 
 
+def fold(notebook):
+    """Fold away the outputs that answer a guess: in JupyterLab, and on the site by the tag."""
+    for cell in notebook.cells:
+        if "reveal(guess" in cell.source and cell.cell_type == "code":
+            cell.metadata = {"jupyter": {"outputs_hidden": True}, "tags": ["hide-output"]}
+
+
 def run(notebook, folder, seconds=5 * SECONDS):
     """Run a notebook from a clean kernel in ``folder``; raises where a cell does, or takes
     longer than ``seconds``."""
@@ -229,6 +236,7 @@ def build(source):
     seconds = time.perf_counter() - start
     notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),
                                     "cells": cells_digest(notebook)}
+    fold(notebook)
     write(path, nbformat.writes(notebook) + "\n")
     return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
 
@@ -246,6 +254,7 @@ def retext(source):
                 f"{source.stem[:2]}'")
     for cell, cell_before in zip(code, code_before, strict=True):
         cell.outputs, cell.execution_count = cell_before.outputs, cell_before.execution_count
+    fold(fresh)
     fresh.metadata = before.metadata | {"minifpt": {
         "source": digest(source.read_text(encoding="utf-8")), "cells": cells_digest(fresh)}}
     text = nbformat.writes(fresh) + "\n"
