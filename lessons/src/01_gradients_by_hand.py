@@ -331,8 +331,9 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
 # From here on you can write the functions yourself. In a terminal in the folder of this notebook
 # (JupyterLab: File, New, Terminal), type `minifpt new mine.py --bare`. Open `mine.py`, write the
 # bodies of `linear` and `linear_backward`, each two or three lines, and run the next cell. It
-# checks them, and then each call of `F.linear` runs *yours*. (Five minutes. Batch axes come first,
-# so sum over all axes but the last. A function that is not written is the library's.)
+# checks them, and then each call of `F.linear` runs *yours*. (Five minutes. The forward pass
+# returns $y$ and `LinearCache(x, w, need)`, and the backward pass gets that cache. Batch axes come
+# first, so sum over all axes but the last. A function that is not written is the library's.)
 #
 # Without the tanh two linear layers are one linear layer. Lesson 0 showed that no weighted sum
 # computes XOR. How low does the loss of the net without tanh get?

@@ -345,8 +345,8 @@ def regression(steps=150, rate=0.3):
     return np.array(rows).T
 
 
-with written("mine.py", "linear", "linear_backward", "cross_entropy",
-             "cross_entropy_backward") as whose:
+with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backward", "log_sum_exp",
+             "log_sum_exp_backward", "cross_entropy", "cross_entropy_backward") as whose:
     losses, right = regression()
 print(f"loss at the start {losses[0]:.3f}, which is log 10; right in the end {right[-1]:.0f} %")
 fig, axes = figure(2, width=3.8, height=2.7)

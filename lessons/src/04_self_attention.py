@@ -334,28 +334,6 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 # single ones; here it is 0. For long texts the layers use a form that computes the same tile by
 # tile; lesson 5 comes to it.)
 #
-# Here is one layer of it at work, in a training step of a small random model on bit XOR (lesson
-# 0): ten tokens, two heads of eight channels. From left to right: ten tokens of 16 channels; the
-# queries, keys and values of both heads side by side, 48 numbers a token, of which the last are
-# cut; the map of head 0; and what the output layer of attention makes of the values that both heads
-# brought back. Below, from right to left, stands the way back, which is lesson 5.
-
-# %%
-bits = minifpt.tasks.get("bit-xor")
-small = minifpt.FPT.for_task(bits, "random:2x2x16@1.5")   # 2 blocks, 2 heads, 16 channels
-page = minifpt.steps(small, bits, progress=False)
-picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
-                    "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))
-
-# %% [markdown]
-# The next cell shows every operation of this step, to be stepped through with the arrow keys. (A
-# notebook that was not run shows no page.) Go to `attention`, choose the other head and another
-# example, and look at the first row of the map: it is the same in all of them. Why must it be?
-
-# %%
-page
-
-# %% [markdown]
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
 
@@ -667,7 +645,7 @@ def recall(seed, steps=150):
     return history["step"], 100 * history["test_accuracy"]
 
 
-with written("mine.py", "linear", "layer_norm", "positions", "attention") as whose:
+with written("mine.py", "linear", "layer_norm", "positions", "dropout", "attention") as whose:
     runs = [recall(seed) for seed in range(5)]
 reveal(guess, "yes" if min(right[-1] for _, right in runs) > 75 else "no")
 fig, (ax,) = figure(width=5.2, height=2.6)

@@ -625,50 +625,12 @@ print(f"largest change of a score: rounding alone {rounding:.1e}, "
       f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
 
 # %% [markdown]
-# All seven have the right names and shapes. Would you see them in what the model writes? In the
-# next section each of them writes a line. What sees all seven is to compare *scores* with those of
-# the reference implementation, on the same input. Two correct programs differ by rounding; the
+# All seven have the right names and shapes. Some you would see in what the model writes, and some
+# you would not. What sees all seven is to compare *scores* with those of the reference
+# implementation, on the same input. Two correct programs differ by rounding; the
 # smallest mistake here makes a difference many times as large. So the project's tests compare our
 # scores with those of Transformers (`tests/test_oracle_gpt2.py`, and small checkpoints that it
 # wrote in `tests/golden`).
-#
-# ## It writes
-#
-# To write, take the scores at the last token, apply softmax, draw a byte, append it, and start
-# again. `temperature` divides the scores (lesson 2), `top_k` keeps the k likeliest.
-
-# %%
-show(minifpt.gpt2.sample)
-
-# %%
-prompt = "The old man opened the door and "
-
-
-def write(model, temperature, tokens=160):
-    ids = model.generate(letters.encode(prompt), tokens, temperature, top_k=40, seed=2)
-    return letters.decode(ids).replace("\n", " ")[len(prompt):]
-
-
-print(f"{prompt}...")
-for temperature in (0, 0.5, 0.8, 1.2):
-    print(f"temperature {temperature}:\n  ... {write(lm, temperature)}")
-
-# %% [markdown]
-# Words, the rhythm of a sentence, no sense: it has about a hundredth of the parameters of the
-# smallest GPT-2. At temperature 0 it goes round in circles. For the next lessons it need not write
-# well. They ask whether its weights hold something that random ones do not.
-#
-# Now the seven mistakes, at temperature 0.8, after the same prompt and with the same random
-# numbers. How many would you have seen?
-
-# %%
-for name, (_, _, other) in found.items():
-    print(f"{name}:\n  ... {write(other, 0.8, tokens=80)}")
-
-# %% [markdown]
-# The first four mistakes show at a glance. The next two write like a smaller model: without the
-# first line beside them you might take them for this one. The last one writes, byte for byte, what
-# the model writes without a mistake: only the scores tell.
 #
 # ## A language model, on your own file
 #

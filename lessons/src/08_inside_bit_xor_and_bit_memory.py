@@ -288,6 +288,8 @@ for name, value in level.items():
 # - *random*: drawn as GPT-2 is before any training;
 # - *statistics*: random as well, but each array has the mean and the standard deviation of the
 #   language trunk's. It knows how large the weights should be, and nothing else.
+#
+# (In lesson 0 their names are *pretrained on novels*, *random, too small* and *matched random*.)
 
 # %%
 show(TrunkSpec.make)

@@ -40,6 +40,9 @@ from minifpt.trunks.names import TrunkSpec
 # | *statistics* | for each array the mean and the spread that it has in the language trunk |
 # | *language* | what the weights are after reading novels |
 #
+# (In lesson 0 *random* is *random, too small*, *statistics* is *matched random*, and *language* is
+# *pretrained on novels*. README calls *scaled random* *random, rescaled*.)
+#
 # Each rung knows one thing more than the one above it. One detail will matter below. As GPT-2 does,
 # the two random trunks have smaller numbers in the matrices that write into the residual stream,
 # `c_proj`: divided by $\sqrt{2 \cdot \text{blocks}}$. So "spread 0.55" writes more in a trunk of
