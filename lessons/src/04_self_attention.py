@@ -197,7 +197,9 @@ for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
 #
 # What if we forget it? Let a small model predict *coin flips*: a table for heads and tails,
 # positions, one attention, an output layer. No model can know the next flip, so no honest loss is
-# below $\log 2$. We train it with the mask and without it, for 300 steps. How low does the loss
+# below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam` is gradient
+# descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb) derives it.
+# Each layer's `forward` returns its output and its cache, as in lesson 1.) How low does the loss
 # without the mask go?
 
 # %%
@@ -329,10 +331,11 @@ for name, attention in (("F.attention", F.attention), ("without its mask", no_ma
 show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
-# (`past` is for writing text, where the keys and values of earlier tokens are kept. `p` is for
+# (`past` holds the keys and values of earlier tokens, for a model that writes text; `causal` is the
+# mask. `p` is for
 # **dropout**, which sets some shares to 0 at random in training, so that the model does not rely on
 # single ones; here it is 0. For long texts the layers use a form that computes the same tile by
-# tile; lesson 5 comes to it.)
+# tile.)
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.

@@ -335,7 +335,10 @@ for angle, time in growth.items():
 # predictions, and they come out within a third. In the project they were written down before the
 # runs, with two more that turned out wrong (`docs/results/why.md`).
 #
-# Your own angle: set `MINE` and predict the steps from the lines above, then let it train.
+# Your own angle: set `MINE` and predict the steps from the lines above, then let it train. With the
+# functions of your own file it is, on the command line,
+#
+#     minifpt train bit-memory --model random:1x1x128@1.41,qk=100 --functional mine.py
 
 # %%
 MINE = None                                               # 100, say
@@ -368,7 +371,7 @@ print("95 % at step, five seeds:", *firsts)
 # %% [markdown]
 # The picture above has two more lines. The **opposed** start uses the directions with the
 # *smallest* eigenvalues. It is slow, at 90° about fifteen times as slow. It is not a trap. And
-# below 75° the aligned start is slower than a random one, for a reason that we do not know.
+# below 90° the aligned start is slower than a random one, for a reason that we do not know.
 #
 # ## The heads of real models
 #
@@ -409,7 +412,7 @@ picture(fig)
 #   which it looks for likeness. Training turns the tokens into them. Reading is one way to have
 #   such directions, and any random matrix has half of them.
 # - **For text, a little.** On *typos*, where some letters of a novel's page were replaced, frozen
-#   language has 60 % and all that has not read stays near 50. A table of letter pairs does as well
+#   language has 60 % and all that has not read stays near 50. Counts of letter pairs do as well
 #   ([lesson 14](14_which_part_of_pretraining.ipynb)).
 # - The sentence to remember: *a frozen head finds by likeness only in the positive directions of
 #   its symmetric part, and training grows into them.*
