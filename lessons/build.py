@@ -264,7 +264,7 @@ def retext(source):
     return f"{path.name}: text brought up to date"
 
 
-TERM = re.compile(r"\*\*((?!Next)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
+TERM = re.compile(r"\*\*((?!Next|What we)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
 ABOUT = """# Glossary
 
 Each term in the sentence in which a lesson introduces it. The number is the lesson's.

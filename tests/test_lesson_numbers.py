@@ -86,9 +86,9 @@ def test_the_steps_of_lesson_22_are_the_measured_ones():
                             row["trunk"] == "random:1x1x128@1.41" and float(row["lr"]) == 1e-2):
                         runs.setdefault(row["angle"], []).append(int(row["reached"]))
         return {angle: tuple(values) for angle, values in runs.items()}
-    given = constants("22")
+    lesson = constants("22")
     for name, measured in (("STEPS", steps("angle", "slope", "budget")),
                            ("ALIGNED", steps("aligned", start="aligned")),
                            ("OPPOSED", steps("basins", start="opposed"))):
-        for angle, values in given[name].items():
+        for angle, values in lesson[name].items():
             assert values == measured[str(angle)], (name, angle)

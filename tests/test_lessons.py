@@ -301,17 +301,17 @@ def linear_backward(dy, cache):
 
 
 def test_the_spine_asks_for_each_function_that_an_fpt_runs():
-    asked = set()
+    names = set()
     for number in range(8):
         text = next(LESSONS.glob(f"src/{number:02}_*.py")).read_text(encoding="utf-8")
-        asked |= {name for name in own.FUNCTIONS if f"`{name}" in text or f'"{name}"' in text}
+        names |= {name for name in own.FUNCTIONS if f"`{name}" in text or f'"{name}"' in text}
     task = minifpt.tasks.get("bit-xor")
     model = minifpt.FPT.for_task(task, "random:1x1x8@1", dropout=0.0)
     x, y = task.batch(np.random.default_rng(0), 2)
     with minifpt.trace(model) as t:
         logits, cache = model.forward(x, train=True, rng=np.random.default_rng(0))
         model.backward(task.loss(logits, y)[1], cache)
-    assert {step.op for step in t.steps} <= asked
+    assert {step.op for step in t.steps} <= names
 
 
 # ------------------------------------------------------------------------------- the worksheet
@@ -322,19 +322,17 @@ def test_the_spine_asks_for_each_function_that_an_fpt_runs():
 def test_each_worksheet_has_one_key(number):
     sheets = [worksheet.draw(number, seed) for seed in range(50)]
     assert len({tuple(code for code, _ in sheet) for sheet in sheets}) >= 49     # by chance
-    right = {code.split("(")[0]: code for found in worksheet.pool(f"{number:02}").values()
-             for code, _ in found[:1]}
+    right = {variants[0][0].split("(")[0]: variants[0][0].splitlines()
+             for variants in worksheet.pool(f"{number:02}").values()}
     for sheet in sheets:
         codes = [code for code, _ in sheet]
         assert len(codes) == 6 == len(set(codes))
         assert 1 <= sum(answer == "right as it stands" for _, answer in sheet) <= 2
         for code, answer in sheet:                        # the line of the key mends the function
-            rows, wanted = code.splitlines(), right[code.split("(")[0]].splitlines()
-            if answer == "right as it stands":
-                assert rows == wanted
-            else:
-                line = answer.partition("\n\n")[2]
-                assert rows != wanted and line in wanted and rows.count(line) < wanted.count(line)
+            rows, right_rows = code.splitlines(), right[code.split("(")[0]]
+            line = answer.partition("\n\n")[2]
+            differing = [b for a, b in zip(rows, right_rows, strict=True) if a != b]
+            assert differing == ([] if answer == "right as it stands" else [line])
 
 
 def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):

@@ -85,8 +85,8 @@ def _(rng):
     def gram(chosen):                                     # what all rotations share
         return chosen @ chosen.T * length ** 2 / n
 
-    def like(wanted):
-        return lambda W: np.shape(W) == (n, C) and np.allclose(np.asarray(W).T @ W, wanted)
+    def like(matrix):
+        return lambda W: np.shape(W) == (n, C) and np.allclose(np.asarray(W).T @ W, matrix)
 
     by_size = np.argsort(np.abs(values))[-n:]
 

@@ -47,12 +47,12 @@ def pool(lesson):
             (start, end), text = rewrite(exercise.solution, way)[1:]
             start, end = start - first, end - first + 1
             indent = lines[start][:len(lines[start]) - len(lines[start].lstrip())]
-            wrong = plain([*lines[:start], textwrap.indent(text, indent) + "\n", *lines[end:]])
-            pairs = itertools.zip_longest(right.splitlines(), wrong.splitlines())
+            changed = plain([*lines[:start], textwrap.indent(text, indent) + "\n", *lines[end:]])
+            pairs = itertools.zip_longest(right.splitlines(), changed.splitlines())
             rows = [row for row, other in pairs if row != other]
-            if len(rows) == 1 and rows[0] and wrong not in dict(items[name]):
-                items[name].append((wrong, f"{_sentence(hint)} It should be\n\n{rows[0]}"))
-    return {name: found for name, found in items.items() if len(found) > 1}
+            if len(rows) == 1 and rows[0] and changed not in dict(items[name]):
+                items[name].append((changed, f"{_sentence(hint)} It should be\n\n{rows[0]}"))
+    return {name: variants for name, variants in items.items() if len(variants) > 1}
 
 
 def plain(lines):
@@ -73,11 +73,11 @@ def draw(lesson, seed=0, items=6):
     names = [str(name) for name in rng.permutation(list(functions))]
     n_right = min(round(items / 4), len(names) - 1)
     sheet = [functions[name][0] for name in names[:n_right]]
-    wrong = {name: [functions[name][i] for i in 1 + rng.permutation(len(functions[name]) - 1)]
-             for name in names}
+    mistakes = {name: [functions[name][i] for i in 1 + rng.permutation(len(functions[name]) - 1)]
+                for name in names}
     # One of each function in turn; those that stand there as they are come last.
     turns = [item for some in (names[n_right:], names[:n_right]) for turn in
-             itertools.zip_longest(*(wrong[name] for name in some)) for item in turn if item]
+             itertools.zip_longest(*(mistakes[name] for name in some)) for item in turn if item]
     if items < 1 or items - n_right > len(turns):
         raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
                          "expected fewer, and at least 1")
