@@ -149,6 +149,17 @@ def test_a_notebook_is_small_and_its_pictures_are_described(source):
                 assert output["metadata"]["image/png"]["alt"]
 
 
+@each_lesson
+def test_the_answer_to_a_guess_is_folded_away_until_a_reader_runs_it(source):
+    def folded(text):
+        return ["reveal(guess" in "".join(cell["source"]) for cell in json.loads(text)["cells"]
+                if cell["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    path = build.notebook_of(source)
+    answers = folded(path.read_text(encoding="utf-8"))
+    assert answers and all(answers)
+    assert folded(lesson.without_outputs(path)) == []
+
+
 def test_the_notebooks_together_are_small():
     assert sum(build.notebook_of(s).stat().st_size for s in SOURCES) < 4.5 * 1024 ** 2
 

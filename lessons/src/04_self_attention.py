@@ -335,7 +335,8 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 # mask. `p` is for
 # **dropout**, which sets some shares to 0 at random in training, so that the model does not rely on
 # single ones; here it is 0. For long texts the layers use a form that computes the same tile by
-# tile.)
+# tile. `minifpt steps bit-xor` writes a page with every number of one step, attention's
+# too; lesson 5 shows such a page.)
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
