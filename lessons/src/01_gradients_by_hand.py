@@ -113,6 +113,11 @@ picture(fig)
 #
 # In the same way $b_o$ has $N$ paths with rate 1, so $db_o = \sum_n ds_{no}$. And $x_{ni}$ has
 # $O$ paths with rates $w_{io}$, so $dx = ds\, w^\top$.
+#
+# *On paper, 3 minutes.* One row $x = (2, -1)$, weights $w = (1, 1)$ to one output, no bias, no
+# tanh, and $L = s^2$. What is $dw$?
+#
+# <details><summary>Answer</summary>s = 1, so ds = 2 and dw = (4, -2).</details>
 
 # %%
 t = rng.uniform(-1, 1, (4, 2))                            # targets (N, O)

@@ -225,6 +225,10 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 # leaves the loss as it is. And it is bounded: however wrong a logit is, its gradient stays between
 # -1 and 1.
 #
+# *On paper, 2 minutes.* Two words, $z = (0, \log 3)$, and the target is the first. What is $dz$?
+#
+# <details><summary>Answer</summary>p = (1/4, 3/4), so dz = (-3/4, 3/4).</details>
+#
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
 # row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
 # exponentials that the forward pass kept, and 1 is subtracted at each target.

@@ -206,7 +206,15 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
 #
-# Three terms for three pictures. The gradients of scale and bias are sums over all rows $n$, as in
+# Three terms for three pictures.
+#
+# *On paper, 4 minutes.* A row of two channels, $x = (-1, 1)$, with scale 1 and $\epsilon = 0$, and
+# $dy = (1, 0)$. What is $dx$, and why?
+#
+# <details><summary>Answer</summary>(0, 0). A row of two channels has two directions, and layer norm
+# is blind to both.</details>
+#
+# The gradients of scale and bias are sums over all rows $n$, as in
 # lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$

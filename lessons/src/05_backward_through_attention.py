@@ -101,6 +101,12 @@ picture(fig)
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
 # from every token $t$ that looked at $s$.
 #
+# *On paper, 2 minutes.* A row of $A$ is $(\tfrac12, \tfrac12)$ and the same row of $dA$ is $(1,
+# 0)$. What is $dS$? And if the row of $A$ is $(1, 0)$?
+#
+# <details><summary>Answer</summary>The weighted mean is 1/2, so dS = (1/4, -1/4). With (1, 0) the
+# mean is 1 and dS = (0, 0): a head that is sure learns nothing about where to look.</details>
+#
 # Where is the mask? It hides all that is above the diagonal. Before you run the cell: how many of
 # the 15 entries above the diagonal of $dA$ are not 0? And of $dS$?
 
