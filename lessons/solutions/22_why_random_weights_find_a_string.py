@@ -80,7 +80,7 @@ def _(rng):
     C = 7
     turn = np.linalg.qr(rng.standard_normal((C, C)))[0]
     values = np.array([-9.0, -7.5, -2.0, 0.7, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
-    S, n, length = (turn * values) @ turn.T, int(rng.integers(2, 4)), float(rng.uniform(2, 5))
+    S, n, length = (turn * values) @ turn.T, int(rng.integers(3, 5)), float(rng.uniform(2, 5))
 
     def gram(chosen):                                     # what all rotations share
         return chosen @ chosen.T * length ** 2 / n
@@ -134,11 +134,11 @@ def time_to_grow(values):
 def _(rng):
     def spectrum(mean):
         values = rng.standard_normal(12) + mean
-        values[0] = rng.uniform(1, 2)                     # without a positive one it never grows
+        values[:2] = rng.uniform(0.8, 1.5, 2)             # without a positive one it never grows
         return values / np.linalg.norm(values)
 
-    yield spectrum(-0.5),
-    yield spectrum(-1.0),
+    yield spectrum(-1.3),                                 # positive ones alone sum to less than 1
+    yield spectrum(-1.8),
     yield spectrum(1.5),                                  # it is above 1 at the start
 
 
