@@ -37,7 +37,7 @@ SIMPLE = {
     "attention in tiles": lambda: patch.object(fast, "TILE", 1 << 30),
     "GELU with its derivative": lambda: patch.dict(
         layers.ACTIVATIONS, gelu_new=(F.gelu, F.gelu_backward)),
-    "layer norm in pieces": lambda: patch.multiple(
+    "layer norm in place": lambda: patch.multiple(
         fast, layer_norm=F.layer_norm, layer_norm_backward=F.layer_norm_backward),
     "small parameters joined in Adam": lambda: patch.object(optim, "MAX_JOINED", 0),
 }

@@ -24,6 +24,7 @@ import numpy as np
 
 import minifpt
 from minifpt import optim, training
+from minifpt.experiments.tables import markdown
 from minifpt.files import write_beside
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
@@ -110,14 +111,18 @@ def answer(row):
 
 
 def table(path):
-    """Return the Markdown table of the runs: a row for each trunk at its best learning rate."""
-    lines = ["| trunk | channels of a head | scale | standard deviation of the scores | "
-             "steps to 95 % | learning rate |", "|---|---|---|---|---|---|"]
+    """Return the Markdown table of the runs: the steps of each trunk at its best learning rate, a
+    row for each shape and a column for each scale."""
+    rows = {}
     for name, row in best_runs(path).items():
-        _, heads, channels, scale = read_shape(name)
-        lines.append(f"| `{name}` | {channels // heads} | {scale:g} | {scale ** 2:.2f} | "
-                     f"{answer(row)} | {float(row['rate']):g} |")
-    return "\n".join(lines)
+        blocks, heads, channels, scale = read_shape(name)
+        shape = f"{blocks}x{heads}x{channels}{' as the paper' * name.endswith('paper')}"
+        rows.setdefault((shape, channels // heads), {})[scale] = (
+            f"{answer(row)} at {float(row['rate']):g}")
+    scales = sorted({scale for cells in rows.values() for scale in cells})
+    return markdown([["shape", "channels of a head", *(f"scale {scale:g}" for scale in scales)], *(
+        [shape, str(width), *(cells.get(scale, "") for scale in scales)]
+        for (shape, width), cells in rows.items())])
 
 
 def settings_table(path):

@@ -1,44 +1,43 @@
-"""Tables, numbers and pictures of the results, from the runs that are kept beside this file.
+"""Tables, claims and pictures of the results, from the runs that are kept beside this file.
 
     python -m benchmarks.results            print each table
-    python -m benchmarks.results --check    fail where a table or a number differs from the runs
-    python -m benchmarks.results --write    write tables and numbers into the texts
+    python -m benchmarks.results --check    fail where a table, a claim or a number differs
+    python -m benchmarks.results --write    write tables and claims into the texts
     python -m benchmarks.results --picture  draw the pictures
 
 ``minifpt compare`` writes every run into ``runs.csv``, ``minifpt reproduce`` into ``NAME.csv``;
 copies of these are in ``benchmarks/results/``; a CSV with columns of its own is shown as it is.
 ``simple.csv`` holds methods without a transformer (``benchmarks.simple``).  To add a table, copy
-its CSV there, put one of these lines into a page of ``docs/results/``, and run ``--write``:
+its CSV there, put one of these lines into a text, and run ``--write``:
 
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
-    <!-- dose.csv: controls -->     the paired differences of ``dose`` or ``sources``
+    <!-- dose.csv: controls -->     the paired differences of ``dose``, ``sources`` or ``masks``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
+    <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
+    <!-- claims.toml: retracted --> a table of ``docs/results/claims.toml``
 
-In README.md and RESULTS.md each number with one decimal, before a per cent sign, or with a comma
-between its thousands is checked.  Below its paragraph stands a comment with one source for each
-number, in order:
-
-    <!-- runs: memory / bit-memory / language; memory / bit-memory / statistics - language -->
-
-A source is a file, a task and an arm, or two arms whose means are subtracted.  A fourth part
-chooses another figure: ``least``, ``largest``, ``median``, ``training``, ``steps`` or ``paper``.  A
-source in ``memory-settings.csv`` is a trunk with its rate, dropout and warm-up; its figure is the
-steps to 95 %.  A number that no run gives, such as a length in the paper, has the source ``none``.
+A number in the texts stands in such a table or in a claim, see :mod:`benchmarks.claims`.  To change
+a claim, change it in ``docs/results/claims.toml`` and run ``--write``.  Tables and pictures call
+the arms by the words of :mod:`benchmarks.words`; the CSVs keep the names that the commands write.
 """
 
 import argparse
 import csv
+import functools
 import itertools
 import re
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+from matplotlib.text import Text
 
-from benchmarks import memory_map, why
-from minifpt import tasks
+from benchmarks import claims, memory_map, why
+from benchmarks.words import word
+from minifpt import tasks, trunks
 from minifpt.experiments import dose, reproduce, tables
 from minifpt.reports import plots
 
@@ -46,51 +45,72 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RUNS = HERE / "results"
 PAGES = ROOT / "docs" / "results"
-TEXTS = ROOT / "README.md", ROOT / "RESULTS.md"           # whose numbers are checked
-BASELINES = ("softmax regression", "logistic regression", "two layers, 256 hidden",
-             "letter pairs, forward filter", "contexts of up to 5 bytes")
-MARK = re.compile(r"<!-- ([\w-]+)\.csv(?:: ([\w-]+))? -->")
-NUMBER = re.compile(r"(?<![\w.,])(\d+\.\d(?!\.?\w)|\d{1,3}(,\d{3})+|[\d.]+(?= ?%| per cent\b))")
-# Code, tables, pictures and the targets of links, in which no number is checked.
-HIDDEN = re.compile(r"^```.*?^```|^    .*?$|^\|.*?$|`[^`]*`|!\[[^]]*\]|\]\([^)]*\)", re.M | re.S)
+TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
+         ROOT / "lessons" / "claims.md")
+LISTING = PAGES / "claims.csv"
+BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
+             "contexts of up to 5 bytes")
+MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 # ---------------------------------------------------------------------------------------- tables
 
 
+@functools.cache
 def table(name, form=None):
     """The Markdown table of ``NAME.csv``: a line for each task and method of ``simple.csv``, that
     of ``minifpt reproduce`` by its name, else as ``minifpt compare`` writes it; a file with other
     columns as it is."""
     if name == "paper":
         return paper_table()
+    if name == "claims":
+        return claims.table(form)
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
     if name == "memory-settings":
         return memory_map.settings_table(path)
     if name.startswith("why-"):
-        return why.table(path)
-    if name.endswith("-losses"):
-        groups = itertools.groupby(losses(name).items(), lambda item: item[0][:2])
-        return tables.markdown([["source", "steps", "nats"], *(
-            [source, str(steps), tables.spread([nats for _, nats in group], "{:.2f}")]
-            for (source, steps), group in groups)])
+        return short(why.table(path))
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown([head, *rest])
     grid = tables.read_rows(path)
     if form == "differences":
-        return tables.differences(grid)
+        return turned(renamed(tables.differences(grid)))
     if form == "controls":
-        return dose.differences(dose.EXPERIMENTS[name], grid)
+        return turned(renamed(dose.differences(dose.EXPERIMENTS[name], grid)))
     if name == "simple":
-        return short(tables.markdown([["task", "method", "accuracy"], *(
-            [tasks.label_of(task), method, tables.final(grid, task, method)]
-            for task, methods in grid.results.items() for method in methods)]))
-    form, forms = form or name, reproduce.TABLES
+        return short(simple_table(grid))
+    forms = reproduce.TABLES
+    if form and form not in forms:
+        grid.results = {task: grid.results[task] for task in form.split("+")}
+        form = None
+    form = form or name
     add_baselines(grid, with_curves=form == "table4")
-    return short(forms[form].text(grid) if form in forms else tables.table(grid))
+    text = forms[form].text(grid) if form in forms else tables.table(grid)
+    return short(renamed(text))
+
+
+def simple_table(grid):
+    """Methods without a transformer: a row for each task, linear classifiers first."""
+    linear = "softmax regression", "logistic regression"
+    lines = [["task", *map(word, linear), "other methods"]]
+    for task, methods in grid.results.items():
+        cells = {method: tables.final(grid, task, method) for method in methods}
+        lines.append([word(tasks.label_of(task)), *(cells.pop(method, "") for method in linear),
+                      "; ".join(f"{method}: {cell}" for method, cell in cells.items())])
+    return tables.markdown(lines)
+
+
+def renamed(text):
+    """A table whose first cells, or second ones where the first is a task, are in words."""
+    head, _, *lines = cells_of(text)
+    column = int(head[0] == "task")
+    for line in lines:
+        line[column] = " - ".join(word(arm) for arm in line[column].split(" - "))
+    lines = [list(line) for line in dict.fromkeys(map(tuple, lines))]       # one arm, two labels
+    return tables.markdown([[*map(word, head)], *lines])
 
 
 def losses(name):
@@ -113,36 +133,72 @@ def add_baselines(grid, with_curves=False):
                 grid.sweeps.setdefault(task, {})[name] = simple.sweeps[task][name]
 
 
+def cells_of(text):
+    """The cells of a Markdown table, a list for each line."""
+    return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in text.splitlines()]
+
+
+def turned(text):
+    """A table of paired differences at the end, with a row for each and a column for each task."""
+    _, _, *rows = cells_of(text)
+    columns, lines = list(dict.fromkeys(row[0] for row in rows)), {}
+    if any(column.startswith("mean of") for column in columns):
+        columns = [column for column in columns if not column.startswith("recall-")]
+    for task, difference, end, *_ in rows:
+        lines.setdefault(difference.replace(" - ", " − "), {})[task] = end
+    return short(tables.markdown([[f"difference, {rows[0][-1]} seeds", *columns], *(
+        [name, *(cells.get(task, "") for task in columns)] for name, cells in lines.items())]))
+
+
 def short(text):
-    """Take out of a table's cells what the legend says once: five seeds, the words for an edge;
-    the levels of accuracy of a column go into its head."""
-    text = re.sub(r", 5 seeds", "", text)
-    text = re.sub(r", lr ([\w.-]+)( \(edge\))?", lambda m: f"; lr {m[1]}{'†' * bool(m[2])}", text)
-    rows = [line.split(" | ") for line in text.splitlines()]
-    for column in range(1, len(rows[0])):
+    """A table without what the legend says once: the seeds that most cells share, the words for a
+    rate and its edge, the area, the levels of accuracy of a column."""
+    text = re.sub(r", lr ([\w.-]+)( \(edge\))?", lambda m: f"; {m[1]}{'†' * bool(m[2])}", text)
+    text = re.sub(r"; area [^;|]*(?=[;|])", "", text)
+    text = re.sub(r"([+-]?[\d.,]+) to ([+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
+    counts = re.findall(r", (\d) seeds?", text)
+    common = max(counts, key=counts.count, default="5")
+    if counts.count(common) < 0.8 * len(counts):
+        common = "5"                                      # as docs/results/index.md says
+    text = re.sub(rf", {common} seeds?", "", text)
+    if common != "5":
+        text = text.replace("| trunk |", f"| {common} seeds each |", 1)
+    rows = cells_of(text)
+    for column in range(1, len(rows[0]) if rows else 0):
         levels = next((m for row in rows[2:] if column < len(row)
-                       for m in [re.search(r" to ([\d. /]+ %);", row[column])] if m), None)
+                       for m in [re.search(r" to ([\d./]+ %)", row[column])] if m), None)
         if levels:
-            head, end = re.fullmatch(r"(.*?)( \|)?", rows[0][column]).groups()
-            rows[0][column] = f"{head}, steps to {levels[1]}{end or ''}"
+            rows[0][column] += f", steps to {levels[1]}"
             for row in rows[2:]:
-                row[column] = row[column].replace(levels[0], ";")
-    return "\n".join(" | ".join(row) for row in rows)
+                row[column] = row[column].replace(levels[0], "")
+    return "\n".join(f"| {' | '.join(row)} |" if i != 1 else row[0]
+                     for i, row in enumerate(rows))
+
+
+# The longer words come first.
+SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": "…",
+         "shorter run": "…", "not run": ""}
 
 
 def paper_table():
-    """Every result of the paper, ours beside it and what follows."""
-    lines = [["in the paper", "task", "model", "paper", "ours", "verdict"]]
+    """Every result of the paper, ours beside it and a sign for what follows: a row for each model
+    and a column for each task."""
     with open(HERE / "paper.csv", newline="", encoding="utf-8") as f:
-        for row in csv.DictReader(f):
-            ours = ""
-            if row["arm"]:
-                grid = tables.read_rows(RUNS / f"{row['file']}.csv")
-                cell = reproduce.steps_to if row["place"] == "table 4" else tables.final
-                ours = short(cell(grid, row["column"], row["arm"])).partition("; area")[0]
-            lines.append([row["place"], row["task"], row["model"], row["paper"], ours,
-                          row["verdict"]])
-    return tables.markdown(lines)
+        rows = [*csv.DictReader(f)]
+    columns = list(dict.fromkeys(row["task"] for row in rows))
+    lines = {}
+    for row in rows:
+        ours = ""
+        if row["arm"]:
+            grid = tables.read_rows(RUNS / f"{row['file']}.csv")
+            ours = (reproduce.median_step(grid.results[row["column"]][row["arm"]], reproduce.levels(
+                grid, row["column"])[-1]) if row["place"] == "table 4" else
+                tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(","))
+        sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
+        cells = lines.setdefault((row["place"], row["model"]), dict.fromkeys(columns, ""))
+        cells[row["task"]] = f"{row['paper']} / {ours} {sign}" if ours else row["paper"]
+    return tables.markdown([["in the paper", "model", *columns], *(
+        [*key, *cells.values()] for key, cells in lines.items())])
 
 
 def with_tables(text):
@@ -161,68 +217,62 @@ def with_tables(text):
     return "\n".join(out) + "\n"
 
 
-# --------------------------------------------------------------------------- numbers in sentences
+# ------------------------------------------------------------------------------------ the check
 
 
-def value(source):
-    """The number that a source names, see the top of this file."""
-    file, task, arms, *figure = (part.strip() for part in source.split(" / "))
-    figure, = figure or ["mean"]
-    if figure == "paper":
-        return float(reproduce.TABLES[file].paper[arms, task])
-    reduce = {"least": np.min, "largest": np.max, "median": np.median}.get(figure, np.mean)
-    if file == "memory-settings":                         # task: a trunk, arms: its settings
-        return reduce([int(row["steps_to_95"]) for row in memory_map.read_rows(RUNS / f"{file}.csv")
-                       if row["trunk"] == task and arms == ", ".join(
-                           row[name] for name in ("rate", "dropout", "warmup"))])
-    grid = tables.read_rows(RUNS / f"{file}.csv")
-    if figure == "steps":
-        return max(h[-1]["step"] for h in grid.results[task][arms])
-    column = "train_accuracy" if figure == "training" else "test_accuracy"
-    values = [reduce([100 * h[-1][column] for h in grid.results[task][arm]])
-              for arm in arms.split(" - ")]
-    return values[0] - sum(values[1:])
+def generated(text):
+    """The tables of a text that stand below a mark."""
+    return "".join(match[3] for match in re.finditer(MARK.pattern + r"\n+((?:\|.*\n?)+)", text))
 
 
-def with_numbers(text, complain=None):
-    """A text with each checked number as the runs have it; ``complain`` is called with a line for
-    each paragraph whose numbers and sources are not as many."""
-    plain = HIDDEN.sub(lambda m: re.sub(r"[^\n]", "~", m[0]), text)
-    paragraphs = [*re.finditer(r"\S.*?(?=\n\s*\n|\Z)", plain, re.S)]
-    for paragraph, after in [*zip(paragraphs, [*paragraphs[1:], None], strict=True)][::-1]:
-        if paragraph[0].startswith("<!-- runs:"):
-            continue
-        numbers = [*NUMBER.finditer(plain, *paragraph.span())]
-        comment = after and re.fullmatch(r"<!-- runs:(.*)-->", after[0], re.S)
-        sources = " ".join(comment[1].split()).split("; ") if comment else []
-        if len(numbers) != len(sources):
-            if complain:
-                complain(f"{len(numbers)} numbers and {len(sources)} sources: "
-                         f"{' '.join(paragraph[0].split())[:90]}")
-            continue
-        for number, source in [*zip(numbers, sources, strict=True)][::-1]:
-            if source != "none":
-                comma, decimals = "," * ("," in number[0]), len(number[0].partition(".")[2])
-                text = (text[:number.start()] + f"{value(source):{comma}.{decimals}f}"
-                        + text[number.end():])
-    return text
+def phrases():
+    """The claims, {id: pattern}, and the patterns of everything that covers a number of a text."""
+    every, rest = claims.read()
+    known = {name: claims.pattern(claims.sentence(claim)) for name, claim in every.items()}
+    return known, [*known.values(), *map(claims.pattern, rest["settings"])]
 
 
-def problems(pages=PAGES, texts=TEXTS):
-    """Return a line for each place where a page or a text differs from the runs."""
-    lines, marked = [], set()
-    for path in [*sorted(pages.glob("*.md")), *texts]:
+def text_problems(name, text, covers):
+    """Return a line for each table of a text that differs from the runs, and for each number that
+    nothing covers."""
+    new, tables_of_text = with_tables(text), generated(text)
+    lines = [f"{name} says '{was}', the runs say '{now}'" for was, now in
+             itertools.zip_longest(text.splitlines(), new.splitlines()) if was != now]
+    for line in tables_of_text.splitlines():
+        text = text.replace(line, "")
+    return lines + [f"{name}: no claim and no table has {number}"
+                    for number in claims.uncovered(text, covers, tables_of_text)]
+
+
+def problems(paths=TEXTS):
+    """Return a line for each place where a text differs from the runs, for each number that no
+    claim and no table covers, and for each claim or CSV that no text has."""
+    known, covers = phrases()
+    texts = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    lines = [line for name, text in texts.items() for line in text_problems(name, text, covers)]
+    lines += [f"no text has the claim {name}" for name, claim in known.items()
+              if not any(map(claim.search, texts.values()))]
+    every, rest = claims.read()
+    used = {run.split(" / ")[0] for claim in [*every.values(), *rest["paper"]]
+            for run in claim.get("runs", ())}
+    used |= {name for text in texts.values() for name, _ in MARK.findall(text)}
+    lines += [f"no text has a table or a claim of {path.name}"
+              for path in sorted(RUNS.glob("*.csv")) if path.stem not in used]
+    if not LISTING.exists() or LISTING.read_text(encoding="utf-8") != claims.listing():
+        lines.append(f"{LISTING.name} is not that of claims.toml: run --write")
+    return lines
+
+
+def write():
+    """Write every table and every claim into the texts."""
+    before = claims.sentences(LISTING.read_text(encoding="utf-8")) if LISTING.exists() else {}
+    listing = claims.listing()
+    for path in TEXTS:
         text = path.read_text(encoding="utf-8")
-        if path in texts:
-            new = with_numbers(text, lambda line, path=path: lines.append(f"{path.name}: {line}"))
-        else:
-            marked |= {name for name, _ in MARK.findall(text)}
-            new = with_tables(text)
-        for was, now in itertools.zip_longest(text.splitlines(), new.splitlines()):
-            if was != now:
-                lines.append(f"{path.name} says '{was}', the runs say '{now}'")
-    return lines + [f"no page has a table marked <!-- {path.name} -->"
-                    for path in sorted(RUNS.glob("*.csv")) if path.stem not in marked]
+        new = with_tables(claims.rewritten(text, before, claims.sentences(listing)))
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+    LISTING.write_text(listing, encoding="utf-8")
 
 
 # -------------------------------------------------------------------------------------- pictures
@@ -234,15 +284,15 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
           "random": "random"}
 # {panel: {row: (file, task, arm)}} of pictures of final accuracies.
 WHOLE = {tasks.label_of(task): {
-    "language, frozen": ("learning-rates", task, "language"),
-    "language, trained whole": ("learning-rates", task, "language, all trained"),
+    "pretrained on novels, frozen": ("learning-rates", task, "language"),
+    "pretrained on novels, trained whole": ("learning-rates", task, "language, all trained"),
     "random, frozen": ("learning-rates", task, "random (paper)"),
     "random, trained whole": ("learning-rates", task, "random (paper), all trained"),
     "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
     for task in ("bit-xor", "bit-memory", "mnist")}
-LINEAR = {title: {"best frozen trunk": best, "frozen language": language,
-                  "logistic regression": ("simple", task, "logistic regression"),
-                  "softmax regression": ("simple", task, "softmax regression")}
+LINEAR = {title: {"best frozen transformer": best, "pretrained on novels": language,
+                  "linear classifier, to the end": ("simple", task, "logistic regression"),
+                  "linear classifier": ("simple", task, "softmax regression")}
           for title, task, language, best in (
               ("MNIST", "mnist", ("mnist", "mnist", "language"),
                ("statistics", "mnist", "mimetic")),
@@ -253,7 +303,7 @@ LINEAR = {title: {"best frozen trunk": best, "frozen language": language,
               ("MNIST, 100 labels", "few-mnist-100", ("overfitting", "few-mnist-100", "language"),
                ("overfitting", "few-mnist-100", "random (paper)")))}
 PAPER = {tasks.label_of(task): {
-    "language, frozen": ("table2", task, "language"),
+    "pretrained on novels, frozen": ("table2", task, "language"),
     "random, frozen": ("table2", task, "random (paper)"),
     "transformer, trained whole": ("figure1", task, "random (paper), all trained"),
     "LSTM, frozen": ("table3", task, "LSTM (3x128)"),
@@ -294,25 +344,66 @@ def dots(panels, path, with_paper=False):
     plots.save(fig, path, tables.KIND)
 
 
+KINDS = {"pretrained on novels": "minigpt-language", "same singular values":
+         "spectrum:minigpt-language", "matched random": "statistics:minigpt-language",
+         "random": "random@paper", "random, rescaled": "random@0.55", "random, too small": "random"}
+
+
+def words_picture(path):
+    """The matrix with which one attention layer writes, as each kind of frozen weights has it, and
+    its singular values."""
+    fig, axes = plots.figure(len(KINDS), 2, 2.1, 2.1)
+    for i, (name, model) in enumerate(KINDS.items()):
+        matrix = trunks.get(model, seed=0).h[2].attn.c_proj.weight.data
+        image, curve = axes[i], axes[i + len(KINDS)]
+        image.imshow(matrix[:48, :48], cmap="RdBu_r", vmin=-0.12, vmax=0.12)
+        image.set(title=name, xticks=[], yticks=[])
+        image.title.set_fontsize(10)
+        image.grid(False)
+        curve.plot(np.linalg.svd(matrix, compute_uv=False), color=plots.COLORS["language"])
+        curve.set(ylim=(0, 3), xlabel=f"sd {np.std(matrix):.3f}", yticks=[0, 1, 2, 3])
+    axes[0].set_ylabel("entries")
+    axes[len(KINDS)].set_ylabel("singular values")
+    plots.save(fig, path, "picture")
+
+
+def save_in_words(fig, path, kind=None, save=plots.save):
+    """Save a figure whose texts call the arms by their words."""
+    for ax in fig.axes:
+        labels = [text.get_text() for text in ax.get_yticklabels()]
+        if [*map(word, labels)] != labels:                # set anew, or a drawing restores them
+            ax.set_yticklabels(map(word, labels))
+    for text in fig.findobj(Text):
+        text.set_text(word(text.get_text()))
+    save(fig, path, kind)
+
+
 def pictures():
     """Draw every picture of the results."""
+    memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
+    why.picture(RUNS, PAGES / "why.png")
+    words_picture(PAGES / "words.png")
+    dots(WHOLE, PAGES / "whole.png")
+    dots(LINEAR, PAGES / "linear.png")
+    dots(PAPER, PAGES / "paper.png", with_paper=True)
+    with patch.object(plots, "save", save_in_words):
+        pictures_of_grids()
+
+
+def pictures_of_grids():
+    """Draw the pictures whose labels are those of the CSVs."""
     panels = {}
     for name in PICTURE:
-        (task, trunks), = tables.read_rows(RUNS / f"{name}.csv").results.items()
-        trunks = {TRUNKS.get(trunk, trunk): runs for trunk, runs in trunks.items()}
-        panels[task] = {trunk: trunks[trunk] for trunk in TRUNKS.values() if trunk in trunks}
+        (task, arms), = tables.read_rows(RUNS / f"{name}.csv").results.items()
+        arms = {TRUNKS.get(arm, arm): runs for arm, runs in arms.items()}
+        panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
     tables.picture(panels, HERE / "curves.png")
     tables.picture(tables.read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
-    memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     tables.sweep_picture(tables.read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
     for name, experiment in dose.EXPERIMENTS.items():
         dose.picture(experiment, tables.read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
                      PAGES / f"{name}.png")
-    why.picture(RUNS, PAGES / "why.png")
     tables.picture(tables.read_rows(RUNS / "mnist-long.csv").results, PAGES / "images.png")
-    dots(WHOLE, PAGES / "whole.png")
-    dots(LINEAR, PAGES / "linear.png")
-    dots(PAPER, PAGES / "paper.png", with_paper=True)
 
 
 def main():
@@ -324,10 +415,7 @@ def main():
     if args.picture:
         pictures()
     if args.write:
-        for path, new in [*((path, with_tables) for path in sorted(PAGES.glob("*.md"))),
-                          *((path, with_numbers) for path in TEXTS)]:
-            text = path.read_text(encoding="utf-8")
-            path.write_text(new(text), encoding="utf-8")
+        write()
     if args.check:
         lines = problems()
         print("\n".join(lines) or "the texts say what the runs say")

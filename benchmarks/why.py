@@ -212,16 +212,32 @@ def table(path):
         return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
+    if {"angle", "trunk", "patch"} <= {*varied}:
+        return by_angle(rows)
     groups = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
                                 for name in varied), []).append(row)
     lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
-              "; ".join(answer(row) for row in group),
-              " to ".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
+              answer(group),
+              "…".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
              for setting, group in groups.items()]
-    return tables.markdown([[*varied, "steps to the goal, each seed", "match, start to end"],
+    return tables.markdown([[*varied, "steps to the goal", "match, start to end"],
                             *lines])
+
+
+def by_angle(rows):
+    """Return the Markdown table of the study *angle*: a row for each angle, and a column for each
+    number of heads and size of a patch."""
+    cells = {}
+    for row in rows:
+        heads = row["trunk"].split("x")[1]
+        column = f"{heads} head{'s' * (heads > '1')}, patches of {row['patch']}"
+        cells.setdefault(column, {}).setdefault(row["angle"], []).append(row)
+    angles = sorted({row["angle"] for row in rows}, key=int)
+    return tables.markdown([["steps at the angle", *cells], *(
+        [angle, *(answer(runs[angle]) if angle in runs else "" for runs in cells.values())]
+        for angle in angles)])
 
 
 def matches_of(row):
@@ -229,11 +245,19 @@ def matches_of(row):
     return [float(point.partition(":")[2]) for point in row["matches"].split()]
 
 
-def answer(row):
-    """Return the steps of a run to its goal, or "not in 2,000: 75.1 %"."""
-    if row["reached"]:
-        return f"{int(row['reached']):,}"
-    return f"not in {int(row['last_step']):,}: {100 * float(row['accuracy']):.1f} %"
+def answer(rows):
+    """Return the median of the steps to the goal and their range, and how many of the runs did not
+    get there."""
+    steps = [int(row["reached"]) for row in rows if row["reached"]]
+    missed = len(rows) - len(steps)
+    cells = []
+    if steps:
+        low, high = min(steps), max(steps)
+        cells = [f"{np.median(steps):,.0f}" + f" ({low:,} to {high:,})" * (low < high)]
+    if missed:
+        share = "none" if not steps else f"{missed} of {len(rows)} not"
+        cells.append(f"{share} in {int(rows[0]['last_step' if not steps else 'steps']):,}")
+    return "; ".join(cells)
 
 
 def correlations(folder):

@@ -19,17 +19,18 @@ the new ones.  The parameters of an adapter, for ``bitfit`` the trunk's biases, 
 ``adapter``: they are trained unless the freeze mask names that group, or one of them.
 """
 
+import copy
 import inspect
 import math
 import re
 from fnmatch import fnmatchcase
+from types import MethodType
 
 import numpy as np
 
 from . import checks
 from . import fast as ops
-from .layers import Layer, Linear, Parameter, standard_normal
-from .tracing import named_layers
+from .layers import Layer, Linear, Parameter, learns, named_layers, put, standard_normal
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
            "bottleneck": {"size": 8, "on": "attn+mlp"}, "prefix": {"tokens": 4}, "bitfit": {}}
@@ -47,8 +48,10 @@ class LoRA(Linear):
     stay 0.
     """
 
-    def adapt(self, name, seed, rank, alpha):
-        """Add A and B to a linear layer that has just become a LoRA."""
+    exports = False
+
+    def __init__(self, linear, name, seed, rank, alpha=None):
+        self.weight, self.bias = linear.weight, linear.bias
         (n_in, n_out), dtype = self.weight.data.shape, self.weight.data.dtype
         a = standard_normal((n_in, rank), seed, f"{name}.lora_a").astype(dtype) / math.sqrt(n_in)
         self.lora_a = Parameter(a, "adapter")
@@ -76,14 +79,49 @@ class LoRA(Linear):
         """Return the matrix ``W + s A @ B``."""
         return self.weight.data + self.scale * (self.lora_a.data @ self.lora_b.data)
 
-    def merge(self):
-        """Become a plain linear layer with that matrix."""
-        self.weight.data[...] = self.merged()
-        del self.lora_a, self.lora_b, self.scale
-        self.__class__ = Linear
+    def plain(self):
+        """Return a linear layer with that matrix.  Its weight is a new parameter, because
+        another layer may share the old one."""
+        linear = Linear(*self.weight.data.shape, self.weight.data.dtype)
+        linear.weight, linear.bias = copy.copy(self.weight), self.bias
+        linear.weight.data, linear.weight.grad = self.merged(), None
+        return linear
 
 
-class Bottleneck(Layer):
+class Beside(Layer):
+    """The base class of adapters that contain the layer in whose place they are.
+
+    The parts of that layer keep their names.  Its attributes are read and set through the adapter,
+    ``block.attn.c_attn``, and its methods run on the adapter.
+    """
+
+    exports = False
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def children(self):
+        """Yield (name, child), those of the layer first."""
+        yield from self.layer.children()
+        yield from (pair for pair in super().children() if pair[1] is not self.layer)
+
+    def __getattr__(self, name):
+        if name == "layer" or name.startswith("__"):      # a copy asks before it has a layer
+            raise AttributeError(name)
+        value = getattr(self.layer, name)
+        is_method = getattr(value, "__self__", None) is self.layer
+        # Saving must see the adapter, too.
+        return MethodType(value.__func__, self) if is_method else value
+
+    def __setattr__(self, name, value):
+        is_own = name == "layer" or name in vars(self) or hasattr(type(self), name)
+        if not is_own and hasattr(self.layer, name):
+            setattr(self.layer, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class Bottleneck(Beside):
     """Behind a part f of a block: ``y = f(x)``, ``y = y + gelu(y @ D + d) @ U + u``, D (C, m),
     U (m, C).
 
@@ -91,8 +129,8 @@ class Bottleneck(Layer):
     through ``up``, gelu and ``down``.  U and u start at 0, so that y is unchanged.
     """
 
-    def adapt(self, name, seed, channels, size, dtype):
-        """Add the small network to a layer that has just become a Bottleneck."""
+    def __init__(self, part, name, seed, channels, size, dtype):
+        super().__init__(part)
         self.adapter_down = Linear(channels, size, dtype, "adapter")
         self.adapter_up = Linear(size, channels, dtype, "adapter")
         down = standard_normal((channels, size), seed, f"{name}.adapter_down")
@@ -100,7 +138,7 @@ class Bottleneck(Layer):
 
     def forward(self, x, *args, **options):
         """Run as the part does without the adapter."""
-        y, cache = super().forward(x, *args, **options)
+        y, cache = self.layer.forward(x, *args, **options)
         h, cache["adapter_down"] = self.adapter_down.forward(y)
         h, cache["adapter_gelu"] = ops.gelu(h)
         z, cache["adapter_up"] = self.adapter_up.forward(h)
@@ -111,20 +149,20 @@ class Bottleneck(Layer):
         dbranch = self.adapter_up.backward(dy, cache["adapter_up"])
         dbranch = ops.gelu_backward(dbranch, cache["adapter_gelu"])
         dbranch = self.adapter_down.backward(dbranch, cache["adapter_down"])
-        return super().backward(ops.residual_backward(dy, dbranch), cache)
+        return self.layer.backward(ops.residual_backward(dy, dbranch), cache)
 
 
-class Prefix(Layer):
+class Prefix(Beside):
     """A trunk with P learned vectors before its input: ``y = trunk([prefix; x])[:, P:]``.
 
     Every example has the same prefix, so its gradient is the sum over the batch of the trunk's dx
     at the first P tokens; the rest of dx is the gradient of x.
     """
 
-    def adapt(self, seed, tokens):
-        """Add the prefix to a trunk that has just become a Prefix."""
-        prefix = standard_normal((tokens, self.config.n_embd), seed, "prefix").astype(self.dtype)
-        self.prefix = Parameter(prefix, "adapter")
+    def __init__(self, trunk, seed, tokens):
+        super().__init__(trunk)
+        prefix = standard_normal((tokens, trunk.config.n_embd), seed, "prefix")
+        self.prefix = Parameter(prefix.astype(trunk.dtype), "adapter")
 
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C) -> (B, T, C) or (B, last, C), as the trunk's own."""
@@ -135,12 +173,12 @@ class Prefix(Layer):
                              f"has {self.config.n_positions} positions")
         prefix = np.broadcast_to(self.prefix.data, (len(x), *self.prefix.data.shape))
         joined = np.concatenate([prefix, x.astype(self.dtype, copy=False)], axis=1)
-        return super().forward(joined, train, rng, need_dx or self.prefix.trainable,
-                               last=last or x.shape[1])
+        return self.layer.forward(joined, train, rng, need_dx or learns(self.prefix),
+                                  last=last or x.shape[1])
 
     def backward(self, dy, cache):
         """dy as forward's y -> dx (B, T, C)."""
-        dx = super().backward(dy, cache)
+        dx = self.layer.backward(dy, cache)
         if dx is None:
             return None
         n = len(self.prefix.data)
@@ -170,8 +208,7 @@ def adapt(model, text, seed=0):
     if kind == "prefix":
         if "last" not in inspect.signature(trunk.forward).parameters:
             raise ValueError(f"adapt: prefix needs a GPT-2 or a Llama, not {type(trunk).__name__}")
-        become(trunk, Prefix)
-        trunk.adapt(seed, options["tokens"])
+        put(model, trunk, Prefix(trunk, seed, options["tokens"]))
         return model
     in_block = re.compile(r"h\.\d+\.")
     fits = (lambda name, layer: type(layer) is Linear) if kind == "lora" else (
@@ -188,19 +225,10 @@ def adapt(model, text, seed=0):
                              f"of {known}")
         chosen |= matching
     for name, layer in chosen.items():
-        if kind == "lora":
-            layer.__class__ = LoRA
-            layer.adapt(name, seed, options["rank"], options["alpha"])
-        else:
-            become(layer, Bottleneck)
-            layer.adapt(name, seed, trunk.config.n_embd, options["size"], trunk.dtype)
+        put(model, layer, LoRA(layer, name, seed, options["rank"], options["alpha"])
+            if kind == "lora" else
+            Bottleneck(layer, name, seed, trunk.config.n_embd, options["size"], trunk.dtype))
     return model
-
-
-def become(layer, kind):
-    """Turn a layer, in place, into one of its own class with an adapter around it."""
-    former = type(layer)
-    layer.__class__ = type(f"{kind.__name__}{former.__name__}", (kind, former), {})
 
 
 def parse(text):
@@ -232,29 +260,18 @@ def parse(text):
     return kind, options
 
 
-def refuse_adapters(model):
-    """Raise ``ValueError`` if a model has parts that Transformers' models lack."""
-    if any(isinstance(layer, (LoRA, Bottleneck, Prefix)) for _, layer in named_layers(model)):
-        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
-                         "low-rank ones with adapters.merge(model)")
-
-
 def merge(model):
-    """Add each low-rank adapter to the weight that it adapts, in place; return the model.
+    """Put a plain linear layer in the place of each low-rank adapter, in place; return the model.
 
     The outputs stay the same up to rounding.  Raises ``ValueError`` for a bottleneck or a prefix,
     which cannot be merged.
     """
-    layers, weights = [layer for _, layer in named_layers(model)], set()
+    layers = [layer for _, layer in named_layers(model)]
     for layer in layers:
-        if isinstance(layer, (Bottleneck, Prefix)):
+        if isinstance(layer, Beside):
             raise ValueError("merge: only low-rank adapters can be merged into the weights, the "
-                             f"model has a {'prefix' * isinstance(layer, Prefix) or 'bottleneck'}")
-        if isinstance(layer, LoRA):
-            if id(layer.weight) in weights:
-                raise ValueError("merge: two low-rank adapters adapt one shared weight")
-            weights.add(id(layer.weight))
+                             f"model has a {type(layer).__name__.lower()}")
     for layer in layers:
         if isinstance(layer, LoRA):
-            layer.merge()
+            put(model, layer, layer.plain())
     return model

@@ -15,20 +15,39 @@ def whole(where, name, value, least=1, most=2**31 - 1):
             return operator.index(value)
     except TypeError:
         pass
-    raise ValueError(f"{where}: {name} must be a whole number, at least {least}"
-                     + f" and at most {most:,}" * (isinstance(value, int) and value > most)
-                     + f", got {brief(value)}")
+    limit = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
+    raise ValueError(f"{where}: {name} must be a whole number, at least {least}{limit}, got "
+                     f"{brief(value)}")
 
 
-def number(where, name, value, zero=False):
-    """Return ``value`` as a float, finite and more than 0; ``zero`` allows 0."""
+def number(where, name, value, zero=False, most=math.inf):
+    """Return ``value`` as a float, more than 0 and at most ``most``; ``zero`` allows 0."""
     try:
-        if 0 < value < math.inf or (zero and value == 0):
+        is_in_range = (0 < value <= most and value < math.inf) or (zero and value == 0)
+        if is_in_range and not isinstance(value, bool):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{where}: {name} is {brief(value)}, expected a positive number"
-                     + " or 0" * zero)
+    expected = "a positive number or 0" if zero else "a positive number"
+    limit = f", at most {most}" if most < math.inf else ""
+    raise ValueError(f"{where}: {name} is {brief(value)}, expected {expected}{limit}")
+
+
+def fields(config, sizes=(), positive=(), flags=()):
+    """Check the fields of a model's config, and turn NumPy's numbers into Python's.
+
+    ``sizes`` are whole numbers of at least 1, ``positive`` positive numbers, and ``flags`` ``True``
+    or ``False``.  The field ``dropout`` is a probability."""
+    where = type(config).__name__
+    values = {name: whole(where, name, getattr(config, name), most=2**63 - 1) for name in sizes}
+    values |= {name: number(where, name, getattr(config, name), most=1e30) for name in positive}
+    values["dropout"] = number(where, "dropout", config.dropout, zero=True, most=0.99999)
+    for name in flags:
+        if not isinstance(getattr(config, name), bool):
+            raise ValueError(f"{where}: {name} is {brief(getattr(config, name))}, expected True or "
+                             "False")
+    for name, value in values.items():
+        object.__setattr__(config, name, value)           # a frozen dataclass has no other way
 
 
 def generator(where, rng):
@@ -48,14 +67,22 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def backward(where, dy, cache, shape, dtype):
-    """Return ``dy`` (B, ..., *shape) in the model's dtype; check that there is a cache."""
+def embeddings(where, x, n_embd):
+    """Return ``x``, an array of numbers (B, T, n_embd)."""
+    if array(where, "x", x).ndim != 3 or x.shape[2] != n_embd:
+        raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {n_embd})")
+    return x
+
+
+def backward(where, dy, cache, dtype):
+    """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
+    shape of forward's output, ``cache["shape"]``."""
     if cache is None:
         raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass; "
                          "expected a cache with something to learn")
-    if not isinstance(dy, np.ndarray) or dy.shape[-len(shape):] != shape:
-        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected the shape of forward's "
-                         f"output, which ends with {shape}")
+    if not isinstance(dy, np.ndarray) or dy.shape != cache["shape"] or dy.dtype.kind not in "fiu":
+        raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected numbers of the shape of "
+                         f"forward's output, {cache['shape']}")
     return dy.astype(dtype, copy=False)
 
 

@@ -1,15 +1,15 @@
-"""The operations that layers run: those of ``functional``, checked, protected and faster.
+"""The operations that layers run: those of ``functional``, protected and faster.
 
-Layers import this module as ``ops``.  An operation that is not defined here comes from
-``functional``.  The functions here equal those of ``functional`` up to rounding; in addition they
+Layers import this module as ``ops``.  The functions here equal those of ``functional`` up to
+rounding; in addition they
 
-- raise ``ValueError`` for arrays whose shapes do not fit,
 - stay finite for any finite float32 input (softmax, log-sum-exp, attention, layer norm),
 - cut the work into pieces that fit into a core's cache, and share the pieces between cores.
 
-BLAS's own threads are not used, for two reasons.  While they wait for the next product they
-occupy cores that the work between two products could use.  And they cut a product into equal
-parts, so that one busy core delays all.  Here a free core takes the next piece.
+The shapes of the arrays are checked at the model's door, not here.  There the model also limits
+BLAS to one thread (``machine.single_threaded_blas``), for two reasons.  While BLAS's threads wait
+for the next product they occupy cores that the work between two products could use.  And they cut a
+product into equal parts, so that one busy core delays all.  Here a free core takes the next piece.
 
 While a model is traced, the functions of ``functional`` run instead; see ``tracing``.
 """
@@ -20,7 +20,40 @@ from collections import namedtuple
 import numpy as np
 
 from . import functional as F
-from .machine import shared, single_threaded_blas
+
+# These have no faster form.
+from .functional import (  # noqa: F401
+    bias,
+    bias_backward,
+    cross_entropy_backward,
+    dropout,
+    dropout_backward,
+    embedding,
+    embedding_backward,
+    gelu_exact,
+    gelu_exact_backward,
+    grouped_heads,
+    grouped_heads_backward,
+    last_tokens,
+    last_tokens_backward,
+    log_sum_exp_backward,
+    positions,
+    positions_backward,
+    relu,
+    relu_backward,
+    residual,
+    residual_backward,
+    rms_norm,
+    rms_norm_backward,
+    rope,
+    rope_backward,
+    silu,
+    silu_backward,
+    softmax_backward,
+    swiglu,
+    swiglu_backward,
+)
+from .machine import shared
 
 TILE = 64                           # queries in a tile of attention
 MAX_TILE_SCORES = 65_536            # scores in a tile, over the heads and examples of a piece
@@ -28,8 +61,9 @@ MAX_PIECE = 131_072                 # numbers in a piece of an elementwise opera
 MAX_PARTS = 4                       # parts of a matrix product; each part copies the other factor
 MIN_MULTIPLICATIONS = 16_000_000    # smaller parts of a product cost more than they gain
 MIN_WIDTH = 192                     # so do parts with fewer rows or columns
-MAX_ROWS_TO_SWAP = 48               # up to here a @ b may run as (b.T @ a.T).T, see product
+MAX_ROWS_TO_SWAP = 48               # up to here a @ b may run as (b.T @ a.T).T, see large_product
 MIN_SIZE_TO_SWAP = 400_000          # numbers in b from which this is faster
+MAX_RATIO = 16.0                    # of a row's mean to its deviation; beyond, layer norm rounds
 
 GeluCache = namedtuple("GeluCache", "derivative")
 # top: the largest score of each query (B, H, T, 1); total: the sum of its exp(score - top);
@@ -37,57 +71,58 @@ GeluCache = namedtuple("GeluCache", "derivative")
 TiledAttentionCache = namedtuple("TiledAttentionCache", "qkv n_head causal top total masks p")
 
 
-def __getattr__(name):
-    """Return an operation of ``functional`` that has no faster form here."""
-    return getattr(F, name)
+def in_float64(op, x, *args):
+    """Run an operation of ``functional`` in float64, in which no square and no product of float32
+    numbers overflows.  The result and the arrays of its cache have the dtype of ``x``."""
+    y, cache = op(*(cast(a, np.float64) for a in (x, *args)))
+    return cast(y, x.dtype), type(cache)(*(cast(a, x.dtype) for a in cache))
 
 
-def expect(fits, where, arrays, expected):
-    """Raise ``ValueError`` with the shapes of ``arrays``, a dict, unless ``fits``."""
-    if not fits:
-        shapes = ", ".join(f"{name} has shape {np.shape(a)}" for name, a in arrays.items())
-        raise ValueError(f"{where}: {shapes}, expected {expected}")
+def cast(value, dtype):
+    """Return an array with this dtype; return any other value as it is."""
+    return value.astype(dtype) if isinstance(value, np.ndarray) else value
 
 
 # ------------------------------------------------------------------------ matrix products
 
 
-def product(a, b, bias=None):
-    """Return ``a @ b + bias`` for matrices; cut a large product along its result's longer side.
+def product(a, b, offset=None):
+    """Return ``a @ b + offset`` for matrices, a large product on all cores."""
+    work = len(a) * b.size + 16 * max(a.size, b.size)     # reading the larger array is work, too
+    if work >= 2 * MIN_MULTIPLICATIONS or b.size >= MIN_SIZE_TO_SWAP:
+        return large_product(a, b, offset, min(MAX_PARTS, work // MIN_MULTIPLICATIONS))
+    y = a @ b
+    if offset is not None:
+        y += offset
+    return y
+
+
+def large_product(a, b, offset, parts):
+    """Return ``a @ b + offset``, cut along its longer side into at most so many parts.
 
     The cuts depend on the sizes alone, because BLAS may round a narrow product differently and
     the bits must not depend on the number of cores.
     """
     few = len(a) <= MAX_ROWS_TO_SWAP < b.shape[1] and b.size >= MIN_SIZE_TO_SWAP
-    if few and b.flags.f_contiguous and bias is None:
+    if few and b.flags.f_contiguous and offset is None:
         # BLAS copies a transposed b at a third of the speed, which shows with so few rows.
         return np.ascontiguousarray(product(b.T, a.T).T)
-    long = max(len(a), b.shape[1])
-    work = len(a) * b.size + 16 * max(a.size, b.size)     # reading the larger array is work, too
-    parts = min(MAX_PARTS, work // MIN_MULTIPLICATIONS, long // MIN_WIDTH)
-    if parts < 2:
-        with single_threaded_blas:
-            y = a @ b
-            if bias is not None:
-                y += bias
-            return y
     y = np.empty((len(a), b.shape[1]), np.result_type(a, b))
+    long = max(y.shape)
+    parts = max(1, min(parts, long // MIN_WIDTH))
     ends = [64 * (long * i // parts // 64) for i in range(parts)] + [long]
 
     def part(cut):
         i, j = (cut, slice(None)) if long == len(a) else (slice(None), cut)
         np.matmul(a[i], b[:, j], out=y[i, j])
-        if bias is not None:
-            y[i, j] += bias[j]
-    with single_threaded_blas:
-        shared(part, [slice(*ends[i:i + 2]) for i in range(parts)])
+        if offset is not None:
+            y[i, j] += offset[j]
+    shared(part, [slice(*ends[i:i + 2]) for i in range(parts)])
     return y
 
 
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
-    expect(x.shape[-1:] == w.shape[:1] and b.shape == w.shape[1:], "linear",
-           {"x": x, "w": w, "b": b}, "x (..., I), w (I, O), b (O,)")
     y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], len(b))
     cache = F.LinearCache(x if need[1] else None, w, need)
     return y, cache
@@ -96,7 +131,6 @@ def linear(x, w, b, need=(True, True, True)):
 def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
-    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -105,7 +139,6 @@ def linear_backward(dy, cache):
 
 def unembedding(x, w, need=(True, True)):
     """As :func:`functional.unembedding`, a large product on all cores."""
-    expect(x.shape[-1] == w.shape[1], "unembedding", {"x": x, "w": w}, "x (..., C), w (V, C)")
     y = product(x.reshape(-1, w.shape[1]), w.T).reshape(*x.shape[:-1], len(w))
     cache = F.UnembeddingCache(x if need[1] else None, w, need)
     return y, cache
@@ -115,7 +148,6 @@ def unembedding_backward(dy, cache):
     """As :func:`functional.unembedding_backward`, large products on all cores."""
     x, w, need = cache
     V, C = w.shape
-    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
@@ -147,84 +179,53 @@ def cross_entropy(logits, targets):
 
 
 def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
-    """As :func:`functional.layer_norm`, in place and in pieces that the cores share, for fewer
-    passes over memory; right for rows of any size, see :func:`rescue_rows`."""
-    expect(x.shape[-1:] == w.shape == b.shape, "layer_norm", {"x": x, "w": w, "b": b},
-           "x (..., C), w (C,), b (C,)")
-    y, xhat = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    flat = [a.reshape(-1, a.shape[-1]) for a in (x, y, xhat, rstd)]
+    """As :func:`functional.layer_norm`, in place.
 
-    def part(rows):
-        xs, ys, xhats, rstds = (a[rows] for a in flat)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = xs.mean(axis=-1, keepdims=True)
-            np.subtract(xs, mean, out=xhats)
-            rstds[...] = 1.0 / np.sqrt(np.vecdot(xhats, xhats)[..., None] / len(w) + eps)
-            xhats *= rstds
-            rescue_rows(xs, mean, xhats, rstds, eps)
-        np.multiply(xhats, w, out=ys)
-        ys += b
-    shared(part, _even(len(flat[0]), len(w), MAX_PIECE))
+    In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
+    infinite), and those whose mean is so large that its rounding error matters.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
+        xhat = x - mean
+        rstd = 1.0 / np.sqrt(np.vecdot(xhat, xhat)[..., None] / len(w) + eps)
+        xhat *= rstd
+        mean *= rstd                                      # in deviations
+        if rstd.size and not (rstd.min() > 0.0 and np.abs(mean).max() < MAX_RATIO):
+            rows = ~((rstd > 0.0) & (np.abs(mean) < MAX_RATIO))[..., 0]
+            xhat[rows], rstd[rows], *_ = in_float64(F.layer_norm, x[rows], w, b, eps)[1]
+    y = xhat * w
+    y += b
     cache = F.LayerNormCache(xhat if any(need[:2]) else None, rstd if need[0] else None, w, need)
     return y, cache
-
-
-def rescue_rows(x, mean, xhat, rstd, eps):
-    """Compute some rows again, in place: those whose variance overflowed (in float32 the square of
-    1e20 is infinite), and those whose mean is so large that its rounding error matters.
-
-    Such a row is first divided by a power of two near its largest value, which is exact.  Then it
-    is centred twice: the second mean is the rounding error of the first.
-    """
-    ratio = mean * rstd
-    if rstd.size and not (rstd.min() > 0.0 and -16.0 < ratio.min() and ratio.max() < 16.0):
-        bad = ~((rstd > 0.0) & (np.abs(ratio) < 16.0))[..., 0]
-        _, exponent = np.frexp(np.abs(x[bad]).max(axis=-1, keepdims=True))
-        size = np.ldexp(x.dtype.type(1.0), exponent - 1)
-        row = x[bad] / size
-        row -= row.mean(axis=-1, keepdims=True)
-        row -= row.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((row * row).mean(axis=-1, keepdims=True))
-        xhat[bad] = row / np.hypot(deviation, math.sqrt(eps) / size)
-        rstd[bad] = 1.0 / np.hypot(deviation * size, math.sqrt(eps))
 
 
 def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
-    if xhat is not None:
-        F.same_shape(dy, xhat.shape)
-    dx = np.empty(dy.shape, dy.dtype) if need[0] else None
-    flat = [None if a is None else a.reshape(-1, a.shape[-1]) for a in (dy, xhat, rstd, dx)]
-    pieces = _even(len(flat[0]), len(w), MAX_PIECE) or [slice(0, 0)]
-    dws, dbs = {}, {}
+    dx = None
+    if need[0]:
+        g = dy * w
+        dx = xhat * (np.vecdot(g, xhat)[..., None] / -len(w))
+        dx += g
+        dx -= g.sum(axis=-1, keepdims=True) / len(w)
+        dx *= rstd
+    return dx, _sum_of_rows(dy * xhat) if need[1] else None, _sum_of_rows(dy) if need[2] else None
 
-    def part(rows):
-        dys, xhats, rstds, dxs = (None if a is None else a[rows] for a in flat)
-        if need[0]:
-            g = dys * w
-            np.multiply(xhats, np.vecdot(g, xhats)[..., None] / -len(w), out=dxs)
-            dxs += g
-            dxs -= g.mean(axis=-1, keepdims=True)
-            dxs *= rstds
-        if need[1]:
-            dws[rows.start] = (dys * xhats).sum(axis=0)
-        if need[2]:
-            dbs[rows.start] = dys.sum(axis=0)
-    shared(part, pieces)
-    dw, db = (sum(sums[s.start] for s in pieces) if sums else None for sums in (dws, dbs))
-    return dx, dw, db
+
+def _sum_of_rows(a):
+    """Return the sum over all axes but the last; of a large array the sum of its pieces' sums."""
+    rows = a.reshape(-1, a.shape[-1])
+    if rows.size <= MAX_PIECE:
+        return rows.sum(axis=0)
+    return sum(rows[piece].sum(axis=0) for piece in _even(*rows.shape, MAX_PIECE))
 
 
 def gelu(x):
     """As :func:`functional.gelu`; the cache is the derivative, so that the tanh, the most expensive
     part, is computed once."""
     y, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    flat_x, flat_y, flat_d = x.reshape(-1), y.reshape(-1), d.reshape(-1)
 
-    def part(s):
-        xs, ys, ds = flat_x[s], flat_y[s], flat_d[s]
+    def part(xs, ys, ds):
         with np.errstate(over="ignore", invalid="ignore"):
             u = xs * xs
             t = u * (F.GELU_A * F.GELU_B)
@@ -243,7 +244,7 @@ def gelu(x):
             if math.isnan(ds.max()):                      # a square overflowed
                 c = np.clip(xs, -30.0, 30.0)              # beyond, tanh is exactly -1 or 1
                 ds[...] = F.gelu_backward(np.ones_like(c), F.ActivationCache(c))
-    shared(part, _even(x.size, 1, MAX_PIECE))
+    _in_pieces(part, x, y, d)
     return y, GeluCache(d)
 
 
@@ -251,12 +252,18 @@ def gelu_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
-    F.same_shape(dy, cache.derivative.shape)
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
-    flat_dx, flat_dy, flat_d = (a.reshape(-1) for a in (dx, dy, cache.derivative))
-    shared(lambda s: np.multiply(flat_dy[s], flat_d[s], out=flat_dx[s]),
-           _even(dy.size, 1, MAX_PIECE))
+    _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
+
+
+def _in_pieces(part, *arrays):
+    """Call ``part`` with pieces of arrays of one shape, on all cores."""
+    if arrays[0].size <= MAX_PIECE:
+        part(*arrays)
+    else:
+        flat = [a.reshape(-1) for a in arrays]
+        shared(lambda piece: part(*(a[piece] for a in flat)), _even(flat[0].size, 1, MAX_PIECE))
 
 
 # ------------------------------------------------------------------------ attention
@@ -274,10 +281,8 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     ``past`` is a :class:`minifpt.layers.KeyValues`, to which the new tokens are appended; it is
     for inference, and the cache is then ``None``.
     """
-    B, T, C3 = qkv.shape
-    expect(C3 % (3 * n_head) == 0, "attention", {"qkv": qkv},
-           f"(B, T, 3C), a multiple of 3 x {n_head} heads")
-    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
+    B, T, _ = qkv.shape
+    with np.errstate(over="ignore", invalid="ignore"):
         if past is not None:
             return _attention_after(qkv, n_head, causal, past), None
         state = rng.bit_generator.state if p else None
@@ -287,15 +292,8 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
         if not math.isfinite(cache.probabilities.sum() if is_small else cache.total.sum()):
             if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state
-            y, cache = _wide_attention(qkv, n_head, p, rng, causal)
+            y, cache = in_float64(F.attention, qkv, n_head, p, rng, causal)
         return y, cache
-
-
-def _wide_attention(qkv, n_head, p, rng, causal):
-    """Run ``functional``'s form in float64, in which scores of float32 numbers cannot overflow."""
-    y, cache = F.attention(qkv.astype(np.float64), n_head, p, rng, causal)
-    arrays = (None if a is None else a.astype(qkv.dtype) for a in cache)
-    return y.astype(qkv.dtype), F.AttentionCache(*arrays)
 
 
 def _tiled_attention(qkv, n_head, p, rng, causal):
@@ -331,14 +329,8 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
 
 def attention_backward(dy, cache):
     """As :func:`functional.attention_backward`, over the same tiles; return ``dqkv``."""
-    is_tiled = isinstance(cache, TiledAttentionCache)
-    B, H, T, D = F.split_heads(cache.qkv, cache.n_head)[0].shape if is_tiled else cache.q.shape
-    F.same_shape(dy, (B, T, H * D))
-    with single_threaded_blas:
-        return (_tiled_attention_backward if is_tiled else F.attention_backward)(dy, cache)
-
-
-def _tiled_attention_backward(dy, cache):
+    if not isinstance(cache, TiledAttentionCache):
+        return F.attention_backward(dy, cache)
     qkv, n_head, causal, tops, totals, masks, p = cache
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
@@ -376,27 +368,18 @@ def _tiled_attention_backward(dy, cache):
 
 
 def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
-    """As :func:`functional.lstm`, on one core: each token's product is small and the next token
-    needs it, so that BLAS's threads would spend most of the time waiting for each other."""
-    D = len(w_hh)
-    expect(x.ndim == 3 and w_ih.shape == (x.shape[2], 4 * D) and w_hh.shape == (D, 4 * D)
-           and b.shape == (4 * D,), "lstm", {"x": x, "w_ih": w_ih, "w_hh": w_hh, "b": b},
-           "x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,)")
-    with single_threaded_blas, np.errstate(over="ignore", invalid="ignore"):
+    """As :func:`functional.lstm`, finite for any finite float32 input."""
+    with np.errstate(over="ignore", invalid="ignore"):
         y, cache = F.lstm(x, w_ih, w_hh, b, need)
         if math.isnan(y.sum()):                           # two infinities met in a gate
-            wide = F.lstm(*(a.astype(np.float64) for a in (x, w_ih, w_hh, b)), need)
-            y, *arrays = (a if a is None or a is need else a.astype(y.dtype)
-                          for a in (wide[0], *wide[1]))
-            cache = F.LSTMCache(*arrays)
+            y, cache = in_float64(F.lstm, x, w_ih, w_hh, b, need)
         return y, cache
 
 
 def lstm_backward(dy, cache):
-    """As :func:`functional.lstm_backward`, on one core."""
-    with single_threaded_blas:
-        # Each token multiplies by w_hh.T, which is faster if its rows lie in order.
-        return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
+    """As :func:`functional.lstm_backward`, with w_hh in another order: each token multiplies by
+    w_hh.T, which is faster if its rows lie in order."""
+    return F.lstm_backward(dy, cache._replace(w_hh=np.asfortranarray(cache.w_hh)))
 
 
 def _attention_after(qkv, n_head, causal, past):

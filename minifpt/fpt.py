@@ -15,8 +15,8 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .gpt2 import GPT2
-from .layers import Layer, Linear
+from .layers import Layer, Linear, check_exports, learns
+from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
 
 
@@ -116,7 +116,7 @@ class FPT(Layer):
             adapters.adapt(fpt, adapt, seed)
             fpt.built["adapt"] = adapt
         fpt.freeze(mask)
-        if isinstance(fpt.trunk, GPT2) and fpt.trunk.wpe.weight.trainable:
+        if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
             tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
                 fpt.built["n_positions"] = tokens
@@ -127,21 +127,14 @@ class FPT(Layer):
         super().freeze(mask)
         self.built["freeze"] = str(FreezeMask.parse(mask))
 
+    @single_threaded_blas
     def forward(self, x: np.ndarray, train: bool = False, rng: np.random.Generator | None = None
                 ) -> tuple[np.ndarray, Any]:
         """x (B, T, input_dim), or ids (B, T) -> logits (B, output_tokens, output_dim).
 
         With ``train=True`` dropout is on, drawn from ``rng``.
         """
-        checks.array("FPT", "x", x)
-        ids, input_dim = np.issubdtype(x.dtype, np.integer), len(self.input.weight.data)
-        if x.ndim != 3 - ids or (not ids and x.shape[2] != input_dim):
-            raise ValueError(f"FPT: x has shape {x.shape}, expected "
-                             + ("(B, T)" if ids else f"(B, T, {input_dim})"))
-        if x.shape[1] < self.output_tokens:
-            raise ValueError(f"FPT: x has {x.shape[1]} tokens, expected at least "
-                             f"{self.output_tokens}, which the output layer reads")
-        x = x if ids else x.astype(self.trunk.dtype, copy=False)
+        x = self._checked(x)
         p = checks.dropout("FPT", getattr(self.trunk.config, "dropout", 0.0), train, rng)
         cache, input_learns = {}, self.input.learns()
         x, cache["input"] = self.input.forward(x)
@@ -158,16 +151,33 @@ class FPT(Layer):
         if y.shape[1] != self.output_tokens:
             y, cache["last"] = ops.last_tokens(y, self.output_tokens)
         logits, cache["output"] = self.output.forward(y)
+        cache["shape"] = logits.shape
         if not input_learns:
             cache["input"] = cache["dropout"] = None
-            if not any(p.trainable for _, p in self.trunk.named_parameters()):
+            if not any(learns(p) for _, p in self.trunk.named_parameters()):
                 cache["trunk"] = None
         return logits, cache if cache["trunk"] is not None or self.output.learns() else None
 
+    def _checked(self, x):
+        """Return x, numbers in the trunk's dtype.  Raises ``ValueError`` if the model cannot read
+        it."""
+        is_ids = checks.array("FPT", "x", x).dtype.kind in "iu"
+        input_dim = len(self.input.weight.data)
+        if is_ids:
+            fits, expected = x.ndim == 2, "(B, T)"
+        else:
+            fits, expected = x.ndim == 3 and x.shape[2] == input_dim, f"(B, T, {input_dim})"
+        if not fits:
+            raise ValueError(f"FPT: x has shape {x.shape}, expected {expected}")
+        if x.shape[1] < self.output_tokens:
+            raise ValueError(f"FPT: x has {x.shape[1]} tokens, expected at least "
+                             f"{self.output_tokens}, which the output layer reads")
+        return x if is_ids else x.astype(self.trunk.dtype, copy=False)
+
+    @single_threaded_blas
     def backward(self, dlogits: np.ndarray, cache: Any) -> None:
         """dlogits (B, output_tokens, output_dim) -> None; fills the trainable ``.grad``."""
-        dlogits = checks.backward("FPT", dlogits, cache, (
-            self.output_tokens, self.output.bias.data.size), self.trunk.dtype)
+        dlogits = checks.backward("FPT", dlogits, cache, self.trunk.dtype)
         dy = self.output.backward(dlogits, cache["output"])
         if cache["trunk"] is None:
             return
@@ -193,8 +203,7 @@ class FPT(Layer):
         ``GPT2.from_pretrained`` and Transformers read the trunk.  The numbers are float32, or
         float16 for that ``dtype``.  Raises ``ValueError`` for a trunk that Transformers lacks.
         """
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
                              "expected a GPT2 or a Llama")
@@ -213,6 +222,8 @@ class FPT(Layer):
         count: no gradient ever reaches the others.
         """
         count = {}
+        if tokens is not None:
+            tokens = checks.whole("counts", "tokens", tokens)
         if tokens is not None and hasattr(self.trunk, "prefix"):
             tokens += len(self.trunk.prefix.data)
         for _, p in self.named_parameters():

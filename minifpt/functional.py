@@ -20,8 +20,9 @@ Letters for shapes: ``B`` batch, ``T`` tokens, ``C`` channels, ``H`` heads, ``D 
 here are Python floats, because NumPy gives them the array's dtype; a NumPy scalar would turn
 float32 into float64.
 
-This file shows the formulas.  A model runs the functions of ``fast``, which compute the same,
-check shapes, stay finite for extreme numbers and save time.
+This file shows the formulas.  It refuses what NumPy would broadcast or round without a word.  A
+model runs the functions of ``fast``, which compute the same, stay finite for extreme numbers and
+save time.
 """
 
 import math
@@ -38,7 +39,7 @@ EmbeddingCache = namedtuple("EmbeddingCache", "ids shape")          # the table'
 BiasCache = namedtuple("BiasCache", "shape need")                   # shape of x
 UnembeddingCache = namedtuple("UnembeddingCache", "x w need")
 # tokens: the slice of the table that was added; shape: the table's.
-PositionsCache = namedtuple("PositionsCache", "tokens shape need")
+PositionsCache = namedtuple("PositionsCache", "tokens shape x_shape need")
 LayerNormCache = namedtuple("LayerNormCache", "xhat rstd w need")   # rstd: 1 / deviation, (..., 1)
 RMSNormCache = namedtuple("RMSNormCache", "xhat rstd w need")
 ActivationCache = namedtuple("ActivationCache", "x")
@@ -52,15 +53,22 @@ GroupedHeadsCache = namedtuple("GroupedHeadsCache", "shapes n_head")
 # before the first token.  x is None without dw_ih, hidden is None without dw_hh.
 LSTMCache = namedtuple("LSTMCache",
                        "x w_ih w_hh input forget candidate output cell hidden need")
-LastTokensCache = namedtuple("LastTokensCache", "T")
+LastTokensCache = namedtuple("LastTokensCache", "shape n")          # shape of x
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
 
 
-def same_shape(dy, shape):
-    """Raise ``ValueError`` if ``dy`` has another shape: NumPy might broadcast it."""
-    if np.shape(dy) != shape:
-        raise ValueError(f"the gradient has shape {np.shape(dy)}, expected {shape}")
+def same_shape(array, shape, name="the gradient"):
+    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it."""
+    if np.shape(array) != shape:
+        raise ValueError(f"{name} has shape {np.shape(array)}, expected {shape}")
+
+
+def floating(array, name):
+    """Raise ``ValueError`` unless an array has floating-point numbers: the results have its dtype,
+    and integers would cut them off."""
+    if array.dtype.kind != "f":
+        raise ValueError(f"{name} has dtype {array.dtype}, expected floating-point numbers")
 
 
 # ---------------------------------------------------------------------------- linear
@@ -72,6 +80,7 @@ def linear(x, w, b, need=(True, True, True)):
     x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
     GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
     """
+    same_shape(b, w.shape[1:], "linear: b")
     y = x @ w + b
     cache = LinearCache(x if need[1] else None, w, need)
     return y, cache
@@ -84,6 +93,7 @@ def linear_backward(dy, cache):
     over o, and dw[i, o] the sum of x[n, i] dy[n, o] over n: both are matrix products again.
     """
     x, w, need = cache
+    same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])                     # (N, O)
     dx = dw = db = None
     if need[0]:
@@ -142,6 +152,7 @@ def unembedding_backward(dy, cache):
     """Compute ``dx = dy @ w``, ``dw = dy.T @ x``; the embedding adds its own part of dw."""
     x, w, need = cache
     V, C = w.shape
+    same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = dy @ w if need[0] else None
     dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
     return dx, dw
@@ -153,6 +164,7 @@ def bias(x, b, need=(True, True)):
     An embedding followed by a bias is a linear layer on one-hot vectors.  ``need`` is for
     (dx, db).
     """
+    same_shape(b, x.shape[-1:], "bias: b")
     cache = BiasCache(x.shape, need)
     return x + b, cache
 
@@ -171,16 +183,17 @@ def positions(x, w, start=0, need=(True, True)):
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
     tokens = slice(start, start + x.shape[1])
-    if tokens.stop > len(w):
-        raise ValueError(f"positions: {tokens.stop} positions, w has {len(w)}")
-    cache = PositionsCache(tokens, w.shape, need)
+    if start < 0 or tokens.stop > len(w):
+        raise ValueError(f"positions: {start} to {tokens.stop - 1}, w has 0 to {len(w) - 1}")
+    same_shape(w[tokens], x.shape[1:], "positions: w[tokens]")
+    cache = PositionsCache(tokens, w.shape, x.shape, need)
     return x + w[tokens], cache
 
 
 def positions_backward(dy, cache):
     """Compute ``dx = dy``, ``dw[start + t] = sum of dy[:, t] over the batch``."""
-    tokens, shape, need = cache
-    same_shape(dy, (len(dy), tokens.stop - tokens.start, shape[1]))
+    tokens, shape, x_shape, need = cache
+    same_shape(dy, x_shape)
     dw = None
     if need[1]:
         dw = np.zeros(shape, dy.dtype)
@@ -199,6 +212,8 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 
     x (..., C), scale w (C,), bias b (C,) -> y (..., C).  ``need`` is for (dx, dw, db).
     """
+    same_shape(w, x.shape[-1:], "layer_norm: w")
+    same_shape(b, x.shape[-1:], "layer_norm: b")
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
@@ -233,6 +248,7 @@ def rms_norm(x, w, eps=1e-6, need=(True, True)):
     ``xhat = x / sqrt(mean(x^2) + eps)``, ``y = xhat * w``: a layer norm without mean and bias.
     x (..., C), scale w (C,) -> y (..., C).  ``need`` is for (dx, dw).
     """
+    same_shape(w, x.shape[-1:], "rms_norm: w")
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     xhat = x * rstd
     cache = RMSNormCache(xhat if any(need) else None, rstd if need[0] else None, w, need)
@@ -333,6 +349,7 @@ def swiglu(gate, up):
 
     Both come from linear layers of the same x.  gate, up (...) -> y (...).
     """
+    same_shape(up, gate.shape, "swiglu: up")
     activated, silu_cache = silu(gate)
     cache = SwiGLUCache(silu_cache, activated, up)
     return activated * up, cache
@@ -381,6 +398,8 @@ def dropout(x, p, rng):
     An entry of ``mask`` is 0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean
     of y is x.  x (...) -> y (...).  With p = 0 nothing is drawn from ``rng`` and y is x.
     """
+    if not 0.0 <= p < 1.0:
+        raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
     if p == 0.0:
         return x, DropoutCache(None)
     mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - p)
@@ -435,6 +454,7 @@ def attention_backward(dy, cache):
     """
     q, k, v, probabilities, mask = cache
     B, H, T, D = q.shape
+    same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)     # (B, H, T, D)
     dqkv = np.empty((B, T, 3 * H * D), dy.dtype)
     dq, dk, dv = split_heads(dqkv, H)                     # views of dqkv
@@ -472,7 +492,11 @@ def rope(x, n_head, base=10000.0, start=0):
     The product of a rotated query and a rotated key depends only on the difference of their
     angles, so a score depends on the distance of its two tokens.  x (B, T, H D) -> y (B, T, H D).
     """
+    floating(x, "rope: x")
     T, half = x.shape[1], x.shape[2] // n_head // 2
+    if x.shape[2] != 2 * half * n_head:
+        raise ValueError(f"rope: x has {x.shape[2]} channels, expected {n_head} heads of an even "
+                         "number of channels")
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
     cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (np.cos, np.sin))     # (T, 1, D/2)
     cache = RopeCache(cos, sin, x.shape)
@@ -552,6 +576,8 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
     """
     B, T, _ = x.shape
+    floating(w_hh, "lstm: w_hh")
+    same_shape(b, w_ih.shape[1:], "lstm: b")
     c = np.zeros((B, T + 1, len(w_hh)), w_hh.dtype)       # [:, t] is the state before token t
     h = np.zeros_like(c)
     a = x @ w_ih + b                                      # x needs no state: all tokens at once
@@ -621,6 +647,7 @@ def residual(x, branch):
 
     x, branch (..., C) -> y (..., C).  The backward pass needs no cache: it is ``None``.
     """
+    same_shape(branch, x.shape, "residual: the branch")
     return x + branch, None
 
 
@@ -638,14 +665,15 @@ def last_tokens(x, n):
     T = x.shape[1]
     if not 1 <= n <= T:                                   # x[:, -0:] would be all tokens
         raise ValueError(f"last_tokens: n is {n}, expected 1 to {T}")
-    cache = LastTokensCache(T)
+    cache = LastTokensCache(x.shape, n)
     return np.ascontiguousarray(x[:, -n:]), cache
 
 
 def last_tokens_backward(dy, cache):
     """Put dy (B, n, C) into dx (B, T, C), which is 0 for the other tokens."""
-    B, n, C = dy.shape
-    dx = np.zeros((B, cache.T, C), dy.dtype)
+    (B, T, C), n = cache
+    same_shape(dy, (B, n, C))
+    dx = np.zeros((B, T, C), dy.dtype)
     dx[:, -n:] = dy
     return dx
 

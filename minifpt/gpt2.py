@@ -18,10 +18,13 @@ from .layers import (
     Layer,
     LayerNorm,
     Positions,
+    Unembedding,
     blocks_backward,
+    check_exports,
+    readings,
     standard_normal,
 )
-from .machine import shared
+from .machine import shared, single_threaded_blas
 from .progress import progress_bar
 
 
@@ -54,13 +57,9 @@ class GPT2Config:
     scaled_residual_init: bool = True
 
     def __post_init__(self):
-        for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"):
-            value = getattr(self, name)
-            if (isinstance(value, bool) or not isinstance(value, (int, np.integer))
-                    or not 1 <= value < 2**63):
-                raise ValueError(f"GPT2Config: {name} is {checks.brief(value)}, expected an "
-                                 "integer >= 1" + " and < 2^63" * isinstance(value, int))
-            object.__setattr__(self, name, int(value))    # NumPy's integers become Python's
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size"),
+                      positive=("layer_norm_epsilon", "initializer_range"),
+                      flags=("causal", "scaled_residual_init"))
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
@@ -68,19 +67,6 @@ class GPT2Config:
             raise ValueError("GPT2Config: activation_function is "
                              f"{checks.brief(self.activation_function)}, expected one of "
                              f"{', '.join(ACTIVATIONS)}")
-        for name, good, expected in (
-                ("dropout", lambda p: 0 <= p <= 0.99999, "0 <= p <= 0.99999"),
-                ("layer_norm_epsilon", lambda x: 0 < x < 1e30, "a number, more than 0"),
-                ("initializer_range", lambda x: 0 < x < 1e30, "a number, more than 0")):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float, np.number)) and value is not True
-            if not (number and good(value)):
-                raise ValueError(f"GPT2Config: {name} is {value!r:.60}, expected {expected}")
-            object.__setattr__(self, name, float(value))
-        for name in ("causal", "scaled_residual_init"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"GPT2Config: {name} is {getattr(self, name)!r:.60}, expected "
-                                 "True or False")
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
@@ -139,8 +125,7 @@ class Pretrained(Layer):
         Transformers saves it, by default in float32.
         """
         if str(path).endswith(".npz"):
-            from . import adapters  # it imports the core
-            adapters.refuse_adapters(self)
+            check_exports(self)
             weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
                          np.float16 if dtype is None else dtype)
         else:
@@ -149,8 +134,7 @@ class Pretrained(Layer):
     def save_folder(self, folder, dtype=None, provenance=None, files=None):
         """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
         tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-        from . import adapters  # it imports the core
-        adapters.refuse_adapters(self)
+        check_exports(self)
         fields, arrays = self.as_transformers()
         if files is None:
             files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
@@ -159,9 +143,11 @@ class Pretrained(Layer):
 
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        is_lm = isinstance(self, LanguageModel)
-        return (export.gpt2_config(self.config, "GPT2LMHeadModel" if is_lm else "GPT2Model"),
-                [("transformer." * is_lm + name, array) for name, array in by_gpt2_name(self)])
+        kind, prefix = "GPT2Model", ""
+        if isinstance(self, LanguageModel):
+            kind, prefix = "GPT2LMHeadModel", "transformer."
+        return (export.gpt2_config(self.config, kind),
+                [(prefix + name, array) for name, array in by_gpt2_name(self)])
 
 
 class GPT2(Pretrained):
@@ -202,6 +188,7 @@ class GPT2(Pretrained):
             _draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
@@ -214,8 +201,7 @@ class GPT2(Pretrained):
         for inference, with :meth:`all_frozen`.
         """
         c, start = self.config, past[0].n if past else 0
-        if checks.array("GPT2", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"GPT2: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("GPT2", x, c.n_embd)
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
                              "positions: use fewer tokens, or a trunk with more positions "
@@ -226,18 +212,19 @@ class GPT2(Pretrained):
         keep = need_dx or self.wpe.learns()
         if not keep:
             cache["wpe"] = cache["dropout"] = None
-        for i, block in enumerate(self.h):
+        for block, reads in readings(self.h, past, last):
             keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if i == len(self.h) - 1 else None)
+            x, block_cache = block.forward(x, train, rng, **reads)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy with the shape of y -> dx (B, T, C), or ``None`` if the lowest layers are frozen
         and forward had ``need_dx=False``."""
-        dy = checks.backward("GPT2", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("GPT2", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
@@ -247,8 +234,8 @@ class GPT2(Pretrained):
 
 
 class LanguageModel(Pretrained):
-    """GPT-2 as a language model: token embedding, trunk, and scores by the same table,
-    ``logits = hidden @ wte.weight.T``.
+    """GPT-2 as a language model: token embedding, trunk, and ``lm_head``, which scores by
+    the same table: ``logits = hidden @ wte.weight.T``.
 
     trunk   a :class:`GPT2`, or a :class:`GPT2Config`, from which a trunk is built with ``seed``
             and ``dtype``.
@@ -259,39 +246,37 @@ class LanguageModel(Pretrained):
         self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
+        self.lm_head = Unembedding(self.wte.weight)
         if seed is not None:
             _draw("wte.weight", self.wte.weight, seed, self.config)
 
+    @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
-        cache = {}
-        x, cache["wte"] = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
-        y, cache["trunk"] = self.trunk.forward(x, train, rng, self.wte.learns())
-        need = cache["trunk"] is not None, self.table().trainable
-        logits, cache["logits"] = ops.unembedding(y, self.table().data, need)
-        return logits, cache if any(need) else None
+        x, wte = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
+        y, trunk = self.trunk.forward(x, train, rng, self.wte.learns())
+        logits, lm_head = self.lm_head.forward(y)
+        if trunk is None and not self.lm_head.learns():
+            return logits, None
+        return logits, dict(wte=wte, trunk=trunk, lm_head=lm_head, shape=logits.shape)
 
+    @single_threaded_blas
     def backward(self, dlogits, cache):
         """dlogits (B, T, V) -> None; the gradients of the table's two uses add up."""
-        dlogits = checks.backward("LanguageModel", dlogits, cache, (self.config.vocab_size,),
-                                  self.dtype)
-        dy, dw = ops.unembedding_backward(dlogits, cache["logits"])
-        self.table().add_grad(dw)
+        dlogits = checks.backward("LanguageModel", dlogits, cache, self.dtype)
+        dy = self.lm_head.backward(dlogits, cache["lm_head"])
         if cache["trunk"] is None:
             return
         dx = self.trunk.backward(dy, cache["trunk"])
         if dx is not None:
             self.wte.backward(dx, cache["wte"])
 
-    def table(self):
-        """Return the parameter (V, C) that computes the scores: the table of the tokens."""
-        return self.wte.weight
-
     def logits(self, ids):
         """Return the scores of each next token: ids (B, T) integers -> (B, T, V)."""
         with self.all_frozen():
             return self.forward(token_ids(ids, self.config))[0]
 
+    @single_threaded_blas
     def generate(self, ids, n_tokens, temperature=1.0, top_k=None, seed=0, top_p=None):
         """Continue a text: ids (T,) or (B, T) integers -> (T + n_tokens,) or (B, T + n_tokens).
 
@@ -309,7 +294,8 @@ class LanguageModel(Pretrained):
             raise ValueError("generate: the model is not causal, so it cannot predict a next token")
         n_tokens = checks.whole("generate", "n_tokens", n_tokens, 0)
         temperature = checks.number("generate", "temperature", temperature, zero=True)
-        temperature *= temperature > 1e-30                # less is as good as 0, and 0 in float32
+        if temperature <= 1e-30:                          # is 0 in float32
+            temperature = 0.0
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
         if top_p > 1:
@@ -327,10 +313,11 @@ class LanguageModel(Pretrained):
                     past = [KeyValues(min(N, T + n_tokens - start)) for _ in self.trunk.h]
                 x, _ = self.wte.forward(text[:, start + past[0].n:t])
                 y, _ = self.trunk.forward(x, need_dx=False, past=past, last=1)
-                logits, _ = ops.unembedding(y[:, -1], self.table().data)          # (B, V)
+                logits, _ = self.lm_head.forward(y[:, -1])                      # (B, V)
                 text[:, t] = sample(logits, temperature, top_k, rng, top_p)
         return text.reshape(*ids.shape[:-1], -1)
 
+    @single_threaded_blas
     def perplexity(self, ids, stride=None, progress=False):
         """Measure how well the model predicts a text: ids (T,), at least two -> a dict.
 
@@ -358,7 +345,7 @@ class LanguageModel(Pretrained):
         # All windows but the last have the same length, and several of them run at once.
         full, batch = starts[:-1], max(1, 4096 // N)
         groups = [*(full[i:i + batch] for i in range(0, len(full), batch)), starts[-1:]]
-        total, table = 0.0, self.table().data
+        total = 0.0
         with self.all_frozen():
             for group in progress_bar(groups, desc="perplexity", unit="batch", delay=2,
                               progress=progress):
@@ -366,9 +353,9 @@ class LanguageModel(Pretrained):
                 fresh = (first == 0) | (t >= N - stride)  # (B, T): not yet scored
                 y, _ = self.trunk.forward(self.wte.forward(ids[first + t])[0], need_dx=False)
                 y, targets = y[fresh], ids[first + t + 1][fresh]
-                rows = max(1, (1 << 22) // len(table))    # all logits at once would be large
+                rows = max(1, (1 << 22) // self.config.vocab_size)     # all logits would be large
                 for i in range(0, len(y), rows):
-                    logits, _ = ops.unembedding(y[i:i + rows], table)
+                    logits, _ = self.lm_head.forward(y[i:i + rows])
                     loss, _ = ops.cross_entropy(logits, targets[i:i + rows])
                     total += float(loss) * len(logits)
         nats = total / last

@@ -32,21 +32,12 @@ class Parameter:
     frozen_columns  slices of the last axis whose gradient is 0.
     """
 
-    __slots__ = ("data", "grad", "_trainable", "group", "frozen_columns")
+    __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
 
     def __init__(self, data, group):
         self.data, self.group = data, group
         self.grad = None
         self.trainable, self.frozen_columns = True, ()
-
-    @property
-    def trainable(self):
-        """Whether a backward pass computes the gradient; false within ``all_frozen``."""
-        return self._trainable and id(self) not in _FROZEN.get()
-
-    @trainable.setter
-    def trainable(self, value):
-        self._trainable = value
 
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
@@ -65,9 +56,10 @@ class Parameter:
 
     def trained_size(self):
         """Return how many of the numbers are trained."""
-        frozen = sum(columns.stop - columns.start for columns in self.frozen_columns)
-        width = self.data.shape[-1] if frozen else 1
-        return self.trainable * (self.data.size - self.data.size // width * frozen)
+        if not self.trainable:
+            return 0
+        frozen = [self.data[..., columns].size for columns in self.frozen_columns]
+        return self.data.size - sum(frozen)
 
     def __repr__(self):
         return f"Parameter({self.describe()})"
@@ -77,6 +69,11 @@ class Parameter:
         grad = "none" if self.grad is None else f"{np.linalg.norm(self.grad):.3g}"
         return (f"{self.data.shape} {self.data.dtype}, {self.group}, "
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
+
+
+def learns(parameter):
+    """Return whether a parameter is trainable, and not held frozen by :meth:`Layer.all_frozen`."""
+    return parameter.trainable and id(parameter) not in _FROZEN.get()
 
 
 def standard_normal(shape, seed, name):
@@ -89,43 +86,39 @@ class Layer:
     """The base class of layers and models.  It names each parameter by the path of attributes
     that leads to it: ``h.0.attn.c_attn.weight``."""
 
+    exports = True                                        # whether Transformers' models have it
+
     def children(self):
         """Yield (name, child) in the order of definition.  A child is a ``Parameter`` or has
         ``named_parameters``; the children in a list, a tuple or a dictionary have its number or
         key behind the name."""
-        values = [*vars(self).items()]
-        while values:
-            name, value = values.pop(0)
+        def within(name, value):
             if isinstance(value, (list, tuple, dict)):
-                keys = value.items() if isinstance(value, dict) else enumerate(value)
-                values[:0] = [(f"{name}.{key}", item) for key, item in keys]
+                for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                    yield from within(f"{name}.{key}", item)
             elif isinstance(value, Parameter) or hasattr(value, "named_parameters"):
                 yield name, value
+        for name, value in vars(self).items():
+            yield from within(name, value)
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Yield (name, Parameter) for every parameter in this layer, a shared one once."""
         pairs = {}
-        for name, p in self.paths():
-            pairs.setdefault(id(p), (name, p))
-        yield from pairs.values()
-
-    def paths(self):
-        """Yield (name, Parameter) for every parameter in this layer, a shared one each time."""
         for name, child in self.children():
             if isinstance(child, Parameter):
-                yield name, child
+                pairs.setdefault(id(child), (name, child))
             else:
-                is_ours = getattr(type(child), "named_parameters", None) is Layer.named_parameters
-                for inner, p in child.paths() if is_ours else child.named_parameters():
-                    yield f"{name}.{inner}", p
+                for inner, p in child.named_parameters():
+                    pairs.setdefault(id(p), (f"{name}.{inner}", p))
+        yield from pairs.values()
 
     def parameters(self) -> list[Parameter]:
         """Return all parameters as a list."""
         return [p for _, p in self.named_parameters()]
 
     def learns(self) -> bool:
-        """Return whether any parameter in this layer is trainable."""
-        return any(p.trainable for _, p in self.named_parameters())
+        """Return whether any parameter in this layer is trainable; false in :meth:`all_frozen`."""
+        return any(learns(p) for _, p in self.named_parameters())
 
     def zero_grad(self):
         """Set all gradients to ``None``."""
@@ -139,8 +132,8 @@ class Layer:
 
     @contextmanager
     def all_frozen(self):
-        """Freeze every parameter within ``with layer.all_frozen():``, for inference: models then
-        keep no cache.  Other threads see the parameters as they were, so they may train."""
+        """Let nothing learn within ``with layer.all_frozen():``, for inference: models then keep no
+        cache.  For other threads nothing changes, so they may train."""
         newly = {id(p) for p in self.parameters()} - _FROZEN.get()
         _FROZEN.set(_FROZEN.get() | newly)
         try:
@@ -152,6 +145,50 @@ class Layer:
         rows = [(name, p.describe()) for name, p in self.named_parameters()]
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
+
+
+def named_layers(layer, name="", ids=()):
+    """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
+    ids = ids or set()
+    if id(layer) not in ids:
+        ids.add(id(layer))
+        yield name, layer
+        for key, child in layer.children() if hasattr(layer, "children") else ():
+            if hasattr(child, "named_parameters"):
+                yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
+
+
+def check_exports(model):
+    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
+    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
+        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
+                         "low-rank ones with adapters.merge(model)")
+
+
+def put(model, old, new):
+    """Set the layer ``new`` in the place of ``old``, everywhere in a model.
+
+    The objects that held ``old`` hold ``new``; ``old`` itself stays as it is, so ``new`` may
+    contain it.  Raises ``ValueError`` if no layer of the model holds ``old``.
+    """
+    places = []
+
+    def exchanged(value):
+        if value is old:
+            places.append(value)
+            return new
+        if isinstance(value, (list, dict)):               # stays the same object
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                value[key] = exchanged(item)
+        elif isinstance(value, tuple) and any(item is old for item in value):
+            return tuple(map(exchanged, value))
+        return value
+    for _, layer in [*named_layers(model)]:
+        for key, value in [*getattr(layer, "__dict__", {}).items()]:
+            vars(layer)[key] = exchanged(value)
+    if not places:
+        raise ValueError(f"put: the model holds no such {type(old).__name__}, expected one of its "
+                         "layers")
 
 
 class Linear(Layer):
@@ -209,6 +246,24 @@ class Embedding(Layer):
         """dy (..., C) -> None: integers have no gradient."""
         if self.weight.trainable:
             self.weight.add_grad(ops.embedding_backward(dy, cache))
+
+
+class Unembedding(Layer):
+    """The head of a language model: a score for each row of a table, ``y = x @ weight.T``; the
+    ``weight`` (n, C) may be the embedding's."""
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    def forward(self, x):
+        """x (..., C) -> y (..., n)."""
+        return ops.unembedding(x, self.weight.data, (True, self.weight.trainable))
+
+    def backward(self, dy, cache):
+        """dy (..., n) -> dx (..., C)."""
+        dx, dw = ops.unembedding_backward(dy, cache)
+        self.weight.add_grad(dw)
+        return dx
 
 
 class Positions(Layer):
@@ -305,13 +360,13 @@ class Attention(Layer):
         ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p, cache = self.dropout if train else 0.0, {}
-        qkv, cache["c_attn"] = self.c_attn.forward(x)
-        y, cache["heads"] = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
-        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
-        y, cache["c_proj"] = self.c_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, p, rng)
-        return y, cache
+        p = self.dropout if train else 0.0
+        qkv, c_attn = self.c_attn.forward(x)
+        y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
+        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, c_proj = self.c_proj.forward(y)
+        y, dropout = ops.dropout(y, p, rng)
+        return y, dict(c_attn=c_attn, heads=heads, last=last, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -334,12 +389,11 @@ class MLP(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        x, cache["c_fc"] = self.c_fc.forward(x)
-        x, cache["act"] = self.act.forward(x)
-        y, cache["c_proj"] = self.c_proj.forward(x)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, cache
+        x, c_fc = self.c_fc.forward(x)
+        x, act = self.act.forward(x)
+        y, c_proj = self.c_proj.forward(x)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, dict(c_fc=c_fc, act=act, c_proj=c_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -360,21 +414,20 @@ class Block(Layer):
         self.ln_2 = LayerNorm(n_embd, eps, dtype)
         self.mlp = MLP(n_embd, dropout, dtype, activation)
 
-    def forward(self, x, train=False, rng=None, past=None, last=None):
-        """x (B, T, C) -> y (B, T, C); for ``past`` see :meth:`Attention.forward`.
+    def forward(self, x, train=False, rng=None, **reads):
+        """x (B, T, C) -> y (B, T, C); ``reads`` are ``past`` and ``last`` of the attention.
 
         With ``last``, y is (B, last, C): all tokens supply keys and values, but only the last
         ones get an output.
         """
-        cache = {}
-        a, cache["ln_1"] = self.ln_1.forward(x)
-        a, cache["attn"] = self.attn.forward(a, train, rng, past, last)
-        x, cache["last"] = ops.last_tokens(x, last) if last else (x, None)
+        a, ln_1 = self.ln_1.forward(x)
+        a, attn = self.attn.forward(a, train, rng, **reads)
+        x, last = ops.last_tokens(x, a.shape[1]) if a.shape != x.shape else (x, None)
         x, _ = ops.residual(x, a)                         # x = x + attn(ln_1(x))
-        m, cache["ln_2"] = self.ln_2.forward(x)
-        m, cache["mlp"] = self.mlp.forward(m, train, rng)
-        x, _ = ops.residual(x, m)                         # x = x + mlp(ln_2(x))
-        return x, cache
+        m, ln_2 = self.ln_2.forward(x)
+        m, mlp = self.mlp.forward(m, train, rng)
+        y, _ = ops.residual(x, m)                         # y = x + mlp(ln_2(x))
+        return y, dict(ln_1=ln_1, attn=attn, last=last, ln_2=ln_2, mlp=mlp)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -386,6 +439,13 @@ class Block(Layer):
         if cache["last"]:
             dy = ops.last_tokens_backward(dy, cache["last"])
         return ops.residual_backward(dy, da)
+
+
+def readings(blocks, past=None, last=None):
+    """Yield for each block what its attention reads: ``past``, its :class:`KeyValues`, and for the
+    last block ``last``, how many tokens get an output."""
+    for i, block in enumerate(blocks):
+        yield block, {"past": past and past[i], "last": last if i == len(blocks) - 1 else None}
 
 
 def blocks_backward(blocks, dy, caches):

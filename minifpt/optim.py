@@ -13,12 +13,24 @@ BLOCK = 1 << 18              # numbers updated at once: they fit into a core's c
 MIN_SHARED_BLOCKS = 8        # fewer blocks run on one core
 
 
-class Adam:
-    """Adam (Kingma, Ba 2014, arXiv 1412.6980), optionally with decoupled weight decay
-    (AdamW; Loshchilov, Hutter 2017, arXiv 1711.05101)::
+def adam(x, g, m, v, t, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8):
+    """Return x, m and v after a step of Adam (Kingma, Ba 2014, arXiv 1412.6980) with gradient g.
 
-        m = b1 m + (1 - b1) g            v = b2 v + (1 - b2) g^2
-        x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) - lr * weight_decay * x
+    m is a running mean of the gradients, v of their squares.  Both start at 0, so at step t = 1,
+    2, ... they have ``1 - b1^t`` and ``1 - b2^t`` of their size.  This is the formula; the class
+    :class:`Adam` applies it in place.
+    """
+    m = b1 * m + (1 - b1) * g
+    v = b2 * v + (1 - b2) * g * g
+    mean = m / (1 - b1 ** t)
+    square = v / (1 - b2 ** t)
+    x = x - lr * mean / (np.sqrt(square) + eps)
+    return x, m, v
+
+
+class Adam:
+    """Adam, the formula :func:`adam`, optionally with decoupled weight decay (AdamW; Loshchilov,
+    Hutter 2017, arXiv 1711.05101), which also subtracts ``lr * weight_decay * x``.
 
     ``parameters`` is a list of ``Parameter``; those without a gradient are skipped.  t counts the
     steps of all: after a change of the mask make a new Adam.  Weight decay applies to matrices
@@ -31,8 +43,10 @@ class Adam:
         if not all(hasattr(p, "grad") for p in self.parameters):
             raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
                              "Parameter, such as model.parameters()")
+        if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
+            raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
-        if len(self.betas) != 2 or max(self.betas) >= 1:
+        if max(self.betas) >= 1:
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps, zero=True)
         self.weight_decay = number("Adam", "weight_decay", weight_decay, zero=True)
@@ -46,15 +60,16 @@ class Adam:
         if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
             raise ValueError("Adam: weight decay would change frozen columns, expected "
                              "weight_decay=0 or a mask of whole parameters")
-        reached = [i for i, p in enumerate(self.parameters) if p.grad is not None]
-        for i in reached:
-            if self.m[i] is None:
-                self.m[i] = np.zeros_like(self.parameters[i].data)
-                self.v[i] = np.zeros_like(self.parameters[i].data)
         small, pieces = [], []
-        for i in reached:
-            p = self.parameters[i]
-            keep = 1 - self.lr * self.weight_decay * (p.data.ndim > 1)
+        for i, p in enumerate(self.parameters):
+            if p.grad is None:
+                continue
+            if self.m[i] is None:
+                self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
+            if np.shape(p.grad) != p.data.shape:
+                raise ValueError(f"Adam: a gradient has shape {np.shape(p.grad)}, its parameter "
+                                 f"{p.data.shape}")
+            keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
             if p.data.size < MAX_JOINED and keep == 1:
                 small.append(i)
@@ -92,7 +107,8 @@ class Adam:
             start += p.data.size
 
     def _update(self, arrays, keep=1.0):
-        """Apply the formula, in place, to arrays that fit into a core's cache."""
+        """Apply the formula of :func:`adam`, in place, to arrays that fit into a core's cache; x is
+        multiplied by ``keep`` first."""
         x, g, m, v = arrays
         b1, b2 = self.betas
         m *= b1
@@ -124,7 +140,7 @@ def clip_grad_norm(parameters, max_norm):
     if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     parameters = [p for p in _distinct(parameters) if p.grad is not None]
-    norm = math.sqrt(sum(_square(p.grad) for p in parameters))
+    norm = math.sqrt(sum([_square(p.grad) for p in parameters]))
     if norm > max_norm:
         for p in parameters:                              # not in place: two may share an array
             p.grad = p.grad * (max_norm / norm)
@@ -142,6 +158,9 @@ def _square(g):
 def cosine(step, steps, warmup=0, floor=0.1):
     """Return the factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half
     a cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
+    if not 0 <= step <= steps:
+        raise ValueError(f"cosine: step is {brief(step)}, expected 0 to {steps}")
     if step < warmup:
         return (step + 1) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+    done = (step - warmup) / max(1, steps - warmup)
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))

@@ -21,7 +21,8 @@ import numpy as np
 
 from . import fast, layers
 from . import functional as F
-from .changing import Changes
+from .changing import Changed, Changes, Pass, joined, plain
+from .layers import named_layers
 
 # All operations of ``functional``, by name, each with its backward pass.
 OPERATIONS = {name: (function, vars(F)[f"{name}_backward"]) for name, function in vars(F).items()
@@ -92,14 +93,13 @@ class Trace:
         self.steps = []
         self._thread = threading.get_ident()
         self._own = {id(p.data): p.data for _, p in model.named_parameters()}
-        # The layers that are running, innermost last: name, and in a backward pass the steps of
-        # its forward pass.  Then the operations that are running.
-        self._running, self._open = [("", slice(None))], []
-        self._runs, self._caches = {}, {}                 # the caches of layers and of steps
-        self._before = {}                                 # outputs of steps, before a change
+        # The objects are kept, so that no other one may get their ids.
+        self._layers = {id(layer): (name, layer, type(layer))
+                        for name, layer in named_layers(model)}
+        self._root = self._running = Pass((None, ""))     # the innermost pass is running
         operations = {*OPERATIONS, *(getattr(pair[0], "__name__", key)
                                      for key, pair in layers.ACTIVATIONS.items())}
-        self._changes = Changes(change, change_grads, [n for n, _ in named_layers(model)],
+        self._changes = Changes(change, change_grads, [n for n, *_ in self._layers.values()],
                                 operations)
 
     def __repr__(self):
@@ -111,61 +111,92 @@ class Trace:
 
     def _copy(self, value):
         """Copy a value and the arrays in it, except the model's parameters."""
-        return copy.deepcopy(value, dict(self._own))
+        return copy.deepcopy(plain(value), dict(self._own))
 
-    def _forward(self, name, forward):
-        @functools.wraps(forward)
-        def recorded(*args, **kwargs):
-            if threading.get_ident() != self._thread:
-                return forward(*args, **kwargs)
-            first = len(self.steps)
-            self._running.append((name, slice(0)))
-            try:
-                result = forward(*args, **kwargs)
-            finally:
-                self._running.pop()
-            pair = isinstance(result, tuple) and len(result) == 2
-            y, cache = result if pair else (result, ...)  # a user's layer may return y alone
-            before = None
-            if name in self._changes.outputs:
-                before, y = y, self._changes.output(name, y)
-                result = (y, cache) if pair else y
-            self._runs.setdefault(name, []).append((cache, slice(first, len(self.steps)), before))
-            self.outputs.pop(name, None)                  # in the order of the last run
-            self.outputs[name] = copy.deepcopy(y)
-            self.grads[name] = None
-            self.reasons[name] = NOTHING_LEARNS if cache is None else "backward was not run"
-            return result
-        return recorded
+    def _within(self, this, function, *args, **kwargs):
+        """Return what a function returns as the innermost pass."""
+        self._running = this
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._running = this.outer
 
-    def _backward(self, name, backward):
-        @functools.wraps(backward)
-        def recorded(*args, **kwargs):
-            if threading.get_ident() != self._thread:
-                return backward(*args, **kwargs)
-            dy, cache = [*args, *kwargs.values()][:2]
-            steps, before = next(((steps, before) for run_cache, steps, before in reversed(
-                self._runs.get(name, [])) if run_cache is cache), (slice(0), None))
-            dy = self._changes.grad(name, dy)             # steps are those of this cache's run
-            self.grads[name] = copy.deepcopy(dy)
-            self.reasons.pop(name, None)
-            if before is not None:
-                dy = self._changes.backward(name, before, dy)
-            if args:
-                args = dy, *args[1:]
-            else:
-                kwargs[next(iter(kwargs))] = dy
-            self._running.append((name, steps))
-            try:
-                dx = backward(*args, **kwargs)
-            finally:
-                self._running.pop()
-            self._explain(self.steps[steps])
-            for inner, grad in self.grads.items():        # the backward pass ended above these
-                if grad is None and inner.startswith(f"{name}." if name else ""):
-                    self.reasons[inner] = NOTHING_LEARNS
-            return dx
-        return recorded
+    def _ran(self, this, y, cache):
+        """Return the output and the cache that a forward pass gives out."""
+        this.cache, before = cache, y
+        y = self._changes.act(self._changes.outputs, this, y, "change")
+        if y is not before:
+            this.before, this.after = before, y.copy()
+        this.changed = y is not before or any(p.changed for p in this.inner)
+        this.outer.inner.append(this)
+        this.outer = None                                 # a cycle would keep the caches alive
+        return y, Changed(this, self) if this.changed and cache is not None else cache
+
+    def _partner(self, this, cache):
+        """Return the forward pass of a backward pass, or ``None``, and its cache: the pass that
+        made this cache, or else the last one that the layer around it ran in this place."""
+        outer, partner = this.outer, None
+        if isinstance(cache, Changed):
+            if cache.trace is not self:
+                cache.refuse()
+            partner = cache.made_by
+        else:
+            passes = outer.inner if outer.backward else self._root.all_inner()
+            here = [p for p in passes if p.place == this.place]
+            same = [p for p in here if p.cache is cache]
+            if candidates := same or (here if outer.backward else []):
+                partner = candidates[-1]
+            if len(candidates) > 1 and any(p.changed for p in candidates):
+                raise ValueError(f"trace: {this} was changed and ran {len(candidates)} times, and "
+                                 "its backward pass does not get the cache of one of the runs")
+        if partner is None:
+            return None, cache
+        this.inner = [*partner.inner]
+        if outer.backward:
+            outer.inner = [p for p in outer.inner if p is not partner]
+        return partner, partner.cache if partner.changed else cache
+
+    def _ran_back(self, this, result):
+        """Raise ``ValueError`` if a backward pass left out a change in its forward pass."""
+        grads = result if isinstance(result, tuple) else (result,)
+        skipped = next((p for p in this.inner if p.changed), None)
+        if skipped and any(grad is not None for grad in grads):
+            raise ValueError(f"trace: {this} does not run the changed {skipped} backward, so its "
+                             "gradient is not known")
+
+    def _forward(self, name, forward, args, kwargs):
+        """Record a forward pass of a layer."""
+        this = Pass((name, ""), self._running)
+        result = self._within(this, forward, *args, **kwargs)
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        y, cache = result if is_pair else (result, None)  # a user's layer may return y alone
+        y, given_cache = self._ran(this, y, cache)
+        self.outputs.pop(name, None)                      # in the order of the last run
+        self.outputs[name] = copy.deepcopy(y)
+        self.grads[name] = None
+        self.reasons[name] = (NOTHING_LEARNS if is_pair and cache is None
+                              else "backward was not run")
+        return (y, given_cache) if is_pair else y
+
+    def _backward(self, name, backward, args, kwargs):
+        """Record a backward pass of a layer."""
+        this = Pass((name, ""), self._running, backward=True)
+        bound = inspect.signature(backward).bind(*args, **kwargs)
+        dy, cache, *rest = *bound.args, *[None] * (2 - len(bound.args))
+        this.partner, cache = self._partner(this, cache)
+        dy = self._changes.act(self._changes.grads, this, dy, "change_grads")
+        self.grads[name] = copy.deepcopy(dy)
+        self.reasons.pop(name, None)
+        dy = self._changes.backward(this.partner, dy)
+        values = [dy, cache, *rest][:len(bound.args)]
+        dx = self._within(this, backward, *values, **bound.kwargs)
+        self._ran_back(this, dx)
+        if this.partner:
+            self._explain([p.step for p in this.partner.all_inner() if p.step])
+        for inner, grad in self.grads.items():            # the backward pass ended above these
+            if grad is None and inner.startswith(f"{name}." if name else ""):
+                self.reasons[inner] = NOTHING_LEARNS
+        return dx
 
     def _operation(self, op, function, back, ours):
         """Return a function that records a call of ``function`` and stands for ``ours``, its fast
@@ -179,70 +210,63 @@ class Trace:
             bound = signature.bind(*args, **kwargs)
             if isinstance(bound.arguments.get("past"), layers.KeyValues):
                 bound.arguments["past"] = before(**bound.arguments)
-            *_, last = bound.arguments.values()           # a backward pass's cache
-            # The cache of a forward pass before the trace is the fast form's.
-            run = ours if back and type(last).__module__ == fast.__name__ else function
-            layer, inside = self._running[-1][0], self._open[-1] if self._open else None
-            name, changes = f"{layer}.{op}".lstrip("."), self._changes
-            # The backward pass of attention does not use the output of its dropout.
-            may_change = not (op == "dropout" and inside)
-            if is_changed := may_change and back and name in changes.grads:
-                key = next(iter(bound.arguments))
-                bound.arguments[key] = changes.grad(name, bound.arguments[key])
-            step = Step(name, layer, op, back, run, inside,
-                        {k: self._copy(v) for k, v in bound.arguments.items()},
-                        changed=is_changed)
-            if back:
-                step.partner = self._partner(step, last)
-                if step.partner in self._before:          # the cache is from before the change
-                    first, cache = bound.arguments
-                    bound.arguments[cache] = self._caches[step.partner]
-                    bound.arguments[first] = changes.backward(
-                        name, self._before[step.partner], bound.arguments[first])
-            self.steps.append(step)
-            self._open.append(step)
-            try:
-                result = run(*bound.args, **bound.kwargs)
-            finally:
-                self._open.pop()
-            if may_change and not back and name in changes.outputs:
-                self._before[step], step.changed = result[0], True
-                result = changes.output(name, result[0]), result[1]
-            (self._ran_back if back else self._ran)(step, result)
-            return result
+            outer = self._running
+            # Generating text calls an operation with a parameter of the model outside its layers.
+            layer = outer.place[0]
+            if layer is None and any(id(v) in self._own for v in bound.arguments.values()):
+                layer = ""
+            this = Pass((layer, op), outer, back)
+            return (self._step_back(this, function, ours, bound) if back
+                    else self._step(this, function, bound))
         return recorded
 
-    def _partner(self, step, cache):
-        """Return the forward step of a backward step, from the same run of its layer: the step
-        with this cache, or else the last."""
-        outer = step.inside and step.inside.partner
-        ahead = [] if step.inside and not outer else [
-            s for s in self.steps[self._running[-1][1]] if s.partner is None and not s.backward
-            and (s.layer, s.op, s.inside) == (step.layer, step.op, outer)]
-        return next((s for s in reversed(ahead) if self._caches.get(s) is cache),
-                    ahead[-1] if ahead else None)
+    def _record(self, this, function, bound, changed=False):
+        """Record an operation that begins."""
+        layer, op = this.place[0] or "", this.place[1]
+        this.step = Step(joined(layer, op), layer, op, this.backward, function, this.outer.step,
+                         {k: self._copy(v) for k, v in bound.arguments.items()}, changed=changed)
+        self.steps.append(this.step)
+        return this.step
 
-    def _ran(self, step, result):
-        y, self._caches[step] = result
-        step.output, step.cache = self._copy(y), self._copy(self._caches[step])
+    def _step(self, this, function, bound):
+        """Record a forward pass of an operation."""
+        step = self._record(this, function, bound)
+        y, cache = self._ran(this, *self._within(this, function, *bound.args, **bound.kwargs))
+        step.changed = this.before is not None
+        step.output, step.cache = self._copy(y), self._copy(cache)
         step.gradients = {k: None for k, v in step.inputs.items()
                           if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.floating)}
         step.reasons = dict.fromkeys(step.gradients, "backward was not run")
         if hasattr(step.cache, "probabilities"):
             self.attention[step.layer] = step.cache.probabilities.copy()
+        return y, cache
 
-    def _ran_back(self, step, result):
+    def _step_back(self, this, function, ours, bound):
+        """Record a backward pass of an operation."""
+        first, *_, last = bound.arguments
+        this.partner, cache = self._partner(this, bound.arguments[last])
+        # The cache of a forward pass before the trace is the fast form's.
+        run = ours if type(cache).__module__ == fast.__name__ else function
+        dy = bound.arguments[first]
+        bound.arguments[last] = cache
+        bound.arguments[first] = self._changes.act(self._changes.grads, this, dy, "change_grads")
+        step = self._record(this, run, bound, bound.arguments[first] is not dy)
+        bound.arguments[first] = self._changes.backward(this.partner, bound.arguments[first])
+        result = self._within(this, run, *bound.args, **bound.kwargs)
+        self._ran_back(this, result)
         step.output = self._copy(result)
-        ahead = step.partner
-        if ahead is None:                                 # its forward pass ran before the trace
-            return
-        ahead.partner = step
-        grads = result if isinstance(result, tuple) else (result,)
-        if step.op == "residual":                         # x and branch get dx and dy; in the last
-            grads = [g if g.shape == ahead.output.shape else g[:, -ahead.output.shape[1]:]
-                     for g in (result, step.inputs["dy"])]          # block these have all tokens
-        ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
-        self._explain([ahead])
+        if this.partner is None:                          # its forward pass ran before the trace
+            return result
+        step.partner = ahead = this.partner.step
+        if ahead.partner is None:                         # the first backward pass of this cache
+            ahead.partner = step
+            grads = result if isinstance(result, tuple) else (result,)
+            if step.op == "residual":                     # x and branch get dx and dy; in the last
+                grads = [g if g.shape == ahead.output.shape else g[:, -ahead.output.shape[1]:]
+                         for g in (result, step.inputs["dy"])]      # block these have all tokens
+            ahead.gradients |= zip(ahead.gradients, self._copy(grads), strict=False)
+            self._explain([ahead])
+        return result
 
     def _explain(self, steps):
         """Write the reason of each gradient that is missing after a backward pass."""
@@ -251,6 +275,53 @@ class Trace:
             step.reasons = {name: "frozen" if id(step.inputs[name]) in self._own else
                             "nothing below x learns" if name == "branch" else
                             "nothing below learns" for name in missing}
+
+    # ------------------------------------------------------------- opened and closed
+
+    def _methods(self):
+        """Yield (owner, name, function) for each function that is to stand for a method.  The owner
+        is the class of a layer, or the layer itself if it has a function of its own."""
+        for name, layer, kind in self._layers.values():
+            for method, back in (("forward", False), ("backward", True)):
+                own, inherited = getattr(layer, "__dict__", {}), getattr(kind, method, None)
+                if ours := own.get(method):
+                    yield layer, method, functools.update_wrapper(
+                        OwnMethod(self._call, back, name, ours), ours)
+                elif callable(inherited):
+                    yield kind, method, self._method(back, inherited)
+
+    def _method(self, back, ours):
+        """Return a method that stands for a class's own and records the layers of the model."""
+        @functools.wraps(ours)
+        def recorded(layer, *args, **kwargs):
+            name, *_ = self._layers.get(id(layer), (None,))
+            return self._call(back, name, functools.partial(ours, layer), *args, **kwargs)
+        return recorded
+
+    def _call(self, back, name, ours, *args, **kwargs):
+        running = self._running                           # a layer may call its base class
+        if (threading.get_ident() != self._thread or name is None
+                or (running.place, running.backward) == ((name, ""), back)):
+            return ours(*args, **kwargs)
+        return (self._backward if back else self._forward)(name, ours, args, kwargs)
+
+    def _check(self, model):
+        """Raise ``ValueError`` if a change never acted, or if its layers are not there any more."""
+        self._changes.check_all_acted(self)
+        before = {key: kind for key, (_, _, kind) in self._layers.items()}
+        now = {id(layer): type(layer) for _, layer in named_layers(model)}
+        if any(now.get(key, kind) is not kind for key, kind in before.items()) or (
+                now != before and (self._changes.outputs or self._changes.grads)):
+            raise ValueError("trace: layers of the model were replaced while it was traced: open "
+                             "the trace after that")
+
+
+class OwnMethod(functools.partial):
+    """Records the calls of a method that one layer has of its own.  A copy of the layer gets the
+    method that was there."""
+
+    def __deepcopy__(self, memo):
+        return copy.deepcopy(self.__wrapped__, memo)
 
 
 @contextmanager
@@ -266,8 +337,9 @@ def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | 
     change_grads  {name: function}: the function's result replaces the gradient of that output.
 
     A function gets a copy.  The backward pass may call a function of ``change`` again, with values
-    close to those of the forward pass.  The changes end with the ``with``, also after an error: run
-    the backward pass inside it, too, or it is that of the model without the changes.
+    close to those of the forward pass.  A change belongs to this model and travels in the cache:
+    run the backward pass inside the ``with``, too; after it, such a cache is refused.  A change
+    that never acted raises ``ValueError`` at the end of the ``with``.
 
     While it records, the functions of ``functional`` run instead of the fast ones, so that
     ``inspect.getsource(step.function)`` shows the source that ran.  The results equal the fast
@@ -280,14 +352,20 @@ def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | 
         raise ValueError(f"trace: got {model if isinstance(model, type) else type(model)}, "
                          "expected a model, an object with forward and named_parameters")
     t = Trace(model, change, change_grads)
-    with replaced(t._operation) as replace:
-        for name, layer in named_layers(model):
-            for method, wrap in (("forward", t._forward), ("backward", t._backward)):
-                if hasattr(layer, method):                # on the object: its class stays
-                    replace(vars(layer), method, wrap(name, getattr(layer, method)))
-        yield t
-        t._changes.check_all_ran(t.steps)
-        t._runs, t._caches, t._before = {}, {}, {}        # frees the caches
+    methods = [*t._methods()]
+    with replaced(t._operation), ExitStack() as undo:
+        for owner, name, method in methods:
+            put = type.__setattr__ if isinstance(owner, type) else object.__setattr__
+            if name in vars(owner):
+                undo.callback(put, owner, name, vars(owner)[name])
+            else:
+                undo.callback(delattr, owner, name)
+            put(owner, name, method)
+        try:
+            yield t
+            t._check(model)
+        finally:
+            t._layers, t._root, t._running = {}, None, None
 
 
 @contextmanager
@@ -295,8 +373,7 @@ def replaced(wrap):
     """Replace each operation, and each backward pass (``back``), by
     ``wrap(op, function, back, ours)`` within a ``with``.
 
-    ``function`` is the textbook form and ``ours`` the function that would have run.  Gives
-    ``replace(table, key, value)`` for more replacements, which end with the ``with``, too.
+    ``function`` is the textbook form and ``ours`` the function that would have run.
     """
     if not OPEN.acquire(blocking=False):                  # operations are replaced for all threads
         raise ValueError("trace: another trace is open; close it first")
@@ -315,7 +392,7 @@ def replaced(wrap):
             simple = OPERATIONS[op] if pair[0].__module__ == fast.__name__ else pair
             replace(layers.ACTIVATIONS, key, tuple(
                 wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True)))
-        yield replace
+        yield
 
 
 @contextmanager
@@ -337,14 +414,3 @@ def before(past, qkv, n_head, **_):
     pair = past.so_far()
     past.extend(*F.split_heads(qkv, n_head)[1:])
     return pair
-
-
-def named_layers(layer, name="", ids=()):
-    """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
-    ids = ids or set()
-    if id(layer) not in ids:
-        ids.add(id(layer))
-        yield name, layer
-        for key, child in layer.children() if hasattr(layer, "children") else ():
-            if hasattr(child, "named_parameters"):
-                yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)

@@ -15,12 +15,12 @@ import numpy as np
 
 from .checks import brief, number, whole
 from .files import read_text
+from .files.curves import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, no_subnormals, single_threaded_blas
 from .optim import Adam, clip_grad_norm, cosine
 from .progress import progress_bar
-from .reports.plots import curves
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, named_layers, trace
 
@@ -72,22 +72,13 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
     """
     check_task(task, f"train: {brief(task)}")
-    defaults = defaults_of(task)
-    arguments = {"steps": steps, "batch_size": batch_size, "lr": lr, "schedule": schedule,
-                 "warmup": warmup}
-    steps, batch_size, lr, schedule, warmup = (
-        defaults[name] if value is None else value for name, value in arguments.items())
-    steps, batch_size = whole("train", "steps", steps), whole("train", "batch_size", batch_size)
-    eval_every = whole("train", "eval_every", eval_every)
-    test_examples = whole("train", "test_examples", test_examples)
+    settings = run_settings(
+        task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
+        warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
+        test_examples=test_examples)
     checkpoint_every = whole("train", "checkpoint_every", checkpoint_every)
-    lr, clip = number("train", "lr", lr), number("train", "clip", clip)
-    weight_decay = number("train", "weight_decay", weight_decay, zero=True)
-    seed, warmup = whole("train", "seed", seed, 0, math.inf), whole("train", "warmup", warmup, 0)
-    if arguments["warmup"] is None and schedule == "cosine" and warmup >= steps:
-        warmup = steps // 10                              # the learning rate would not be reached
-    if schedule not in ("constant", "cosine"):
-        raise ValueError(f"train: schedule is '{schedule}', expected 'constant' or 'cosine'")
+    if out is None and resume:
+        raise ValueError("train: resume needs out, the folder of the run")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
@@ -100,20 +91,14 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     parameters = [p for p in model.parameters() if p.trainable]
     if not parameters:
         raise ValueError("train: every parameter is frozen, there is nothing to train")
-    settings = {"task": task.name, "options": getattr(task, "options", {}),
-                **(config or {}),
-                "steps": steps, "batch_size": batch_size, "lr": float(lr), "seed": seed,
-                "schedule": schedule, "warmup": warmup, "weight_decay": float(weight_decay),
-                "clip": float(clip), "eval_every": eval_every, "test_examples": test_examples}
+    settings = {"task": task.name, "options": getattr(task, "options", {}), **(config or {}),
+                **settings}
     if out is not None:                                   # reading all data may take long
-        settings["data_crc"] = fingerprint(task)
-        settings["built"] = getattr(model, "built", {})
-        settings["model_crc"] = model_crc(model)
-    optimizer = Adam(parameters, float(lr), weight_decay=weight_decay)
-    run = Run(model, optimizer, np.random.default_rng([seed, 0]), settings)
+        settings |= {"data_crc": fingerprint(task), "built": getattr(model, "built", {}),
+                     "model_crc": model_crc(model)}
+    optimizer = Adam(parameters, settings["lr"], weight_decay=settings["weight_decay"])
+    run = Run(model, optimizer, np.random.default_rng([settings["seed"], 0]), settings)
     if out is None:
-        if resume:
-            raise ValueError("train: resume needs out, the folder of the run")
         _loop(model, task, run, None, checkpoint_every, progress, stop)
         return run.history
     out = Path(out)
@@ -124,6 +109,27 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         _loop(model, task, run, out, checkpoint_every, progress, stop)
         curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
     return run.history
+
+
+def run_settings(task, **settings):
+    """Return the settings of a run, checked, with the task's default for each that is ``None``.
+    Raises ``ValueError`` for values out of range."""
+    has_warmup, defaults = settings["warmup"] is not None, defaults_of(task)
+    settings |= {name: defaults[name] for name, value in settings.items()
+                 if value is None and name in defaults}
+    for name in ("steps", "batch_size", "eval_every", "test_examples"):
+        settings[name] = whole("train", name, settings[name])
+    settings["seed"] = whole("train", "seed", settings["seed"], 0, math.inf)
+    settings["warmup"] = whole("train", "warmup", settings["warmup"], 0)
+    for name in ("lr", "clip", "weight_decay"):
+        settings[name] = number("train", name, settings[name], zero=name == "weight_decay")
+    if settings["schedule"] not in ("constant", "cosine"):
+        raise ValueError(f"train: schedule is '{settings['schedule']}', expected 'constant' or "
+                         "'cosine'")
+    is_long = settings["warmup"] >= settings["steps"]     # the learning rate would not be reached
+    if is_long and settings["schedule"] == "cosine" and not has_warmup:
+        settings["warmup"] = settings["steps"] // 10
+    return settings
 
 
 def first_look(model, task):
@@ -154,7 +160,7 @@ def settings_of(model):
     frozen columns.  A resumed run must have the same."""
     for name, layer in named_layers(model):
         if type(layer).__module__.startswith(f"{__package__}."):
-            yield name, [(key, value) for key, value in vars(layer).items()
+            yield name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
                          if isinstance(value, (int, float, str)) or is_dataclass(value)]
     yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
 
@@ -174,51 +180,58 @@ def fingerprint(task):
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
     """Train, test and save until the run's last step."""
-    steps, seed, eval_every = (run.settings[key] for key in ("steps", "seed", "eval_every"))
-    start = time.perf_counter() - run.seconds
+    settings, steps, begin = run.settings, run.settings["steps"], time.perf_counter() - run.seconds
     bar = progress_bar(total=steps, initial=run.step, desc=f"{task.name:.20}", progress=progress,
                        mininterval=0.3, leave=None, bar_format=BAR)
-    with bar, kept_memory, single_threaded_blas, _interrupts() as signals:
+    with bar, kept_memory, single_threaded_blas, _interrupts(stop_event) as is_stopped:
         while run.step < steps:
-            run.optimizer.lr = learning_rate(run.settings, run.step)
-            x, y = draw(task, run.rng, run.settings["batch_size"], "train")
-            loss, accuracy = step(model, task, run.optimizer, x, y, run.settings["clip"],
-                                  run.rng, run.step)
+            run.optimizer.lr = learning_rate(settings, run.step)
+            x, y = draw(task, run.rng, settings["batch_size"], "train")
+            loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng,
+                                  run.step)
             run.step += 1
             run.sums += loss, accuracy, 1
             bar.update()
-            stop = bool(signals) or (stop_event is not None and stop_event.is_set())
-            if run.step % eval_every == 0 or run.step == steps:
-                row = dict.fromkeys(COLUMNS) | {"step": run.step}
-                row["train_loss"], row["train_accuracy"] = map(float, run.sums[:2] / run.sums[2])
-                run.sums[:] = 0
-                last = run.step == steps and hasattr(task, "test_set")
-                test = task.test_set() if last else None
-                if test is None:
-                    test = draw(task, np.random.default_rng([seed, 1, run.step]),
-                                run.settings["test_examples"], "test")
-                check_examples(task, test, "test_set")
-                row["test_loss"], row["test_accuracy"] = evaluate(model, task, *test, progress)
-                if not math.isfinite(row["test_loss"]):
-                    raise _diverged(f"step {run.step}", "test loss", model, x)
-                row["seconds"] = round(time.perf_counter() - start, 3)
-                run.history.append(row)
-                run.keep_norms()
-                bar.set_postfix_str(f"loss {row['train_loss']:.4f}, "
-                                    f"accuracy {100 * row['test_accuracy']:.1f} %")
+            is_last, stop = run.step == steps, is_stopped()
+            if is_last or run.step % settings["eval_every"] == 0:
+                _test(model, task, run, x, begin, bar, progress)
                 if out is not None:
                     run.history.save(out / "metrics.csv")
-            if out is not None and (stop or run.step % checkpoint_every == 0
-                                    or run.step == steps):
-                if not math.isfinite(evaluate(model, task, x, y)[0]):
-                    raise _diverged(f"step {run.step}", "loss", model, x)
-                run.seconds = time.perf_counter() - start
-                run.save(out / "checkpoint.npz")
-            if stop and run.step < steps:
-                raise KeyboardInterrupt(f"stopped at step {run.step}" + (
-                    f", go on from {out}" if out is not None else ""))
-        if signals and isinstance(stop_event, threading.Event):
-            stop_event.set()
+            if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
+                _save(model, task, run, x, y, begin, out)
+            if stop and not is_last:
+                where = "" if out is None else f", go on from {out}"
+                raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
+
+
+def _test(model, task, run, x, begin, bar, progress):
+    """Append a row to the run's history: the means of its steps since the last row, and the loss
+    and accuracy on held-out examples, in the last step on the whole test set."""
+    settings, test = run.settings, None
+    if run.step == settings["steps"] and hasattr(task, "test_set"):
+        test = task.test_set()
+    if test is None:
+        rng = np.random.default_rng([settings["seed"], 1, run.step])
+        test = draw(task, rng, settings["test_examples"], "test")
+    check_examples(task, test, "test_set")
+    loss, accuracy = evaluate(model, task, *test, progress)
+    if not math.isfinite(loss):
+        raise _diverged(f"step {run.step}", "test loss", model, x)
+    train_loss, train_accuracy = map(float, run.sums[:2] / run.sums[2])
+    run.sums[:] = 0
+    run.history.append(dict(zip(COLUMNS, (
+        run.step, train_loss, train_accuracy, loss, accuracy,
+        round(time.perf_counter() - begin, 3)), strict=True)))
+    run.keep_norms()
+    bar.set_postfix_str(f"loss {train_loss:.4f}, accuracy {100 * accuracy:.1f} %")
+
+
+def _save(model, task, run, x, y, begin, out):
+    """Write the checkpoint, unless the last update has made the model useless."""
+    if not math.isfinite(evaluate(model, task, x, y)[0]):
+        raise _diverged(f"step {run.step}", "loss", model, x)
+    run.seconds = time.perf_counter() - begin
+    run.save(out / "checkpoint.npz")
 
 
 def learning_rate(settings, step):
@@ -290,21 +303,25 @@ def first_nonfinite(model, x):
 
 
 @contextmanager
-def _interrupts():
-    """Collect the first Ctrl-C or SIGTERM in the list that this yields, so that the step can be
-    finished and saved; the second one interrupts at once."""
+def _interrupts(stop_event):
+    """Yield a function that says whether the run should stop: after Ctrl-C or SIGTERM, or once
+    ``stop_event`` is set.  The first signal lets the step end; the second one interrupts at once.
+    At the end a signal sets a ``threading.Event``."""
     signals = []
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
+
+    def is_stopped():
+        return bool(signals) or (stop_event is not None and stop_event.is_set())
 
     def handler(signum, frame):
         if signals:
             raise KeyboardInterrupt
         signals.append(signum)
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM) if is_main}
     try:
-        yield signals
+        yield is_stopped
+        if signals and isinstance(stop_event, threading.Event):
+            stop_event.set()
     finally:
         for s, old in before.items():
             signal.signal(s, old)

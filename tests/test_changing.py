@@ -1,13 +1,19 @@
 """minifpt.trace(model, change=..., change_grads=...): the changed computation and its gradients."""
 
+import copy
+import itertools
+import types
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from conftest import refused
+from fuzz import changes
 
 import minifpt
-from minifpt import fast, layers
 from minifpt import functional as F
-from minifpt.changing import derivative, matches
+from minifpt import layers
+from minifpt.changing import derivative
 
 T, CHANNELS = 6, 8
 ATTN = "trunk.h.0.attn"
@@ -52,20 +58,6 @@ def close(got, want):
 # ------------------------------------------------------------- as edits by hand
 
 
-def test_a_muted_layer_equals_a_projection_of_zero(model):
-    t, loss, grads = run(model, {ATTN: lambda y: 0 * y})
-    assert not t.outputs[ATTN].any() and t.outputs["trunk.h.1.attn"].any()
-    for p in model.trunk.h[0].attn.c_proj.parameters():
-        p.data[:] = 0
-    _, expected, by_hand = run(model)
-    close(loss, expected)
-    for name, grad in grads.items():
-        if ".h.0.attn.c_proj." in name:                   # by hand these would still learn
-            assert not grad.any() and by_hand[name].any()
-        else:
-            close(grad, by_hand[name])
-
-
 def test_a_muted_head_equals_rows_of_zero(model):
     def mute(y):
         y[..., CHANNELS // 2:] = 0
@@ -78,17 +70,6 @@ def test_a_muted_head_equals_rows_of_zero(model):
         if name == "trunk.h.1.attn.c_proj.weight":
             assert not grad[CHANNELS // 2:].any()
             grad, by_hand[name] = grad[:CHANNELS // 2], by_hand[name][:CHANNELS // 2]
-        close(grad, by_hand[name])
-
-
-def test_an_addition_equals_a_bias(model):
-    v = np.random.default_rng(2).standard_normal(CHANNELS)
-    _, loss, grads = run(model, {"trunk.h.*.mlp": lambda y: y + v})
-    for block in model.trunk.h:
-        block.mlp.c_proj.bias.data += v
-    _, expected, by_hand = run(model)
-    close(loss, expected)
-    for name, grad in grads.items():
         close(grad, by_hand[name])
 
 
@@ -105,99 +86,38 @@ def test_changed_attention_is_what_the_trace_shows(model):
 # ----------------------------------------------------------------------- gradients
 
 
-NAMES = ["input", "input.linear", "trunk.wpe", "trunk.wpe.positions", "trunk.h.*.ln_1",
-         "trunk.h.0.ln_2.layer_norm", "trunk.h.*.attn.c_attn", ATTN, f"{ATTN}.attention",
-         f"{ATTN}.softmax", "trunk.h.*.attn.softmax", "trunk.h.1.attn.c_proj.linear",
-         "trunk.h.0.mlp", "trunk.h.0.mlp.act", "trunk.h.*.mlp.act.gelu", "trunk.h.0", "trunk.h.*",
-         "trunk.ln_f", "trunk", "output", ""]
+@pytest.mark.parametrize("part", range(5))
+def test_gradients_of_random_changes_equal_differences(part):
+    """Also those of a second backward pass of the same cache; see ``fuzz.changes``."""
+    results = [changes.attempt(seed) for seed in range(3000 + part, 3030, 5)]
+    assert set(results) == {"right"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_those_of_the_changed_computation(model, name):
-    change = {name: lambda y: 0.5 * y + np.tanh(y * y - 0.3)}
-    _, loss, grads = run(model, change)
-    assert abs(loss - run(model)[1]) > 1e-4
-    rng = np.random.default_rng(3)
-    for _ in range(3):
-        direction = {n: rng.standard_normal(p.data.shape) for n, p in model.named_parameters()}
-        losses = []
-        for step in (1e-6, -2e-6):
-            for n, p in model.named_parameters():
-                p.data += step * direction[n]
-            losses.append(loss_of(model, change))
-        for n, p in model.named_parameters():
-            p.data += 1e-6 * direction[n]
-        expected = (losses[0] - losses[1]) / 2e-6
-        got = sum((grads[n] * d).sum() for n, d in direction.items())
-        assert abs(got - expected) < 1e-6 * max(1.0, abs(expected))
-
-
-def mean_over_batch(y):
-    return np.broadcast_to(y.mean(axis=0), y.shape)
-
-
-def test_a_function_that_mixes_numbers_needs_its_backward_pass(model):
-    with refused("mixes numbers"):
-        run(model, {"trunk.h.0": mean_over_batch})
-    pair = mean_over_batch, lambda dy, y: np.broadcast_to(dy.mean(axis=0), dy.shape)
-    t, _, grads = run(model, {"trunk.h.0": pair})
-    close(t.outputs["trunk.h.0"][0], t.outputs["trunk.h.0"][1])
-    p, h = model.trunk.h[0].attn.c_attn.weight, 1e-5
-    p.data[2, 3] += h
-    above = loss_of(model, {"trunk.h.0": pair})
-    p.data[2, 3] -= 2 * h
-    below = loss_of(model, {"trunk.h.0": pair})
-    assert abs((above - below) / (2 * h) - grads[f"{ATTN}.c_attn.weight"][2, 3]) < 1e-8
-
-
-@pytest.mark.parametrize("function, jumps", [
-    (lambda y: np.round(y, 3), True), (lambda y: y.astype(np.float16), True),
-    (lambda y: np.maximum(y, 0), False), (lambda y: y * (np.abs(y) > 0.5), False),
-    (lambda y: 100 * np.maximum(y - 1, 0), False)])
-def test_a_staircase_needs_its_backward_pass_and_a_kink_does_not(function, jumps):
-    y = np.random.default_rng(0).standard_normal((40, 100))
-    if jumps:
-        with pytest.raises(ValueError, match="jumps, as rounding does"):
-            derivative(function, y, "name")
-    else:
-        assert np.abs(derivative(function, y, "name")).max() < 101
-
-
-def test_a_number_copied_to_another_place_is_noticed():
-    def copies(y, a, b):
-        y = y.copy()
-        y.flat[a] = y.flat[b]
-        return y
-    for seed in range(5):
-        a, b = np.random.default_rng(seed).choice(640, 2, replace=False)
-        with pytest.raises(ValueError, match="mixes"):
-            derivative(lambda y, a=a, b=b: copies(y, a, b), np.ones((4, 10, 16)), "name")
-
-
-def test_a_function_that_mixes_numbers_needs_none_without_a_backward_pass(model):
-    with minifpt.trace(model, {"trunk.h.0": mean_over_batch}) as t:
-        model.forward(batch()[0])
-    close(t.outputs["trunk.h.0"][0], t.outputs["trunk.h.0"][1])
-
-
-@pytest.mark.parametrize("function", [
-    lambda y: y[::-1], lambda y: y.cumsum(axis=1), lambda y: y - y.mean(axis=-1, keepdims=True),
-    lambda y: y * y.max(), lambda y: y * DRAWS.random(y.shape)])
-def test_mixing_is_found(function):
-    y = np.random.default_rng(0).standard_normal((4, 5, 6))
-    with pytest.raises(ValueError, match="mixes"):
-        derivative(function, y, "name")
+@pytest.mark.parametrize("function, says", [
+    (lambda y: y.cumsum(axis=1), "mixes"), (lambda y: y * y.max(), "mixes"),
+    (lambda y: y - y.mean(axis=-1, keepdims=True), "mixes"),
+    (lambda y: y * DRAWS.random(y.shape), "mixes"), (np.sqrt, "not finite"),
+    (lambda y: np.round(y, 3), "jumps, as rounding"), (lambda y: y.astype(np.float16), "jumps, as"),
+    (lambda y: np.round(y, 5), "jumps in small steps")])
+def test_a_function_whose_derivative_is_not_found_is_refused(function, says):
+    with refused(says):
+        derivative(function, np.random.default_rng(0).standard_normal((4, 5, 50)), "name")
 
 
 @pytest.mark.parametrize("function, slope", [
     (lambda y: 3 * y, lambda y: 3 + 0 * y), (lambda y: 0 * y + 5, lambda y: 0 * y),
-    (np.tanh, lambda y: 1 - np.tanh(y) ** 2), (lambda y: y ** 3, lambda y: 3 * y * y)])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
-def test_the_derivative_by_differences(function, slope, scale):
-    y = scale * np.random.default_rng(0).standard_normal((30, 20)).astype(np.float32)
-    want = slope(y.astype(np.float64))
+    (np.tanh, lambda y: 1 - np.tanh(y) ** 2), (lambda y: np.sin(30 * y),
+                                               lambda y: 30 * np.cos(30 * y)),
+    (lambda y: np.maximum(y, 0), lambda y: 1.0 * (y > 0)),
+    (lambda y: y * (np.abs(y) > 0.5), lambda y: 1.0 * (np.abs(y) > 0.5))])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e2])
+def test_the_derivative_by_differences_equals_the_formula(function, slope, scale):
+    y = scale * np.random.default_rng(0).standard_normal((30, 20))
+    if scale < 1 and slope(y).any() and not slope(y).all():
+        return                                            # every number is at the kink
+    want = slope(y)
     np.testing.assert_allclose(derivative(function, y, "name"), want, rtol=0,
-                               atol=1e-8 * max(1.0, np.abs(want).max()))
+                               atol=1e-6 * max(1.0, np.abs(want).max()))
 
 
 def test_a_changed_gradient_goes_on_in_place_of_the_true_one(model):
@@ -243,86 +163,269 @@ def test_generation_runs_the_changed_model(randomise):
     def only_seven(logits):
         logits[..., 7] += 1e6
         return logits
-    with minifpt.trace(lm, {"unembedding": only_seven}):
+    with minifpt.trace(lm, {"lm_head": only_seven}):
         assert lm.generate(np.array([1, 2]), 5).tolist() == [1, 2, 7, 7, 7, 7, 7]
     assert set(lm.generate(np.array([1, 2]), 5, seed=1)[2:]) != {7}
 
 
-# ------------------------------------------------------------------ nothing remains
+# ------------------------------------------------ a change belongs to one model and its caches
 
 
-def state(model):
-    tables = vars(F), vars(fast), layers.ACTIVATIONS, *(
-        vars(layer) for _, layer in minifpt.tracing.named_layers(model))
-    return [dict(table) for table in tables], [p.data.copy() for p in model.parameters()]
+DOUBLE_GELU = {"trunk.h.*.mlp.act.gelu": lambda y: 2 * y, f"{ATTN}.softmax": np.square}
 
 
-def boom(*_):
-    raise KeyError("boom")
+def backward(model, logits, cache):
+    model.zero_grad()
+    model.backward(np.cos(logits), cache)
+    return [p.grad.copy() for p in model.parameters()]
 
 
-def leave_normally(model, change):
-    with minifpt.trace(model, change):
-        model.forward(batch()[0])
+def test_every_backward_pass_of_a_cache_runs_through_the_change(model):
+    with minifpt.trace(model, DOUBLE_GELU):
+        logits, cache = model.forward(batch()[0])
+        first, second = backward(model, logits, cache), backward(model, logits, cache)
+    assert all(map(np.array_equal, first, second))
 
 
-def leave_by_error(model, change):
-    with minifpt.trace(model, change):
-        model.forward(batch()[0])
-        raise KeyboardInterrupt
+def test_a_copy_of_the_model_does_not_have_the_change(model):
+    x = batch()[0]
+    logits, cache = model.forward(x)
+    want, grads = logits, backward(model, logits, cache)
+    with minifpt.trace(model, DOUBLE_GELU):
+        copied = copy.deepcopy(model)
+        for p in copied.parameters():
+            p.data += 0.0
+        logits, cache = copied.forward(x)
+        model.zero_grad()
+        for got, expected in zip(backward(copied, logits, cache), grads, strict=True):
+            close(got, expected)
+        close(logits, want)
+        assert not any(p.grad is not None for p in model.parameters())
+        copied.output.bias.data += 1.0
+        close(copied.forward(x)[0], want + 1.0)
+    close(copied.forward(x)[0], want + 1.0)
 
 
-def leave_early(model, change):
-    with minifpt.trace(model, change):
-        return model.forward(batch()[0])
+def trunk_of_functions():
+    trunk = minifpt.trunks.get("random:1x2x8", dtype=np.float64)
+    return types.SimpleNamespace(
+        config=trunk.config, dtype=trunk.dtype, forward=trunk.forward, backward=trunk.backward,
+        named_parameters=trunk.named_parameters)
 
 
-def leave_by_changing_function(model, change):
-    run(model, change | {"trunk.h.1": boom})
+def test_a_copy_of_a_trunk_of_functions_does_not_have_the_change():
+    model, x = minifpt.FPT(trunk_of_functions(), 3, 4, T), batch()[0]
+    want = model.predict(x)
+    with minifpt.trace(model, {"trunk": lambda y: 0 * y}) as t:
+        copied = copy.deepcopy(model)
+        close(copied.predict(x), want)
+        assert np.abs(model.predict(x) - want).max() > 0.1
+    assert not t.outputs["trunk"].any()
 
 
-def leave_by_backward(model, change):
-    run(model, change | {"trunk.h.1": (np.sin, boom)})
+def test_another_model_inside_is_not_changed(model):
+    other, x = copy.deepcopy(model), batch()[0]
+    want = other.predict(x)
+    with minifpt.trace(model, {"dropout": lambda y: 0 * y, "trunk.h.*.attn.softmax": np.square}):
+        close(other.predict(x), want)
+        assert np.abs(model.predict(x) - want).max() > 1e-3
 
 
-def leave_by_changed_gradient(model, change):
-    run(model, change, {"trunk.h.1": boom})
+def test_the_dropout_before_a_traced_trunk_is_not_the_trunk_s(model):
+    x = batch()[0]
+    with minifpt.trace(model.trunk) as t:
+        model.predict(x)
+    hidden = t.outputs["wpe"]
+    with minifpt.trace(model.trunk, {"dropout": lambda y: 0 * y}) as t:
+        model.predict(x)
+    close(t.outputs["wpe"], hidden)
+    assert not next(s.output for s in t.steps if s.name == "h.0.ln_1.layer_norm").any() or (
+        model.trunk.h[0].ln_1.bias.data.any())
 
 
-def leave_by_wrong_shape(model, change):
-    run(model, change | {"trunk.h.1": lambda y: y[0]})
+def test_an_adapter_that_is_added_or_merged_inside_acts_at_once(model):
+    x = batch()[0]
+    with minifpt.trace(model):
+        before = model.predict(x)
+        minifpt.adapters.adapt(model, "lora:on=attn.*")
+        for _, p in model.named_parameters():
+            if p.group == "adapter":
+                p.data[...] = 0.3
+        adapted = model.predict(x)
+        close(minifpt.adapters.merge(model).predict(x), adapted)
+    assert np.abs(adapted - before).max() > 1e-3
+    close(model.predict(x), adapted)
 
 
-def leave_by_unknown_name(model, change):
-    run(model, change | {"trunk.h.7": np.sin})
+def test_layers_that_are_replaced_while_a_change_is_open_are_refused(model):
+    with refused("layers of the model were replaced"), minifpt.trace(model, {ATTN: np.sin}):
+        model.predict(batch()[0])
+        minifpt.adapters.adapt(model, "lora:on=attn.*")
+    model.output.__class__, plain = type("Other", (layers.Linear,), {}), layers.Linear
+    with refused("layers of the model were replaced"), minifpt.trace(model):
+        model.output.__class__ = plain
 
 
-def leave_by_operation_that_never_ran(model, change):
-    run(model, change | {"trunk.h.0.gelu": np.sin})
+class Bare(layers.Layer):
+    """A layer that keeps no cache, and one that runs it so often."""
+
+    def forward(self, x):
+        return 1.0 * x, None
+
+    def backward(self, dy, cache):
+        return dy
 
 
-def leave_a_generator(model, change):
-    def steps():
-        with minifpt.trace(model, change):
-            yield model.forward(batch()[0])
-    steps_of_model = steps()
-    next(steps_of_model)
-    steps_of_model.close()
+class Often(layers.Layer):
+    def __init__(self, times):
+        self.bare, self.times = Bare(), times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x, _ = self.bare.forward(x)
+        return x, self.times
+
+    def backward(self, dy, cache):
+        for _ in range(self.times):
+            dy = self.bare.backward(dy, None)
+        return dy
 
 
-@pytest.mark.parametrize("leave", [value for name, value in list(globals().items())
-                                   if name.startswith("leave_")])
-def test_nothing_remains_changed_after_the_block(model, leave):
-    before, loss = state(model), run(model)[1]
-    try:
-        leave(model, {ATTN: lambda y: 0 * y, f"{ATTN}.softmax": np.square})
-    except (KeyError, KeyboardInterrupt, ValueError):
-        pass
-    for then, now in zip(before[0], state(model)[0], strict=True):
-        assert then.keys() == now.keys() and all(now[key] is then[key] for key in then)
-    for then, now in zip(before[1], state(model)[1], strict=True):
-        assert np.array_equal(then, now)
-    assert run(model)[1] == loss
+def test_a_changed_layer_without_a_cache_may_run_only_once():
+    x = np.linspace(0.1, 0.9, 5)
+    for times in (1, 2):
+        model = Often(times)
+        with refused("ran 2 times") if times == 2 else nullcontext():
+            with minifpt.trace(model, {"bare": np.sin}):
+                y, cache = model.forward(x)
+                close(model.backward(np.ones(5), cache), np.cos(x))
+
+
+def test_a_function_that_acts_on_the_first_call_only_is_refused(model):
+    calls = []
+
+    def once(y):
+        calls.append(1)
+        return 0 * y if len(calls) == 1 else y
+    with refused("returned other numbers"):
+        run(model, {ATTN: once})
+
+
+def test_a_change_that_never_acts_is_refused(model):
+    model.spare = layers.Linear(2, 2)
+    for kind in ("change", "change_grads"):
+        with refused("'spare' changed nothing"):
+            run(model, **{kind: {"spare": np.sin}})
+    with minifpt.trace(model, None, {ATTN: np.sin}):      # nothing ran backward
+        model.predict(batch()[0])
+
+
+def test_a_star_does_not_stand_for_the_model_itself(model):
+    t, _, _ = run(model, {"*": lambda y: y + 1})
+    close(t.outputs[""], t.outputs["output"])
+
+
+def test_every_swap_of_two_numbers_is_noticed():
+    y = np.random.default_rng(0).standard_normal((1, 24))
+    for a, b in itertools.combinations(range(24), 2):
+        order = np.arange(24)
+        order[[a, b]] = b, a
+        with pytest.raises(ValueError, match="mixes"):
+            derivative(lambda y, order=order: y[:, order], y, "name")
+
+
+def test_a_slope_that_is_not_finite_is_refused(model):
+    with refused("is not finite"):
+        run(model, {f"{ATTN}.softmax": lambda a: a ** 1.5})
+
+
+class Slots:
+    """A trunk without a dictionary of attributes."""
+
+    __slots__ = ("inner", "config", "dtype")
+
+    def __init__(self):
+        self.inner = minifpt.trunks.get("random:1x2x8", dtype=np.float64)
+        self.config, self.dtype = self.inner.config, self.inner.dtype
+
+    def forward(self, x, train=False, rng=None):
+        return self.inner.forward(x, train, rng)
+
+    def backward(self, dy, cache):
+        return self.inner.backward(dy, cache)
+
+    def named_parameters(self):
+        return self.inner.named_parameters()
+
+
+def test_a_trunk_with_slots_is_traced_and_its_divergence_is_named():
+    model = minifpt.FPT(Slots(), 3, 4, T)
+    t, _, grads = run(model, {"trunk": lambda y: 0 * y})
+    assert not t.outputs["trunk"].any() and not grads["input.weight"].any()
+    x = batch()[0]
+    x[0, 0, 0] = np.inf
+    assert minifpt.training.first_nonfinite(model, x) == "input"
+
+
+def test_a_changed_cache_is_refused_outside_its_trace(model):
+    with minifpt.trace(model, DOUBLE_GELU):
+        logits, cache = model.forward(batch()[0])
+    for use in (lambda: model.backward(logits, cache), lambda: cache["trunk"], lambda: [*cache],
+                lambda: cache.probabilities, lambda: model.backward(logits, copy.deepcopy(cache))):
+        with refused("comes from a changed run"):
+            use()
+    with refused("comes from a changed run"), minifpt.trace(model, DOUBLE_GELU):
+        model.backward(logits, cache)
+
+
+def test_a_layer_with_an_operation_s_name_is_not_that_operation():
+    class Named(layers.Layer):
+        def __init__(self):
+            self.softmax = Bare()
+
+        def forward(self, x):
+            x, _ = F.softmax(x)
+            return self.softmax.forward(x)
+    with minifpt.trace(Named(), {"softmax": lambda y: y + 1}) as t:
+        y, _ = Named.forward(t._layers and next(iter(t._layers.values()))[1], np.zeros((1, 4)))
+    close(y, np.full((1, 4), 1.25))
+
+
+def test_a_changed_operation_that_does_not_run_back_is_refused(monkeypatch):
+    def swish(x):
+        s, _ = F.softmax(np.stack([x, 0 * x], -1))
+        return x * s[..., 0], (x, s[..., 0])
+    monkeypatch.setitem(layers.ACTIVATIONS, "swish", (
+        swish, lambda dy, cache: dy * (cache[1] + cache[0] * cache[1] * (1 - cache[1]))))
+    act = layers.Activation("swish")
+    with refused("does not run the changed 'softmax' backward"):
+        with minifpt.trace(act, {"softmax": np.square}):
+            y, cache = act.forward(np.ones(3))
+            act.backward(y, cache)
+
+
+# ------------------------------------------------------------------------- cut a line
+
+
+def test_an_answer_of_bit_xor_falls_to_chance_without_the_line_that_carries_its_bit():
+    """Cut in both blocks: no other answer falls, and no other line of that token matters."""
+    task = minifpt.tasks.get("bit-xor", n=5)
+    model = minifpt.FPT.for_task(task, "minigpt-tiny")
+    minifpt.train(model, task, steps=1000, progress=False)
+    x, y = task.batch(np.random.default_rng(0), 512, "test")
+    names = task.token_names()
+
+    def accuracies(query, key):
+        def cut(a):
+            a[..., names.index(query), names.index(key)] = 0
+            return a / a.sum(axis=-1, keepdims=True)
+        with minifpt.trace(model, {"trunk.h.*.attn.softmax": cut}):
+            logits, _ = model.forward(x)
+        return (logits.reshape(512, 5, 2).argmax(-1) == y.reshape(512, 5)).mean(axis=0)
+    before = accuracies("b4", "a3")
+    assert before.min() > 0.9
+    after = accuracies("b4", "a4")
+    assert 0.4 < after[3] < 0.6 and np.array_equal(np.delete(after, 3), np.delete(before, 3))
 
 
 # --------------------------------------------------------------------------- refusals
@@ -338,28 +441,15 @@ def test_nothing_remains_changed_after_the_block(model, leave):
     ({ATTN: np.sin, "trunk.h.*.attn": np.sin}, "one change for each name"),
     ({ATTN: lambda y: y[0]}, "expected (2, 6, 8)"), ({ATTN: lambda y: None}, "returned shape"),
     ({ATTN: lambda y: "text"}, "returned shape"), ({ATTN: lambda y: y > 0}, "dtype bool"),
-    ({"trunk.h.0.attn.gelu": np.sin}, "it ran attention")])
+    ({"trunk.h.0.attn.gelu": np.sin}, "ran attention")])
 def test_what_is_refused_in_one_line(model, change, says):
-    with pytest.raises(ValueError) as error:
+    loss = run(model)[1]
+    with refused() as error:
         run(model, change)
-    assert says in str(error.value) and "\n" not in str(error.value), error.value
-    assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize("grads, says", [
-    ({ATTN: (np.sin, np.cos)}, "expected a function"),
-    ({"trunk.h.0.residual": np.sin}, "trunk.h.0"),
-    ({"trunk.h.0.attn.gelu": np.sin}, "it ran attention"), ({ATTN: lambda dy: dy[0]}, "(2, 6, 8)")])
-def test_what_is_refused_of_gradients(model, grads, says):
-    with pytest.raises(ValueError) as error:
-        run(model, change_grads=grads)
-    assert says in str(error.value) and "\n" not in str(error.value), error.value
-
-
-def test_a_star_stands_for_one_part():
-    assert matches("trunk.h.0.attn", "trunk.h.*.attn") and matches("trunk.h.10", "trunk.h.*")
-    assert not matches("trunk.h.0.attn", "trunk.h.*") and not matches("trunk.h", "trunk.h.*")
-    assert matches("trunk.h.1", "trunk.h.[01]") and matches("", "")
+    assert says in str(error.value) and run(model)[1] == loss
+    if isinstance(change, dict):                          # the same of gradients, but for pairs
+        with refused():
+            run(model, change_grads=change)
 
 
 # ----------------------------------------------------------------------------- oracle
@@ -411,17 +501,3 @@ def test_transformers_with_forward_hooks(ours, theirs, kind, tmp_path):
         np.testing.assert_allclose(got, want, atol=1e-8 * max(1.0, np.abs(want).max()),
                                    err_msg=name)
     assert not weights
-
-
-@pytest.mark.parametrize("function", [lambda y: np.round(y, 5), lambda y: 2 * np.round(y, 6)])
-def test_the_derivative_of_fine_rounding_is_refused(function):
-    with refused("jumps in small steps"):
-        derivative(function, np.random.default_rng(0).standard_normal((4, 50)), "name")
-
-
-@pytest.mark.parametrize("function, slope", [
-    (lambda y: np.sin(30 * y), lambda y: 30 * np.cos(30 * y)),
-    (lambda y: (100 * y) ** 3, lambda y: 3e6 * y ** 2)])
-def test_the_derivative_of_a_steep_function_is_found(function, slope):
-    y = np.random.default_rng(0).standard_normal((4, 50))
-    np.testing.assert_allclose(derivative(function, y, "name"), slope(y), rtol=1e-2, atol=1e-2)

@@ -291,7 +291,7 @@ def test_a_trunk_may_be_made_of_functions():
     def backward(dy, cache):
         x, last = cache
         w.add_grad((dy * x[:, -last:]).sum(axis=(0, 1)))
-        return F.last_tokens_backward(dy * w.data, F.LastTokensCache(x.shape[1]))
+        return F.last_tokens_backward(dy * w.data, F.LastTokensCache(x.shape, dy.shape[1]))
     trunk.backward = backward
     model = fpt(trunk)
     assert minifpt.gradcheck(model, x_of(2, 5, 3))
@@ -403,13 +403,14 @@ assert own.examine(mine, "scaled_backward", 0).status == "not answered yet"
 """
 
 
-def test_an_operation_takes_three_places_of_the_package(tmp_path):
-    """The fourth is its test against PyTorch.  See CONTRIBUTING.md."""
+def test_an_operation_takes_four_places_of_the_package(tmp_path):
+    """The fifth is its test against PyTorch.  See CONTRIBUTING.md."""
     package = Path(minifpt.__file__).parent
     copy = tmp_path / "minifpt"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, before, more in (
             ("functional.py", "", NEW_OPERATION),
+            ("fast.py", "    silu,\n", "    scaled,\n    scaled_backward,\n"),
             ("examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/formulas.py", '    "bias": {', """    "scaled": {

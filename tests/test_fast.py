@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import types
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -95,24 +95,6 @@ def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     want, simple = F.gelu(x)
     close(y, want, tolerance)
     close(dx, F.gelu_backward(dy, simple), tolerance)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("huge", [1e3, 1e13, 1e18, 1e19, 1.9e19, 3e38])
-def test_gelu_is_right_at_huge_numbers(huge, dtype):
-    """Huge numbers are right and leave the numbers beside them right."""
-    x = normal(10, dtype)
-    x[[2, 5]] = huge, -huge
-    y, cache = fast.gelu(x)
-    derivative = fast.gelu_backward(np.ones_like(x), cache)
-    with np.errstate(over="ignore", invalid="ignore"):    # the simple form is not protected
-        want, simple = F.gelu(x)
-        slope = F.gelu_backward(np.ones_like(x), simple)
-    rest = [0, 1, 3, 4, 6, 7, 8, 9]
-    np.testing.assert_array_equal(y[[2, 5]], np.array([huge, 0], dtype))
-    np.testing.assert_array_equal(derivative[[2, 5]], [1, 0])
-    np.testing.assert_allclose(y[rest], want[rest], rtol=1e-5)
-    np.testing.assert_allclose(derivative[rest], slope[rest], rtol=1e-5)
 
 
 def test_gelu_backward_takes_the_cache_of_a_traced_forward_pass():
@@ -609,11 +591,15 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     with pytest.raises(ZeroDivisionError), machine.single_threaded_blas:
         raise ZeroDivisionError
     assert get() == before
-    y, cache = fast.attention(normal((2, 70, 12), np.float32), 2)
-    fast.attention_backward(y, cache)
-    assert get() == before
-    with pytest.raises(ValueError, match="multiple"):
-        fast.attention(normal((2, 70, 13), np.float32), 2)
+    model, threads = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 2, 0.0)), []
+    attn = model.h[0].attn
+    forward = attn.forward
+    attn.forward = lambda *args, **reads: (threads.append(get()), forward(*args, **reads))[1]
+    y, cache = model.forward(normal((2, 5, 4), np.float32))
+    model.backward(y, cache)
+    assert threads == [1] and get() == before
+    with pytest.raises(ValueError, match="x has shape"):
+        model.forward(normal((2, 5, 3), np.float32))
     assert get() == before
 
 
@@ -694,22 +680,6 @@ def test_blas_kernels_is_one_line():
 def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
     qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
     np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
-
-
-@pytest.mark.parametrize("op, shapes", [("linear", ((2, 3), (4, 5), (5,))),
-                                        ("linear", ((2, 4), (4, 5), (4,))),
-                                        ("linear", ((2, 3), (3, 4), (1,))),
-                                        ("unembedding", ((2, 3), (5, 4))),
-                                        ("layer_norm", ((2, 3), (3,), (1,))),
-                                        ("layer_norm", ((2, 3), (4,), (4,)))])
-def test_shapes_that_do_not_fit_are_refused(op, shapes):
-    """The message is the same whether products are cut or not."""
-    messages = []
-    for context in (products_are_cut(), nullcontext()):
-        with context, pytest.raises(ValueError, match="x has shape .* expected x") as error:
-            getattr(fast, op)(*(np.ones(shape) for shape in shapes))
-        messages.append(str(error.value))
-    assert messages[0] == messages[1]
 
 
 def test_a_gradient_of_gelu_in_another_memory_order_is_right():

@@ -326,8 +326,7 @@ def test_a_model_s_measures_have_norm_and_input_layer_inside():
     for block in trunk.h:                                 # the adapter changes the form
         block.attn.c_attn.lora_b.data[...] = 0.3
     measured, wanted = minifpt.heads(model), []
-    for block in trunk.h:
-        block.attn.c_attn.merge()
+    minifpt.adapters.merge(model)
     for i, (q, k) in enumerate(heads_of(trunk)):
         gain = trunk.h[i // trunk.config.n_head].ln_1.weight.data
         wanted.append(by_definition((w * gain) @ q @ k.T @ (w * gain).T))

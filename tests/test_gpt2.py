@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.special
 from conftest import assert_a_mask_only_takes_away, gradients, start_of_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,11 +139,12 @@ def test_the_same_seed_gives_the_same_bits():
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ({"n_layer": 0}, "n_layer is 0"), ({"n_head": -1}, "n_head is -1"),
-    ({"n_embd": 0}, "n_embd is 0"), ({"n_positions": 0}, "n_positions is 0"),
-    ({"vocab_size": 0}, "vocab_size is 0"), ({"n_head": 4}, "6 is not divisible by n_head 4"),
+    ({"n_layer": 0}, "n_layer must .*got 0"), ({"n_head": -1}, "n_head must .*got -1"),
+    ({"n_embd": 0}, "n_embd must .*got 0"), ({"n_positions": 0}, "n_positions must .*got 0"),
+    ({"vocab_size": 0}, "vocab_size must .*got 0"),
+    ({"n_head": 4}, "6 is not divisible by n_head 4"),
     ({"dropout": 1.0}, "dropout is 1.0"), ({"dropout": -0.1}, "dropout is -0.1"),
-    ({"n_layer": True}, "n_layer is True"), ({"n_layer": 2.0}, "n_layer is 2.0"),
+    ({"n_layer": True}, "n_layer must .*got True"), ({"n_layer": 2.0}, "n_layer must .*got 2.0"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
     ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
     ({"activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu_new"),
@@ -241,9 +241,9 @@ def test_a_language_model_runs_back_no_further_than_it_must(lm, chosen, above):
         logits, cache = lm.forward(IDS, True, rng())
         lm.backward(np.cos(logits), cache)
     back = [s.name for s in t.steps if s.backward and s.op != "dropout"]
-    assert (back[0], back[-1]) == ("unembedding", above)
+    assert (back[0], back[-1]) == ("lm_head.unembedding", above)
     assert [n for n, p in lm.named_parameters() if p.grad is not None] == [chosen]
-    dx, dw = t.steps[[s.name for s in t.steps].index("unembedding")].gradients.values()
+    dx, dw = t.steps[[s.name for s in t.steps].index("lm_head.unembedding")].gradients.values()
     assert dx is not None and (dw is None) == (chosen != "wte.weight")
 
 
@@ -314,16 +314,6 @@ def test_dropout_repeats_for_a_seed(trunk):
         trunk.forward(x, train=True)
 
 
-def test_causal_and_batch_independent(trunk):
-    x = rng(1).standard_normal((3, 6, 6))
-    y, _ = trunk.forward(x)
-    x[:, 4:] = rng(2).standard_normal((3, 2, 6))
-    x[2] = 0
-    changed, _ = trunk.forward(x)
-    np.testing.assert_array_equal(changed[:2, :4], y[:2, :4])
-    assert (changed[:2, 4:] != y[:2, 4:]).all()
-
-
 @pytest.mark.parametrize("T", [49, 120])
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
@@ -343,13 +333,6 @@ def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
     dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
     assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
-
-
-def test_positions_beyond_the_tokens_get_gradient_zero(trunk):
-    y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)))
-    trunk.backward(np.cos(y), cache)
-    grad = trunk.wpe.weight.grad
-    assert grad.shape == (7, 6) and grad[:5].all() and not grad[5:].any()
 
 
 def test_a_language_model_stays_in_float32(float32_only, arrays_in, randomise):
@@ -391,13 +374,6 @@ def test_a_language_model_around_a_trunk(trunk):
     assert model.trunk is trunk and model.config is trunk.config and model.dtype == np.float64
     want = 0.02 * standard_normal((9, 6), 7, "wte.weight").astype(np.float64)
     np.testing.assert_allclose(model.wte.weight.data, want, rtol=1e-6)
-
-
-def test_a_fresh_language_model_knows_nothing():
-    """At the start all tokens are about equally likely."""
-    p = scipy.special.softmax(
-        minifpt.LanguageModel(config()).logits(rng().integers(0, 9, (4, 7))), -1)
-    assert np.abs(p - 1 / 9).max() < 0.03
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
@@ -485,7 +461,7 @@ def save_wrong(path, **changes):
     ({"config": np.array("{")}, "not a minifpt weight file"),
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
     ({"config": np.array("7")}, "not a minifpt weight file"),
-    ({"config": np.array('{"n_layer": "two"}')}, "n_layer is 'two', expected an integer"),
+    ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
     ({"ln_f__weight": np.array(["a"] * 6)}, "ln_f.weight"),
     ({"ln_f__weight": np.array([None] * 6)}, "ln_f.weight")])

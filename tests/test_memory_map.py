@@ -24,7 +24,7 @@ def test_a_rate_gets_no_more_steps_than_the_best_one_needed(tmp_path, monkeypatc
     memory_map.run_all(path, [TRUNK], [1e-2, 3e-2], [0], steps=3, batch_size=2)
     rows = memory_map.read_rows(path)
     assert [(row["steps_to_95"], row["steps"]) for row in rows] == [("1", "1"), ("", "1")]
-    assert "| 1 of 2 |" in memory_map.table(path)         # one step, of two examples
+    assert "| 1 of 2 at 0.01 |" in memory_map.table(path)         # one step, of two examples
 
 
 def test_settings_are_rows_of_their_own_and_no_rate_is_given_up(tmp_path, monkeypatch):

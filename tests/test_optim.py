@@ -1,5 +1,6 @@
 """Adam against a loop over plain numbers, clipping, the schedule."""
 
+import inspect
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from minifpt import optim
 from minifpt.layers import Linear, Parameter
-from minifpt.optim import Adam, clip_grad_norm, cosine
+from minifpt.optim import Adam, adam, clip_grad_norm, cosine
 
 
 def parameters(seed=0, dtype=np.float64):
@@ -22,22 +23,29 @@ def give_gradients(ps, step, size=1.0):
         p.grad = (size * rng.standard_normal(p.data.shape)).astype(p.data.dtype)
 
 
+def test_adam_is_the_textbooks_formula_over_plain_numbers():
+    (x, m, v), state = (1.0, 0.0, 0.0), (1.0, 0.0, 0.0)
+    for t, g in enumerate(np.random.default_rng(0).standard_normal(30), 1):
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g * g
+        x -= 0.02 * (m / (1 - 0.8**t)) / (math.sqrt(v / (1 - 0.95**t)) + 1e-4)
+        state = adam(state[0], g, *state[1:], t, 0.02, 0.8, 0.95, 1e-4)
+        np.testing.assert_allclose(state, (x, m, v), rtol=1e-12)
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_adam_is_its_formula(decay):
+def test_adam_in_place_is_its_formula(decay):
     ps, (b1, b2), lr, eps = parameters(), (0.8, 0.95), 0.02, 1e-4
-    adam = Adam(ps, lr, (b1, b2), eps, decay)
-    state = [[[float(x), 0.0, 0.0] for x in p.data.flat] for p in ps]
+    optimizer = Adam(ps, lr, (b1, b2), eps, decay)
+    state = [(p.data.copy(), np.zeros_like(p.data), np.zeros_like(p.data)) for p in ps]
     for t in range(1, 31):
         give_gradients(ps, t)
-        adam.step()
-        for p, entries in zip(ps, state, strict=True):
-            for e, g in zip(entries, p.grad.flat, strict=True):
-                x, m, v = e
-                m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
-                step = lr * (m / (1 - b1**t)) / (math.sqrt(v / (1 - b2**t)) + eps)
-                e[:] = x - step - lr * (decay if p.data.ndim > 1 else 0) * x, m, v
-        for p, entries in zip(ps, state, strict=True):
-            np.testing.assert_allclose(p.data.reshape(-1), [e[0] for e in entries], rtol=1e-12)
+        optimizer.step()
+        for i, p in enumerate(ps):
+            x, m, v = state[i]
+            if p.data.ndim > 1:
+                x = x - lr * decay * x
+            state[i] = adam(x, p.grad, m, v, t, lr, b1, b2, eps)
+            np.testing.assert_allclose(p.data, state[i][0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -47,13 +55,14 @@ def test_small_and_large_parameters_alike(monkeypatch, decay):
         for name, value in (("MAX_JOINED", small), ("BLOCK", block), ("MIN_SHARED_BLOCKS", many)):
             monkeypatch.setattr(optim, name, value)
         ps = [Parameter(np.array(p.data, order=order), "mlp") for p in parameters()]
-        adam = Adam(ps, 0.02, weight_decay=decay)
+        optimizer = Adam(ps, 0.02, weight_decay=decay)
         for t in range(4):
             give_gradients(ps, t)
             if t == 1:
                 ps[1].grad = None                         # the joined ones are others for once
-            adam.step()
-        return [a for p, m, v in zip(ps, adam.m, adam.v, strict=True) for a in (p.data, m, v)]
+            optimizer.step()
+        return [a for p, m, v in zip(ps, optimizer.m, optimizer.v, strict=True)
+                for a in (p.data, m, v)]
     want = run(0, 1 << 20, 1 << 20)
     for how in ((100, 1 << 20, 1 << 20), (5, 3, 1 << 20), (0, 3, 1), (0, 3, 1, "F")):
         for a, b in zip(run(*how), want, strict=True):
@@ -74,13 +83,13 @@ def test_parameters_without_a_gradient_are_skipped():
     """Not even weight decay moves them."""
     ps = parameters()
     before = ps[0].data.copy()
-    adam = Adam(ps, weight_decay=0.5)
+    optimizer = Adam(ps, weight_decay=0.5)
     for t in range(3):
         give_gradients(ps[1:], t)
-        adam.step()
+        optimizer.step()
     np.testing.assert_array_equal(ps[0].data, before)
     give_gradients(ps, 3)
-    adam.step()
+    optimizer.step()
     assert (ps[0].data != before).all()
 
 
@@ -97,11 +106,11 @@ def test_weight_decay_is_for_matrices():
 
 def test_learning_rate_may_change():
     ps = parameters()
-    adam = Adam(ps, lr=0.1)
+    optimizer = Adam(ps, lr=0.1)
     give_gradients(ps, 0)
-    adam.lr = 0.0
+    optimizer.lr = 0.0
     before = [p.data.copy() for p in ps]
-    adam.step()
+    optimizer.step()
     np.testing.assert_equal([p.data for p in ps], before)
 
 
@@ -127,15 +136,15 @@ def test_adam_stays_in_float32(float32_only):
     ps = parameters(dtype=np.float32)
     for p in ps:
         p.data = float32_only(p.data)
-    adam = Adam(ps, weight_decay=0.1)
+    optimizer = Adam(ps, weight_decay=0.1)
     for t in range(3):
         give_gradients(ps, t)
         clip_grad_norm(ps, 0.1)
         for p in ps:
             p.grad = float32_only(p.grad)
-        adam.step()
+        optimizer.step()
     assert {a.dtype for p in ps for a in (p.data, p.grad)} == {np.dtype(np.float32)}
-    assert {a.dtype for a in adam.m + adam.v} == {np.dtype(np.float32)}
+    assert {a.dtype for a in optimizer.m + optimizer.v} == {np.dtype(np.float32)}
 
 
 def test_clip_grad_norm_scales_to_the_limit():
@@ -192,20 +201,18 @@ def test_a_warm_up_as_long_as_the_run_reaches_one():
 
 def test_the_paper_s_numbers_are_the_defaults():
     """lr 0.001, betas 0.9 and 0.999, eps 1e-8, no decay."""
-    ps = parameters()
-    adam, (x, m, v) = Adam(ps), (ps[0].data.copy(), 0.0, 0.0)
-    for t in (1, 2, 3):
-        give_gradients(ps, t, size=1e-7)                  # so small that eps counts
-        adam.step()
-        g = ps[0].grad
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        x -= 1e-3 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-        np.testing.assert_allclose(ps[0].data, x, rtol=1e-12)
+    optimizer = Adam(parameters())
+    assert (optimizer.lr, optimizer.betas, optimizer.eps) == (1e-3, (0.9, 0.999), 1e-8)
+    assert optimizer.weight_decay == 0
+    assert inspect.signature(adam).parameters["eps"].default == 1e-8
+    one = np.ones(1)
+    np.testing.assert_array_equal(adam(one, one, one, one, 2),
+                                  adam(one, one, one, one, 2, 1e-3, 0.9, 0.999, 1e-8))
 
 
 @pytest.mark.parametrize("options, message", [
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
-    ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "a beta is 'a'"),
+    ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "expected two below 1"),
     ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
     ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])

@@ -248,7 +248,8 @@ HALF = {
                       "log_sum_exp is (2, 3, 1), expected LogSumExpCache(e (2, 3, 6))"),
     "positions": ("PositionsCache(tokens, w.shape", "PositionsCache(np.arange(9), x.shape",
                   "shape is (2, 3, 4), expected (7, 4)"),
-    "last_tokens": ("LastTokensCache(T)", "LastTokensCache(n)", "T is 2, expected 5"),
+    "last_tokens": ("LastTokensCache(x.shape, n)", "LastTokensCache(n, n)",
+                    "shape is 2, expected (2, 5, 3)"),
     "linear": ("LinearCache(x if need[1] else None, w", "LinearCache(x, w.T", "w is (4, 5), exp"),
     "unembedding": ("(x if need[1] else None, w", "(x, 2.0 * w", "w is (5, 4), with other"),
     "embedding": ("EmbeddingCache(ids, w.shape)", "(ids, len(w))", "shape is 7, expected (7, 4)"),
@@ -334,9 +335,9 @@ def test_what_returns_nothing_does_not_run(file, checked_here):
 
 def test_the_librarys_half_does_not_raise_from_within(file, unchecked):
     """Even where nobody has checked."""
-    with own.using(file(last_tokens="return x[:, -n:], LastTokensCache(n)")):
+    with own.using(file(last_tokens="return x[:, -n:], LastTokensCache(x.shape, n)")):
         y, cache = F.last_tokens(np.ones((2, 5, 3)), 2)
-        cache = cache._replace(T=1)
+        cache = cache._replace(shape=(1, 1, 1))
         with pytest.raises(ValueError, match="mine.py: the library's last_tokens_backward raised"):
             F.last_tokens_backward(y, cache)
 

@@ -78,7 +78,7 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     (TRAIN + f"--batch-size {BIG}", "at most 2,147,483,647"),
     (TRAIN + f"--steps {BIG}", "at most 2,147,483,647"),
     (TRAIN + f"--checkpoint-every {BIG}", "at most 2,147,483,647"),
-    (TRAIN + "--dropout 0.99999999999", "dropout is 0.99999999999, expected 0 <= p <= 0.99999"),
+    (TRAIN + "--dropout 0.99999999999", "dropout is 0.99999999999, expected a positive number"),
     (TRAIN + "--n 10000000000", "n must be a whole number, at least 1 and at most 2,147,483,647"),
     (TRAIN + f"--n {BIG}", "at most 2,147,483,647"),
     ("train bit-memory --bits 10000000000 --patch 10000000000", "at most 2,147,483,647"),

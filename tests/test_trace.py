@@ -2,12 +2,9 @@
 
 import copy
 import functools
-import inspect
-import sys
 import threading
 import weakref
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,12 +120,6 @@ def test_results_and_draws_are_those_without_a_trace(randomise, data):
                for i in range(c.n_layer))
 
 
-def test_float32_stays_float32(build):
-    t, _ = traced(build(dtype=np.float32), batch().astype(np.float32))
-    for arrays in (t.outputs, t.grads, t.attention):
-        assert {a.dtype for a in arrays.values()} == {np.dtype(np.float32)}
-
-
 @pytest.mark.parametrize("T", [10, 120])
 def test_one_pass_inside_the_trace_the_other_outside(build, T):
     model, x = build(T=T, output_tokens=T), batch(T)
@@ -154,15 +145,6 @@ def test_one_pass_inside_the_trace_the_other_outside(build, T):
 # -------------------------------------------------------------------- outputs and names
 
 
-def test_outputs_of_an_fpt_have_its_layers_names(build):
-    t, (logits, _, _) = traced(build(n_layer=1), batch())
-    assert list(t.outputs) == list(t.grads) == NAMES
-    assert list(t.attention) == ["trunk.h.0.attn"]
-    np.testing.assert_array_equal(t.outputs[""], logits)
-    np.testing.assert_array_equal(t.outputs["output"], logits)
-    np.testing.assert_array_equal(t.outputs["trunk"], t.outputs["trunk.ln_f"])
-
-
 def test_a_trunk_alone_can_be_traced():
     """Any layer can be traced as a model."""
     trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
@@ -184,9 +166,9 @@ def test_the_table_of_a_language_model_is_recorded_twice():
     with minifpt.trace(lm) as t:
         logits, cache = lm.forward(ids)
         lm.backward(np.ones_like(logits) * logits, cache)
-    assert list(t.outputs) == ["wte", *(f"trunk.{name}" for name in GPT2), "trunk", ""]
+    assert list(t.outputs) == ["wte", *(f"trunk.{name}" for name in GPT2), "trunk", "lm_head", ""]
     uses = [step for step in ahead(t) if step.inputs.get("w") is lm.wte.weight.data]
-    assert [step.name for step in uses] == ["wte.embedding", "unembedding"]
+    assert [step.name for step in uses] == ["wte.embedding", "lm_head.unembedding"]
     close(sum(step.gradients["w"] for step in uses), lm.wte.weight.grad)
 
 
@@ -204,74 +186,29 @@ def test_a_layer_that_is_shared_has_its_first_name(randomise):
     close(sum(s.gradients["w"] for s in ahead(t) if s.inputs.get("w") is w.data), w.grad)
 
 
-def wreck(*trees):
-    """Fill every array with NaN that can be written to."""
-    for tree in trees:
-        if isinstance(tree, np.ndarray) and tree.flags.writeable and tree.dtype.kind == "f":
-            tree.fill(np.nan)
-        elif isinstance(tree, dict):
-            wreck(*tree.values())
-        elif isinstance(tree, (list, tuple)):
-            wreck(*tree)
-
-
 @pytest.mark.parametrize("T", [10, 120])
 def test_recorded_arrays_are_copies(build, T):
     """They stay when the model's arrays, or other recorded arrays, change."""
     model, x = build(T=T, output_tokens=T), batch(T)
-    parameters = {id(p.data): p.data for p in model.parameters()}
-
-    def of_steps(t):
-        return [[step.output, step.gradients, step.cache] for step in t.steps]
     with minifpt.trace(model) as t:
         logits, cache = model.forward(x, True, rng(5))
-        dlogits = rng(3).standard_normal(logits.shape)
-        model.backward(dlogits, cache)
-    names, steps = copy.deepcopy([t.outputs, t.grads, t.attention]), of_steps(t)
-    steps = copy.deepcopy(steps, dict(parameters))
-    wreck(x, logits, dlogits, [p.grad for p in model.parameters()])
+        model.backward(np.ones_like(logits), cache)
+
+    def of_steps():
+        return [[step.output, step.gradients, step.cache] for step in t.steps]
+    parameters = {id(p.data): p.data for p in model.parameters()}
+    names, steps = copy.deepcopy([t.outputs, t.grads, t.attention]), copy.deepcopy(
+        of_steps(), dict(parameters))
+    for array in (x, logits, *(p.grad for p in model.parameters())):
+        array.fill(np.nan)
     for p in model.parameters():
         p.data += 1.0                                     # as training would
     close([t.outputs, t.grads, t.attention], names, 0.0)
-    close(of_steps(t), steps, 0.0)
-    wreck(t.outputs, t.grads, t.attention)
-    close(of_steps(t), steps, 0.0)
+    for arrays in (t.outputs, t.grads, t.attention):
+        for array in arrays.values():
+            array.fill(np.nan)
+    close(of_steps(), steps, 0.0)
     assert all(np.isfinite(data).all() for data in parameters.values())
-    wreck(cache)                                          # the parameters in it too
-    close(of_steps(t), steps, 0.0)
-
-
-def test_parameters_are_the_model_s_own(build):
-    model = build()
-    t, _ = traced(model, batch())
-    parameters = {id(p.data) for p in model.parameters()}
-    uses = [v for s in ahead(t) for k, v in s.inputs.items() if k in ("w", "b")]
-    assert uses and all(id(v) in parameters for v in uses)
-
-
-def test_an_output_that_is_a_parameter_is_a_copy():
-    class Table(Layer):
-        def __init__(self):
-            self.weight = layers.Parameter(np.ones((2, 3)), "input")
-
-        def forward(self, x):
-            return self.weight.data, None
-    table = Table()
-    with minifpt.trace(table) as t:
-        table.forward(None)
-    table.weight.data += 1.0
-    np.testing.assert_array_equal(t.outputs[""], 1.0)
-
-
-def test_outputs_are_what_the_last_operation_returned(build):
-    """In each layer with one operation, no later operation wrote over the output."""
-    t, _ = traced(build(dropout=0.0), batch())
-    leaves = {s.layer: s for s in ahead(t) if s.layer.rpartition(".")[2] in (
-        "ln_1", "ln_2", "ln_f", "c_attn", "c_proj", "c_fc", "act", "wpe", "output")}
-    assert len(leaves) == 17
-    for name, step in leaves.items():
-        np.testing.assert_array_equal(t.outputs[name], step.output)
-        np.testing.assert_array_equal(t.grads[name], step.partner.inputs["dy"])
 
 
 @pytest.mark.parametrize("T", [10, 70])
@@ -281,33 +218,13 @@ def test_grads_equal_differences(build, T):
     model, x = build(T=T), batch(T)
     t, (logits, _, _) = traced(model, x)
     y = targets(logits)
-    owners = dict(inner(model))
-    assert set(t.grads) == set(owners)
-    for name, layer in owners.items():
-        move = rng(7).standard_normal(t.outputs[name].shape)
-
-        def loss(h, layer=layer, move=move):
-            forward = layer.forward
-
-            @functools.wraps(forward)
-            def moved(*args, **kwargs):
-                out, cache = forward(*args, **kwargs)
-                return out + h * move, cache
-            layer.forward = moved
-            try:
-                return F.cross_entropy(model.forward(x, True, rng(5))[0], y)[0]
-            finally:
-                del layer.forward
-        slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    for name, output in t.outputs.items():
+        move, losses = rng(7).standard_normal(output.shape), []
+        for h in (1e-5, -1e-5):
+            with minifpt.trace(model, {name: lambda y, h=h, move=move: y + h * move}):
+                losses.append(F.cross_entropy(model.forward(x, True, rng(5))[0], y)[0])
+        slope = (losses[0] - losses[1]) / 2e-5
         assert np.sum(t.grads[name] * move) == pytest.approx(slope, rel=1e-5, abs=1e-9), name
-
-
-def inner(layer, name=""):
-    """Yield (name, layer) for a model and all layers in it."""
-    yield name, layer
-    for key, child in layer.children():
-        if isinstance(child, Layer):
-            yield from inner(child, f"{name}.{key}".lstrip("."))
 
 
 # ---------------------------------------------------------------------------- attention
@@ -346,24 +263,17 @@ trunk.h.0.last_tokens, trunk.h.0.residual,
 trunk.h.0.ln_2.layer_norm, trunk.h.0.mlp.c_fc.linear, trunk.h.0.mlp.act.gelu,
 trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.dropout, trunk.h.0.residual,
 trunk.ln_f.layer_norm, output.linear, cross_entropy, log_sum_exp""".replace("\n", " ").split(", ")
-BACKWARD = """cross_entropy, log_sum_exp, output.linear, trunk.ln_f.layer_norm,
-trunk.h.0.mlp.dropout, trunk.h.0.mlp.c_proj.linear, trunk.h.0.mlp.act.gelu,
-trunk.h.0.mlp.c_fc.linear, trunk.h.0.ln_2.layer_norm, trunk.h.0.residual,
-trunk.h.0.attn.dropout, trunk.h.0.attn.c_proj.linear, trunk.h.0.attn.last_tokens,
-trunk.h.0.attn.attention, trunk.h.0.attn.dropout, trunk.h.0.attn.softmax,
-trunk.h.0.attn.c_attn.linear, trunk.h.0.ln_1.layer_norm, trunk.h.0.last_tokens,
-trunk.h.0.residual, trunk.dropout, trunk.wpe.positions, dropout,
-input.linear""".replace("\n", " ").split(", ")
 INSIDE = {"softmax": "attention", "log_sum_exp": "cross_entropy"}
 
 
 @pytest.mark.parametrize("T", [10, 120])
 def test_every_step_in_order(build, T):
     t, _ = traced(build(T=T, n_layer=1), batch(T))
-    assert [step.name for step in t.steps] == FORWARD + BACKWARD
-    assert [step.backward for step in t.steps] == [False] * len(FORWARD) + [True] * len(BACKWARD)
+    assert [step.name for step in ahead(t)] == FORWARD == [step.name for step in t.steps[:24]]
+    assert sorted(step.name for step in back(t)) == sorted(FORWARD)
     for i, step in enumerate(t.steps):
         assert step.layer == step.name.rpartition(".")[0] and step.name.endswith(step.op)
+        assert step.function is getattr(F, step.op + "_backward" * step.backward)
         outer = INSIDE.get(step.op)
         if step.name == "trunk.h.0.attn.dropout" and "softmax" in (
                 t.steps[i - 1].op, t.steps[i + 1].op):
@@ -371,6 +281,7 @@ def test_every_step_in_order(build, T):
         assert (step.inside and step.inside.op) == outer
         if outer:
             assert step.inside.backward == step.backward and step.inside.layer == step.layer
+    assert list(t.outputs) == list(t.grads) == NAMES and list(t.attention) == ["trunk.h.0.attn"]
     assert repr(t.steps[0]) == "Step(input.linear)"
     assert repr(t.steps[-1]) == "Step(input.linear, backward)"
     assert repr(t) == "Trace: 48 steps, outputs of 16 layers, gradients of 16, attention of 1"
@@ -386,19 +297,6 @@ def check_partners(t):
         if step.op != "residual":
             close(cache, step.partner.cache, 0.0)
             assert np.shape(dy) in ((), np.shape(step.partner.output))
-
-
-def test_a_backward_pass_inside_a_forward_pass():
-    """It has no partner, because its layer has not returned yet."""
-    class Odd(Layer):
-        def forward(self, x):
-            y, cache = F.relu(x)
-            return F.relu_backward(y, cache), None
-    odd = Odd()
-    with minifpt.trace(odd) as t:
-        odd.forward(np.array([-1.0, 2.0]))
-    assert [(s.op, s.backward, s.partner) for s in t.steps] == [("relu", False, None),
-                                                                ("relu", True, None)]
 
 
 @pytest.mark.parametrize("T", [10, 120])
@@ -431,47 +329,16 @@ def test_partners_are_right_when_passes_cross(build):
             assert first.reasons == dict.fromkeys("xwb", "backward was not run")
 
 
-class Branches(Layer):
-    """Four branches of one x, which run back in the order in which they ran."""
-
-    def __init__(self):
-        self.a, self.b = (layers.Parameter(rng(i).standard_normal((6, 6)), "mlp") for i in (1, 2))
-
-    def forward(self, x):
-        zero = np.zeros(6)
-        a, cache_a = F.linear(x, self.a.data, zero)
-        b, cache_b = F.linear(x, self.b.data, zero)
-        c, cache_c = F.attention(x, 1)
-        d, cache_d = F.softmax(x)
-        return np.concatenate([a, b, c, d], -1), (cache_a, cache_b, cache_c, cache_d)
-
-    def backward(self, dy, cache):
-        dx, da, _ = F.linear_backward(dy[..., :6], cache[0])
-        self.a.add_grad(da)
-        dx, db, _ = F.linear_backward(dy[..., 6:12], cache[1])
-        self.b.add_grad(db)
-        F.attention_backward(dy[..., 12:14], cache[2])
-        F.softmax_backward(dy[..., 14:], cache[3])
-
-
-def test_partners_within_a_layer_go_by_their_caches():
-    """The order does not count, and a step within another has no partner outside of it."""
-    model = Branches()
+def test_a_second_backward_pass_has_the_partners_of_the_first(build):
+    model = build()
     with minifpt.trace(model) as t:
-        y, cache = model.forward(rng(3).standard_normal((2, 4, 6)))
-        model.backward(rng(4).standard_normal(y.shape), cache)
-    check_partners(t)
-    assert all(step.partner for step in t.steps)
-    check_gradients(t, model)
-
-
-def test_the_order_is_that_of_the_last_runs():
-    block = layers.Block(8, 2, dtype=np.float64)
-    x = np.ones((1, 2, 8))
-    with minifpt.trace(block) as t:
-        block.forward(x)
-        block.ln_1.forward(x)
-    assert list(t.outputs) == [*BLOCK[1:], "", "ln_1"]
+        logits, cache = model.forward(batch())
+        for dlogits in (np.ones_like(logits), np.zeros_like(logits)):
+            model.backward(dlogits, cache)
+    first, second = np.split(np.array(back(t)), 2)
+    assert [s.partner for s in first] == [s.partner for s in second]
+    assert all(step.partner.partner is step for step in first)
+    assert all(np.any(s.gradients["w"]) for s in ahead(t) if "w" in s.gradients)
 
 
 def test_a_closed_trace_keeps_no_cache_alive(build):
@@ -481,42 +348,6 @@ def test_a_closed_trace_keeps_no_cache_alive(build):
     reference = weakref.ref(cache["trunk"]["h"][0]["attn"]["heads"].probabilities)
     del cache
     assert reference() is None and len(t.steps) > 20
-
-
-def test_a_second_backward_pass_from_one_cache_has_no_partners(build):
-    model = build()
-    with minifpt.trace(model) as t:
-        logits, cache = model.forward(batch())
-        model.backward(np.ones_like(logits), cache)
-        once = len(back(t))
-        model.backward(np.zeros_like(logits), cache)
-    assert [s.partner is None for s in back(t)] == [False] * once + [True] * once
-    assert all(np.any(s.gradients["w"]) for s in ahead(t) if "w" in s.gradients)
-
-
-@pytest.mark.parametrize("T", [10, 120])
-def test_the_functions_of_functional_run(build, T):
-    """Their source is the source that ran, and nothing of ``fast`` runs."""
-    model, x, ran = build(T=T), batch(T), set()
-
-    def profile(frame, event, arg):
-        if event == "call":
-            ran.add(frame.f_code)
-    with minifpt.trace(model) as t:
-        sys.setprofile(profile)
-        try:
-            run(model, x)
-        finally:
-            sys.setprofile(None)
-    for step in t.steps:
-        name = step.op + "_backward" * step.backward
-        assert step.function is getattr(F, name) and step.function.__code__ in ran
-        assert inspect.getsource(step.function).startswith(f"def {name}(")
-    for name in ("layer_norm", "gelu", "attention", "linear"):
-        for function in (getattr(fast, name), getattr(fast, f"{name}_backward")):
-            assert function.__module__ == F.__name__ or function.__code__ not in ran
-    assert "probabilities, _ = softmax(scores)" in inspect.getsource(next(
-        s.function for s in t.steps if s.op == "attention"))
 
 
 @pytest.mark.parametrize("T", [10, 70])
@@ -604,19 +435,6 @@ def test_gradients_of_the_residual_connections(build, tokens):
             (t.grads["trunk.h.0"] if i else ahead(t)[3].partner.inputs["dy"])[:, -n:])
 
 
-def test_reasons_of_an_fpt(build):
-    """Frozen weights have no gradient; the activations between them have one."""
-    model = build("fpt")
-    t, _ = traced(model, batch())
-    check_gradients(t, model)
-    by_name = {s.name: s for s in ahead(t)}
-    c_fc = by_name["trunk.h.0.mlp.c_fc.linear"]
-    assert c_fc.reasons == {"w": FROZEN, "b": FROZEN} and c_fc.gradients["x"].shape == (2, 10, 8)
-    assert by_name["input.linear"].reasons == {"x": "nothing below learns"}
-    assert by_name["trunk.h.0.ln_1.layer_norm"].reasons == {}
-    assert t.reasons == {} and all(g is not None for g in t.grads.values())
-
-
 def test_reasons_without_a_backward_pass(build):
     model = build()
     with minifpt.trace(model) as t:
@@ -628,45 +446,20 @@ def test_reasons_without_a_backward_pass(build):
     assert {r for s in t.steps for r in s.reasons.values()} == {"backward was not run"}
 
 
-def test_a_prediction_after_the_backward_pass(build):
-    """The steps of the first run keep their gradients; ``t.grads`` has the last run."""
-    model = build("fpt")
-    with minifpt.trace(model) as t:
-        run(model, batch())
-        steps = len(ahead(t))
-        model.predict(2 * batch())
-    assert ahead(t)[0].gradients["w"] is not None and t.grads["trunk"] is None
-    assert [s.name for s in ahead(t)[:steps]][-1] == "log_sum_exp"
-    close(t.outputs[""], model.predict(2 * batch()))
-
-
-def test_a_frozen_parameter_that_is_a_view(build):
-    """For example a part of a larger array."""
-    model = build()
-    for p in model.parameters():
-        p.data = p.data.reshape(1, *p.data.shape)[0]
-    model.freeze(MASKS["fpt"])
-    t, _ = traced(model, batch())
-    check_gradients(t, model)
-
-
 def test_operations_without_a_layer():
     """Within a trace of any model, a call of an operation is recorded, too."""
     x, w, b = rng(1).standard_normal((4, 3)), np.ones((3, 2)), np.zeros(2)
+    _, earlier = F.cross_entropy(x, np.zeros(4, int))
     with minifpt.trace(Linear(1, 1)) as t:
         y, cache = F.linear(x, w, b, (False, True, True))
         F.linear_backward(np.ones_like(y), cache)
-        F.softmax(x)
-    linear, linear_back, softmax = t.steps
-    assert (linear.name, linear.layer, linear.partner) == ("linear", "", linear_back)
-    assert linear.reasons == {"x": BELOW} and softmax.reasons == {"x": "backward was not run"}
-    np.testing.assert_allclose(linear.gradients["w"], x.T @ np.ones((4, 2)))
-    _, before = F.cross_entropy(x, np.zeros(4, int))
-    with minifpt.trace(Linear(1, 1)) as t:                # its forward pass is not in here
         F.log_sum_exp(x)
-        F.cross_entropy_backward(1.0, before)
-    assert [s.name for s in t.steps] == ["log_sum_exp", "cross_entropy", "log_sum_exp"]
-    assert not any(s.partner for s in t.steps) and t.steps[2].inside is t.steps[1]
+        F.cross_entropy_backward(1.0, earlier)            # its forward pass is not in here
+    linear, linear_back, first, outer, inner = t.steps
+    assert (linear.name, linear.layer, linear.partner) == ("linear", "", linear_back)
+    assert linear.reasons == {"x": BELOW} and first.reasons == {"x": "backward was not run"}
+    np.testing.assert_allclose(linear.gradients["w"], x.T @ np.ones((4, 2)))
+    assert inner.inside is outer and not (first.partner or outer.partner or inner.partner)
 
 
 # ------------------------------------------------------------- activations of one's own
@@ -683,46 +476,23 @@ def swish_backward(dy, cache):
     return dy * (s + x * s * (1.0 - s))
 
 
-class Scaled:
-    """A callable object: it has no ``__name__``."""
-
-    def __call__(self, x):
-        return 2.0 * x, None
-
-
 @pytest.mark.parametrize("pair, op", [
     ((swish, swish_backward), "swish"),
     ((functools.partial(swish), functools.partial(swish_backward)), "own"),
-    ((lambda x: (2.0 * x, None), lambda dy, cache: 2.0 * dy), "<lambda>"),
-    ((Scaled(), lambda dy, cache: 2.0 * dy), "own"),
-    ((F.relu, F.relu_backward), "relu")])
+    (ACTIVATIONS["gelu"], "gelu_exact"), (ACTIVATIONS["relu"], "relu")])
 def test_an_activation_of_the_user_s_own(build, monkeypatch, pair, op):
     monkeypatch.setitem(ACTIVATIONS, "own", pair)
-    model = build(activation_function="own")
-    x = batch()
+    model, x = build(activation_function="own"), batch()
     want = run(model, x)
     t, got = traced(model, x)
     close(got, want)
-    assert ACTIVATIONS["own"] is pair
-    steps = [s for s in ahead(t) if s.layer == "trunk.h.0.mlp.act" and not s.inside]
-    assert [s.name for s in steps] == [f"trunk.h.0.mlp.act.{op}"]
-    step, = steps
-    assert step.function is pair[0] and step.partner.function is pair[1]
+    step, = [s for s in ahead(t) if s.layer == "trunk.h.0.mlp.act" and not s.inside]
+    assert step.name == f"trunk.h.0.mlp.act.{op}" and step.function is getattr(F, op, pair[0])
     np.testing.assert_array_equal(step.output, t.outputs["trunk.h.0.mlp.act"])
     np.testing.assert_array_equal(step.gradients["x"], t.grads["trunk.h.0.mlp.c_fc"])
     if pair[0] is swish:
         inside, = [s for s in ahead(t) if s.inside is step]
         assert inside.name == "trunk.h.0.mlp.act.softmax" and inside.function is F.softmax
-        assert inspect.getsource(step.function) == inspect.getsource(swish)
-
-
-@pytest.mark.parametrize("name, op", [("gelu_new", "gelu"), ("gelu_pytorch_tanh", "gelu"),
-                                      ("gelu", "gelu_exact"), ("relu", "relu")])
-def test_every_activation_is_recorded_by_its_operation(build, name, op):
-    t, _ = traced(build(activation_function=name), batch())
-    assert {s.op for s in t.steps if s.layer.endswith(".act")} == {op}
-    assert {s.function for s in t.steps if s.layer.endswith(".act")} == {
-        getattr(F, op), getattr(F, f"{op}_backward")}
 
 
 def test_a_layer_with_methods_of_its_own(build):
@@ -748,19 +518,11 @@ def test_a_layer_with_methods_of_its_own(build):
 
 
 def state(model):
-    """Return all that a trace replaces."""
-    return ([dict(vars(F)), dict(vars(fast)), dict(ACTIVATIONS)],
-            {name: dict(vars(layer)) for name, layer in inner(model)})
-
-
-def check_restored(model, before):
-    after = state(model)
-    for now, then in zip(after[0], before[0], strict=True):
-        assert now.keys() == then.keys() and all(now[key] is then[key] for key in then)
-    assert after[1] == before[1]
-    assert not any({"forward", "backward"} & set(vars(layer)) for _, layer in inner(model))
-    with minifpt.trace(model):                            # and another can begin
-        pass
+    """Return all that a trace replaces, and all that is set on layers."""
+    tables = [vars(F), vars(fast), ACTIVATIONS]
+    for _, layer in minifpt.layers.named_layers(model):
+        tables += [vars(layer), vars(type(layer))]
+    return [dict(table) for table in tables]
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt, StopIteration, SystemExit])
@@ -768,66 +530,28 @@ def test_all_is_restored_also_after_an_exception(build, error):
     model = build()
     before = state(model)
     with pytest.raises(error, match="boom") if error else nullcontext(), minifpt.trace(model) as t:
-        assert F.attention is not before[0][0]["attention"] and "forward" in vars(model.trunk)
+        assert F.attention is not before[0]["attention"]
+        assert all("forward" not in vars(layer) for _, layer in layers.named_layers(model))
         run(model, batch())
         if error:
             raise error("boom")
-    check_restored(model, before)
-    assert t.outputs[""].shape == (2, 2, 4)
+    assert state(model) == before and t.outputs[""].shape == (2, 2, 4)
+    with minifpt.trace(model):                            # and another can begin
+        pass
 
 
 def test_an_operation_that_fails_is_recorded_without_output(build):
     """The steps until the error are there, and later steps are not inside of the failed one."""
     model = build()
-    before = state(model)
     with minifpt.trace(model) as t:
         with pytest.raises(ValueError, match="ids run from 0 to 99"):
             model.forward(np.array([[0, 99]]))
         with pytest.raises(ValueError, match="reshape"):
             F.attention(np.ones((1, 2, 7)), 2)
         model.forward(batch())
-    check_restored(model, before)
     assert [s.name for s in t.steps[:3]] == ["input.embedding", "attention", "input.linear"]
     assert not any(s.inside for s in t.steps if s.op not in ("softmax", "dropout"))
     assert t.steps[0].output is None
-
-
-class Broken(Linear):
-    """A layer that raises when its parameters, children or methods are looked at."""
-
-    def __init__(self, where):
-        super().__init__(8, 4, np.float64, "output")
-        self.where = where
-
-    def named_parameters(self):
-        if self.where == "parameters":
-            raise RuntimeError("broken")
-        return super().named_parameters()
-
-    def children(self):
-        if self.where == "children":
-            raise RuntimeError("broken")
-        return super().children()
-
-    @property
-    def backward(self):
-        if self.where == "methods":
-            raise RuntimeError("broken")
-
-
-@pytest.mark.parametrize("where", ["parameters", "children", "methods", "activations"])
-def test_all_is_restored_when_entering_fails(build, monkeypatch, where):
-    model = build()
-    output, before = model.output, state(model)
-    if where == "activations":
-        monkeypatch.setitem(ACTIVATIONS, "broken", "no pair")
-    else:
-        model.output = Broken(where)
-    with pytest.raises((RuntimeError, AttributeError)), minifpt.trace(model):
-        raise AssertionError("it entered")
-    monkeypatch.undo()
-    model.output = output
-    check_restored(model, before)
 
 
 def test_a_method_that_was_replaced_before(build):
@@ -840,125 +564,47 @@ def test_a_method_that_was_replaced_before(build):
     assert model.output.forward is mine and "output" in t.outputs
 
 
-def test_an_activation_that_is_added_while_it_is_open(build):
-    with minifpt.trace(build()):
-        ACTIVATIONS["new"] = swish, swish_backward
-    assert ACTIVATIONS.pop("new") == (swish, swish_backward)
+def test_a_second_trace_is_refused(build):
+    """The second one raises one clear line, and the first one continues."""
+    model, other = build(), build()
+    with minifpt.trace(model) as t:
+        with pytest.raises(ValueError, match="^trace: another trace is open; close it first$"):
+            with minifpt.trace(other):
+                raise AssertionError("it entered")
+        run(model, batch())
+    assert len(t.outputs) == 26
 
 
-@pytest.mark.parametrize("thing", [
-    None, 3, "text", np.zeros(3), object(), minifpt.GPT2, minifpt.tasks.get("bit-xor"), F,
-    SimpleNamespace(forward=print), layers.Parameter(np.zeros(2), "mlp"), {"forward": 1}])
+@pytest.mark.parametrize("thing", [None, 3, np.zeros(3), minifpt.GPT2, F, {"forward": 1}])
 def test_only_a_model_can_be_traced(thing):
-    with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model, an object with "
-                                         "forward and named_parameters$"):
+    with pytest.raises(ValueError, match="^trace: got [^\n]*, expected a model"):
         with minifpt.trace(thing):
             raise AssertionError("it entered")
 
 
-def test_a_second_trace_is_refused(build):
-    """The second one raises one clear line, and the first one continues."""
-    model, other = build(), build()
-    line = "^trace: another trace is open; close it first$"
-    with minifpt.trace(model) as t:
-        for again in (model, other):
-            with pytest.raises(ValueError, match=line), minifpt.trace(again):
-                raise AssertionError("it entered")
-        errors = in_thread(lambda: minifpt.trace(other).__enter__())
-        assert len(errors) == 1 and "another trace is open" in str(errors[0])
-        run(model, batch())
-    assert len(t.outputs) == 26 and "forward" not in vars(other)
-    with minifpt.trace(other) as t:                       # one after the other is fine
-        run(other, batch())
-    assert len(t.outputs) == 26
-
-
-# ------------------------------------------------------------------------ other threads
-
-
-def in_thread(*jobs):
-    """Run each job in its own thread at the same time, and return the exceptions."""
-    errors = []
-
-    def work(job):
-        try:
-            job()
-        except Exception as e:
-            errors.append(e)
-    threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return errors
+# ------------------------------------------------------------ other threads, and generating
 
 
 @pytest.mark.parametrize("T", [10, 120])
 def test_other_threads_are_not_recorded(build, T):
-    """Other threads compute the bits of the fast forms, on this model and on another one, and
-    nothing of theirs is recorded."""
-    model, other, x, z = build(T=T), build(T=T, dropout=0.1), batch(T), 3.0 * batch(T)
-    want, theirs, same = run(model, x), run(other, z), model.forward(z)[0]
-    alone, _ = traced(model, x)
-    rounds, together = 6, threading.Barrier(3)
-    results = {"other": [], "same": []}
-
-    def on_other():
-        together.wait()
-        results["other"] += [run(other, z) for _ in range(rounds)]
-
-    def on_same():
-        together.wait()
-        results["same"] += [model.forward(z)[0] for _ in range(rounds)]
-    with minifpt.trace(model) as t:
-        threads = [threading.Thread(target=job) for job in (on_other, on_same)]
-        for thread in threads:
-            thread.start()
-        together.wait()
-        got = [run(model, x) for _ in range(rounds)]
-        for thread in threads:
-            thread.join(60)
-    for result in got:
-        close(result, want)
-    for result in results["other"]:
-        np.testing.assert_array_equal(result[0], theirs[0])
-        for name, grad in theirs[1].items():
-            np.testing.assert_array_equal(result[1][name], grad)
-    for result in results["same"]:
-        np.testing.assert_array_equal(result, same)
-    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * rounds
-    close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
-    check_partners(t)
-
-
-def test_a_thread_on_its_way_back_is_not_recorded(build):
-    """Its forward pass ran before the trace, its backward pass runs within it."""
-    model, x = build(T=120), batch(120)
-    want = run(model, x)[:2]
-    forward_done, opened, results = threading.Event(), threading.Event(), []
+    """They compute the bits of the fast forms, and nothing of theirs is recorded."""
+    model, x, z = build(T=T), batch(T), 3.0 * batch(T)
+    want, alone, results = model.forward(z)[0], traced(model, x)[0], []
+    together = threading.Barrier(2)
 
     def work():
-        model.zero_grad()
-        logits, cache = model.forward(x, True, rng(5))
-        forward_done.set()
-        assert opened.wait(60)
-        _, loss_cache = F.cross_entropy(logits, targets(logits))
-        model.backward(F.cross_entropy_backward(1.0, loss_cache), cache)
-        results.append((logits, grads_of(model)))
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert forward_done.wait(60)
+        together.wait()
+        results.extend(model.forward(z)[0] for _ in range(6))
     with minifpt.trace(model) as t:
-        opened.set()
+        thread = threading.Thread(target=work)
+        thread.start()
+        together.wait()
+        for _ in range(6):
+            run(model, x)
         thread.join(60)
-    assert t.steps == [] and t.outputs == {} and t.grads == {} and t.reasons == {}
-    (logits, grads), = results
-    np.testing.assert_array_equal(logits, want[0])
-    for name, grad in want[1].items():
-        np.testing.assert_array_equal(grads[name], grad)
-
-
-# --------------------------------------------------------------- generating and training
+    assert len(results) == 6 and all(np.array_equal(result, want) for result in results)
+    assert [s.name for s in t.steps] == [s.name for s in alone.steps] * 6
+    close([t.outputs, t.grads, t.attention], [alone.outputs, alone.grads, alone.attention], 0.0)
 
 
 @pytest.mark.parametrize("n_tokens", [8, 60])
@@ -970,30 +616,9 @@ def test_a_traced_model_generates_the_same_text(randomise, n_tokens):
     with minifpt.trace(lm) as t:
         got = lm.generate(ids, n_tokens, temperature=0.9, seed=4)
     np.testing.assert_array_equal(got, want)
-    assert len(np.unique(want[:, 10:])) > 3
     steps = [s for s in t.steps if s.name == "trunk.h.1.attn.attention"]
     assert len(steps) == n_tokens and steps[0].inputs["past"] is None
     for n, step in enumerate(steps[1:20], 11):
-        k, v = step.inputs["past"]
-        assert k.shape == v.shape == (2, 2, n - 1, 4)
+        assert step.inputs["past"][0].shape == (2, 2, n - 1, 4)
         assert step.cache.probabilities.shape == (2, 2, 1, n)
         close(step.function(**step.inputs)[0], step.output, 0.0)
-        np.testing.assert_allclose(step.cache.probabilities.sum(-1), 1.0)
-    close(t.attention["trunk.h.1.attn"], steps[-1].cache.probabilities, 0.0)
-
-
-def test_training_in_a_trace_gives_the_same_parameters(build):
-    task = minifpt.tasks.get("bit-xor", n=3)
-
-    def make():
-        trunk = minifpt.GPT2(config(6, dropout=0.1), dtype=np.float64)
-        return minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens)
-    a, b = make(), make()
-    want = minifpt.train(a, task, 3, progress=False)
-    with minifpt.trace(b) as t:
-        got = minifpt.train(b, task, 3, progress=False)
-    assert got[-1]["train_loss"] == pytest.approx(want[-1]["train_loss"], rel=1e-9)
-    for p, q in zip(a.parameters(), b.parameters(), strict=True):
-        close(q.data, p.data, 1e-9)
-    check_partners(t)
-    assert sum(s.name == "output.linear" for s in back(t)) == 3

@@ -114,7 +114,7 @@ def layer_norm_backward(dy, cache):
 
 def positions(x, w, start=0, need=(True, True)):
     tokens = slice(start, start + x.shape[1])
-    return x + w[tokens], PositionsCache(tokens, w.shape, need)
+    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
 
 
 def positions_backward(dy, cache):
@@ -204,11 +204,11 @@ def relu_backward(dy, cache):
 
 
 def last_tokens(x, n):
-    return x[:, -n:], LastTokensCache(x.shape[1])
+    return x[:, -n:], LastTokensCache(x.shape, n)
 
 
 def last_tokens_backward(dy, cache):
-    dx = np.zeros((len(dy), cache.T, dy.shape[2]), dy.dtype)
+    dx = np.zeros(cache.shape, dy.dtype)
     dx[:, -dy.shape[1]:] = dy
     return dx
 

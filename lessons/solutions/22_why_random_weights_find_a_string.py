@@ -132,14 +132,11 @@ def time_to_grow(values):
         ("if trace(0) >= 1: return 0.0 -> pass", "brentq(_, 0, end) -> brentq(_, -50, end)")],
 }, rtol=2e-3)
 def _(rng):
-    def spectrum(mean):
-        values = rng.standard_normal(12) + mean
-        values[:2] = rng.uniform(0.8, 1.5, 2)             # without a positive one it never grows
-        return values / np.linalg.norm(values)
-
-    yield spectrum(-1.3),                                 # positive ones alone sum to less than 1
-    yield spectrum(-1.8),
-    yield spectrum(1.5),                                  # it is above 1 at the start
+    for _ in range(2):                                    # the two positive ones sum to less than 1
+        values = np.append(-rng.uniform(1, 2, 10), rng.uniform(0.8, 1.5, 2))
+        yield values / np.linalg.norm(values),
+    values = rng.uniform(0.5, 1, 6)
+    yield values / np.linalg.norm(values),                # they sum to more than 1 at the start
 
 
 if __name__ == "__main__":

@@ -581,7 +581,7 @@ logits, cache = lm.forward(batch)
 _, dlogits = task.loss(logits, following)
 lm.zero_grad()
 lm.backward(dlogits, cache)
-_, from_output = F.unembedding_backward(dlogits, cache["logits"])
+_, from_output = F.unembedding_backward(dlogits, cache["lm_head"])
 from_input = lm.wte.weight.grad - from_output             # (256, C)
 
 reveal(guess, int((from_output != 0).any(axis=1).sum()))
@@ -621,7 +621,7 @@ class OutputOnly(minifpt.LanguageModel):
     """Forgets that the table is used at the input"""
 
     def backward(self, dlogits, cache):
-        dy, dw = F.unembedding_backward(dlogits, cache["logits"])
+        dy, dw = F.unembedding_backward(dlogits, cache["lm_head"])
         self.wte.weight.add_grad(dw)
         self.trunk.backward(dy, cache["trunk"])
 
@@ -630,7 +630,7 @@ class InputOnly(minifpt.LanguageModel):
     """Forgets that the table is used at the output"""
 
     def backward(self, dlogits, cache):
-        dy, _ = F.unembedding_backward(dlogits, cache["logits"])
+        dy, _ = F.unembedding_backward(dlogits, cache["lm_head"])
         self.wte.backward(self.trunk.backward(dy, cache["trunk"]), cache["wte"])
 
 

@@ -99,7 +99,7 @@ def readout(model):
     an FPT, the token table of a language model."""
     if hasattr(model, "output"):
         return matrix(model.output), model.output.bias.data
-    return model.table().data.T, 0.0
+    return model.lm_head.weight.data.T, 0.0
 
 
 def start_of_stream(t):
@@ -110,6 +110,10 @@ def start_of_stream(t):
 def gradient_of_score(logits, y, classes):
     """Return the gradient of the score with respect to the logits, which does not depend on
     them."""
+    if (y.dtype.kind not in "iu" or y.size * classes != logits.size or y.min() < 0
+            or y.max() >= classes):
+        raise ValueError(f"patch: the answers are {y.dtype} of shape {y.shape}, expected integers "
+                         f"below {classes} for logits of shape {logits.shape}")
     shape = (*logits.shape[:-1], -1, classes)
     right = np.arange(classes) == y.reshape(*logits.shape[:-1], -1, 1)
     gradient = np.where(right, 1.0, -1.0 / (classes - 1)) / right.sum()

@@ -1,8 +1,16 @@
-"""Pictures: learning curves.  Drawn without a display; nothing here opens a window."""
+"""Pictures of several trunks: colours, legends, bands.  ``files.curves`` draws a run's curves."""
 
 import numpy as np
 
-from ..files import outputs, write_beside
+from ..files.curves import (  # noqa: F401
+    curves,
+    draw_curves,
+    figure,
+    finding,
+    label_lines,
+    mark_level,
+    save,
+)
 
 # One colour for each source of frozen weights, the same in every picture.  With its dashes each
 # arm is distinct under deuteranopia, too.
@@ -45,57 +53,6 @@ def dashes_of(labels):
     return patterns
 
 
-def figure(columns=1, rows=1, width=4.2, height=3.2):
-    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state."""
-    from matplotlib.figure import Figure
-    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25, linewidth=0.6)
-    return fig, axes
-
-
-def label_lines(ax, labels):
-    """Write each line's label beside its right end, apart from the others.
-
-    labels  {label: (y of the line's end, colour)}
-    """
-    low, high = ax.get_ylim()
-    gap, order = 0.075, sorted(labels.items(), key=lambda item: item[1][0])
-    ends = [(y - low) / (high - low) for _, (y, _) in order]
-    places = list(ends)
-    for i in range(1, len(places)):                       # upwards, then down from the top
-        places[i] = max(places[i], places[i - 1] + gap)
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], places[i + 1] - gap if i + 1 < len(places) else 1)
-    for (label, (_, color)), end, place in zip(order, ends, places, strict=True):
-        ax.annotate(label, (1, end), (1.06, place), "axes fraction", "axes fraction",
-                    color="0.15", fontsize=9, va="center", annotation_clip=False,
-                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 1.6,
-                                "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)})
-    ax.set_ylim(low, high)
-
-
-def mark_level(ax, share, text):
-    """Draw a dotted line across at a share, 0 ... 1, of the accuracy in per cent."""
-    if share is not None:
-        ax.axhline(100 * share, color="0.35", linewidth=0.9, linestyle=(0, (1, 2)))
-        ax.text(0.99, 100 * share, text, fontsize=8.5, color="0.3", va="top", ha="right",
-                transform=ax.get_yaxis_transform())
-
-
-def finding(ends):
-    """Return the result in a few words; ``ends`` is {label: final accuracy in per cent}."""
-    best = max(ends.values())
-    leaders = [label for label, end in ends.items() if end >= best - 1]
-    if len(leaders) == 1:
-        return f"{leaders[0]} ends highest, {best:.1f} %"
-    if len(leaders) == len(ends):
-        return f"all end within a point of {best:.1f} %"
-    return f"{len(leaders)} of {len(ends)} end within a point of {best:.1f} %"
-
-
 def legend(fig, axes, inside=4):
     """Write a legend in each axis that has new lines; for more than ``inside`` lines in all, write
     one legend below the axes."""
@@ -115,37 +72,6 @@ def legend(fig, axes, inside=4):
         shown |= labels
 
 
-def curves(histories, path, chance=None):
-    """Write a picture of loss and test accuracy against steps for each of {label: History}."""
-    fig, axes = figure(2)
-    draw_curves(*axes, histories, chance)
-    save(fig, path)
-
-
-def draw_curves(losses, accuracies, histories, chance=None):
-    """Draw :func:`curves` into two axes."""
-    ends = {}                                             # label -> (accuracy, colour)
-    for label, history in histories.items():
-        marker = "o" if len(history) < 3 else None
-        line, = accuracies.plot(history["step"], 100 * history["test_accuracy"], marker=marker)
-        for split, style, text in (("train", ":", "training"), ("test", "-", "test")):
-            losses.plot(history["step"], history[f"{split}_loss"], style, marker=marker,
-                        color=line.get_color(), label=None if ends else text)
-        ends[label] = float(line.get_ydata()[-1]), line.get_color()
-    losses.set(title="Loss", xlabel="step", ylabel="cross-entropy (nats)")
-    losses.legend(frameon=False)
-    accuracies.set(xlabel="step", ylabel="accuracy (%)")
-    mark_level(accuracies, chance, "chance")
-    tested = {label: end for label, end in ends.items() if np.isfinite(end[0])}
-    if len(tested) > 1:
-        accuracies.set_title(f"Test: {finding({label: end for label, (end, _) in tested.items()})}")
-        label_lines(accuracies, tested)
-    elif tested:
-        (label, (end, _)), = tested.items()
-        accuracies.set_title(
-            f"{label}: {end:.1f} % right after {histories[label]['step'][-1]:,.0f} steps")
-
-
 def common(runs, column):
     """Return the steps at which all of several histories were tested, and their column there,
     (runs, steps).  A run that was made longer has one more row, at its first end."""
@@ -162,12 +88,3 @@ def band(ax, runs, column, color, label, style="-"):
             marker="o" if len(steps) == 1 else None)
     ax.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2,
                     linewidth=0)
-
-
-def save(fig, path, kind=None, dpi=120):
-    """Write a PNG in one rename.  With a ``kind`` it replaces only a file of that kind, see
-    ``files.outputs``."""
-    if kind is not None:
-        outputs.check(path, kind)
-    metadata = {} if kind is None else {"Software": outputs.software(kind)}
-    write_beside(path, lambda f: fig.savefig(f, format="png", dpi=dpi, metadata=metadata))

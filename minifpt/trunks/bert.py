@@ -11,6 +11,7 @@ from ..checks import brief
 from ..files import huggingface, one_line
 from ..gpt2 import config_of
 from ..layers import Block, Layer, LayerNorm, Positions, blocks_backward
+from ..machine import single_threaded_blas
 
 # {our name: Hugging Face's names}.  Their linear layers hold the transposed weight.
 POSITIONS = "embeddings.position_embeddings"
@@ -31,14 +32,13 @@ class PostNormBlock(Block):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        a, cache["attn"] = self.attn.forward(x, train, rng)
+        a, attn = self.attn.forward(x, train, rng)
         x, _ = ops.residual(x, a)
-        x, cache["ln_1"] = self.ln_1.forward(x)
-        m, cache["mlp"] = self.mlp.forward(x, train, rng)
+        x, ln_1 = self.ln_1.forward(x)
+        m, mlp = self.mlp.forward(x, train, rng)
         x, _ = ops.residual(x, m)
-        x, cache["ln_2"] = self.ln_2.forward(x)
-        return x, cache
+        y, ln_2 = self.ln_2.forward(x)
+        return y, dict(attn=attn, ln_1=ln_1, mlp=mlp, ln_2=ln_2)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -64,12 +64,15 @@ class BERT(Layer):
         self.h = [PostNormBlock(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype,
                                 c.causal, c.activation_function) for _ in range(c.n_layer)]
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C).
 
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
-        p, cache = checks.dropout("BERT", self.config.dropout, train, rng), {"h": []}
+        c = self.config
+        checks.embeddings("BERT", x, c.n_embd)
+        p, cache = checks.dropout("BERT", c.dropout, train, rng), {"h": []}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
         x, cache["ln"] = self.ln.forward(x)
         x, cache["dropout"] = ops.dropout(x, p, rng)
@@ -80,11 +83,14 @@ class BERT(Layer):
             keep = keep or block.learns()
             x, block_cache = block.forward(x, train, rng)
             cache["h"].append(block_cache if keep else None)
+        cache["shape"] = x.shape
         return x, cache if keep else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
         had ``need_dx=False``."""
+        dy = checks.backward("BERT", dy, cache, self.dtype)
         dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:
             return None

@@ -6,7 +6,6 @@ Transformers saved.
 """
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,18 @@ from .. import checks
 from .. import fast as ops
 from ..files import huggingface, weights
 from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
-from ..layers import Block, Embedding, Layer, Linear, Parameter, blocks_backward, standard_normal
+from ..layers import (
+    Block,
+    Embedding,
+    Layer,
+    Linear,
+    Parameter,
+    Unembedding,
+    blocks_backward,
+    readings,
+    standard_normal,
+)
+from ..machine import single_threaded_blas
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
@@ -37,12 +47,23 @@ class RMSNorm(Layer):
         return dx
 
 
+class NoBias:
+    """Zeros in the place of a bias, which are not a parameter."""
+
+    trainable = False
+
+    def __init__(self, n, dtype):
+        self.data = np.zeros(n, dtype)
+
+    def add_grad(self, grad):
+        """Take no gradient."""
+
+
 def projection(n_in, n_out, dtype, group, bias=False):
-    """Return a linear layer.  Without ``bias`` it adds zeros, which are not a parameter."""
+    """Return a linear layer, with or without ``bias``."""
     layer = Linear(n_in, n_out, dtype, group)
     if not bias:
-        layer.bias = SimpleNamespace(data=np.zeros(n_out, dtype), trainable=False,
-                                     add_grad=lambda grad: None)
+        layer.bias = NoBias(n_out, dtype)
     return layer
 
 
@@ -58,21 +79,22 @@ class GroupedAttention(Layer):
 
     def forward(self, x, train=False, rng=None, past=None, last=None):
         """x (B, T, C) -> y (B, T, C); ``past`` and ``last`` as for GPT-2's."""
-        c, cache, start = self.config, {}, past.n if past else 0
+        c, start = self.config, past.n if past else 0
         p = c.dropout if train else 0.0
-        q, cache["q_proj"] = self.q_proj.forward(x)
-        k, cache["k_proj"] = self.k_proj.forward(x)
-        v, cache["v_proj"] = self.v_proj.forward(x)
-        q, cache["rope_q"] = ops.rope(q, c.n_head, c.rope_base, start)
-        k, cache["rope_k"] = ops.rope(k, c.n_group, c.rope_base, start)
-        qkv, cache["grouped"] = ops.grouped_heads(q, k, v, c.n_head)
+        q, q_proj = self.q_proj.forward(x)
+        k, k_proj = self.k_proj.forward(x)
+        v, v_proj = self.v_proj.forward(x)
+        q, rope_q = ops.rope(q, c.n_head, c.rope_base, start)
+        k, rope_k = ops.rope(k, c.n_group, c.rope_base, start)
+        qkv, grouped = ops.grouped_heads(q, k, v, c.n_head)
         if past:
             past.shared = c.n_head // c.n_group           # the heads that grouped_heads repeats
-        y, cache["heads"] = ops.attention(qkv, c.n_head, p, rng, True, past)
-        y, cache["last"] = ops.last_tokens(y, last) if last else (y, None)
-        y, cache["o_proj"] = self.o_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, p, rng)
-        return y, cache
+        y, heads = ops.attention(qkv, c.n_head, p, rng, True, past)
+        y, last = ops.last_tokens(y, last) if last else (y, None)
+        y, o_proj = self.o_proj.forward(y)
+        y, dropout = ops.dropout(y, p, rng)
+        return y, dict(q_proj=q_proj, k_proj=k_proj, v_proj=v_proj, rope_q=rope_q, rope_k=rope_k,
+                       grouped=grouped, heads=heads, last=last, o_proj=o_proj, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) or (B, last, C) -> dx (B, T, C)."""
@@ -100,13 +122,13 @@ class GatedMLP(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        gate, cache["gate_proj"] = self.gate_proj.forward(x)
-        up, cache["up_proj"] = self.up_proj.forward(x)
-        y, cache["swiglu"] = ops.swiglu(gate, up)
-        y, cache["down_proj"] = self.down_proj.forward(y)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
-        return y, cache
+        gate, gate_proj = self.gate_proj.forward(x)
+        up, up_proj = self.up_proj.forward(x)
+        y, swiglu = ops.swiglu(gate, up)
+        y, down_proj = self.down_proj.forward(y)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
+        return y, dict(gate_proj=gate_proj, up_proj=up_proj, swiglu=swiglu, down_proj=down_proj,
+                       dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -144,8 +166,9 @@ class LlamaWeights(Pretrained):
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
         has_head = isinstance(self, LlamaLM)
+        prefix = "model." if has_head else ""
         return stored.config_json(self.config, has_head), [
-            (stored.their_name(name, "model." * has_head),
+            (stored.their_name(name, prefix),
              array.T if stored.is_transposed(name, array) else array)
             for name, array in by_gpt2_name(self)]
 
@@ -165,29 +188,30 @@ class Llama(LlamaWeights):
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
         draw(self, seed, c)
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
         :meth:`minifpt.GPT2.forward`."""
         c, start = self.config, past[0].n if past else 0
-        if checks.array("Llama", "x", x).ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"Llama: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("Llama", x, c.n_embd)
         if start + x.shape[1] > c.n_positions:
             raise ValueError(f"Llama: {start + x.shape[1]} tokens, the trunk was made for "
                              f"{c.n_positions}: expected fewer")
         checks.dropout("Llama", c.dropout, train, rng)
         x, cache, keep = x.astype(self.dtype, copy=False), {"h": []}, need_dx
-        for i, block in enumerate(self.h):
+        for block, reads in readings(self.h, past, last):
             keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, past and past[i],
-                                           last if i == len(self.h) - 1 else None)
+            x, block_cache = block.forward(x, train, rng, **reads)
             cache["h"].append(block_cache if keep else None)
         cache["need_dx"] = need_dx
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy as forward's y -> dx (B, T, C), or ``None`` where nothing so far down learns."""
-        dy = checks.backward("Llama", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("Llama", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         return dy if cache["need_dx"] else None
@@ -202,13 +226,9 @@ class LlamaLM(LlamaWeights, LanguageModel):
         c, self.dtype = self.trunk.config, self.trunk.dtype
         self.config = c
         self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
-        if not c.tied:
-            self.lm_head = Embedding(c.vocab_size, c.n_embd, self.dtype, "output")
+        self.lm_head = Unembedding(self.wte.weight if c.tied else Parameter(
+            np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
         draw(self, seed, c)
-
-    def table(self):
-        """Return the parameter (V, C) that the scores are computed with."""
-        return self.wte.weight if self.config.tied else self.lm_head.weight
 
 
 def draw(model, seed, config):

@@ -61,13 +61,10 @@ class LlamaConfig:
             object.__setattr__(self, "n_group", self.n_head)
         if self.n_inner is None:
             object.__setattr__(self, "n_inner", 8 * -(-self.n_embd // 3))
-        for name in ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_group",
-                     "n_inner"):
-            checks.whole("LlamaConfig", name, getattr(self, name))
-        for name in ("rms_norm_epsilon", "rope_base", "initializer_range"):
-            checks.number("LlamaConfig", name, getattr(self, name))
-        if not 0 <= checks.number("LlamaConfig", "dropout", self.dropout, zero=True) < 1:
-            raise ValueError(f"LlamaConfig: dropout is {self.dropout}, expected 0 <= p < 1")
+        checks.fields(self, sizes=("n_layer", "n_head", "n_embd", "n_positions", "vocab_size",
+                                   "n_group", "n_inner"),
+                      positive=("rms_norm_epsilon", "rope_base", "initializer_range"),
+                      flags=("qkv_bias", "tied", "scaled_residual_init"))
         if self.n_embd % (2 * self.n_head) or self.n_head % self.n_group:
             raise ValueError(f"LlamaConfig: {self.n_embd} channels, {self.n_head} heads, "
                              f"{self.n_group} groups: expected an even number of channels in a "

@@ -9,6 +9,7 @@ import numpy as np
 from .. import checks
 from .. import fast as ops
 from ..layers import Layer, LayerNorm, Parameter, Positions, blocks_backward, standard_normal
+from ..machine import single_threaded_blas
 
 
 @dataclass
@@ -31,20 +32,10 @@ class LSTMConfig:
     initializer_range: float | None = None
 
     def __post_init__(self):
-        for name in ("n_layer", "n_embd", "n_positions"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"LSTMConfig: {name} is {value}, expected an integer >= 1")
-        spread = self.initializer_range
-        for name, good, expected in (
-                ("dropout", 0 <= self.dropout < 1, "0 <= p < 1"),
-                ("residual", isinstance(self.residual, bool), "True or False"),
-                ("positions", isinstance(self.positions, bool), "True or False"),
-                ("layer_norm_epsilon", 0 < self.layer_norm_epsilon < math.inf, "more than 0"),
-                ("initializer_range", spread is None or 0 < spread < math.inf, "more than 0")):
-            if not good:
-                raise ValueError(f"LSTMConfig: {name} is {getattr(self, name)}, "
-                                 f"expected {expected}")
+        checks.fields(self, sizes=("n_layer", "n_embd", "n_positions"),
+                      positive=("layer_norm_epsilon",), flags=("residual", "positions"))
+        if self.initializer_range is not None:
+            checks.fields(self, positive=("initializer_range",))
 
 
 class Recurrence(Layer):
@@ -85,13 +76,12 @@ class RecurrentBlock(Layer):
 
     def forward(self, x, train=False, rng=None):
         """x (B, T, C) -> y (B, T, C)."""
-        cache = {}
-        y, cache["ln_1"] = self.ln_1.forward(x)
-        y, cache["lstm"] = self.lstm.forward(y)
-        y, cache["dropout"] = ops.dropout(y, self.dropout if train else 0.0, rng)
+        y, ln_1 = self.ln_1.forward(x)
+        y, lstm = self.lstm.forward(y)
+        y, dropout = ops.dropout(y, self.dropout if train else 0.0, rng)
         if self.residual:
             y, _ = ops.residual(x, y)
-        return y, cache
+        return y, dict(ln_1=ln_1, lstm=lstm, dropout=dropout)
 
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C)."""
@@ -118,7 +108,7 @@ class LSTM(Layer):
         if self.dtype not in (np.float32, np.float64):
             raise ValueError(f"LSTM: dtype is {dtype}, expected float32 or float64")
         self.wpe = Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
-        self.h = [RecurrentBlock(c, c.dropout * (i < c.n_layer - 1), dtype)
+        self.h = [RecurrentBlock(c, c.dropout if i < c.n_layer - 1 else 0.0, dtype)
                   for i in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         for name, p in self.named_parameters():
@@ -129,14 +119,14 @@ class LSTM(Layer):
                 p.data[...] = standard_normal(p.data.shape, seed, name)
                 p.data *= 0.02
 
+    @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True):
         """x (B, T, C), embeddings before positions are added -> y (B, T, C), after ln_f.
 
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        if x.ndim != 3 or x.shape[2] != c.n_embd:
-            raise ValueError(f"LSTM: x has shape {x.shape}, expected (B, T, {c.n_embd})")
+        checks.embeddings("LSTM", x, c.n_embd)
         if c.positions and x.shape[1] > c.n_positions:
             raise ValueError(f"LSTM: {x.shape[1]} tokens, the trunk has {c.n_positions} positions")
         checks.dropout("LSTM", c.dropout, train, rng)
@@ -150,12 +140,14 @@ class LSTM(Layer):
             x, block_cache = block.forward(x, train, rng)
             cache["h"].append(block_cache if keep else None)
         y, cache["ln_f"] = self.ln_f.forward(x)
+        cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
 
+    @single_threaded_blas
     def backward(self, dy, cache):
         """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
         had ``need_dx=False``."""
-        dy = checks.backward("LSTM", dy, cache, (self.config.n_embd,), self.dtype)
+        dy = checks.backward("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])
         if not cache["keep"]:

@@ -1,0 +1,218 @@
+"""The claims of the texts: filled from the runs, found in the texts, and no number beside them.
+
+``docs/results/claims.toml`` has every claim once::
+
+    [memory-random]
+    says = "Frozen random weights have {} % on bit memory."
+    runs = ["memory / bit-memory / random (paper)"]
+    limit = "strings of 100 bits"
+    state = "weak"                      # "stands" unless said otherwise
+
+Each ``{}`` stands for the number of one of ``runs``, in order; ``source`` says where the other
+numbers of a claim come from, if they are results.  A run names
+
+- a file of ``benchmarks/results``, a task and an arm, or two arms whose difference counts; a fourth
+  part chooses ``least``, ``largest``, ``median``, ``training``, ``paper``, ``steps`` (the last
+  one), ``to 95`` (the median of the steps to 95 %), or ``low`` and ``high``, the ends of a
+  difference's 95 % interval;
+- a file of another form and its rows, as ``why-angle / angle=120; patch=20``: the median of their
+  steps, or ``least``, ``largest``, or ``accuracy``; the mean of nats.
+
+``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
+``[[retracted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.  ``claims.csv`` beside it
+is written from all this: each sentence as it now stands, with seeds, steps and rates of its runs.
+"""
+
+import csv
+import functools
+import io
+import re
+import textwrap
+import tomllib
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import t as student
+
+from minifpt.experiments import reproduce, tables
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "benchmarks" / "results"
+TABLES = "paper", "retracted", "task", "lesson"
+FILE = ROOT / "docs" / "results" / "claims.toml"
+# What a number is: not a single digit, a year, a version, an arXiv number or a part of a name.
+NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"
+                    r"(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+e-\d+|\d{2,}|\d(?= ?%| to \d+ ?%))"
+                    r"(?![\w/])")
+# Code, formulas and the targets of links, in which no number is looked for.
+HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--.*?-->|"
+                    r"https?://\S+", re.M | re.S)
+
+# -------------------------------------------------------------------------- numbers of the runs
+
+
+@functools.cache
+def grid_of(file):
+    return tables.read_rows(RUNS / f"{file}.csv")
+
+
+def rows_of(file, where):
+    """The rows of a CSV whose columns have the values of ``"column=value; ..."``."""
+    wanted = [pair.split("=") for pair in where.split("; ")]
+    with open(RUNS / f"{file}.csv", newline="", encoding="utf-8") as f:
+        rows = [row for row in csv.DictReader(f)
+                if all(row[key] == value for key, value in wanted)]
+    if not rows:
+        raise ValueError(f"claims.toml: {file}.csv has no row with {where}")
+    return rows
+
+
+def number(run):
+    """The number that a run names, see the top of this file, as text."""
+    file, where, *rest = (part.strip() for part in run.split(" / "))
+    if "=" in where:
+        figure, = rest or ["median"]
+        rows = rows_of(file, where)
+        if "nats" in rows[0]:
+            return f"{np.mean([float(row['nats']) for row in rows]):.2f}"
+        if "value" in rows[0] or figure == "accuracy":
+            return f"{100 * np.mean([float(r.get('value') or r['accuracy']) for r in rows]):.1f}"
+        steps = [int(r.get("reached") or r.get("steps_to_95")) for r in rows]
+        return f"{REDUCE[figure](steps):,.0f}"
+    arms, figure = [*rest, "mean"][:2]
+    if figure == "paper":
+        return str(reproduce.TABLES[file].paper[arms, where])
+    names = arms.split(" - ")
+    histories = [grid_of(file).results[where][name] for name in names]
+    if figure == "steps":
+        return f"{max(h[-1]['step'] for h in histories[0]):,}"
+    if figure == "to 95":
+        return f"{float(reproduce.median_step(histories[0], 0.95)):,.0f}"
+    column = "train_accuracy" if figure == "training" else "test_accuracy"
+    values = [np.array([100 * h[-1][column] for h in runs]) for runs in histories]
+    if figure in ("low", "high"):
+        n = min(map(len, values))
+        gap = values[0][:n] - values[1][:n]
+        half = student.ppf(0.975, n - 1) * np.std(gap, ddof=1) / np.sqrt(n)
+        return f"{np.mean(gap) + (half if figure == 'high' else -half):.1f}"
+    results = [REDUCE[figure](each) for each in values]
+    return f"{results[0] - sum(results[1:]):.1f}"
+
+
+REDUCE = {"mean": np.mean, "least": np.min, "largest": np.max, "median": np.median,
+          "training": np.mean}
+
+
+def origin(run):
+    """Seeds, last step and learning rates of a run, the best rate marked † at the sweep's edge."""
+    file, where, *rest = (part.strip() for part in run.split(" / "))
+    if "=" in where:
+        rows = rows_of(file, where)
+        steps = max((int(row["steps"]) for row in rows if row.get("steps")), default=0)
+        return len({row["seed"] for row in rows}), steps, {row[key] for row in rows
+                                                           for key in ("lr", "rate") if key in row}
+    if rest[1:] == ["paper"]:
+        return 0, "", set()
+    grid, arms = grid_of(file), rest[0].split(" - ")
+    rates = {re.sub(r".*lr ([\w.-]+)( \(edge\))?.*", lambda m: m[1] + "†" * bool(m[2]), text)
+             for arm in arms if (text := tables.chosen_rate(grid, where, arm))}
+    histories = [h for arm in arms for h in grid.results[where][arm]]
+    return (min(len(grid.results[where][arm]) for arm in arms),
+            max(h[-1]["step"] for h in histories), rates)
+
+
+# ------------------------------------------------------------------------------- the claims' file
+
+
+def read(path=FILE):
+    """The claims, {id: its table}, and the rest of the file."""
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    rest = {key: content.pop(key) for key in ("settings", *TABLES)}
+    return content, rest
+
+
+def sentence(claim):
+    """A claim's sentence with the numbers of its runs."""
+    return fill(claim["says"], claim.get("runs", []))
+
+
+def fill(text, runs):
+    """A text with the numbers of runs in its places ``{}``."""
+    if text.count("{}") != len(runs):
+        raise ValueError(f"claims.toml: {text.count('{}')} places and {len(runs)} runs in '{text}'")
+    return text.format(*map(number, runs))
+
+
+def table(form):
+    """The rows of one of the file's tables, such as ``retracted``."""
+    rows = read()[1][form]
+    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key != "runs"]
+    lines = []
+    for row in rows:
+        runs = iter(row.get("runs", ()))
+        cells = [str(row.get(key, "")) for key in columns]
+        lines.append([fill(cell, [next(runs) for _ in range(cell.count("{}"))]) for cell in cells])
+    return tables.markdown([[column.replace("_", " ") for column in columns], *lines])
+
+
+def listing():
+    """The claims as ``claims.csv``: each sentence as it stands, and what its runs are."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "claim", "runs", "seeds", "steps", "rates", "limit", "state"])
+    for name, claim in read()[0].items():
+        runs = claim.get("runs", [])
+        seeds, steps, rates = zip(*map(origin, runs), strict=True) if runs else ((), (), ())
+        writer.writerow([
+            name, sentence(claim), "; ".join(dict.fromkeys(runs)) or claim.get("source", ""),
+            join(n for n in seeds if n), join(n for n in steps if n),
+            join(rate for each in rates for rate in sorted(each)),
+            claim.get("limit", ""), claim.get("state", "stands")])
+    return out.getvalue()
+
+
+def join(values):
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+def sentences(text):
+    """{id: sentence} of a ``claims.csv``."""
+    return {row["id"]: row["claim"] for row in csv.DictReader(io.StringIO(text))}
+
+
+# -------------------------------------------------------------------------------------- the texts
+
+
+def pattern(phrase):
+    """A phrase as a pattern that any line break matches."""
+    return re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, phrase.split())) + r"(?!\w)")
+
+
+def rewritten(text, before, after):
+    """A text in which each sentence of ``before`` has become that of ``after``."""
+    parts = re.split(r"(\n\s*\n|\n(?=[-*] ))", text)
+    for name, old in before.items():
+        new = after.get(name, old)
+        for i, part in enumerate(parts):
+            if new != old and pattern(old).search(part):
+                part = pattern(old).sub(lambda _, new=new: new, part)
+                indent = "  " if part.startswith("- ") else ""
+                parts[i] = textwrap.fill(" ".join(part.split()), 118, subsequent_indent=indent)
+    return "".join(parts)
+
+
+def uncovered(text, covers, generated=""):
+    """The numbers of a text that are in none of the phrases ``covers`` and not in its
+    ``generated`` tables, each with the words around it."""
+    known = {m[0] for m in NUMBER.finditer(generated.translate({ord(c): " " for c in "–…"}))}
+
+    def hide(match):
+        return re.sub(r"[^\n]", " ", match[0])
+    plain = HIDDEN.sub(hide, text)
+    for phrase in covers:                                 # may share words, or hold code
+        for match in phrase.finditer(text):
+            plain = plain[:match.start()] + hide(match) + plain[match.end():]
+    for match in NUMBER.finditer(plain):
+        if match[0].rstrip(",") not in known:
+            around = text[max(0, match.start() - 40):match.end() + 30]
+            yield f"{match[0]} in '{' '.join(around.split())}'"
