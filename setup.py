@@ -87,7 +87,7 @@ setup(
         "lessons": ["jupyterlab", "ipykernel"],
         "lite": ["jupyterlite-core", "jupyterlite-pyodide-kernel", "jupyter_server", "build"],
         "test": ["pytest", "pytest-xdist", "hypothesis", "tokenizers", "setuptools>=70.1"],
-        "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build", "mypy"],
+        "dev": ["jupytext", "nbclient", "nbformat", "ipykernel", "ruff", "build", "mypy", "mutmut"],
     },
     entry_points={"console_scripts": ["minifpt=minifpt.__main__:main"]},
 )

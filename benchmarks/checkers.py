@@ -29,7 +29,7 @@ def functions(arguments, options):
         op, back, named = _functions(layer, len(inputs), True, 0)
         inputs = [*inputs, *(p.data for p in named.values())]
     else:
-        op, back, inputs = arguments
+        (op, back, inputs), named = arguments, {}
     inputs = [np.asarray(x) for x in inputs]
     floats = [i for i, x in enumerate(inputs) if x.dtype.kind == "f"]
     options = {k: v for k, v in options.items() if k != "far"}
@@ -43,6 +43,8 @@ def functions(arguments, options):
         return [np.array(a, np.float64) for a in (y if many[0] else (y,))], cache
 
     def backward(dys, cache):
+        for p in named.values():                          # else a second pass adds to the first
+            p.grad = None
         dys = [np.require(dy, np.float64, "W") for dy in dys]
         grads = back(tuple(dys) if many[0] else dys[0], cache)
         grads = grads if isinstance(grads, (tuple, list)) else (grads,)

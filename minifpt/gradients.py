@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
-from .checks import arrays_in, brief
-from .faults import Fault, at, rms
+from .checks import arrays_in, brief, unchanged
+from .faults import Fault, at, index, rms, unit
 from .users import message
+
+SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
+            "far": 8.0, "train": True, "seed": 0}
+STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
+MOST_FAULTS = 3                                           # inputs that a failed check describes
 
 
 @dataclass(repr=False)
@@ -32,7 +36,7 @@ class GradcheckReport:
     notes: tuple = ()
 
     def __bool__(self):
-        return bool(self.max_relative_error <= self.tolerance)      # False for NaN
+        return bool(self.max_relative_error <= self.tolerance)
 
     def __repr__(self):
         name, place, analytical, numerical = self.worst
@@ -44,12 +48,6 @@ class GradcheckReport:
                           f"against {self.tolerance:.0e}"])
 
 
-SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
-            "far": 8.0, "train": True, "seed": 0}
-STEPS = (1.0, 10.0, 0.1, 1e2, 1e-2)                       # multiples of eps, until one agrees
-MOST_FAULTS = 3                                           # inputs that a failed check describes
-
-
 def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None,
               inputs: Sequence | None = None, **options: Any) -> GradcheckReport:
     """Compare a backward pass with central differences of its forward pass.
@@ -59,12 +57,12 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
 
     op           ``y, cache = op(*inputs, **options)``; several outputs are a tuple y.
     op_backward  ``dx, ... = op_backward(dy, cache)``: a gradient for each input of floating-point
-                 numbers, in order; ``None`` is not checked.  It may write over ``dy`` only if it
-                 returns that array as a gradient.
+                 numbers, in order; ``None`` is not checked.
     layer        has ``named_parameters``, ``forward(x, train, rng)`` or ``forward(x)``, and
                  ``backward(dy, cache)``; built with ``dtype=np.float64``.  A copy is checked.
     inputs       arrays, converted to float64 unless they are integers; they stay unchanged.
-    options      for op, of which each pass gets a copy, a generator, too, and for the check:
+    options      for op, which gets a copy of them at each pass, and for the check; one that op has
+                 itself, such as eps, goes to op:
 
     names=None       the inputs' names, by default those of op's arguments.
     eps=1e-5         the step h that is tried first, and again relative to the input's size.
@@ -72,25 +70,20 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     elementwise=64   inputs with at most this many entries are checked entry by entry, larger ones
     directions=8     along this many random directions and at as many entries.
     far=8.0          in a second look each input in turn, but no parameter, is scaled so that its
-                     largest entry has this size, where a clip or a saturation may begin, and a few
-                     entries are checked to 100 times the tolerance; ``None`` skips it.
+                     largest entry has this size, and a few entries are checked to 100 times the
+                     tolerance; ``None`` skips it.
     train=True       whether a layer's dropout is on.
     seed=0           of the random directions, and of a layer's dropout.
 
-    An option that op has itself, such as eps, goes to op.  The scalar loss is ``L = sum(y * r)``
-    with a random r, so ``dy = r``, and
+    The loss is ``L = sum(y * r)`` with a random r, so ``dy = r``.  Its slope along d, one entry or
+    a direction that moves every entry by +1 or -1, is ``(L(x + h d) - L(x - h d)) / 2h`` at the
+    step h that agrees best.  The relative error is ``|a - n| / max(|a|, |n|, s)`` for an entry and
+    ``|a - n| / s`` for a direction, with ``s`` the root mean square of that input's gradient.
+    Inputs at a kink are moved a little.
 
-        numerical = (L(x + h d) - L(x - h d)) / 2h
-
-    where d is one entry, or a direction that moves every entry by +1 or -1, so that a single
-    wrong entry among thousands shows in full.  The relative error is
-    ``|a - n| / max(|a|, |n|, s)`` for an entry and ``|a - n| / s`` for a direction, with ``s``
-    the root mean square of that input's gradient.  If they disagree, other steps are tried: a right
-    gradient agrees at one of them.  Inputs at a kink are moved a little.
-
-    Raises ``ValueError`` if a gradient is missing or has another shape than its input, if a pass
-    changes its inputs, its cache or a ``dy`` that it does not return, and if it depends on more
-    than its arguments: on chance, or on other calls.
+    Raises ``ValueError`` if a gradient is missing, has another shape than its input or is not
+    proportional to dy, if a pass changes its inputs, its cache or a ``dy`` that it does not return,
+    and if it depends on chance, or on other calls.
     """
     is_layer = hasattr(op, "named_parameters")
     settings = {name: options.pop(name) for name in SETTINGS
@@ -118,12 +111,11 @@ def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
 def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwise, directions,
            far, train, seed):
     """Return the report; the arguments as for :func:`gradcheck`."""
-    parameters = {}
+    inputs, parameters = inputs if isinstance(inputs, (tuple, list)) else (inputs,), {}
     if hasattr(op, "named_parameters") and not isinstance(op, type):
         if options:
             raise ValueError(f"gradcheck: no option '{next(iter(options))}' for a layer, expected "
                              f"one of {', '.join(SETTINGS)}")
-        inputs = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         names = names or [*_arguments(op.forward)][:len(inputs)]
         op, op_backward, parameters = _functions(op, len(inputs), train, seed)
         names, inputs = [*names, *parameters], [*inputs, *(p.data for p in parameters.values())]
@@ -131,14 +123,12 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
         raise ValueError(f"gradcheck: got {brief(op)} and {brief(op_backward)}, expected a "
                          "function and its backward pass, or a layer, with named_parameters, and "
                          "its inputs")
-    elif not isinstance(inputs, (tuple, list)):
-        raise ValueError(f"gradcheck: the inputs are {brief(inputs)}, expected a tuple: (x,)")
+    elif any(p.trainable for _, p in getattr(
+            getattr(op, "__self__", None), "named_parameters", list)()):
+        raise ValueError(f"gradcheck: {op.__name__} is a method of a layer whose parameters would "
+                         "not be checked: pass the layer itself, gradcheck(layer, x)")
     else:
         op, op_backward = _copy((op, op_backward))        # methods: of a copy of their object
-    owner = getattr(op, "__self__", None)
-    unchecked = [p for _, p in getattr(owner, "named_parameters", list)()]
-    for p in unchecked:
-        p.grad = None
     names = [*(names or (n for n, p in _arguments(op).items() if p.kind is not p.VAR_POSITIONAL))]
     names += [f"input {i}" for i in range(len(names), len(inputs))]
     arrays = [_array(name, x) for name, x in zip(names, inputs, strict=False)]
@@ -149,24 +139,25 @@ def _check(op, op_backward, inputs, options, *, names, eps, tolerance, elementwi
     with _left_as_it_was(op, op_backward):
         pair = _Pair(op, op_backward, arrays, names, options, eps, tolerance, seed)
         pair.look(directions, elementwise)
-        if any(p.grad is not None for p in unchecked):
-            raise ValueError(f"gradcheck: {op.__name__} is a method of a layer whose parameters "
-                             "would not be checked: pass the layer itself, gradcheck(layer, x)")
         if not pair.errors:
             raise ValueError("gradcheck: no input has a gradient to check: each is None")
         if not pair.failed():
             pair.repeat(len(parameters))
+        for name in pair.disproportionate():
+            pair.notes.append(f"the gradient of {name} is not proportional to dy")
+            if not pair.failed():
+                raise ValueError(f"gradcheck: {pair.notes[-1]}")
         for name in [n for n in pair.checked if far is not None and n not in parameters]:
             pair.look_far(name, far)
-    top = max(pair.errors, key=lambda n: _rank(pair.errors[n]))
-    error, *worst = pair.errors[top]
-    return GradcheckReport(error, (top, *worst), {n: e[0] for n, e in pair.errors.items()},
-                           tolerance, tuple(pair.notes))
+    errors = {name: error for name, (error, *_) in pair.errors.items()}
+    top = max(errors, key=errors.get)
+    return GradcheckReport(errors[top], (top, *pair.errors[top][1:]), errors, tolerance,
+                           tuple(pair.notes))
 
 
 def _functions(layer, n, train, seed):
     """Return a copy of a layer as a pair of functions of n inputs and its trainable parameters,
-    and these by name.  The backward pass adds to the gradients ``start``."""
+    and these by name.  A backward pass adds to the gradients since the last forward pass."""
     layer = copy.deepcopy(layer)
     named = {name: p for name, p in layer.named_parameters() if p.trainable}
     if any(getattr(p.data, "dtype", None) != np.float64 for p in named.values()):
@@ -175,13 +166,11 @@ def _functions(layer, n, train, seed):
 
     def op(*inputs):
         for p, data in zip(named.values(), inputs[n:], strict=True):
-            p.data = data
+            p.data, p.grad = data, None
         options = {"train": train, "rng": np.random.default_rng(seed)}
         return layer.forward(*inputs[:n], **{key: options[key] for key in keys})
 
-    def op_backward(dy, cache, start=None):
-        for i, p in enumerate(named.values()):
-            p.grad = start and start[i]
+    def op_backward(dy, cache):
         dx = layer.backward(dy, cache)
         # The gradient of a parameter that this input does not use, a position, is 0.
         return [*(dx if isinstance(dx, (tuple, list)) else (dx,)),
@@ -190,17 +179,17 @@ def _functions(layer, n, train, seed):
 
 
 class _Pair:
-    """A forward and a backward pass, inputs that the check moves, and what it has found."""
+    """A forward and a backward pass, inputs that the check moves, and its results: ``errors``
+    {name: (error, place, analytical, numerical value)} and ``notes``."""
 
     def __init__(self, op, op_backward, inputs, names, options, eps, tolerance, seed):
         self.op, self.op_backward, self.inputs, self.options = op, op_backward, inputs, options
         self.eps, self.tolerance = eps, tolerance
         self.checked = {n: x for n, x in zip(names, inputs, strict=False) if x.dtype == np.float64}
         self.rng = np.random.default_rng([seed, 0x6C])    # not the generator of the inputs
-        self.errors, self.notes = {}, []                  # {name: (error, place, a, n)}
-        before = [x.copy() for x in inputs]
+        self.errors, self.notes, before = {}, [], _copy(inputs)
         first = [a.copy() for a in _outputs(self.forward()[0])]
-        _unchanged("forward pass", inputs, before, "its inputs")
+        _stays("forward pass", inputs, before, "its inputs")
         if not all(map(_close, _outputs(self.forward()[0]), first)):
             raise ValueError("gradcheck: two forward passes of the same inputs give different "
                              "outputs, the operation is not deterministic: pass a generator with "
@@ -208,7 +197,7 @@ class _Pair:
         self.r = [self.rng.standard_normal(a.shape) for a in first]
 
     def failed(self):
-        return any(not error <= self.tolerance for error, *_ in self.errors.values())
+        return any(error > self.tolerance for error, *_ in self.errors.values())
 
     def forward(self):
         """Return (output, cache)."""
@@ -220,26 +209,22 @@ class _Pair:
                              "and lambda dy, _: layer.backward(dy)")
         return pair
 
-    def loss(self):
-        """Return L, and a bound on its rounding error."""
-        y = _outputs(self.forward()[0])
-        terms = [a * r for a, r in zip(y, self.r, strict=True)]
-        total = float(sum(np.sum(t) for t in terms))
-        size = abs(total) + float(sum(np.sum(t * t) for t in terms)) ** 0.5
-        return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
-
-    def loss_at(self, x, d, h):
-        """Return the loss at x + h d; x gets its bits back."""
+    def loss(self, x, d, h):
+        """Return L at x + h d, and a bound on its rounding error; x gets its bits back."""
         original = x.copy()
         try:
             x += h * d
-            return self.loss()
+            y = _outputs(self.forward()[0])
+            terms = [a * r for a, r in zip(y, self.r, strict=True)]
         finally:
             x[...] = original
+        total = float(sum(np.sum(term) for term in terms))
+        size = abs(total) + float(sum(np.sum(term * term) for term in terms)) ** 0.5
+        return total, 4 * max(float(np.finfo(a.dtype).eps) for a in y) * size
 
     def slope(self, x, d, h, order=2):
         """Return the central difference along d, and a bound on its rounding error."""
-        (up, noise_up), (down, noise_down) = self.loss_at(x, d, h), self.loss_at(x, d, -h)
+        (up, noise_up), (down, noise_down) = self.loss(x, d, h), self.loss(x, d, -h)
         n, noise = (up - down) / (2 * h), (noise_up + noise_down) / (2 * h)
         return (n, noise) if order == 2 else (
             (4 * n - self.slope(x, d, 2 * h)[0]) / 3, 5 / 3 * noise)
@@ -250,15 +235,14 @@ class _Pair:
         return sorted({self.eps * step * unit for step in STEPS for unit in (1.0, size) if unit},
                       key=lambda h: abs(np.log(h / self.eps)))
 
-    def backward(self, y, cache, factor=1.0, **start):
+    def backward(self, y, cache, factor=1.0):
         """Return the gradient of each checked input, or ``None``, for ``dy = factor * r``."""
         dys = [factor * r if r.ndim else float(factor * r) for r in self.r]
         before = _copy(dys)
-        grads = self.op_backward(tuple(dys) if isinstance(y, (tuple, list)) else dys[0], cache,
-                                 **start)
+        grads = self.op_backward(tuple(dys) if isinstance(y, (tuple, list)) else dys[0], cache)
         grads = grads if isinstance(grads, (tuple, list)) else (grads,)
         if not any(grad is dy for grad in grads for dy in dys):     # a returned dy may change
-            _unchanged("backward pass", dys, before, "its argument dy")
+            _stays("backward pass", dys, before, "its argument dy")
         if len(grads) == len(self.inputs):                # with one for each array of integers
             grads = [g for g, x in zip(grads, self.inputs, strict=True) if x.dtype == np.float64]
         if len(grads) != len(self.checked):
@@ -274,11 +258,11 @@ class _Pair:
 
     def look(self, directions, elementwise, far=None, where=""):
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
-        before, (y, cache), errors = [x.copy() for x in self.inputs], self.forward(), {}
+        before, (y, cache), errors = _copy(self.inputs), self.forward(), {}
         cache_before = [a.copy() for a in arrays_in(cache)]
         grads = dict(zip(self.checked, self.backward(y, cache), strict=True))
-        _unchanged("backward pass", self.inputs, before, "the inputs of the forward pass")
-        _unchanged("backward pass", cache, cache_before, "its cache")
+        _stays("backward pass", self.inputs, before, "the inputs of the forward pass")
+        _stays("backward pass", cache, cache_before, "its cache")
         grads = {name: grad for name, grad in grads.items() if grad is not None}
         for name, grad in grads.items():
             errors[name], x = (0.0, (), 0.0, 0.0), self.checked[name]
@@ -290,13 +274,13 @@ class _Pair:
                     raise ValueError("gradcheck: the output is so large beside the gradient of "
                                      f"{name} that rounding hides it: subtract a constant from "
                                      "the output")
-                errors[name] = max(errors[name], (float(error), place, float(a), float(n)),
-                                   key=_rank)
-        names = sorted((n for n, e in errors.items() if not e[0] <= self.tolerance),
-                       key=lambda n: -_rank(errors[n]))[:MOST_FAULTS]
-        faults = {name: Fault(self, name, grads) for name in names}
-        kinks = [note for fault in faults.values() for note in fault.kinks()]
-        if kinks and all(fault.is_right_beside_kinks for fault in faults.values()) and not any(
+                if error > errors[name][0]:
+                    errors[name] = error, place, float(a), float(n)
+        names = sorted((n for n in errors if errors[n][0] > self.tolerance),
+                       key=lambda n: -errors[n][0])[:MOST_FAULTS]
+        faults = [Fault(self, name, grads) for name in names]
+        kinks = [note for fault in faults for note in fault.kinks()]
+        if kinks and all(fault.is_right_beside_kinks for fault in faults) and not any(
                 "kink" in note for note in self.notes):
             self.notes += kinks
             for x in self.checked.values():               # farther than any step
@@ -304,12 +288,13 @@ class _Pair:
                     0.5, 1.0, x.shape) * self.rng.choice([-1.0, 1.0], x.shape)
             self.look(directions, elementwise, far, where)
             return
-        for name, fault in faults.items():
-            errors[name] = (errors[name][0], *fault.worst)
-            self.notes.append(f"{name}: {fault.describe()}{where}")
+        for fault in faults:
+            errors[fault.name] = errors[fault.name][0], *fault.worst
+            self.notes.append(f"{fault.name}: {fault.describe()}{where}")
         self.notes += kinks
         for name, error in errors.items():
-            self.errors[name] = max(self.errors.get(name, error), error, key=_rank)
+            if name not in self.errors or error[0] > self.errors[name][0]:
+                self.errors[name] = error
 
     def look_far(self, name, far):
         """Look again with an input scaled to the size ``far``."""
@@ -320,7 +305,7 @@ class _Pair:
         try:
             with np.errstate(all="ignore"):
                 x *= far / size
-                if not np.isfinite(self.loss()[0]):
+                if not np.isfinite(self.loss(x, 0.0, 0.0)[0]):
                     raise ValueError("the output is not finite")
                 self.look(2, 4, far, f", at a size of {far:g} of {name}")
         except Exception as e:                            # the operation guards its domain
@@ -328,71 +313,69 @@ class _Pair:
         x[...] = before
 
     def error(self, x, a, d, size, is_entry):
-        """Return (relative error, numerical value) at the step that agrees best.
+        """Return (relative error, numerical value) at the step that agrees best, by differences of
+        second order or, if none agrees, of fourth.
 
-        A step is clear if rounding cannot hide an error of ``tolerance``.  If no step is clear, for
-        example because the output is large beside the gradient, the steps with the least rounding
-        count, each up to its rounding.  Where that is more than a hundredth the gradient is
-        unknown: the numerical value is then ``None``.  If no step agrees, differences of fourth
-        order are tried.
+        Those steps count at which rounding cannot hide an error of ``tolerance``, or else those
+        with the least rounding, each up to its rounding.  Where that is more than a hundredth the
+        gradient is unknown: the numerical value is then ``None``.
         """
-        trials, failure = [], None
         for order in 2, 4:
+            trials, failure = [], None                    # (rounding, error, numerical value)
             for h in self.steps(x, d):
                 try:
                     n, noise = self.slope(x, d, h, order)
                 except Exception as e:                    # outside of the operation's domain
                     failure = e
                     continue
+                if not np.isfinite([a, n]).all():
+                    continue
                 scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** .5)
-                if np.isfinite(a) and np.isfinite(n):
-                    clear = noise <= self.tolerance * scale
-                    error = max(0.0, abs(a - n) - noise * (not clear)) / scale
-                    trials.append((error, n, noise / scale))
-                    if clear and error <= 0.03 * self.tolerance:
-                        break
+                is_clear = noise <= self.tolerance * scale
+                error = max(0.0, abs(a - n) - noise * (not is_clear)) / scale
+                trials.append((noise / scale, error, n))
+                if is_clear and error <= 0.03 * self.tolerance:
+                    break
             if failure and not trials:
                 raise failure
-            least = min((rounding for *_, rounding in trials), default=0.0)
+            least = min(trials, default=(0.0,))[0]
             if least > 0.01 and size > 1e-6:
-                result = np.nan, None
-            else:                         # a gradient of 0, but for rounding: every step counts
-                limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
-                result = min(((error, n) for error, n, rounding in trials if rounding <= limit),
-                             default=(np.nan, np.nan))
+                return np.inf, None
+            # Where a gradient is 0 but for rounding, every step counts.
+            limit = np.inf if least > 0.01 else max(self.tolerance, 10 * least)
+            result = min((trial[1:] for trial in trials if trial[0] <= limit),
+                         default=(np.inf, np.nan))
             if result[0] <= self.tolerance:
                 break
         return result
 
+    def disproportionate(self):
+        """Return the names of the inputs whose gradient is not proportional to dy."""
+        once, scaled = (self.backward(*self.forward(), factor) for factor in (1.0, -1024.0))
+        return [name for name, a, b in zip(self.checked, once, scaled, strict=True)
+                if a is not None and not _close(b, -1024.0 * a)]
+
     def repeat(self, n_parameters):
-        """Raise ``ValueError`` if gradients depend on other calls, or not linearly on dy."""
-        (y, cache), before = self.forward(), self.inputs
-        once, scaled = self.backward(y, cache), self.backward(y, cache, -1024.0)
-        n, first = len(before) - n_parameters, len(once) - n_parameters
-        if n_parameters or cache is not None:             # other examples, of the same kind
-            is_float = any(x.dtype == np.float64 for x in before[:n])
+        """Raise ``ValueError`` if gradients depend on other calls."""
+        (y, cache), inputs = self.forward(), self.inputs
+        once, n = self.backward(y, cache), len(inputs) - n_parameters
+        if n_parameters or cache is not None:             # other examples
             with suppress(Exception), np.errstate(all="ignore"):
-                self.inputs = [0.999 * x if x.dtype == np.float64 else x if is_float else x[::-1]
-                               for x in before[:n]] + before[n:]
+                self.inputs = [0.999 * x if x.dtype == np.float64 else np.flip(x)
+                               for x in inputs[:n]] + inputs[n:]
                 self.forward()
-            self.inputs = before
-        # A layer adds to the gradients of its parameters, which come last.
-        again = self.backward(y, cache, **{"start": once[first:]} if n_parameters else {})
+            self.inputs = inputs
+        again, sums = self.backward(y, cache), self.backward(y, cache)
         for i, name in enumerate(self.checked):
+            is_sum = i >= len(once) - n_parameters        # a layer adds to its gradients
             if once[i] is None:
                 continue
-            if not _close(again[i], (1 + (i >= first)) * once[i]):
+            if not (_close(again[i], once[i]) and _close(sums[i], (1 + is_sum) * once[i])):
                 raise ValueError(f"gradcheck: {name}: two backward passes of one cache, after "
                                  "another forward pass, must " + (
                                      "add up to twice the gradient: add with add_grad, and keep "
                                      "nothing in the layer" if n_parameters else
                                      "give one gradient: keep nothing outside of the cache"))
-            if not _close(scaled[i], -1024.0 * once[i]):
-                raise ValueError(f"gradcheck: the gradient of {name} is not proportional to dy")
-
-
-def _rank(error):
-    return np.inf if np.isnan(error[0]) else error[0]
 
 
 def _close(a, b):
@@ -400,16 +383,15 @@ def _close(a, b):
                        equal_nan=True)
 
 
-def _array(name, x, kinds="fiub"):
+def _array(name, x, kinds="fiub", hint=""):
     """Return an array of numbers whose dtype is of these kinds."""
     try:
         a = np.asarray(x)
     except ValueError:                                    # of lists of several lengths
         a = np.array(None)
     if a.dtype.kind not in kinds:
-        hint = "check its real and its imaginary part, as two arrays" if a.dtype.kind == "c" else (
-            "return other results in the cache" if kinds == "f" else
-            f"other arguments are options, {name}=...")
+        hint = "its real and its imaginary part are two arrays" * (a.dtype.kind == "c") or (
+            hint or f"other arguments are options, {name}=...")
         raise ValueError(f"gradcheck: {name} is {brief(x)}, expected real numbers that have a "
                          f"gradient: {hint}")
     return a
@@ -417,7 +399,8 @@ def _array(name, x, kinds="fiub"):
 
 def _outputs(y):
     """Return the arrays of an output."""
-    return [_array("the output", a, "f") for a in (y if isinstance(y, (tuple, list)) else (y,))]
+    return [_array("the output", a, "f", "return other results in the cache")
+            for a in (y if isinstance(y, (tuple, list)) else (y,))]
 
 
 def _arguments(function):
@@ -435,9 +418,9 @@ def _copy(value):
         return value
 
 
-def _unchanged(which, now, before, name):
+def _stays(which, now, before, name):
     """Raise ``ValueError`` if an array in ``now`` differs from the one in ``before``."""
-    if not checks.unchanged(now, before):
+    if not unchanged(now, before):
         raise ValueError(f"gradcheck: the {which} changes {name}: let it work on a copy")
 
 
@@ -448,16 +431,16 @@ def _left_as_it_was(*functions):
               for scope in inspect.getclosurevars(f)[:2] for v in scope.values()
               if not isinstance(v, (type, types.ModuleType, types.FunctionType))]
     owners = [v if isinstance(v, dict) else getattr(v, "__dict__", {}) for v in values]
-    owners = [(owner, dict(owner)) for owner in owners]
+    before = [(owner, dict(owner)) for owner in owners]
     arrays = [(a, a.copy()) for a in arrays_in(values) if a.flags.writeable]
     try:
         yield
     finally:
-        for owner, before in owners:
+        for owner, contents in before:
             owner.clear()
-            owner.update(before)
-        for a, before in arrays:
-            a[...] = before
+            owner.update(contents)
+        for a, contents in arrays:
+            a[...] = contents
 
 
 def _places(x, grad, rng, directions, elementwise, far):
@@ -471,7 +454,4 @@ def _places(x, grad, rng, directions, elementwise, far):
         entries = (np.argsort(np.abs(x), axis=None)[-elementwise:] if far else
                    rng.choice(x.size, directions, replace=False))
     for i in entries:
-        index = np.unravel_index(i, x.shape)
-        d = np.zeros_like(x)
-        d[index] = 1.0
-        yield tuple(map(int, index)), grad[index], d, True
+        yield index(x, i), grad.flat[i], unit(x, i), True

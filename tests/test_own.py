@@ -17,7 +17,6 @@ from minifpt import cli, fast, layers, tracing
 from minifpt import functional as F
 from minifpt.exercises import apart, operations, own
 from minifpt.exercises.mistakes import MISTAKES, mistakes
-from minifpt.viewer.differences import BREAKS
 
 SOURCE = inspect.getsource(F)
 
@@ -104,11 +103,6 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
     assert own.load(tmp_path / "bare.py").functions == {}
 
 
-def test_the_order_is_that_of_the_lessons():
-    lessons = list(own.FUNCTIONS.values())
-    assert lessons == sorted(lessons)
-
-
 def test_new_writes_once(tmp_path):
     path = tmp_path / "mine.py"
     own.new(path)
@@ -152,11 +146,6 @@ def test_a_known_mistake_is_named(tmp_path, name):
         result = operations.examine(full, name, 0)
         assert result.status == operations.WRONG, hint
         assert hint.lower() in result.hint.lower(), (hint, result)
-
-
-def test_the_five_broken_backward_passes_are_among_them():
-    for it in BREAKS:
-        assert any(it.title in hint for hint in MISTAKES[f"{it.op}_backward"])
 
 
 @pytest.mark.parametrize(("name", "text", "part"), [
@@ -224,15 +213,14 @@ def test_a_dropout_that_draws_in_another_way_is_right(file):
     assert {verdicts[name].status for name in ("dropout", "attention")} == {"passed"}, verdicts
 
 
-def test_a_backward_belongs_to_the_readers_own_forward(file):
-    """Here y = 2 max(x, 0): the forward pass is wrong, its backward pass fits."""
-    verdicts = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
-                            relu_backward="return dy * 2.0 * (cache.x > 0)"))
-    assert verdicts["relu"].status == operations.WRONG
-    assert verdicts["relu_backward"].status == "passed"
-    verdicts = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
-                            relu_backward=body("relu_backward")))
-    assert verdicts["relu_backward"].status == "passed"   # it fits the library's
+def test_a_backward_beside_a_wrong_forward_is_held_against_the_librarys(file):
+    """Here y = 2 max(x, 0)."""
+    verdicts = {}
+    for back in ("return dy * (cache.x > 0)", "return dy * 2.0 * (cache.x > 0)"):
+        verdicts = results(file(relu="return 2.0 * np.maximum(x, 0.0), ActivationCache(x)",
+                                relu_backward=back))
+        assert verdicts["relu"].status == operations.WRONG
+        assert verdicts["relu_backward"].hint.startswith("Mend relu first") == ("2.0" in back)
 
 
 # The forward pass alone, right, with a cache that the library's backward pass misreads.
@@ -280,20 +268,6 @@ def checked_here(monkeypatch):
     monkeypatch.setattr(own, "results", lambda path: list(results(path).values()))
 
 
-def test_half_a_pair_is_refused_before_training(file, checked_here):
-    right, wrong, _ = HALF["layer_norm"]
-    with pytest.raises(ValueError, match="layer_norm is wrong. y is right, but layer_norm_backw"):
-        with own.using(file(layer_norm=body("layer_norm").replace(right, wrong))):
-            pass
-
-
-def test_a_float64_slot_is_seen(file):
-    text = body("relu").replace("ActivationCache(x)", "ActivationCache(x.astype(float))")
-    assert results(file(relu=text))["relu"].status == "passed"          # only x > 0 is read
-    text = body("gelu").replace("ActivationCache(x)", "ActivationCache(x.astype(float))")
-    assert "dx (by the library's gelu_backward, from" in results(file(gelu=text))["gelu"].hint
-
-
 def test_a_pair_of_ones_own_may_have_another_cache(file):
     verdicts = results(file(relu="return np.maximum(x, 0.0), x > 0",
                             relu_backward="return dy * cache"))
@@ -304,8 +278,8 @@ def test_a_pair_of_ones_own_may_have_another_cache(file):
     ("softmax", "e = np.exp(x - x.max(-1, keepdims=True))\ny = e / e.sum(-1, keepdims=True)\n"
      'return y, {"y": y}', "y = cache['y']\nreturn y * (dy - (dy * y).sum(-1, keepdims=True))",
      "attention"),
-    ("dropout", "mask = (rng.random(x.shape) >= p).astype(x.dtype) / (1 - p)\n"
-     "return x * mask, mask", "return dy * cache", "attention")])
+    ("dropout", "if not p:\n    return x, 1.0\nmask = (rng.random(x.shape) >= p) / x.dtype.type"
+     "(1 - p)\nreturn x * mask, mask", "return dy * cache", "attention")])
 def test_but_not_where_the_library_hands_it_on(file, op, there, back, caller):
     """The library's attention builds these caches itself."""
     pair = {op: there, f"{op}_backward": back}
@@ -372,7 +346,15 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
     assert verdicts["linear"].status == verdicts["linear_backward"].status == "passed"
     half = forward.replace("(x, w", "(x if need[0] else None, w")
     result = results(file(linear=half, linear_backward=backward))["linear_backward"]
-    assert "With need = (False, True, False), where only dw is wanted" in result.hint
+    assert "With need = (False, True, False): It raised" in result.hint, result
+
+
+def test_a_file_may_call_the_checks_itself(file):
+    """Within the process of its own, where answers may be hidden, these calls do nothing."""
+    path = file(relu=body("relu"))
+    path.write_text(path.read_text() + "\nfrom minifpt.exercises import check, own\n"
+                    "check('no such exercise', relu)\nown.check(__file__)\n")
+    assert {r.name for r in own.results(path) if r.status == "passed"} == {"relu"}
 
 
 def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
@@ -415,7 +397,7 @@ FORWARD = "return x @ w + b, LinearCache(x, w, need)"
 
 @pytest.mark.parametrize(("there", "back", "part"), [
     ("global kept\nkept = x, w, need\nreturn x @ w + b, None",
-     BACK.format("").replace("= cache", "= kept"), "that a forward pass left in a global variable"),
+     BACK.format("").replace("= cache", "= kept"), "not a global variable"),
     (f"linear.x = x\n{FORWARD}", BACK.format("").replace("x.resh", "linear.x.resh"), "global"),
     (FORWARD, BACK.format("w *= 0.5"), "an array in its cache in place"),
     (FORWARD, BACK.format("x[...] = 0"), "an array in its cache in place"),
@@ -423,24 +405,16 @@ FORWARD = "return x @ w + b, LinearCache(x, w, need)"
     ("return x @ w + b, {'parts': [x, w, need]}",
      BACK.format("w += 1").replace("= cache", "= cache['parts']"), "an array in its cache"),
     ("return x @ w + b, lambda dy: (x, w, need)",
-     BACK.format("w += 1").replace("= cache", "= cache(dy)"), "The backward pass changes"),
+     BACK.format("w += 1").replace("= cache", "= cache(dy)"), "neither its cache nor a weight"),
     ("return x @ w + b, [x, w, need]", BACK.format("cache.clear()"), "an array in its cache"),
     (FORWARD, BACK.format("if need != (True, True, True): dy = np.ones_like(dy); grads = dy @ w.T, "
                           "x.reshape(-1, w.shape[0]).T @ np.ones_like(d), grads[2]"),
-     "is not what it is with all of them"),
+     "With need = (True, False, False): dx is wrong"),
 ])
 def test_what_trains_to_nothing_is_wrong(file, there, back, part):
     verdicts = results(file(linear=there, linear_backward=back))
     assert verdicts["linear_backward"].status == operations.WRONG
     assert part in verdicts["linear_backward"].hint, verdicts["linear_backward"]
-
-
-def test_a_count_that_a_forward_pass_leaves_behind_is_found_on_another_batch(file):
-    verdicts = results(file(
-        cross_entropy="global count\ncount = targets.size\n" + body("cross_entropy"),
-        cross_entropy_backward=body("cross_entropy_backward").replace("cache.targets.size",
-                                                                      "count")))
-    assert "global variable" in verdicts["cross_entropy_backward"].hint
 
 
 def test_a_variance_that_loses_its_digits_is_wrong(file):
@@ -452,15 +426,6 @@ def test_a_variance_that_loses_its_digits_is_wrong(file):
     for seed in range(20):
         result = results(file(layer_norm=layer_norm), seed)["layer_norm"]
         assert "E[x^2] - E[x]^2 loses its digits" in result.hint, result
-
-
-@pytest.mark.parametrize("name", [n for n in own.FUNCTIONS if n.endswith("_backward")])
-def test_an_upstream_gradient_of_one_is_not_enough(file, name):
-    """Right for dy = 1, wrong for any other."""
-    op = name.removesuffix("_backward")
-    text = body(name).replace("cache\n", "cache\n", 1)
-    path = file(**{op: body(op), name: f"dy = np.ones_like(dy) if np.ndim(dy) else 1.0\n{text}"})
-    assert results(path)[name].status == operations.WRONG
 
 
 @pytest.mark.parametrize(("text", "part"), [

@@ -74,8 +74,8 @@ def _(rng):
         high = low + rng.uniform(0.5, 2, (B, T))
         logits = np.where(np.arange(2) == higher[..., None], high[..., None], low[..., None])
         right = strings_right(logits, y)
-        known = {round(float(wrong(logits, y)), 6)
-                 for _, wrong in EXERCISES["strings_right"].wrong_answers}
+        known = {round(float(mistake(logits, y)), 6)
+                 for _, mistake in EXERCISES["strings_right"].wrong_answers}
         if right > 0.1 and len(known | {round(float(right), 6)}) == 9:
             break
     yield logits, y
@@ -122,7 +122,7 @@ def _(rng):
         x, seen = (np.concatenate([np.array(p)[:, :1] >> np.arange(5) & 1,
                                    np.array(p)[:, 1:] >> np.arange(5) & 1], axis=1)[..., None]
                    .astype(np.float32) for p in (rng.permutation(x), pairs))   # (16, 10), (13, 10)
-        answers = [wrong(x, seen) for _, wrong in EXERCISES["never_seen"].wrong_answers[:5]]
+        answers = [mistake(x, seen) for _, mistake in EXERCISES["never_seen"].wrong_answers[:5]]
         if len({answer.tobytes() for answer in answers}) == 5:        # no two mistakes look alike
             break
     yield Case((x, seen), mistakes={

@@ -46,6 +46,14 @@ def shared_weight_gradient(x, w, dy):
     "a missing transpose: x goes forward through w, and dy goes back through its transpose":
         "dy @ w.T -> dy @ w",
     "the second use got x: its input is x w": "z.T @ dy -> x.T @ dy",
+    "w w is a product of matrices, and the order of the factors counts: its derivative is not 2 w":
+        ["return _ -> return 2 * x.T @ dy @ w", "return _ -> return 2 * w @ x.T @ dy"],
+    "of w and its transpose one belongs to the left, the other to the right: z.T is w.T x.T": [
+        "return _ -> return x.T @ dy @ (w + w.T)", "return _ -> return (w + w.T) @ x.T @ dy"],
+    "the two paths add up: yours is their difference": [
+        "z.T @ dy + _ -> z.T @ dy - _", "z.T @ dy + _ -> _ - z.T @ dy"],
+    "w was used twice: yours is the gradient of y = x w": [
+        "return _ -> return x.T @ dy", "return _ -> return 2 * x.T @ dy"],
 })
 def _(rng):
     n = int(rng.choice([2, 4, 5, 6]))

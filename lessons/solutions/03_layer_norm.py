@@ -100,12 +100,13 @@ def sees_the_future(op, x):
                "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 1e-9).any()")],
     "*earlier*": ("range(1, len(x)) -> range(len(x))",
                   "(op(moved)[:t] != y[:t]).any() -> (op(moved)[t + 1:] != y[t + 1:]).any()"),
-    "however small":
+    "however small": [
         "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 0.01).any()",
+        "(op(moved)[:t] != y[:t]).any() -> not np.allclose(op(moved)[:t], y[:t])"],
 })
 def _(rng):
     T, C = int(rng.integers(4, 7)), 3
-    x = rng.standard_normal((T, C))
+    x = rng.uniform(0.5, 2.0, (T, C)) * rng.choice([-1, 1], (T, C))
 
     def running_mean(x):
         return np.cumsum(x, axis=0) / np.arange(1, len(x) + 1)[:, None]
@@ -130,11 +131,11 @@ def _(rng):
     for n, (s, t) in enumerate(rng.permutation(pairs)):
         def leaks(x, s=s, t=t, c=n % C):
             y = x.copy()
-            y[s, (c + 1) % C] += 1e-3 * x[t, c]
+            y[s, (c + 1) % C] += 1e-6 * x[t, c]           # np.allclose does not see it
             return y
 
         yield Case((leaks, x), True, {
-            f"output row {s} reads a thousandth of channel {n % C} of input row {t}, of {T} rows, "
+            f"output row {s} reads a millionth of channel {n % C} of input row {t}, of {T} rows, "
             "and your check says no: try every pair of rows, every channel, and any difference, "
             "however small": False})
 
@@ -194,6 +195,9 @@ def _(rng):
     yield Case((np.zeros((2, 6)), w), about="A row of zeros must stay 0: where does eps belong?")
 
 
+NORMED = "((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps))"
+
+
 def rms_norm_backward(dy, x, w, eps=1e-5):
     """As layer norm's, without the mean term: a shift is not removed, so it passes back."""
     rstd = 1 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
@@ -212,10 +216,17 @@ def rms_norm_backward(dy, x, w, eps=1e-5):
     "dx: a sum for a mean in the part along xhat": "g - along -> g - along * x.shape[-1]",
     "dx: the scale is missing: what arrives at xhat is dy times w": "dy * w -> dy",
     "dx: the division by the row's size is missing": "(g - along) * rstd -> g - along",
-    "dx: the part along x is removed with x itself: it must be xhat, both times":
-        "g - along -> g - x * (g * x).mean(axis=-1, keepdims=True)",
+    "dx: the part along x is removed with x itself: it must be xhat, both times": [
+        f"g - along -> g - x * (g * {x}).mean(axis=-1, keepdims=True)" for x in ("x", "xhat")],
+    "dx: that xhat is layer norm's, without the mean; here it is x divided by the row's size": [
+        f"along = _ -> n = {NORMED}; along = {a} * (g * {b}).mean(axis=-1, keepdims=True)"
+        for a, b in ("nn", ("n", "xhat"), ("xhat", "n"))],
+    "dx: each row has its own mean, along the channels":
+        "along = _ -> along = xhat * (g * xhat).mean(axis=0)",
     "dx: the second term has the wrong sign": "g - along -> g + along",
     "dw: the scale multiplies xhat, not x": "dy * xhat -> dy * x",
+    "dw: that xhat is layer norm's, without the mean; here it is x divided by the row's size":
+        f"dy * xhat -> dy * {NORMED}",
     "dw: a mean for a sum: every row adds its whole share":
         "(dy * xhat).sum(axis=0) -> (dy * xhat).mean(axis=0)",
     "dw: what arrives at the scale is dy, without w": "dy * xhat -> g * xhat",

@@ -9,17 +9,17 @@ from minifpt.exercises import Case, check, exercise, fails
 def answer_to_no_question(v):
     """All scores are 0, so each token looks evenly at those it may see: y is a running mean.  A
     head that has nothing to ask does this."""
-    seen = np.arange(1, len(v) + 1)[:, None]
-    return np.cumsum(v, axis=0) / seen
+    counts = np.arange(1, len(v) + 1)[:, None]            # tokens that each row sees
+    return np.cumsum(v, axis=0) / counts
 
 
 @exercise(answer_to_no_question, {
     "the mask is missing: a token averages over those that it may see, not over all":
         "return _ -> return np.tile(v.mean(axis=0), (len(v), 1))",
-    "the sums are right, but the shares of a row must sum to 1": "_ / seen -> _",
+    "the sums are right, but the shares of a row must sum to 1": "_ / counts -> _",
     "the mask is the other way round: each token sees itself and what came before":
-        "return _ -> return (np.cumsum(v[::-1], axis=0) / seen)[::-1]",
-    "the sum is divided by T, but token t sees fewer tokens: how many?": "_ / seen -> _ / len(v)",
+        "return _ -> return (np.cumsum(v[::-1], axis=0) / counts)[::-1]",
+    "the sum is divided by T, but token t sees fewer tokens: how many?": "_ / counts -> _ / len(v)",
     "each token looks at itself alone: does a query of 0 score it higher than the others?":
         "return _ -> return v.copy()",
     "a score of 0 is not a share of 0: what is the softmax of a row of zeros?":
@@ -27,7 +27,7 @@ def answer_to_no_question(v):
     "all tokens look at the first token: does a query of 0 score it higher than the others?":
         "return _ -> return np.tile(v[0], (len(v), 1))",
     "return one row of y for each token": "return _ -> return v.mean(axis=0)",
-}, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (seen > 1)"})
+}, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (counts > 1)"})
 def _(rng):
     v = rng.standard_normal((int(rng.integers(4, 8)), 3))
     yield Case((v,), mistakes={"a token may see itself too": lambda y: np.allclose(
@@ -38,8 +38,8 @@ def windowed_attention(q, k, v, w):
     """The causal mask hides what comes after t, a second one what is w or more tokens back."""
     back = np.arange(len(q))[:, None] - np.arange(len(k))            # (T, T): t - s
     S = q @ k.T / np.sqrt(q.shape[1])
-    seen = (back >= 0) & (back < w)
-    A, _ = F.softmax(np.where(seen, S, -np.inf))
+    mask = (back >= 0) & (back < w)
+    A, _ = F.softmax(np.where(mask, S, -np.inf))
     return A @ v
 
 
@@ -48,17 +48,17 @@ def windowed_attention(q, k, v, w):
     "the scores are divided by D: it is its square root": "np.sqrt(_) -> _",
     "the square root is of another axis than D, the channels of a query": [
         "q.shape[1] -> len(q)", "q.shape[1] -> v.shape[1]"],
-    "the causal mask is missing: a token sees those after it": "seen = _ -> seen = back < w",
+    "the causal mask is missing: a token sees those after it": "mask = _ -> mask = back < w",
     "the window looks to both sides: a token sees those after it":
-        "seen = _ -> seen = np.abs(back) < w",
-    "the window is missing: a token sees all those before it": "seen = _ -> seen = back >= 0",
+        "mask = _ -> mask = np.abs(back) < w",
+    "the window is missing: a token sees all those before it": "mask = _ -> mask = back >= 0",
     "the window is one token too long: w includes the token itself": "back < w -> back <= w",
     "the mask is the other way round: a token sees itself and those after it":
         "back = _ -> back = -(_)",
     "the wrong axis: the shares of each query, a row, sum to 1":
-        "A, _ = _1 -> A = np.where(seen, np.exp(S), 0); A /= A.sum(axis=0)",
+        "A, _ = _1 -> A = np.where(mask, np.exp(S), 0); A /= A.sum(axis=0)",
     "you mask after the softmax: the shares that are left no longer sum to 1":
-        "A, _ = _1 -> A = F.softmax(S)[0] * seen",
+        "A, _ = _1 -> A = F.softmax(S)[0] * mask",
     "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
 }, {"one token too short": "back < w -> back < w - 1"})
 def _(rng):

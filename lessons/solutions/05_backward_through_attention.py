@@ -54,6 +54,9 @@ def multi_query_backward(dy, q, k, v, A):
     "the weighted mean is missing in dS: a row of A sums to 1, whatever moves": SOFTMAX + "A * dA",
     "the mean in dS is weighted: each entry of the row of dA counts with its share in A": [
         SOFTMAX + plain for plain in PLAIN],
+    "the weighted mean in dS runs along a row of A, the last axis": [
+        SOFTMAX + f"A * (dA - (dA * A).sum({axes}, keepdims=True))"
+        for axes in ("0", "-2", "None", "(-2, -1)")],
     "dS is not dA: the way back leads through the softmax": SOFTMAX + "dA",
     "the factor is missing on the way back: S was divided by the square root of D": "_ / root -> _",
     "dk: each key collects from the queries that looked at it: a column of dS, not a row":
@@ -63,6 +66,9 @@ def multi_query_backward(dy, q, k, v, A):
         "A.swapaxes(-1, -2) -> A",
     "dv: y is the product of v with A, not with the scores":
         "A.swapaxes(-1, -2) @ dy -> root * dS.swapaxes(-1, -2) @ dy",
+    "the heads are summed before the product: each head has its own part, and the parts add up": [
+        f"return _, _1, _2 -> return _, dS.{f}(0).T @ q.{f}(0), A.{f}(0).T @ dy.{f}(0)"
+        for f in ("sum", "mean")],
     "one set of keys and values, so one gradient for them: what do the paths through the heads do?":
         "return _, _1, _2 -> return _, keys, values",
 })
@@ -107,9 +113,13 @@ def distance_gradient(dA, A):
 })
 def _(rng):
     H, T = (int(n) for n in rng.permutation([3, 6]))
-    yield Case((rng.standard_normal((H, T, T)), causal_map(rng, H, T, T)), mistakes={
+    args = rng.standard_normal((H, T, T)), causal_map(rng, H, T, T)
+    db = distance_gradient(*args)
+    yield Case(args, mistakes={
+        "a constant factor: b is added after the division by the square root of D, which does not "
+        "reach it": lambda out: np.allclose(out * np.linalg.norm(db) / np.linalg.norm(out), db),
         "a distance is a diagonal; you sum over rows or columns":
-            lambda db: np.abs(db).max() < 1e-9})          # a row of dS sums to 0
+            lambda out: np.abs(out).max() < 1e-9})          # a row of dS sums to 0
 
 
 def worth_computing(A, n):

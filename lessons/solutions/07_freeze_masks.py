@@ -17,7 +17,7 @@ def trained_layers(rng):
         n, dws = len(trained), sum(trained)
         # Counts that a mistake would confuse must differ.
         known = [n + dws + n - 1 - low, 3 * n, n + 2 * dws, n + dws + n - low, n + dws,
-                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws]
+                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws, 2 * n]
         if len(set(known)) == len(known):
             return trained
 
@@ -52,7 +52,7 @@ def way_back(trained):
     "has_dx: the lowest trained layer has none: what below it would read it?":
         "has_dx = _ -> has_dx = runs",
     "has_dx: a dx is for what is below, whether or not the layer itself is trained": [
-        f"any(trained[:i]) -> {wrong}" for wrong in (
+        f"any(trained[:i]) -> {condition}" for condition in (
             "trained[i]", "runs[i] and not trained[i]", "any(trained[:i]) and trained[i]")],
 }, {"for each layer": "return _, _1 -> return sum(_), sum(_1)",
     "Value 2 of 2": "has_dx = _ -> has_dx = [False] * n",
@@ -76,6 +76,9 @@ def products_of_a_step(trained):
 @exercise(products_of_a_step, {
     "that is a full step, with three products for each layer":
         "return _ -> return 3 * len(trained)",
+    "those are the products of the forward pass alone": "return _ -> return len(trained)",
+    "that is two products for each layer: count dw and dx for themselves":
+        "return _ -> return 2 * len(trained)",
     "the products dx of the frozen layers are missing: those above a trained one hand the gradient "
     "down": "sum(has_dx) -> sum(trained)",
     "you count one dx too many: nothing below the lowest trained layer needs it":

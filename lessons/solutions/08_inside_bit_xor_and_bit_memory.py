@@ -42,26 +42,34 @@ def copy_share(A, which, strings):
     B, H, T, _ = A.shape
     P = T // (strings + 1)
     n, p = np.arange(B)[:, None], np.arange(P)
-    asked, same = strings * P + p, which[:, None] * P + p                # (P,), (B, P)
-    on = A[n, :, asked, same]                             # (B, P, H)
-    return on.mean(axis=(0, 1))
+    query = strings * P + p                               # (P,)
+    same = which[:, None] * P + p                         # (B, P)
+    share = A[n, :, query, same]                          # (B, P, H)
+    return share.mean(axis=(0, 1))
 
 
 @exercise(copy_share, {
     "that is the attention to the whole right string; for asked token p only its token p counts":
-        "on = _ -> on = sum(A[n, :, asked, which[:, None] * P + i] for i in range(P))",
+        "share = _ -> share = sum(A[n, :, query, which[:, None] * P + i] for i in range(P))",
     "a sum over the asked tokens instead of a mean": "_.mean(axis=(0, 1)) -> _.mean(0).sum(0)",
     "a sum over the examples instead of a mean": "_.mean(axis=(0, 1)) -> _.sum(0).mean(0)",
     "rows and columns of A are exchanged: the asked token is the one that looks, so it is the row":
-        "A[n, :, asked, same] -> A[n, :, same, asked]",
+        "A[n, :, query, same] -> A[n, :, same, query]",
     "do not divide by the attention to the strings here: the share is of all that the token gives":
-        "on = _ -> on = _ / sum(A[n, :, asked, k + 0 * same] for k in range(strings * P))",
+        "share = _ -> share = _ / sum(A[n, :, query, k + 0 * same] for k in range(strings * P))",
     "p is the same in both strings; yours is a mean over all pairs of tokens":
-        "on = _ -> on = sum(A[n, :, asked, which[:, None] * P + i] for i in range(P)) / P",
+        "share = _ -> share = sum(A[n, :, query, which[:, None] * P + i] for i in range(P)) / P",
     "each example has its own right string":
         [f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)],
-    "which is the number of a string; the first of its tokens is which times P":
-        "which[:, None] * P -> which[:, None]",
+    "which is the number of a string; the first of its tokens is which times P": [
+        "which[:, None] * P -> which[:, None]", "which[:, None] * P -> which[:, None] * strings"],
+    "a string's tokens stand side by side, P of them; yours are one from each string": [
+        "which[:, None] * P + p -> which[:, None] + p * strings",
+        "which[:, None] * P + p -> which[:, None] + p * (strings + 1)",
+        ("query = strings * P + p -> query = strings + p * (strings + 1)",
+         "which[:, None] * P + p -> which[:, None] + p * (strings + 1)")],
+    "T tokens are strings + 1 strings: the asked one is the last of them":
+        "which[:, None] * P -> which[:, None] * (T // strings)",
     "only one of the asked tokens is looked at":
         [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(5)],
     "yours is a mean over the heads, too: return one number for each head": [

@@ -37,7 +37,7 @@ def _(rng):
         r, c = (int(n) for n in rng.choice(np.arange(1, 4), 2, replace=False))
         a, b = (int(n) for n in rng.choice(np.arange(1, p), 2, replace=False))
         args = r * columns + c, a * p + b, p, W
-        answers = {wrong(*args) for _, wrong in EXERCISES["pixel_of"].wrong_answers}
+        answers = {mistake(*args) for _, mistake in EXERCISES["pixel_of"].wrong_answers}
         if len(answers | {pixel_of(*args)}) == 11:        # all of them differ
             n_cases += 1
             yield args

@@ -42,8 +42,8 @@ def drawn_from(z, temperature, top_k):
     """The k-th largest score is the least that is kept; a score of minus infinity has the
     probability 0."""
     least = np.sort(z)[-top_k]
-    kept = np.where(z >= least, z, -np.inf) / temperature
-    e = np.exp(kept - kept.max())
+    scores = np.where(z >= least, z, -np.inf) / temperature
+    e = np.exp(scores - scores.max())
     return e / e.sum()
 
 
@@ -69,7 +69,7 @@ def drawn_from(z, temperature, top_k):
     "a score of 0 does not give a probability of 0: set it to minus infinity": "-np.inf -> 0",
     "the probabilities are sorted: each token keeps its place": "e / _ -> np.sort(e) / _",
     "the exponentials overflow: subtract the largest score first, as in lesson 2":
-        "kept - kept.max() -> kept",
+        "scores - scores.max() -> scores",
 }, rtol=1e-5)
 def _(rng):
     V = int(rng.integers(8, 12))

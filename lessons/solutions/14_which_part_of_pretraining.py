@@ -85,6 +85,9 @@ def keep_directions(w_v, w_o, k):
         "cut = _ -> D = len(w_o); cut = U[:, D - k:D] * s[D - k:D] @ V[D - k:D]",
         "cut = _ -> D = len(w_o); return U[:, D - k:D] * s[D - k:D] @ V[D - k:D]"],
     "nothing is cut": "return _ -> return M",
+    "np.linalg.svd returns V transposed: its rows are the directions, so take V[:k]": [
+        "V[:k] -> V[:, :k].T", ("V[:k] -> V[:, :k].T", "return _ -> return cut")],
+    "the columns of U are the directions, not its rows": "U[:, :k] -> U[:k].T",
     "one direction too many or too few": ["cut = _ -> k = k - 1; cut = _",
                                           "cut = _ -> k = k + 1; cut = _"],
     "the singular values that are kept stay in proportion": "U[:, :k] * s[:k] -> U[:, :k]",
@@ -103,6 +106,8 @@ def _(rng):
     yield Case(args, mistakes={
         "the product is cut, not each of its two factors":
             lambda out: np.shape(out) != best.shape,
+        "the largest singular values stay, not the smallest":
+            lambda out: abs(np.sum(out * best)) < 1e-6 * np.sum(best * best),
         "the length is the root of the sum of all squares, not the largest singular value "
         "and not the sum of the singular values":
             lambda out: np.shape(out) == best.shape and (

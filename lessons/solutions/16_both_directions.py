@@ -43,18 +43,18 @@ def _(rng):
 
 def masked_gradient(logits, y):
     """Probability minus truth where a byte is asked for, divided by how many are."""
-    asked = y >= 0
-    z = logits[asked]                                     # (N, V)
+    judged = y >= 0
+    z = logits[judged]                                     # (N, V)
     p = np.exp(z - z.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
-    p[np.arange(len(p)), y[asked]] -= 1
+    p[np.arange(len(p)), y[judged]] -= 1
     dlogits = np.zeros(logits.shape)
-    dlogits[asked] = p / len(p)
+    dlogits[judged] = p / len(p)
     return dlogits
 
 
 ALL = "y >= 0 -> y > -2"                                  # as if each position was asked
-ONE_HOT = "p[np.arange(len(p)), y[asked]] -= 1 -> "
+ONE_HOT = "p[np.arange(len(p)), y[judged]] -= 1 -> "
 SUM, WORDS = "p / len(p) -> p", "p /= _ -> "
 OTHER = WORDS + "e = np.exp(%s); p = (e / e.sum(axis=%s, keepdims=True))%s"
 
@@ -68,18 +68,19 @@ OTHER = WORDS + "e = np.exp(%s); p = (e / e.sum(axis=%s, keepdims=True))%s"
     "positions that are not asked get a gradient, as if their byte was the last id: -1 counts from "
     "the end": [ALL, (ALL, SUM), (ALL, "p / len(p) -> p / (y >= 0).sum()")],
     "positions that are not asked get a gradient: nothing is lost there": [
-        (ALL, ONE_HOT + "p[np.arange(len(p)), y[asked]] -= y[asked] >= 0", f"p / len(p) -> {share}")
+        (ALL, ONE_HOT + "p[np.arange(len(p)), y[judged]] -= y[judged] >= 0",
+         f"p / len(p) -> {share}")
         for share in ("p", "p / len(p)", "p / (y >= 0).sum()")],
     "the truth is missing: the gradient is probability minus truth": [
         ONE_HOT + "pass", (ONE_HOT + "pass", SUM)],
-    "the truth is subtracted, not added": ONE_HOT + "p[np.arange(len(p)), y[asked]] += 1",
+    "the truth is subtracted, not added": ONE_HOT + "p[np.arange(len(p)), y[judged]] += 1",
     "the softmax is missing: probability minus truth, not score minus truth": [
         WORDS + "p = z", (WORDS + "p = z", SUM)],
     "only the entry of the true byte has a gradient: the other bytes have one as well": [
         "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]",
         (SUM, "return dlogits -> return dlogits * np.eye(logits.shape[-1])[y]")],
     "the softmax runs over the vocabulary, the last axis": [
-        OTHER % change for change in (("logits", 0, "[asked]"), ("logits", 1, "[asked]"),
+        OTHER % change for change in (("logits", 0, "[judged]"), ("logits", 1, "[judged]"),
                                       ("z", 0, ""), ("z", None, ""))],
     "the exponentials must be divided by their sum": [WORDS + "pass", WORDS + "p = np.exp(z)"],
     "0 is a byte like any other: only -1 is not asked": "y >= 0 -> y > 0",
@@ -94,12 +95,12 @@ def _(rng):
     places = rng.permutation(B * T)[:4]
     y.flat[places] = rng.integers(0, V - 1, 4)            # so that -1, the last id, is none of them
     y.flat[places[:2]] = 0, 1                             # 0 is a byte like any other
-    asked = y >= 0
+    judged = y >= 0
     yield Case((logits, y), mistakes={
-        "where nothing is asked the gradient is 0": lambda out: np.any(np.asarray(out)[~asked])})
+        "where nothing is asked the gradient is 0": lambda out: np.any(np.asarray(out)[~judged])})
     large = logits.copy()
-    large[asked] += [[900], [0], [0], [0]]                # exp of it is not finite, ...
-    large[asked, 0] += [0, 900, 0, 0]                     # ... nor less the row's smallest score
+    large[judged] += [[900], [0], [0], [0]]               # exp of it is not finite, ...
+    large[judged, 0] += [0, 900, 0, 0]                    # ... nor less the row's smallest score
     yield Case((large, y), mistakes={
         "scores may be large: subtract the largest of each row first, as in lesson 2":
             lambda out: not np.isfinite(out).all()}, about="Some scores are large here.")

@@ -124,8 +124,8 @@ def _(rng):
             w = int({"within": rng.integers(tile + 2, 2 * tile), "wide": T + rng.integers(3, 9),
                      "narrow": rng.integers(2, tile - 1)}[kind])
             right = windowed_scores(T, tile, w)           # with a wide window some mistakes are
-            answers = {(hint, wrong(T, tile, w))
-                       for hint, wrong in EXERCISES["windowed_scores"].wrong_answers}
+            answers = {(hint, mistake(T, tile, w))
+                       for hint, mistake in EXERCISES["windowed_scores"].wrong_answers}
             numbers = [number for _, number in answers if number != right]
             if len(set(numbers)) == len(numbers):         # no number can be two mistakes
                 break

@@ -77,6 +77,8 @@ def log_sum_exp_backward(dy, cache):
 
 
 def cross_entropy(logits, targets):
+    if targets.dtype.kind not in "iu" or targets.min() < 0 or targets.max() >= logits.shape[-1]:
+        raise ValueError(f"targets must be integers from 0 to {logits.shape[-1] - 1}")
     lse, cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
     return (lse - chosen).mean(), CrossEntropyCache(cache, targets)
@@ -126,8 +128,8 @@ def positions_backward(dy, cache):
 def dropout(x, p, rng):
     if p == 0:
         return x, DropoutCache(None)
-    kept = rng.random(x.shape, dtype=np.float32) >= p
-    mask = kept.astype(x.dtype) / (1.0 - p)
+    is_kept = rng.random(x.shape, dtype=np.float32) >= p
+    mask = is_kept.astype(x.dtype) / (1.0 - p)
     return x * mask, DropoutCache(mask)
 
 
@@ -143,8 +145,8 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     if causal:
         S = S + causal_mask(*S.shape[-2:], S.dtype)
     A, _ = softmax(S)
-    kept, cache = dropout(A, p, rng)
-    return merge_heads(kept @ v), AttentionCache(q, k, v, A, cache.mask)
+    dropped, cache = dropout(A, p, rng)
+    return merge_heads(dropped @ v), AttentionCache(q, k, v, A, cache.mask)
 
 
 # ------------------------------------------------------------------------------ lesson 5
@@ -154,10 +156,10 @@ def attention_backward(dy, cache):
     q, k, v, A, mask = cache
     B, H, T, D = q.shape
     dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
-    kept = A if mask is None else A * mask
+    dropped = A if mask is None else A * mask
     dA = dropout_backward(dy @ v.swapaxes(-1, -2), DropoutCache(mask))
     dS = softmax_backward(dA, SoftmaxCache(A)) / math.sqrt(D)
-    parts = dS @ k, dS.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ dy
+    parts = dS @ k, dS.swapaxes(-1, -2) @ q, dropped.swapaxes(-1, -2) @ dy
     return np.concatenate([merge_heads(part) for part in parts], axis=-1)
 
 
@@ -217,6 +219,8 @@ def last_tokens_backward(dy, cache):
 
 
 def embedding(ids, w):
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= len(w):
+        raise ValueError(f"ids must be integers from 0 to {len(w) - 1}")
     return w[ids], EmbeddingCache(ids, w.shape)
 
 

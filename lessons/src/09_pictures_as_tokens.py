@@ -485,9 +485,9 @@ class FromPixels(Layer):
 trunk = TrunkSpec.parse("minigpt-language").make(dropout=0.0, dtype=np.float64)
 exact = minifpt.FPT(trunk, task.input_dim, task.output_dim)        # our model in float64
 for a, b in zip(exact.parameters(), model.parameters(), strict=True):
-    a.data[...] = b.data
+    a.data[...], a.trainable = b.data, False              # only the pixels' gradient is checked
 from_pixels = FromPixels(exact)
-print(minifpt.gradcheck(from_pixels.forward, from_pixels.backward, (image,)))
+print(minifpt.gradcheck(from_pixels, image))
 
 # %% [markdown]
 # That is the whole way, from ten scores through six blocks to the pixels, compared with central
@@ -499,7 +499,7 @@ def reshape_back(dx, p, H, W):
 
 
 broken = FromPixels(exact, reshape_back)
-print(minifpt.gradcheck(broken.forward, broken.backward, (image,)))
+print(minifpt.gradcheck(broken, image))
 
 # %% [markdown]
 # Now we use it. We move each pixel by the same small step $\varepsilon$, in the direction that

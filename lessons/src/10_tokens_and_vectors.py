@@ -637,8 +637,8 @@ class InputOnly(minifpt.LanguageModel):
 config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=6, vocab_size=5, dropout=0.0,
                             initializer_range=0.5)
 for kind in (minifpt.LanguageModel, OutputOnly, InputOnly):
-    report = minifpt.gradcheck_layer(kind(config, seed=1, dtype=np.float64),
-                                     rng.integers(0, 5, (2, 6)), elementwise=4, directions=4)
+    report = minifpt.gradcheck(kind(config, seed=1, dtype=np.float64), rng.integers(0, 5, (2, 6)),
+                               elementwise=4, directions=4)
     print(f"{kind.__name__:14} {'pass' if report else 'FAIL'}  {report.max_relative_error:.0e}  "
           f"worst: {report.worst[0]}")
 

@@ -386,9 +386,9 @@ class Scores:
         return np.pad(scores, ((0, 0), (1, 1), (0, 0)))
 
 
-report_of = minifpt.gradcheck_layer(TwoReaders(np.float64, T=6),
-                                    np.random.default_rng(0).integers(0, 256, (2, 6)),
-                                    elementwise=2, directions=2)
+report_of = minifpt.gradcheck(TwoReaders(np.float64, T=6),
+                              np.random.default_rng(0).integers(0, 256, (2, 6)),
+                              elementwise=2, directions=2)
 print(f"gradient check: {'pass' if report_of else 'FAIL'}, {report_of.max_relative_error:.0e}")
 fig, (ax,) = figure(width=3.0, height=2.7)
 matrix(ax, influence(Scores(TwoReaders(T=8))), "two readers", "byte that is changed",

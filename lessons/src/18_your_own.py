@@ -60,12 +60,13 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 
 # %% [markdown]
 # `minifpt check mine.py`, or `own.check(mine)`, goes through the file in the order of the lessons.
-# A forward pass is compared with the library's, on fresh numbers. A backward pass is compared with
-# central differences of *your* forward pass (lesson 1). What is not written yet is the library's.
-# So the file works from its first line on, and you can write it in any order.
+# A forward pass is compared with the library's, on fresh numbers. A backward pass reads the cache
+# of *your* forward pass, and its gradients are compared with the library's, which central
+# differences have checked (lesson 1). What is not written yet is the library's. So the file works
+# from its first line on, and you can write it in any order.
 #
 # Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
-# The check runs it and compares that with differences as well. So keep in each slot of a cache what
+# The check runs it and compares its gradients as well. So keep in each slot of a cache what
 # its name says, and read the lines on caches at the top of the file. A backward pass changes
 # neither its cache nor `dy`, and nothing is kept in a global variable: the check runs two forward
 # passes before their backward passes. Two more things that the definitions do not say: `dropout`
@@ -286,12 +287,16 @@ look("softmax", "softmax_backward")
 # %% [markdown]
 # ## The rest
 #
-# Now it is your turn: all the other functions. If you want to go on without them, the next cell
-# takes them from `solutions/18_functional.py`, in which each is written in as few lines as ours.
-# (If you have a file of your own, write `mine = Path("mine.py")` here and leave `put` out.)
+# Now it is your turn: all the other functions. If there is a `mine.py` in this folder, as the
+# lessons of the spine write it, the next cell takes that. Otherwise it takes the functions of
+# `solutions/18_functional.py`, and the curve below says so.
 
 # %%
-own.put(mine, own.solution())
+if Path("mine.py").is_file():
+    mine, whose = Path("mine.py"), "your file"
+else:
+    own.put(mine, own.solution())
+    whose = "the solution of lesson 18"
 left = own.check(mine)
 
 # %% [markdown]
@@ -313,8 +318,8 @@ def nats():
 library = nats()
 with own.using(mine) as file:
     yours = nats()
-print(f"library {library:.6f}, yours {yours:.6f}, nothing known {math.log(256):.6f}")
-print("that took", file.calls.total(), "calls of your functions")
+print(f"library {library:.6f}, {whose} {yours:.6f}, nothing known {math.log(256):.6f}")
+print("that took", file.calls.total(), "calls of its functions")
 
 # %% [markdown]
 # ## It trains
@@ -336,10 +341,10 @@ for (name, wrong_one), style in zip(histories.items(), ("--", "-.", ":"), strict
     ax.plot(wrong_one["step"], 100 * wrong_one["test_accuracy"], style, color=color.ochre,
             label=f"wrong: {name}")
 ax.plot(history["step"], 100 * history["test_accuracy"], color=color.trained, linewidth=2.5,
-        label="your file")
+        label=whose)
 ax.axhline(50, color=color.grey, linewidth=0.8)
 ax.set(xlabel="step", ylabel="bits right (%)", ylim=(42, 102),
-       title="A frozen language model learns XOR on your gradients")
+       title=f"A frozen language model learns XOR, on {whose}")
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 picture(fig)
 

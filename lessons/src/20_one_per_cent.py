@@ -24,7 +24,6 @@ from minifpt import adapters
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, picture, reveal, show
-from minifpt.gradients import gradcheck_layer
 from minifpt.layers import Linear
 from minifpt.tasks.text import Text
 from minifpt.training import evaluate
@@ -231,7 +230,7 @@ def draw_b(model, size=0.3):
 
 
 some = np.random.default_rng(0).standard_normal((2, 5, 3))
-print(gradcheck_layer(draw_b(small()), some))
+print(minifpt.gradcheck(draw_b(small()), some))
 
 # %% [markdown]
 # ## Where to start
@@ -554,8 +553,8 @@ for start in (small, lambda: draw_b(small())):
 reveal(guess, f"{len(wrong_names[0])}, {len(wrong_names[1])}")
 print("right even then:", ", ".join(name for name in right_ones if name not in wrong_names[1]))
 for name, start in (("with B = 0", small), ("with B random", lambda: draw_b(small()))):
-    print("the broken one is checked", name, str(gradcheck_layer(broken(start()), some)
-                                                 ).splitlines()[-1], sep=": ")
+    print("the broken one is checked", name, str(minifpt.gradcheck(
+        broken(start()), some)).splitlines()[-1], sep=": ")
 
 # %% [markdown]
 # At the start the missing term $s\,dy\,B^\top A^\top$ is zero, so nothing is wrong, and the check

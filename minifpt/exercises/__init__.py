@@ -32,7 +32,7 @@ from .lesson import lessons_folder
 
 EXERCISES = {}                                            # name -> Exercise
 DRAWS = 3                                                 # how often each is drawn anew
-SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "yours"}
+SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "you"}
 
 
 @dataclass
@@ -388,10 +388,11 @@ def _unchanged(a, b):
 
 
 def _describe(args):
-    """Describe the arguments: arrays by their shape, lists by their length."""
+    """Describe the arguments: arrays by their shape, long lists by their length."""
     return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
-                     else f"list of {len(a)}" if isinstance(a, list)    # its repr may take long
-                     else getattr(a, "__name__", None) or repr(a)[:40] for a in args)
+                     else f"list of {len(a)}" if isinstance(a, list) and not (
+                         len(a) < 9 and all(isinstance(x, (bool, int, float, str)) for x in a))
+                     else getattr(a, "__name__", None) or repr(a)[:60] for a in args)
 
 
 @functools.cache

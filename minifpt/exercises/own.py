@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import fast, layers, tracing
+from .. import exercises, fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
 from ..files import one_line, read_text, save_text
@@ -194,6 +194,7 @@ def load(path):
                          ) from None
     reader, module = Own(path, text), types.ModuleType("minifpt_own")
     sys.modules[module.__name__] = module                 # as dataclasses expect
+    module.__file__ = str(path)
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
@@ -358,7 +359,9 @@ def judged(name, text, seed=None, **limits):
 
 
 def work(name, text):
-    """Return the functions of a file, or why it cannot be run; for :mod:`apart`."""
+    """Return the functions of a file, or why it cannot be run; for :mod:`apart`.  Checks that the
+    file itself calls do nothing: the answers may be hidden, and the caller checks all."""
+    exercises.check = globals()["check"] = lambda *args: None
     path = Path.cwd() / name
     path.write_text(text, encoding="utf-8")
     try:

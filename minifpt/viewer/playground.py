@@ -102,13 +102,15 @@ def operations():
     """Return {operation: its sources and formulas}, for the frames of the live step."""
     pages = {}
     for op in OPERATIONS:
-        forward = formulas.FORWARD.get(op) or (formulas.ELEMENTWISE._replace(
-            text="y = gelu(x)", put="gelu(x[~c])") if op == "gelu" else None)
+        forward = formulas.FORWARD.get(op) or (
+            formulas.ELEMENTWISE._replace(put="gelu(x[~c])") if op == "gelu" else None)
         back = formulas.FORMULAS.get(op, formulas.SLOPE)
+        there, again = vars(functional)[op], vars(functional)[f"{op}_backward"]
         pages[op] = {
-            "sources": [lines_of(vars(functional)[name]) for name in (op, f"{op}_backward")],
-            "forward": forward and forward._asdict(),
-            "back": {name: formula._asdict() for name, formula in back.items()}}
+            "sources": [lines_of(there), lines_of(again)],
+            "forward": forward and forward._asdict() | {"text": formulas.text_of(there, "y")},
+            "back": {name: formula._asdict() | {"text": formulas.text_of(again, f"d{name}")}
+                     for name, formula in back.items()}}
     return pages
 
 
