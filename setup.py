@@ -74,7 +74,7 @@ setup(
     # Weights and lessons are beside the package in a clone and inside it when installed.
     package_dir={"minifpt.pretrained": "weights", "minifpt.lessons": "lessons"},
     package_data={"minifpt": ["py.typed"],
-                  "minifpt.viewer": ["*.html", "*.css", "*.js"],
+                  "minifpt.viewer": ["*.html", "*.css", "*.js", "*.md"],
                   "minifpt.pretrained": ["*.npz", "*.txt"],
                   "minifpt.lessons": ["*.ipynb", "solutions/*.py"]},
     cmdclass={"build_py": BuildPy},

@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t as student
 
+from benchmarks.tables import ALL
 from minifpt.experiments import reproduce, tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,7 +82,7 @@ def number(run):
         return f"{REDUCE[figure](steps):,.0f}"
     arms, figure = [*rest, "mean"][:2]
     if figure == "paper":
-        return str(reproduce.TABLES[file].paper[arms, where])
+        return str(ALL[file].paper[arms, where])
     names = arms.split(" - ")
     histories = [grid_of(file).results[where][name] for name in names]
     if figure == "steps":

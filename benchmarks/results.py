@@ -13,7 +13,7 @@ its CSV there, put one of these lines into a text, and run ``--write``:
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
     <!-- dose.csv: controls -->     the paired differences of ``dose``, ``sources`` or ``masks``
-    <!-- NAME.csv: TABLE -->        the same runs in the form of another ``minifpt reproduce`` table
+    <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
     <!-- claims.toml: retracted --> a table of ``docs/results/claims.toml``
@@ -35,10 +35,11 @@ from unittest.mock import patch
 import numpy as np
 from matplotlib.text import Text
 
-from benchmarks import claims, memory_map, why
+from benchmarks import claims, dose, memory_map, why
+from benchmarks.tables import ALL
 from benchmarks.words import word
 from minifpt import tasks, trunks
-from minifpt.experiments import dose, reproduce, tables
+from minifpt.experiments import reproduce, tables
 from minifpt.reports import plots
 
 HERE = Path(__file__).resolve().parent
@@ -82,7 +83,7 @@ def table(name, form=None):
         return turned(renamed(dose.differences(dose.EXPERIMENTS[name], grid)))
     if name == "simple":
         return short(simple_table(grid))
-    forms = reproduce.TABLES
+    forms = ALL
     if form and form not in forms:
         grid.results = {task: grid.results[task] for task in form.split("+")}
         form = None
@@ -328,7 +329,7 @@ def dots(panels, path, with_paper=False):
             ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
             ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
             ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-            paper = reproduce.TABLES[file].paper.get((arm, task)) if with_paper else None
+            paper = ALL[file].paper.get((arm, task)) if with_paper else None
             if paper is not None:
                 ax.plot(float(paper), y, "D", color="black", fillstyle="none", markersize=8,
                         label="paper")

@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from benchmarks import dose
+from benchmarks import tables as studies
 from minifpt import functional as F
 from minifpt import layers, tasks
-from minifpt.experiments import compare, dose, reproduce, tables
+from minifpt.experiments import compare, reproduce, tables
 from minifpt.files import write_beside
 from minifpt.files.runs import COLUMNS, History
 from minifpt.tasks.listops import OPERATORS, PAD
@@ -278,16 +280,17 @@ def flattened(task, learned, validation, test):
 FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{name}-{n}")
        for name, n in (("mnist", 10), ("mnist", 100), ("mnist", 1000), ("digits", 100),
                        ("digits", 1000))]
-FAMILIES = compare.Column("families", {}, {"steps": 500})
+FAMILIES = compare.Column(f"{Path(__file__).with_name('families.py')}:Families", {},
+                          {"steps": 500})
 LONG, = reproduce.TABLES["mnist-long"].columns
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
 TWO_LAYERS = "two layers, 256 hidden"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
 RECALLS = [column for column in dose.EXPERIMENTS["dose"].tasks if column.task == "recall"]
-PICTURES = reproduce.MNIST, reproduce.FEW, reproduce.CIFAR, *FEW
+PICTURES = reproduce.MNIST, studies.FEW, reproduce.CIFAR, *FEW
 METHODS = (
     *((column, SOFTMAX, SoftmaxRegression) for column in (
-        reproduce.XOR, reproduce.MEMORY, reproduce.RECALL, *RECALLS, reproduce.LISTOPS,
+        reproduce.XOR, reproduce.MEMORY, studies.RECALL, *RECALLS, reproduce.LISTOPS,
         *PICTURES)),
     *((column, LOGISTIC, logistic()) for column in PICTURES),
     (LONG, SOFTMAX, SoftmaxRegression), (LONG, LOGISTIC, logistic()),
@@ -297,12 +300,12 @@ METHODS = (
     (FAMILIES, "the generating profile, aligned", aligned),
     (reproduce.LISTOPS, "commonest answer to the first operator", commonest),
     (reproduce.LISTOPS, "the first operator on all digits", flattened),
-    (reproduce.NEXT_BYTE, "one byte before", contexts_of(1)),
-    (reproduce.NEXT_BYTE, "two bytes before", contexts_of(2)),
-    (reproduce.NEXT_BYTE, CONTEXTS, contexts_of(5)),
-    (reproduce.TYPOS, "letter pairs, surprise", replaced(surprise)),
-    (reproduce.TYPOS, "letter pairs, ratio", replaced(ratio)),
-    (reproduce.TYPOS, FILTER, replaced(forward_filter)))
+    (studies.NEXT_BYTE, "one byte before", contexts_of(1)),
+    (studies.NEXT_BYTE, "two bytes before", contexts_of(2)),
+    (studies.NEXT_BYTE, CONTEXTS, contexts_of(5)),
+    (studies.TYPOS, "letter pairs, surprise", replaced(surprise)),
+    (studies.TYPOS, "letter pairs, ratio", replaced(ratio)),
+    (studies.TYPOS, FILTER, replaced(forward_filter)))
 
 
 def measure(column, method, seeds):

@@ -116,7 +116,7 @@ def command_page():
         for name in commands:
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-                cli.parser([name, "--help"]).parse_args([name, "--help"])
+                cli.parser([name, "--help-all"]).parse_args([name, "--help-all"])
             text += f"\n### minifpt {name}\n\n{fenced(out.getvalue().strip())}"
     return text
 

@@ -8,6 +8,7 @@
                                         date; runs nothing, needs neither Jupyter nor Jupytext
     python lessons/build.py --text      bring the notebooks' text up to date where no code has
                                         changed; runs nothing
+    python lessons/build.py --glossary  make glossary.md from the terms that the lessons define
     python lessons/build.py --pull 03   take a notebook that was edited in Jupyter back
                                         into its source; build it afterwards
 
@@ -164,6 +165,13 @@ def read(source):
     return notebook
 
 
+def fold(notebook):
+    """Fold away the outputs that answer a guess: in JupyterLab, and on the site by the tag."""
+    for cell in notebook.cells:
+        if "reveal(guess" in cell.source and cell.cell_type == "code":
+            cell.metadata = {"jupyter": {"outputs_hidden": True}, "tags": ["hide-output"]}
+
+
 def run(notebook, folder, seconds=5 * SECONDS):
     """Run a notebook from a clean kernel in ``folder``; raises where a cell does, or takes
     longer than ``seconds``."""
@@ -220,13 +228,15 @@ def tidy(output):
 def build(source):
     """Make, run and write one notebook; its size and time in words."""
     import nbformat
-    notebook = read(source)
+    notebook, path = read(source), notebook_of(source)
+    if not path.exists():                                 # the checks ask which lessons there are
+        write(path, nbformat.writes(notebook) + "\n")
     start = time.perf_counter()
     run(notebook, HERE)
     seconds = time.perf_counter() - start
     notebook.metadata["minifpt"] = {"source": digest(source.read_text(encoding="utf-8")),
                                     "cells": cells_digest(notebook)}
-    path = notebook_of(source)
+    fold(notebook)
     write(path, nbformat.writes(notebook) + "\n")
     return f"{path.name}: {seconds:.0f} s, {path.stat().st_size / 1024:.0f} KB"
 
@@ -244,6 +254,7 @@ def retext(source):
                 f"{source.stem[:2]}'")
     for cell, cell_before in zip(code, code_before, strict=True):
         cell.outputs, cell.execution_count = cell_before.outputs, cell_before.execution_count
+    fold(fresh)
     fresh.metadata = before.metadata | {"minifpt": {
         "source": digest(source.read_text(encoding="utf-8")), "cells": cells_digest(fresh)}}
     text = nbformat.writes(fresh) + "\n"
@@ -251,6 +262,30 @@ def retext(source):
         return None
     write(path, text)
     return f"{path.name}: text brought up to date"
+
+
+TERM = re.compile(r"\*\*((?!Next|What we)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
+ABOUT = """# Glossary
+
+Each term in the sentence in which a lesson introduces it. The number is the lesson's.
+Made by `python lessons/build.py --glossary`.
+"""
+
+
+def glossary():
+    """Return the text of ``glossary.md``: each term in the sentence that introduces it."""
+    terms = {}
+    for source in sources():
+        text, path = source.read_text(encoding="utf-8"), notebook_of(source)
+        for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
+            for paragraph in re.split(r"\n\n|\n- ", re.sub("^# ?", "", cell, flags=re.M)):
+                paragraph = " ".join(paragraph.split())
+                for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Z*$`(])", paragraph):
+                    for term in TERM.findall(sentence) if len(sentence.split()) > 5 else ():
+                        line = TERM.sub(r"*\1*", sentence)
+                        terms.setdefault(term.lower(), f"- **{term}** "
+                                         f"([{path.stem[:2]}]({path.name})): {line}")
+    return "\n".join([ABOUT, *(line for _, line in sorted(terms.items()))]) + "\n"
 
 
 def write(path, text):
@@ -282,6 +317,7 @@ def main():
     parser.add_argument("--sources", action="store_true")
     parser.add_argument("--text", action="store_true")
     parser.add_argument("--pull", action="store_true")
+    parser.add_argument("--glossary", action="store_true")
     args = parser.parse_args()
     # Here and in the kernel that runs a notebook, the library beside this folder.
     root = str(HERE.parent)
@@ -304,6 +340,9 @@ def main():
         lines = [line for s in chosen if (line := retext(s))]
         print("\n".join(lines) or "every notebook has the text of its source")
         return 1 if any("has changed" in line for line in lines) else 0
+    if args.glossary:
+        write(HERE / "glossary.md", glossary())
+        return 0
     if args.pull and not args.lessons:
         parser.error("--pull wants the numbers of the lessons to take back")
     for source in chosen:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
+from .users import suggestion
+
 # The paper's groups.  The layer that owns a parameter gives its group.
 GROUPS = {
     "input": "the input layer",
@@ -87,8 +89,10 @@ class FreezeMask:
         patterns = tuple(item for item in items if item not in GROUPS)
         for item in patterns:
             if "." not in item and "*" not in item:
-                raise ValueError(f"freeze: '{item}' is neither a preset ({', '.join(presets)}), "
-                                 f"nor a group ({', '.join(GROUPS)}), nor a pattern (h.3.ln_1.*)")
+                near = suggestion(item, [*presets, *GROUPS])
+                raise ValueError(f"freeze: '{item}'{near} is neither a preset "
+                                 f"({', '.join(presets)}), nor a group ({', '.join(GROUPS)}), nor "
+                                 "a pattern (h.3.ln_1.*)")
         return cls(**{item: True for item in items if item in GROUPS}, patterns=patterns)
 
     def __str__(self):

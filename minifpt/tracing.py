@@ -210,12 +210,7 @@ class Trace:
             bound = signature.bind(*args, **kwargs)
             if isinstance(bound.arguments.get("past"), layers.KeyValues):
                 bound.arguments["past"] = before(**bound.arguments)
-            outer = self._running
-            # Generating text calls an operation with a parameter of the model outside its layers.
-            layer = outer.place[0]
-            if layer is None and any(id(v) in self._own for v in bound.arguments.values()):
-                layer = ""
-            this = Pass((layer, op), outer, back)
+            this = Pass((self._running.place[0], op), self._running, back)
             return (self._step_back(this, function, ours, bound) if back
                     else self._step(this, function, bound))
         return recorded

@@ -222,7 +222,6 @@ def _test(model, task, run, x, begin, bar, progress):
     run.history.append(dict(zip(COLUMNS, (
         run.step, train_loss, train_accuracy, loss, accuracy,
         round(time.perf_counter() - begin, 3)), strict=True)))
-    run.keep_norms()
     bar.set_postfix_str(f"loss {train_loss:.4f}, accuracy {100 * accuracy:.1f} %")
 
 

@@ -1,5 +1,7 @@
-"""Report an error in a task or trunk of the user's own in one line: file, line and method."""
+"""Report an error in a task or trunk of the user's own in one line: file, line and method, and say
+which name a misspelt word may mean."""
 
+import difflib
 import os
 import sys
 import traceback
@@ -49,6 +51,12 @@ def message(error):
     except Exception:                                     # the user's own class may fail as text
         text = ""
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
+
+
+def suggestion(word, names):
+    """Return " (did you mean 'NAME'?)" with the name that is nearest to a word, or ""."""
+    near = difflib.get_close_matches(str(word), names, 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 @contextmanager

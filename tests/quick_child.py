@@ -1,9 +1,7 @@
-"""The start of a grid's processes in the tests, which draw no pictures."""
+"""A grid's child process in the tests, which draws no pictures."""
 
 from minifpt import training
 from minifpt.experiments import workers
-
-FOLLOW_PARENT = workers.follow_parent
 
 
 def write_dot(histories, path, *_):
@@ -11,7 +9,6 @@ def write_dot(histories, path, *_):
     path.write_bytes(b"none")
 
 
-def follow_parent(sign):
-    """Draw no curves in this process, then do what the package does."""
+if __name__ == "__main__":
     training.curves = write_dot
-    FOLLOW_PARENT(sign)
+    workers.child()

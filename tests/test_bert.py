@@ -126,7 +126,7 @@ def test_a_bert_is_taken_as_a_model(folder, tmp_path):
     ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
     ({"hidden_dropout_prob": 0.2}, "dropout is 0.2, and 0.1 in attention"),
     ({"hidden_act": "silu"}, "bad config: GPT2Config: activation_function is 'silu'"),
-    ({"hidden_size": None}, "bad config: GPT2Config: n_embd is None"),
+    ({"hidden_size": None}, "bad config: GPT2Config: n_embd must be a whole number"),
     ({"layer_norm_eps": None}, "bad config"),
     ({"num_hidden_layers": 3}, "does not hold the 3 blocks"),
     ({"num_hidden_layers": 1}, "does not hold the 1 blocks"),

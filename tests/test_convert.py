@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import minifpt
 from minifpt import cli
@@ -184,22 +182,20 @@ def test_untied_is_fine_where_the_tables_are_equal(tmp_path):
           arrays())
 
 
-def test_big_tensors_in_blocks(tmp_path, monkeypatch):
-    """Equal however the blocks fall; bfloat16 is the upper half of a float32."""
+def test_tensors_are_read_where_they_lie(tmp_path):
+    """At any byte; bfloat16 is the upper half of a float32, and an empty array has no place."""
     a = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
     half = (a.view(np.uint32) >> 16).astype(np.uint16)
     head = {"a": {"dtype": "F32", "shape": [7, 11], "data_offsets": [0, 308]},
-            "b": {"dtype": "BF16", "shape": [7, 11], "data_offsets": [308, 462]}}
+            "b": {"dtype": "BF16", "shape": [7, 11], "data_offsets": [308, 462]},
+            "c": {"dtype": "F32", "shape": [0, 3], "data_offsets": [462, 462]}}
     path = tmp_path / "x.safetensors"
     path.write_bytes(pack(head, a.tobytes() + half.tobytes()))
-    for size in (1, 10, 77, 1000):
-        monkeypatch.setattr(huggingface, "BLOCK", size)
-        tensors = huggingface.read_safetensors(path)
-        blocks = list(tensors["a"].blocks())
-        assert max(map(len, blocks)) <= size
-        np.testing.assert_array_equal(np.concatenate(blocks), a.reshape(-1))
-        b = np.concatenate(list(tensors["b"].blocks()))
-        assert b.dtype == np.float32 and np.abs(b - a.reshape(-1)).max() < 2 ** -7 * 4
+    tensors = huggingface.read_safetensors(path)
+    np.testing.assert_array_equal(tensors["a"].read(), a)
+    b = tensors["b"].read()
+    assert b.dtype == np.float32 and np.abs(b - a).max() < 2 ** -7 * 4
+    assert tensors["c"].read().shape == (0, 3)
 
 
 # ---------------------------------------------------------------------------- config
@@ -284,22 +280,6 @@ def test_damaged_safetensors_are_refused(tmp_path, content):
     (folder / "model.safetensors").write_bytes(content)
     with refused("model.safetensors: "):
         minifpt.GPT2.from_pretrained(folder)
-
-
-@settings(max_examples=150)
-@given(data=st.data())
-def test_any_damage_is_a_value_error(tmp_path_factory, data):
-    good = safetensors(arrays())
-    head = 8 + int.from_bytes(good[:8], "little")
-    damaged = bytearray(good)
-    for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, head - 1))] = data.draw(st.integers(0, 255))
-    folder = write(tmp_path_factory.getbasetemp() / "damaged")
-    (folder / "model.safetensors").write_bytes(damaged)
-    try:
-        minifpt.GPT2.from_pretrained(folder)
-    except ValueError as e:
-        assert "\n" not in str(e)
 
 
 def test_integers_are_refused(tmp_path):
@@ -391,17 +371,6 @@ def test_a_converted_file_has_the_name_of_its_source(tmp_path, cache, file, name
     assert convert(folder / file, progress=False) == cache / f"{name}.npz"
 
 
-def test_the_current_folder_gives_its_name(tmp_path, cache, monkeypatch):
-    monkeypatch.chdir(write(tmp_path / "here"))
-    assert convert(".", progress=False) == cache / "here.npz"
-
-
-def test_converting_twice_gives_the_same_bytes(tmp_path):
-    folder = write(tmp_path / "a")
-    one = convert(folder, tmp_path / "1.npz", progress=False)
-    assert one.read_bytes() == convert(folder, tmp_path / "2.npz").read_bytes()
-
-
 def test_too_large_for_float16(tmp_path):
     tensors = arrays()
     tensors["h.1.ln_2.bias"][2] = 1e5
@@ -431,10 +400,10 @@ def test_a_source_that_cannot_be_converted_is_refused(tmp_path, cache):
 
 
 def test_converting_holds_no_whole_model(tmp_path):
-    """Of a model of 26 MB no more than some blocks are ever in memory.
+    """Of a model of 30 MB no more than its largest array, 12 MB, is ever in memory.
 
     ``tracemalloc`` counts the zeros that stand for the model, too, which take no memory."""
-    shape = dict(n_layer=1, n_head=1, n_embd=64, n_positions=8, vocab_size=100_000)
+    shape = dict(n_layer=6, n_head=1, n_embd=256, n_positions=8, vocab_size=12_000)
     folder = write(tmp_path / "a", arrays(**shape), **shape)
     tracemalloc.start()
     try:
@@ -443,7 +412,7 @@ def test_converting_holds_no_whole_model(tmp_path):
     finally:
         tracemalloc.stop()
     zeros = 4 * sum(a.size for a in arrays(**shape).values())
-    assert path.stat().st_size > 12e6 and peak < zeros + 5e6, peak
+    assert path.stat().st_size > 14e6 and peak < zeros + 13e6, peak
 
 
 # ------------------------------------------------------------------------------- hub

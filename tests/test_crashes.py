@@ -2,18 +2,16 @@
 
 import ctypes
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fuzz import kills
 from fuzz.kills import PNG_END
-from test_grids import needs_sessions, session, start, until
+from test_grids import needs_sessions, until
 
 from minifpt import cli
 from minifpt.files import outputs, write_beside
@@ -29,36 +27,6 @@ def test_work_killed_at_random_moments_ends_with_the_same_bits(name):
     """For runs and grids see ``test_train.py`` and ``test_grids.py``."""
     report = kills.run(name, 3)
     assert not report.findings and report.kills
-
-
-@pytest.mark.slow
-@needs_sessions
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's /proc")
-def test_a_grid_ends_when_a_process_that_waits_is_killed(tmp_path):
-    """It waited for work, with the lock of the queue in its hands; the other one is at a run."""
-    command, idle = start(tmp_path / "g", "--jobs", "2"), []
-    until(lambda: len([*tmp_path.rglob("curves.png")]) == 2)
-
-    def one_waits():
-        there = {pid: used(pid) for pid, args in kills.session(command.pid) if "spawn_main" in args}
-        time.sleep(0.5)
-        idle[:] = [pid for pid, before in there.items() if used(pid) == before]
-        assert command.poll() is None, "it was over too soon"
-        return len(there) == 2 and len(idle) == 1
-    until(one_waits)
-    os.kill(idle[0], signal.SIGKILL)
-    _, err = command.communicate(timeout=60)
-    assert command.returncode == 2 and "a process of the grid was killed" in err
-    assert "resource_tracker" not in err, err
-    until(lambda: not session(command.pid))
-    leftovers = [path for path in tmp_path.rglob(".*")
-                 if not path.name.endswith(f".{idle[0]}.minifpt")]
-    assert not leftovers
-
-
-def used(pid):
-    """The processor's time that a process has used, in ticks."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
 
 
 # ------------------------------------------------------------------------------ full disks

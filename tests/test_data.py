@@ -168,31 +168,6 @@ def test_hashes_are_those_of_the_real_files(real_mnist):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("cut", [0, 2, 7, 20, 500, -1])
-def test_truncated_file_is_named(tmp_path, zipped, cut):
-    raw = idx(np.random.default_rng(0).integers(0, 256, (2, 28, 28), dtype=np.uint8))
-    raw = gzip.compress(raw) if zipped else raw
-    path = tmp_path / "some-idx3-ubyte"
-    path.write_bytes(raw[:cut])
-    with refused("some-idx3-ubyte: "):
-        data.read_idx(path, 3)
-
-
-def test_counts_against_the_header(tmp_path):
-    path = tmp_path / "x"
-    path.write_bytes(idx(np.zeros((3, 4), np.uint8)) + b"more")
-    with pytest.raises(ValueError, match="x: its header says 12 bytes of numbers, the file has "
-                                         "more: damaged"):
-        data.read_idx(path, 2)
-    path.write_bytes(idx(np.zeros((3, 4), np.uint8))[:-5])
-    with pytest.raises(ValueError, match="says 12 bytes of numbers, the file has 7: damaged"):
-        data.read_idx(path, 2)
-    path.write_bytes(gzip.compress(idx(np.zeros((3, 4), np.uint8))) + b"more")
-    with pytest.raises(ValueError, match="x: damaged"):
-        data.read_idx(path, 2)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, zipped):
     """Whether the header says so, or a little gzip unpacks to more than the header says."""
     head = bytes([0, 0, 8, 2]) + (2 ** 31).to_bytes(4, "big") * 2
@@ -211,25 +186,29 @@ def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, zipped):
     assert peak < 10 ** 6
 
 
-def test_wrong_magic_is_shown(tmp_path):
-    write_mnist(tmp_path)
-    (tmp_path / FILES[0]).write_bytes((tmp_path / FILES[1]).read_bytes())
-    with pytest.raises(ValueError, match="t10k-images.*starts with '00 00 08 01', expected "
-                                         "'00 00 08 03'"):
-        data.mnist("test", tmp_path)
-    (tmp_path / FILES[0]).write_text("<html>not found</html>")
-    with pytest.raises(ValueError, match="starts with '3c 68 74 6d'"):
-        data.mnist("test", tmp_path)
+IDX = idx(np.zeros((3, 4), np.uint8))
+
+
+@pytest.mark.parametrize("raw, message", [
+    (b"", "starts with ''"), (IDX[:7], "damaged or cut short"),
+    (gzip.compress(IDX)[:20], "x: damaged or cut short"),
+    (IDX + b"more", "its header says 12 bytes of numbers, the file has more: damaged"),
+    (IDX[:-5], "says 12 bytes of numbers, the file has 7: damaged"),
+    (gzip.compress(IDX) + b"more", "x: damaged"),
+    (idx(np.zeros(3, np.uint8)), "starts with '00 00 08 01', expected '00 00 08 02'"),
+    (b"<html>not found</html>", "starts with '3c 68 74 6d'")])
+def test_a_damaged_file_is_named(tmp_path, raw, message):
+    (tmp_path / "x").write_bytes(raw)
+    with refused(message):
+        data.read_idx(tmp_path / "x", 2)
 
 
 @pytest.mark.parametrize("images, labels", [
-    (np.zeros((3, 28, 28)), np.zeros(2)), (np.zeros((3, 27, 28)), np.zeros(3)),
-    (np.zeros((3, 28, 28)), np.full(3, 10)), (np.zeros((0, 28, 28)), np.zeros(0)),
-])
-def test_images_and_labels_that_do_not_fit(tmp_path, images, labels):
-    for file, array in zip(FILES, (images, labels), strict=True):
+    ((3, 28, 28), [0, 1]), ((3, 27, 28), [0, 1, 2]), ((3, 28, 28), [0, 1, 10]), ((0, 28, 28), [])])
+def test_images_and_labels_that_do_not_fit_are_refused(tmp_path, images, labels):
+    for file, array in zip(FILES, (np.zeros(images), np.array(labels)), strict=True):
         (tmp_path / file).write_bytes(gzip.compress(idx(array.astype(np.uint8))))
-    with pytest.raises(ValueError, match=r"t10k-images.*expected \(N, 28, 28\)"):
+    with refused(r"t10k-images.*expected \(N, 28, 28\)"):
         data.mnist("test", tmp_path)
 
 

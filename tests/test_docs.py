@@ -264,7 +264,6 @@ def test_every_picture_of_the_results_is_drawn_and_shown(tmp_path, monkeypatch):
     for module, name, place in ((results, "dots", 1), (results, "words_picture", 0),
                                 (results.tables, "picture", 1),
                                 (results.tables, "sweep_picture", 1),
-                                (results.reproduce, "heat_map", 1),
                                 (results.memory_map, "picture", 1), (results.why, "picture", 1),
                                 (results.dose, "picture", 3)):
         monkeypatch.setattr(module, name, lambda *args, place=place, **_: drawn.add(args[place]))

@@ -264,10 +264,9 @@ def test_a_task_of_ones_own_trains_with_its_options(minifpt_says):
 
 @pytest.mark.parametrize("argv", [
     ["--model", "rnn.py:RNN", WALK, "--task-steps", "7"], [WALK, "--task-steps=7"],
-    ["--task", WALK, "--task-steps", "7"], [f"--task={WALK}", "--steps", "7"],
-    ["--freeze", "full", WALK, "--steps", "7", "--model=rnn.py:RNN"]])
-def test_an_option_that_the_command_has_too_gets_a_prefix(argv, minifpt_says):
-    """``--task-steps`` does for every command, ``--steps`` where the command has none."""
+    ["--freeze", "full", WALK, "--task-steps", "7", "--model=rnn.py:RNN"]])
+def test_a_task_s_option_with_the_name_of_an_option_of_a_run_gets_a_prefix(argv, minifpt_says):
+    """In every command, also in one without --steps."""
     argv = argv if any("model" in a for a in argv) else [*argv, "--model", "decay.py:Decay"]
     assert "on walk: in 7 x 1, out 1 x 2" in minifpt_says("summary", *argv, "--noise", "0")
 
@@ -349,8 +348,8 @@ def test_an_operation_takes_four_places_of_the_package(tmp_path):
             ("examples.py", '        "linear": ', '        "scaled": lambda: '
                                                   '[((n((2, 3, 4)), n(4)), {})],\n'),
             ("viewer/formulas.py", '    "bias": {', """    "scaled": {
-        "x": Formula("dx = dy * s", "~c", "dy[~c] * s[c]"),
-        "s": Formula("ds = sum of dy * x", "c", "dy[~c] * x[~c]", "~")},\n""")):
+        "x": Formula("~c", "dy[~c] * s[c]"),
+        "s": Formula("c", "dy[~c] * x[~c]", "~")},\n""")):
         text = (copy / name).read_text(encoding="utf-8")
         text = text.replace(before, more + before, 1) if before else text + more
         (copy / name).write_text(text, encoding="utf-8")

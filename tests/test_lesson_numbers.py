@@ -72,3 +72,23 @@ def test_the_steps_to_95_of_lesson_14_are_the_fewest_measured():
     for trunk, (steps, rate) in constants("14")["STEPS_TO_95"].items():
         assert (steps, rate) == min((int(row["steps_to_95"]), float(row["rate"]))
                                     for row in rows if row["trunk"] == trunk)
+
+
+def test_the_steps_of_lesson_22_are_the_measured_ones():
+    def steps(*studies, start=""):
+        """{angle: steps of each seed}, of the runs with the defaults of ``benchmarks.why``."""
+        runs = {}
+        for study in studies:
+            path = ROOT / "benchmarks" / "results" / f"why-{study}.csv"
+            with open(path, encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    if row["reached"] and row["start"] == start and row["patch"] == "20" and (
+                            row["trunk"] == "random:1x1x128@1.41" and float(row["lr"]) == 1e-2):
+                        runs.setdefault(row["angle"], []).append(int(row["reached"]))
+        return {angle: tuple(values) for angle, values in runs.items()}
+    lesson = constants("22")
+    for name, measured in (("STEPS", steps("angle", "slope", "budget")),
+                           ("ALIGNED", steps("aligned", start="aligned")),
+                           ("OPPOSED", steps("basins", start="opposed"))):
+        for angle, values in lesson[name].items():
+            assert values == measured[str(angle)], (name, angle)

@@ -4,7 +4,9 @@ The quick tests read files.  ``pytest -m slow tests/test_lessons.py`` runs every
 needs the extras ``lessons`` and ``dev``.
 """
 
+import itertools
 import json
+import math
 import re
 import runpy
 import shutil
@@ -15,7 +17,10 @@ import numpy as np
 import pytest
 from conftest import load_module
 
-from minifpt.exercises import lesson
+import minifpt
+from minifpt import functional as F
+from minifpt.exercises import lesson, own, worksheet
+from minifpt.exercises.track import written
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
 build = load_module(LESSONS / "build.py")
@@ -144,8 +149,19 @@ def test_a_notebook_is_small_and_its_pictures_are_described(source):
                 assert output["metadata"]["image/png"]["alt"]
 
 
+@each_lesson
+def test_the_answer_to_a_guess_is_folded_away_until_a_reader_runs_it(source):
+    def folded(text):
+        return ["reveal(guess" in "".join(cell["source"]) for cell in json.loads(text)["cells"]
+                if cell["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    path = build.notebook_of(source)
+    answers = folded(path.read_text(encoding="utf-8"))
+    assert answers and all(answers)
+    assert folded(lesson.without_outputs(path)) == []
+
+
 def test_the_notebooks_together_are_small():
-    assert sum(build.notebook_of(s).stat().st_size for s in SOURCES) < 4 * 1024 ** 2
+    assert sum(build.notebook_of(s).stat().st_size for s in SOURCES) < 4.5 * 1024 ** 2
 
 
 @each_lesson
@@ -209,3 +225,132 @@ def test_a_picture_keeps_the_order_of_its_colours(colours):
     if colours < 256:
         steps = np.diff(np.asarray(small.convert("RGB"))[0].astype(int), axis=0)
         assert (steps[:, 0] <= 0).all() and (steps[:, 1] >= 0).all() and (steps[:, 2] <= 0).all()
+
+
+# ------------------------------------------------------------------------ the map and the plans
+
+
+def table_rows(text, heading):
+    """The cells of each row of the first table below a heading."""
+    lines = text.partition(heading)[2].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[first + 2:])
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+README = (LESSONS / "README.md").read_text(encoding="utf-8") if SOURCES else ""
+SPINE, SIDE = (table_rows(README, heading) if README else []
+               for heading in ("## A course on one page", "## Side roads"))
+MAP = {int(row[0].partition(".")[0]): (math.prod(map(int, re.findall(r"\d+", row[1]))),
+                                       {int(n) for n in re.findall(r"\d+", row[2])})
+       for row in SPINE + SIDE}                           # lesson -> minutes, lessons before it
+
+
+def test_every_lesson_is_on_the_map_once():
+    assert sorted(MAP) == [int(source.stem[:2]) for source in SOURCES]
+    assert len(SPINE) == 11 and len(MAP) == len(SPINE) + len(SIDE)
+    assert all(len(row) == 7 and all(row) for row in SPINE)
+
+
+@pytest.mark.parametrize("number", [row[0].partition(".")[0] for row in SPINE])
+def test_a_lesson_of_the_spine_says_what_is_known_and_what_is_not(number):
+    text = next(s for s in SOURCES if int(s.stem[:2]) == int(number)).read_text(encoding="utf-8")
+    known, unknown, exercises = (text.index(words) for words in (
+        "**What we know by now", "**What we do not know yet", "## Exercises"))
+    assert known < text.index("# %%\n") < exercises
+    assert "**Next**" in text[unknown:]
+
+
+def test_each_plan_follows_the_map():
+    teaching = (LESSONS / "teaching.md").read_text(encoding="utf-8")
+    plans = table_rows(teaching, "## Plans")
+    assert len(plans) >= 5
+    for name, lessons, minutes, homework in plans:
+        numbers = [int(n) for n in lessons.split(",")]
+        for i, number in enumerate(numbers):
+            missing = MAP[number][1] - {*numbers[:i]}
+            assert not missing, f"{name}: lesson {number} stands before {missing}"
+        assert int(minutes) == sum(MAP[number][0] for number in numbers), name
+        assert homework, name
+    for number in MAP:
+        assert f"\n## {number}. " in teaching
+
+
+def test_the_glossary_is_made_from_the_lessons():
+    text = (LESSONS / "glossary.md").read_text(encoding="utf-8")
+    assert text == build.glossary(), "run 'python lessons/build.py --glossary'"
+    assert "- **softmax** (" in text.lower()
+
+
+# ------------------------------------------------------------------------- the reader's own file
+
+
+def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = "linear", "linear_backward"
+    with written("mine.py", *names) as whose:
+        assert whose == "the library's: linear, linear_backward"
+    assert "minifpt new mine.py --bare" in capsys.readouterr().out
+    own.new("mine.py", bare=True)
+    own.put("mine.py", linear)
+    with written("mine.py", *names) as whose:
+        assert whose == "yours: linear; the library's: linear_backward"
+        assert F.linear(np.ones((1, 2)), np.ones((2, 3)), 0.0)[0].shape == (1, 3)
+    assert "linear: passed" in capsys.readouterr().out
+    own.put("mine.py", linear_backward)
+    with pytest.raises(ValueError, match="linear_backward is wrong"), written("mine.py", *names):
+        pass
+
+
+def linear(x, w, b, need=(True, True, True)):
+    return x @ w + b, LinearCache(x, w, need)  # noqa: F821, it is put into a file
+
+
+def linear_backward(dy, cache):
+    x, w, need = cache
+    return dy @ w.T, x.T @ dy, dy.mean(axis=0)
+
+
+def test_the_spine_asks_for_each_function_that_an_fpt_runs():
+    names = set()
+    for number in range(8):
+        text = next(LESSONS.glob(f"src/{number:02}_*.py")).read_text(encoding="utf-8")
+        names |= {name for name in own.FUNCTIONS if f"`{name}" in text or f'"{name}"' in text}
+    task = minifpt.tasks.get("bit-xor")
+    model = minifpt.FPT.for_task(task, "random:1x1x8@1", dropout=0.0)
+    x, y = task.batch(np.random.default_rng(0), 2)
+    with minifpt.trace(model) as t:
+        logits, cache = model.forward(x, train=True, rng=np.random.default_rng(0))
+        model.backward(task.loss(logits, y)[1], cache)
+    assert {step.op for step in t.steps} <= names
+
+
+# ------------------------------------------------------------------------------- the worksheet
+
+
+@pytest.mark.parametrize("number", [5, *(pytest.param(n, marks=pytest.mark.slow)
+                                         for n in MAP if n != 5)])
+def test_each_worksheet_has_one_key(number):
+    sheets = [worksheet.draw(number, seed) for seed in range(50)]
+    assert len({tuple(code for code, _ in sheet) for sheet in sheets}) >= 49     # by chance
+    right = {variants[0][0].split("(")[0]: variants[0][0].splitlines()
+             for variants in worksheet.pool(f"{number:02}").values()}
+    for sheet in sheets:
+        codes = [code for code, _ in sheet]
+        assert len(codes) == 6 == len(set(codes))
+        assert 1 <= sum(answer == "right as it stands" for _, answer in sheet) <= 2
+        for code, answer in sheet:                        # the line of the key mends the function
+            rows, right_rows = code.splitlines(), right[code.split("(")[0]]
+            line = answer.partition("\n\n")[2]
+            differing = [b for a, b in zip(rows, right_rows, strict=True) if a != b]
+            assert differing == ([] if answer == "right as it stands" else [line])
+
+
+def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):
+    page, notebook, key = worksheet.write(3, tmp_path, seed=7, items=4)
+    assert json.loads(notebook.read_text(encoding="utf-8"))["nbformat"] == 4
+    assert "It should be" in key.read_text(encoding="utf-8")
+    assert "It should be" not in page.read_text(encoding="utf-8")
+    for items, message in ((0, "too few"), (999, "too few")):
+        with pytest.raises(ValueError, match=message):
+            worksheet.draw(3, items=items)

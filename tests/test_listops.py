@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,21 +172,6 @@ def test_few_labels_are_all_drawn_and_no_others(of):
     assert again.fingerprint() == task.fingerprint()
     np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0],
                                   task.task.batch(rng(), 9, "test")[0])
-
-
-@pytest.mark.parametrize("name, options, message", [
-    ("listops", {"length": 3}, "length must be"), ("listops", {"depth": 0}, "depth must be"),
-    ("listops", {"arguments": 1}, "arguments must be"),
-    ("listops", {"least": 99}, "at most length=64"),
-    ("typos", {"share": 0}, "share must be"), ("typos", {"share": 1}, "share must be"),
-    ("typos", {"share": np.nan}, "share must be"), ("typos", {"tokens": 0}, "tokens must be"),
-    ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
-    ("few", {"of": "few"}, "expected the name of another task"),
-    ("few", {"of": 3}, "expected the name"), ("few", {"of": "nosuch"}, "of is 'nosuch', expected"),
-    ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be")])
-def test_wrong_options_are_refused(name, options, message):
-    with refused(f"^({name}|text): .*{message}"):
-        tasks.get(name, **options)
 
 
 # --------------------------------------------------------------------- the command line

@@ -2,10 +2,8 @@
 was."""
 
 import csv
-import inspect
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from minifpt import cli
 from minifpt.exercises import grade
 from minifpt.experiments import compare, pretrain, reproduce, runs_table, tables
 from minifpt.experiments.runs import load_run
-from minifpt.files import outputs, write_beside
+from minifpt.files import outputs
 from minifpt.reports import plots, report
 from minifpt.viewer import steps
 
@@ -95,7 +93,7 @@ def contents():
     ("compare r0 r1 --out r0", "r0/curves.png"),
     (f"compare bit-xor --models random:1x2x16 --out c {TINY[TINY.index('--steps'):]}",
      "c/table.md"),
-    (f"compare bit-xor --models random:1x2x16 --lrs 1e-3 --out c {TINY[TINY.index('--steps'):]}",
+    (f"compare bit-xor --models random:1x2x16 --rates 1e-3 --out c {TINY[TINY.index('--steps'):]}",
      "c/sweep.png"),
     ("reproduce table3 --out c", "c/table3.csv"),
     ("reproduce table3 --out c", "c/table3-rates.png"),
@@ -129,17 +127,28 @@ def test_an_output_of_ours_is_replaced(here):
 
 
 @pytest.mark.parametrize("change", [
-    lambda text: text + "a note\n", lambda text: "a note\n" + text,
-    lambda text: text.replace("text", "TEXT"), lambda text: text.replace("report", "steps"),
-    lambda text: "", lambda text: text.replace("<!--", "")])
-def test_a_page_with_notes_is_the_user_s(tmp_path, change):
+    lambda text: text + "a note\n", lambda text: text.replace("report", "steps"),
+    lambda text: "", lambda text: text.replace("<!--", ""), lambda text: "<p>text\n"])
+def test_a_page_without_the_mark_is_the_user_s(tmp_path, change):
     path = tmp_path / "page.html"
-    outputs.write_text(path, "report", "<p>text\r\n")
+    outputs.write_text(path, "report", "<p>text\n")
     assert outputs.is_output(path, "report")
     path.write_text(change(path.read_text()))
     assert not outputs.is_output(path, "report")
     with pytest.raises(ValueError, match="is there already"):
         outputs.write_text(path, "report", "<p>text")
+
+
+def test_a_comparison_whose_curves_still_rise_says_so():
+    def history(*accuracies):
+        return minifpt.History({"step": 100 * i, "test_accuracy": a}
+                               for i, a in enumerate(accuracies, 1))
+    runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
+    line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
+    assert line == "Still rising at the end: random on bit XOR. More --steps may change the order."
+    del runs["random"]
+    runs["short"] = [history(0.5)]
+    assert tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0])) == ""
 
 
 def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
@@ -337,17 +346,6 @@ def test_a_config_that_lacks_a_setting_is_refused(here, refused, key):
     Path("r0/config.json").write_text(json.dumps(settings))
     for line in "steps r0", "report r0", "compare r0 r1":
         assert f"has no '{key}'" in refused(line)
-
-
-def test_a_deep_folder_needs_no_recursion(here):
-    """Python's limit is 1,000 calls; 100 stand for the 2,000 levels that a path can have."""
-    deep, limit = Path(*["d"] * 200, "mine.py"), sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack()) + 100)
-    try:
-        write_beside(deep, lambda f: f.write(b"text"))
-    finally:
-        sys.setrecursionlimit(limit)
-    assert deep.read_bytes() == b"text"
 
 
 def test_pretrained_weights_of_another_source_are_not_replaced(tmp_path, monkeypatch):

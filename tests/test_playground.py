@@ -22,10 +22,10 @@ def data_of(page):
     return re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
 
 
-def test_the_command_writes_one_file_of_at_most_300_kB(tmp_path, capsys):
-    assert main(["playground", "--out", tmp_path / "page.html", "--task", "majority"]) == 0
+def test_the_command_writes_one_file_of_at_most_400_kB(tmp_path, capsys):
+    assert main(["playground", "--out", tmp_path / "page.html", "majority"]) == 0
     file = tmp_path / "page.html"
-    assert 50e3 < file.stat().st_size <= 300e3
+    assert 50e3 < file.stat().st_size <= 400e3
     assert str(file) in capsys.readouterr().out
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
     data = json.loads(data_of(file.read_text(encoding="utf-8")))
@@ -65,13 +65,42 @@ def test_a_page_without_javascript_says_what_it_is(page):
 def test_the_stored_weights_are_those_of_the_trunk(page):
     data = json.loads(data_of(page))
     numbers = np.frombuffer(base64.b64decode(data["weights"]), "<f2")
-    trunk, at = minifpt.GPT2.from_pretrained("minigpt-tiny"), 0
-    for (name, p), (theirs, shape) in zip(trunk.named_parameters(), data["trunk"], strict=True):
+    lm, at = minifpt.LanguageModel.from_pretrained("minigpt-tiny"), 0
+    arrays = {**dict(lm.trunk.named_parameters()), "wte.weight": lm.wte.weight}
+    for (name, p), (theirs, shape) in zip(arrays.items(), data["trunk"], strict=True):
         size = int(np.prod(shape))
         assert name == theirs
-        assert np.array_equal(numbers[at:at + size].reshape(shape), p.data[:shape[0]])
+        assert np.array_equal(numbers[at:at + size].reshape(shape),
+                              p.data[:shape[0]].astype("<f2"))
         at += size
     assert at == len(numbers)
+
+
+def test_a_station_has_one_question_of_at_most_sixty_words(page):
+    stations = json.loads(data_of(page))["stations"]
+    assert len(stations) == 12
+    for station in stations:
+        assert station["title"].endswith("?") and station["more"].endswith((".", "xor."))
+        assert 20 < len(station["text"].split()) <= 60
+        assert len(station["options"]) in (0, 2, 3)
+
+
+def test_heads_that_were_trained_on_bit_memory_look_for_likeness(page):
+    """What the station on pretraining shows, against the package's own measure."""
+    heads = json.loads(data_of(page))["heads"]
+    mean, deviation = heads["random"]
+    above = {name: np.mean(np.array(traces) > mean + 2 * deviation)
+             for name, traces in heads["traces"].items()}
+    assert above["minigpt-bits"] == 1 and above["minigpt-images"] < above["minigpt-language"] < 0.6
+    measured = minifpt.heads(minifpt.GPT2.from_pretrained("minigpt-bits")).trace
+    assert np.allclose(heads["traces"]["minigpt-bits"], measured, atol=0.006)
+
+
+def test_a_notebook_shows_a_station():
+    shown = minifpt.viewer.tour(8)._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and "&quot;tour&quot;:8" in shown
+    with pytest.raises(ValueError, match="station is 13, expected 1 to 12"):
+        minifpt.viewer.tour(13)
 
 
 def test_the_reference_step_is_numpys(page):

@@ -55,31 +55,12 @@ def test_the_weight_file_has_its_config_and_its_source(text, tmp_path, name):
     assert {p.name for p in path.parent.iterdir()} - {"books"} == {"w", "w.npz", "w.csv"}
 
 
-def test_the_last_loss_is_over_all_held_out_text(text, tmp_path):
-    history = language(text, tmp_path / "w")
-    lm = minifpt.LanguageModel.from_pretrained(tmp_path / "w.npz")
-    task = Text([text], tokens=16)
+def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
+    """And the last loss is over all held-out text."""
+    history = language(text, tmp_path / "a")
+    lm, task = minifpt.LanguageModel.from_pretrained(tmp_path / "a.npz"), Text([text], tokens=16)
     x, y = task.test_set()
     assert history[-1]["test_loss"] == pytest.approx(task.loss(lm.logits(x), y)[0], rel=1e-3)
-
-
-def test_pretraining_lowers_the_loss(text, tmp_path):
-    history = language(text, tmp_path / "w", steps=251, lr=1e-2)
-    assert history["step"].tolist() == [250, 251]
-    assert history[-1]["test_loss"] < 0.7 * np.log(256)
-
-
-def test_the_same_seed_gives_the_same_file(text, tmp_path):
-    for i, seed in enumerate((2, 2, 3)):
-        language(text, tmp_path / f"{i}" / "w", seed=seed)
-    a, b, c = (arrays_of(tmp_path / f"{i}" / "w.npz") for i in range(3))
-    np.testing.assert_equal(a, b)
-    for name in ("wte.weight", "wpe.weight", "h.0.attn.c_attn.weight"):
-        assert (a[name] != c[name]).any()
-
-
-def test_a_killed_pretraining_resumes_to_the_same_bits(text, tmp_path):
-    language(text, tmp_path / "a")
     with pytest.MonkeyPatch.context() as patch:
         batches, batch = [], Text.batch
 
@@ -119,8 +100,6 @@ def test_shorter_passages_leave_the_later_positions_untrained(text, tmp_path):
     is_trained = np.abs(rows - start).max(axis=1) > 1e-4
     assert config["n_positions"] == 16 and "--tokens 9" in config["command"]
     assert [*is_trained] == [True] * 9 + [False] * 7
-    with refused("tokens must be a whole number, at least 2 and at most 16"):
-        language(text, tmp_path / "v", tokens=17)
 
 
 def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
@@ -135,36 +114,6 @@ def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=message):
             pretrain.pretrain(source, tmp_path / "w", shape=shape, resume=True, **options)
     pretrain.pretrain("images", tmp_path / "w", resume=True, **options)
-
-
-@pytest.mark.parametrize("shape, message", [
-    ("", "pretrain: no shape ''"), ("2x16", "pretrain: no shape '2x16', expected one of gpt2,"),
-    ("1x3x16", "n_embd")])
-def test_a_bad_shape_writes_nothing(text, tmp_path, shape, message):
-    with refused(message):
-        language(text, tmp_path / "out" / "w", shape=shape)
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_weight_file_is_written_over(text, tmp_path):
-    (tmp_path / "w.npz").write_bytes(b"mine")
-    with refused("w.npz is there already: choose another"):
-        language(text, tmp_path / "w")
-    assert (tmp_path / "w.npz").read_bytes() == b"mine"
-    assert not (tmp_path / "w").exists()
-
-
-@pytest.mark.parametrize("source, error, message", [
-    ("none.txt", FileNotFoundError, "no file or folder"),
-    ("empty", FileNotFoundError, "no \\*.txt"),
-    ("short.txt", ValueError, "give more text")])
-def test_missing_or_short_text_writes_nothing(text, tmp_path, source, error, message):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "short.txt").write_text("too short")
-    before = set(tmp_path.rglob("*"))
-    with pytest.raises(error, match=message) as raised:
-        language(tmp_path / source, tmp_path / "out" / "w")
-    assert "\n" not in str(raised.value) and set(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("source", ["bits", "images"])
@@ -183,16 +132,6 @@ def test_sources_that_are_an_fpt_save_its_trunk(source, tmp_path, monkeypatch):
     assert moved["h.0.mlp.c_fc.weight"] > 1e-5 and moved["h.0.attn.c_attn.weight"] > 1e-5
 
 
-@pytest.mark.parametrize("source, kw, message", [
-    ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
-    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images"),
-    ("bits", {"tokens": 9}, "tokens is not for bits")])
-def test_unknown_sources_are_refused(source, kw, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        pretrain.pretrain(source, tmp_path / "w", **kw)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, monkeypatch):
     """Else the trunk would know the new input and output layers, and only with that seed."""
     monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 30})
@@ -209,3 +148,30 @@ def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, mon
                             task.output_dim, task.output_tokens, seed=seed)
         for a, b in zip(layers, later.input.parameters() + later.output.parameters(), strict=True):
             assert not np.array_equal(a, b.data) or not a.any()         # biases start at 0
+
+
+@pytest.mark.parametrize("source, kw, message", [
+    ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
+    ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images"),
+    ("bits", {"tokens": 9}, "tokens is not for bits"),
+    ("brackets", {"tokens": 17}, "tokens must be a whole number, at least 2 and at most 16"),
+    ("brackets", {"shape": ""}, "pretrain: no shape ''"),
+    ("brackets", {"shape": "2x16"}, "pretrain: no shape '2x16', expected one of gpt2,"),
+    ("brackets", {"shape": "1x3x16"}, "n_embd"),
+    ("masked", {"text": ["short.txt"], "shape": "llama:1x2x8"}, "without a causal mask"),
+    ("language", {"text": ["none.txt"]}, "no file or folder"),
+    ("language", {"text": ["empty"]}, "no \\*.txt"),
+    ("language", {"text": ["short.txt"]}, "give more text"),
+    ("bits", {"out": "mine.npz"}, "mine.npz is there already: choose another"),
+    ("bits", {"out": "mine"}, "mine.npz is there already: choose another")])
+def test_impossible_pretraining_is_refused_and_writes_nothing(source, kw, message, tmp_path,
+                                                              monkeypatch):
+    monkeypatch.setattr(pretrain, "SHAPE", SHAPE)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "short.txt").write_text("too short")
+    (tmp_path / "mine.npz").write_bytes(b"mine")
+    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    with refused(message, (ValueError, FileNotFoundError)):
+        pretrain.pretrain(source, **{"out": "out/w"} | kw)
+    assert before == {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}

@@ -1,4 +1,4 @@
-"""Folds of proteins: TAPE's files, and families that are made up."""
+"""Folds of proteins: TAPE's files, and the made-up ones of benchmarks/families.py."""
 
 import gzip
 import json
@@ -6,15 +6,14 @@ import json
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given
-from hypothesis import strategies as st
 from test_data import nowhere  # noqa: F401 (a fixture)
 from test_simple import simple
 
+from benchmarks.families import COMMON, Families
 from minifpt import cli, tasks
 from minifpt.experiments import plan
 from minifpt.files import data
-from minifpt.tasks.proteins import COMMON, LETTERS, PAD, padded, replaced
+from minifpt.tasks.proteins import LETTERS, PAD, padded
 
 SPLITS = "train", "valid", "test_fold_holdout", "test_superfamily_holdout", "test_family_holdout"
 RECORD = {"id": "d1a0aa_", "primary": "MKTB", "protein_length": 4, "class_label": 0,
@@ -177,7 +176,7 @@ def motifs_in(task, chain):
 
 
 def test_a_fold_is_the_cyclic_order_of_its_motifs():
-    task = tasks.get("families", folds=5, distance=0.0, mutation=0.0, length=96)
+    task = Families(folds=5, distance=0.0, mutation=0.0, length=96)
     for split in task.splits:
         x, y = task.batch(rng(), 40, split)
         assert x.shape == (40, 96) and y.shape == (40, 1) and {*y[:, 0]} == {*range(5)}
@@ -193,27 +192,8 @@ def test_a_fold_is_the_cyclic_order_of_its_motifs():
         assert len(firsts) > 3
 
 
-def test_no_family_is_in_two_splits():
-    task = tasks.get("families", folds=4, families=6)
-    families = {split: {family.tobytes() for fold in task.variants[split] for family in fold}
-                for split in task.splits}
-    assert [len(f) for f in families.values()] == [24, 16, 16]
-    assert len(set.union(*families.values())) == 56
-
-
-def test_a_world_is_its_seed():
-    task, again, other = (tasks.get("families", world=w) for w in (0, 0, 1))
-    np.testing.assert_array_equal(task.batch(rng(), 9)[0], again.batch(rng(), 9)[0])
-    assert not np.array_equal(task.batch(rng(), 9)[0], other.batch(rng(), 9)[0])
-    x, y = task.test_set()
-    np.testing.assert_array_equal(x, task.test_set()[0])
-    assert x.shape == (1000, 64) and np.bincount(y[:, 0]).min() > 60
-    few = tasks.get("few", of="families", labels=7)
-    assert len(np.unique(few.batch(rng(), 99)[0], axis=0)) == 7
-
-
 def test_neither_places_nor_pairs_tell_the_fold_and_its_profile_does():
-    task = tasks.get("families")
+    task = Families()
     learned, test = task.batch(rng(), 1000), task.batch(rng(1), 200, "test")
     validation = task.batch(rng(2), 100, "validation")
     profile = simple.aligned(task, learned, validation, test)[1]
@@ -223,41 +203,25 @@ def test_neither_places_nor_pairs_tell_the_fold_and_its_profile_does():
         assert method(task, learned, validation, test)[1] < profile / 2
 
 
-@given(st.integers(0, 99), st.floats(0, 0.9))
-def test_the_share_that_is_replaced_is_as_asked(seed, share):
-    chain = rng(seed).choice(COMMON, 4000)
-    changed = replaced(rng(seed + 1), chain, share)       # one in twenty is replaced by itself
-    assert (changed != chain).mean() == pytest.approx(0.95 * share, abs=0.04)
-    np.testing.assert_array_equal(replaced(rng(), chain, 0.0), chain)
-
-
 def test_a_long_protein_loses_its_beginning():
     chains = [np.arange(n, dtype=np.uint8) for n in (0, 2, 4, 6)]
     assert padded(chains, 4).tolist() == [[PAD] * 4, [PAD, PAD, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
 
 
-@pytest.mark.parametrize("name, options, message", [
-    ("homology", {"length": 0}, "length must be"), ("homology", {"length": "9"}, "length must be"),
-    ("homology", {"holdout": "clan"}, "holdout must be fold, superfamily or family, got 'clan'"),
-    ("families", {"folds": 1}, "folds must be"), ("families", {"families": 0}, "families must be"),
-    ("families", {"length": 11}, "length must be"),
-    ("families", {"folds": 121}, "expected at most 120"), ("families", {"world": -1}, "world must"),
-    ("families", {"distance": 1.0}, "distance must"), ("families", {"distance": -0.1}, "distance"),
-    ("families", {"mutation": np.nan}, "mutation must"),
-    ("families", {"mutation": "much"}, "mutation must"),
-    ("families", {"mutation": 2}, "mutation must be at least 0 and below 1, got 2")])
-def test_wrong_options_are_refused(name, options, message):
-    with refused(f"^{name}: .*{message}"):
-        tasks.get(name, **options)
+@pytest.mark.parametrize("options, message", [
+    ({"length": 0}, "length must be"), ({"length": "9"}, "length must be"),
+    ({"holdout": "clan"}, "holdout must be fold, superfamily or family, got 'clan'")])
+def test_wrong_options_are_refused(options, message):
+    with refused(f"^homology: .*{message}"):
+        tasks.get("homology", **options)
 
 
-@pytest.mark.parametrize("name", ["families", "homology"])
-def test_from_the_command_line(name, tmp_path, capsys):
+def test_from_the_command_line(tmp_path, capsys):
     write_homology(tmp_path / "homology")
     out = tmp_path / "run"
-    args = ["train", name, "--length", 32, "--model", "random:1x1x8", "--steps", 2, "--out", out]
-    args += ["--mutation", 0] if name == "families" else ["--data", tmp_path]
-    assert cli.main(args) == 0 and f"{name}: " in capsys.readouterr().out
+    args = ["train", "homology", "--length", 32, "--model", "random:1x1x8", "--steps", 2,
+            "--out", out, "--data", tmp_path]
+    assert cli.main(args) == 0 and "homology: " in capsys.readouterr().out
     settings = json.loads((out / "config.json").read_text())
-    assert settings["options"]["length"] == 32 and settings["task"] == name
+    assert settings["options"]["length"] == 32 and settings["task"] == "homology"
     assert cli.main([*args, "--resume"]) == 0

@@ -488,7 +488,7 @@ def test_summary_and_plan_take_an_lstm(capsys, monkeypatch):
         assert "\n50 steps" in out and "the whole trunk" in out
     estimate = plan.plan(minifpt.tasks.get("bit-xor"), TrunkSpec.parse("lstm:2x16"),
                          minifpt.FreezeMask.fpt(), 4)
-    assert estimate.measured == 0 and isinstance(estimate.model.trunk.h[0], RecurrentBlock)
+    assert isinstance(estimate.model.trunk.h[0], RecurrentBlock)
     assert estimate.weights == sum(p.data.nbytes for p in estimate.model.parameters())
 
 

@@ -58,7 +58,7 @@ def test_softmax_regression_learns_from_the_trunks_examples(monkeypatch):
         return x, y
     monkeypatch.setattr(tasks.BitXOR, "draw", noted)
     monkeypatch.setattr(simple, "RATES", (1e-2,))
-    monkeypatch.setattr(simple.compare, "VALIDATION_EXAMPLES", 8)
+    monkeypatch.setattr("minifpt.experiments.job.VALIDATION_EXAMPLES", 8)
     simple.trained(simple.SoftmaxRegression, Column("bit-xor", {}, {"steps": 2}), [3])
     ours = [x for split, x in drawn if split == "train"][-2:]
     drawn.clear()

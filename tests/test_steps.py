@@ -715,3 +715,11 @@ def test_the_products_of_a_step_run_on_one_core(monkeypatch):
     minifpt.steps(build(task), task, batch_size=2, differences=2, progress=False)
     after = machine.blas_threads(), machine.blas_threads(before)
     assert threads in ([1], [None]) and after in ((2, before), (None, None))
+
+
+@pytest.mark.parametrize("function, name, text", [
+    ("linear_backward", "dw", "dw = x.T @ dy"),
+    ("positions", "y", "y[:, t] = x[:, t] + w[start + t]"),
+    ("attention_backward", "dq", "dQ = dS K / sqrt(D)"), ("last_tokens_backward", "dx", "")])
+def test_a_formula_is_read_from_the_docstring(function, name, text):
+    assert formulas.text_of(vars(minifpt.functional)[function], name) == text

@@ -32,6 +32,7 @@ def page(steps, browser, tmp_path):
     page.on("pageerror", lambda e: wrong.append(str(e)))
     page.on("request", lambda r: wrong.append(r.url) if "step.html" not in r.url else None)
     page.goto((tmp_path / "step.html").as_uri())
+    page.evaluate("state.all = true; render()")           # not the short path alone
     yield page
     assert wrong == []
     page.close()
@@ -52,7 +53,7 @@ def test_a_docstring_with_html_does_not_empty_the_page(browser, tmp_path):
 
 
 def title(page):
-    return page.locator("#frame h2").inner_text()
+    return page.locator("#frame h2").get_attribute("data-name")
 
 
 def test_from_the_first_frame_to_the_last_with_the_key(page, steps):
@@ -77,13 +78,32 @@ def test_from_the_first_frame_to_the_last_with_the_key(page, steps):
     assert title(page) == "Adam"
 
 
+def test_the_short_path_has_twelve_screens_with_words_and_addresses(page):
+    page.evaluate("state.all = false; render()")
+    seen = []
+    for _ in range(12):
+        seen.append([page.locator("#frame h2").inner_text(), page.evaluate("location.hash")])
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("path.length") == 12 and len({address for _, address in seen}) == 12
+    assert ["attention of block 1", "#trunk.h.0.attn.attention"] in seen
+    assert seen[10] == ["norm before attention of block 1, backward",
+                        "#trunk.h.0.ln_1.layer_norm/back"]
+    page.go_back()
+    until(page, "location.hash === '#trunk.h.0.ln_1.layer_norm/back'")
+    page.goto(page.url.split("#")[0] + "#trunk.h.1.attn.attention/back")
+    page.reload()
+    assert page.locator("#frame h2").inner_text() == "attention of block 2, backward"
+    page.get_by_role("button", name=re.compile("All .* screens")).click()
+    assert page.get_by_role("button", name="The short path of 12").count() == 1
+
+
 def test_blocks_fold_and_the_keys_jump_over_them(page):
     def unfolded():
         return page.locator("#ribbon .columns").count()
     start = unfolded()
-    page.locator("#ribbon button.name", has_text="block 1").click()
+    page.locator("#ribbon button.name", has_text="block 2").click()
     assert unfolded() == start + 1
-    page.locator("#ribbon button.name", has_text="block 1").click()
+    page.locator("#ribbon button.name", has_text="block 2").click()
     assert unfolded() == start
     seen = []
     for _ in range(9):
@@ -339,8 +359,8 @@ def test_no_dashed_frame_is_promised_where_there_is_none(page, steps):
 
 def test_the_keyboard_reaches_the_blocks(page):
     page.keyboard.press("Tab")                            # to where the reader is in the strip
-    for unfolded in (3, 2):                               # columns: both ends, and block 0
-        while not page.evaluate("document.activeElement.innerText").endswith("block 0"):
+    for unfolded in (3, 2):                               # columns: both ends, and block 1
+        while not page.evaluate("document.activeElement.innerText").endswith("block 1"):
             page.keyboard.press("Tab")
             assert page.evaluate("document.activeElement.closest('#ribbon') !== null")
         page.keyboard.press("Enter")

@@ -11,7 +11,6 @@ import pytest
 
 from minifpt import cli, progress
 from minifpt.cli import formatting
-from minifpt.experiments import compare
 
 TRAIN = ["train", "bit-xor", "--model", "random:1x2x16", "--batch-size", "2"]
 
@@ -74,6 +73,16 @@ def test_help_of_train_shows_the_options_of_the_chosen_task_only(capsys):
     assert "'minifpt train TASK --help' shows them" in text and "--strings" not in text
 
 
+def test_help_of_train_fits_on_a_screen_and_help_all_shows_the_rest(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(capsys, "train")
+    assert 24 <= text.count("\n") <= 40 and "--clip" not in text and "lstm" not in text
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help-all"])
+    text = capsys.readouterr().out
+    assert "more options:" in text and "--clip" in text and "lstm:3x128" in text
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_fits_80_columns_and_breaks_between_words(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -87,15 +96,6 @@ def test_options_of_the_loop_have_their_names_in_python(folder):
                      "--out", "a"]) == 0
     config = json.loads((folder / "a/config.json").read_text())
     assert (config["clip"], config["warmup"], config["eval_every"]) == (0.5, 2, 2)
-
-
-@pytest.mark.parametrize("flag", ["--rates", "--lrs"])
-def test_the_learning_rates_are_rates_and_the_former_name_works(flag, monkeypatch, capsys):
-    calls = []
-    monkeypatch.setattr(compare, "compare", lambda *args, **kw: calls.append(kw) or "")
-    assert cli.main(["compare", "bit-xor", flag, "0.1", "0.01"]) == 0
-    assert calls[0]["rates"] == [0.1, 0.01]
-    assert "--lrs" not in help_of(capsys, "compare")
 
 
 def test_a_markdown_table_is_printed_in_aligned_columns(capsys, monkeypatch):

@@ -769,23 +769,6 @@ def test_resume_from_python_keeps_what_the_command_line_wrote(tmp_path):
     assert (config["steps"], config["model"], config["note"]) == (9, "random:1x2x16", "mine")
 
 
-def test_an_older_run_of_a_task_without_options_goes_on(tmp_path):
-    """Older versions did not write the options of a task that keeps none."""
-    task = BitXOR(n=2)
-    task.options = {}
-    go(tmp_path / "r", build(task), task, steps=5)
-    config = json.loads((tmp_path / "r/config.json").read_text())
-    del config["model_crc"]
-    (tmp_path / "r/config.json").write_text(json.dumps(config))
-    with np.load(tmp_path / "r/checkpoint.npz") as file:
-        arrays = dict(file)
-    state = json.loads(str(arrays["state"]))
-    del state["settings"]["model_crc"]
-    np.savez(tmp_path / "r/checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
-    task.options = {"noise": 0.5}
-    assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
-
-
 @pytest.mark.parametrize("change", [
     lambda trunk: setattr(trunk.h[1].attn, "n_head", 4),
     lambda trunk: setattr(trunk.h[0].mlp.act, "name", "relu"),
@@ -798,10 +781,6 @@ def test_resume_of_a_model_that_computes_something_else_is_refused(tmp_path, cha
     change(other.trunk)
     with refused("another dropout, number of heads or the like"):
         go(tmp_path / "r", other, task, steps=9, resume=True)
-    config = json.loads((tmp_path / "r/config.json").read_text())
-    del config["model_crc"]                               # as older versions wrote it
-    (tmp_path / "r/config.json").write_text(json.dumps(config))
-    assert go(tmp_path / "r", build(task), task, steps=9, resume=True)[1][-1]["step"] == 9
 
 
 @pytest.mark.parametrize("steps, schedule, argument, warmup", [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minifpt import cli, tasks
-from minifpt.experiments import compare, workers
+from minifpt.experiments import compare
 from minifpt.files import read_bytes, runs, write_beside
 from minifpt.trunks.names import TrunkSpec
 
@@ -79,12 +79,12 @@ def test_an_exit_in_a_method_is_an_error(where, method, end, fails):
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "summary", "plan", "steps"])
-@pytest.mark.parametrize("option", ["--task", "--model"])
+@pytest.mark.parametrize("option", ["", "--model"])
 def test_an_exit_at_import_is_an_error(command, option, fails):
     Path("own.py").write_text("import sys\nsys.exit()\n")
     option = "--models" if (command, option) == ("compare", "--model") else option
-    rest = [] if option == "--task" else ["bit-xor"]
-    assert "own.py, line 2: it ends the program" in fails(command, *rest, option, "own.py:X")
+    words = ["bit-xor", option] if option else []
+    assert "own.py, line 2: it ends the program" in fails(command, *words, "own.py:X")
 
 
 @pytest.mark.parametrize("statement, message", [
@@ -132,7 +132,7 @@ def test_traceback_shows_the_traceback(place, capsys):
     ("\0", "own.py: "), ("x = " + "(" * 300, "own.py"), ("é = '\udce9'", "own.py")])
 def test_a_file_that_is_no_python_is_named(text, message, fails):
     Path("own.py").write_bytes(text.encode("utf-8", "surrogateescape"))
-    for command in (["--model", "own.py:Trunk"], ["--task", "own.py:Task"]):
+    for command in (["--model", "own.py:Trunk"], ["own.py:Task"]):
         assert message in fails("summary", *command)
 
 
@@ -163,36 +163,6 @@ def test_a_name_of_letters_of_another_alphabet_is_taken(capsys):
 
 
 # ------------------------------------------------------------------ endless files
-
-
-@NO_PIPES
-@pytest.mark.parametrize("source", ["language", "masked"])
-@pytest.mark.parametrize("text", ["/dev/zero", "pipe", "folder"])
-def test_pretrain_reads_no_device_and_no_pipe(source, text, fails):
-    if text != "/dev/zero":
-        Path("folder").mkdir()
-        os.mkfifo("pipe" if text == "pipe" else "folder/pipe.txt")
-    output = fails("pretrain", source, "--text", text, "--steps", 1)
-    assert "expected a regular file, it is a pipe, a device or a socket" in output
-    assert not [*Path().glob("minigpt*")]
-
-
-@NO_PIPES
-@pytest.mark.parametrize("file", ["config.json", "metrics.csv", "checkpoint.npz"])
-def test_resume_reads_no_pipe(file, fails, capsys):
-    command = ["train", "bit-xor", "--model", SMALL, "--steps", 2, "--out", "run"]
-    assert cli.main(command) == 0
-    capsys.readouterr()
-    Path("run", file).unlink()
-    os.mkfifo(f"run/{file}")
-    commands = [["report", "run"], ["compare", "run"], ["steps", "run"], ["attention", "run"]]
-    if file != "metrics.csv":                             # which resume does not read
-        commands.append([*command, "--resume"])
-    for argv in commands:
-        if file == "metrics.csv" and argv[0] in ("steps", "attention") or (
-                file == "checkpoint.npz" and argv[0] == "compare"):
-            continue                                      # they do not read it
-        fails(*argv)
 
 
 @NO_PIPES
@@ -253,29 +223,6 @@ def test_a_file_is_written_without_the_halves_of_killed_processes(tmp_path):
     assert [path.exists() for path in halves] == [False, True, True, True, True]
 
 
-def test_the_sign_of_a_killed_grid_is_removed_and_that_of_another_stays(tmp_path):
-    pytest.importorskip("fcntl")
-    (tmp_path / ".running-dead").write_bytes(b"")
-    with workers.running(tmp_path) as first:
-        assert not (tmp_path / ".running-dead").exists()
-        holder = subprocess.Popen(
-            [sys.executable, "-c", "import sys, time\nfrom pathlib import Path\n"
-             "from minifpt.experiments import workers\n"
-             "with workers.running(Path(sys.argv[1])) as sign:\n    print(sign, flush=True)\n"
-             "    sys.stdin.read()", tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True)
-        other = Path(holder.stdout.readline().strip())
-        assert first.exists() and other.exists()
-        with workers.running(tmp_path) as third:
-            assert first.exists() and other.exists() and third.exists()
-        holder.kill()
-        holder.communicate()
-        assert other.exists()
-        with workers.running(tmp_path):
-            assert first.exists() and not other.exists()
-    assert not [*tmp_path.glob(".running-*")]
-
-
 def test_a_refused_seed_leaves_no_folder(tmp_path, capsys):
     for seed in ("9" * 400, "1" + "0" * 18):
         with pytest.raises(SystemExit) as error:
@@ -303,11 +250,6 @@ def test_statistics_of_nothing_says_what_is_missing(name, fails):
         "statistics:minigpt-language")
     with pytest.raises(ValueError, match="expected statistics:NAME"):
         TrunkSpec.parse(name)
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_a_model_without_a_name_does_not_speak_of_the_folder(name, fails):
-    assert "expected a name or a path" in fails("summary", "--model", name)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

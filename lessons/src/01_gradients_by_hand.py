@@ -8,9 +8,16 @@
 #
 # - carry a gradient back through a linear layer and an activation function, line by line;
 # - check any gradient with nothing but the forward pass;
-# - say which step such a check should take, and why it runs in float64.
+# - say which step such a check should take, and why it runs in float64;
+# - let a small net learn XOR by your own gradient.
 #
-# You need a derivative, a matrix product and a little NumPy. It takes about 45 minutes.
+# **What we know by now.** A frozen model learned XOR while a few of its numbers moved
+# ([lesson 0](00_a_language_model_learns_xor.ipynb)). Which way each number moves was decided by
+# `backward`, and we did not look inside. Now we do, with a model of one layer.
+#
+# You need a derivative, a matrix product and a little NumPy; [the lesson before the
+# first](23_before_the_first.ipynb) has five questions that say whether you have them. It takes
+# about 45 minutes.
 #
 # A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
 # in place of the dots. A wrong guess is worth more than none.
@@ -22,6 +29,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 
 rng = np.random.default_rng(1)
 
@@ -105,6 +113,11 @@ picture(fig)
 #
 # In the same way $b_o$ has $N$ paths with rate 1, so $db_o = \sum_n ds_{no}$. And $x_{ni}$ has
 # $O$ paths with rates $w_{io}$, so $dx = ds\, w^\top$.
+#
+# *On paper, 3 minutes.* One row $x = (2, -1)$, weights $w = (1, 1)$ to one output, no bias, no
+# tanh, and $L = s^2$. What is $dw$?
+#
+# <details><summary>Answer</summary>s = 1, so ds = 2 and dw = (4, -2).</details>
 
 # %%
 t = rng.uniform(-1, 1, (4, 2))                            # targets (N, O)
@@ -313,6 +326,67 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
 # longer step leaves a gap, but a narrow one, and we found it only because we knew where to look.
 # So we *check* in float64 and *train* in float32, with the same code.
 #
+# ## Downhill, on a file of your own
+#
+# A gradient says which way is up. **Gradient descent** moves each weight a little the other way, $w
+# \leftarrow w - \eta\, dw$, and does so again; $\eta$ is the **learning rate**. Here it trains a
+# net of two linear layers on XOR: two inputs of ±1, eight tanh in the middle, one output that
+# should be 1 where the inputs differ and 0 where they are equal.
+#
+# From here on you can write the functions yourself. In a terminal in the folder of this notebook
+# (JupyterLab: File, New, Terminal), type `minifpt new mine.py --bare`. Open `mine.py`, write the
+# bodies of `linear` and `linear_backward`, each two or three lines, and run the next cell. It
+# checks them, and then each call of `F.linear` runs *yours*. (Five minutes. The forward pass
+# returns $y$ and `LinearCache(x, w, need)`, and the backward pass gets that cache. Batch axes come
+# first, so sum over all axes but the last. A function that is not written is the library's.)
+#
+# Without the tanh two linear layers are one linear layer. Lesson 0 showed that no weighted sum
+# computes XOR. How low does the loss of the net without tanh get?
+
+# %%
+guess = ...                                               # a number; targets are 0 and 1
+
+# %%
+inputs = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])      # (N, 2)
+targets = np.array([[0.0], [1.0], [1.0], [0.0]])                             # (N, 1)
+
+
+def train_net(seed, has_tanh=True, steps=500, rate=0.05, hidden=8):
+    """-> the loss at each step"""
+    rng, losses = np.random.default_rng(seed), []
+    w1, b1 = rng.standard_normal((2, hidden)), np.zeros(hidden)
+    w2, b2 = rng.standard_normal((hidden, 1)) / np.sqrt(hidden), np.zeros(1)
+    for _ in range(steps):
+        s, cache1 = F.linear(inputs, w1, b1)
+        a = np.tanh(s) if has_tanh else s
+        y, cache2 = F.linear(a, w2, b2)
+        losses.append(((y - targets) ** 2).mean())
+        da, dw2, db2 = F.linear_backward(2 * (y - targets) / y.size, cache2)
+        ds = da * (1 - a ** 2) if has_tanh else da
+        _, dw1, db1 = F.linear_backward(ds, cache1)
+        for weight, gradient in ((w1, dw1), (b1, db1), (w2, dw2), (b2, db2)):
+            weight -= rate * gradient
+    return losses
+
+
+with written("mine.py", "linear", "linear_backward") as whose:
+    with_tanh = [train_net(seed) for seed in range(5)]
+    without = [train_net(seed, has_tanh=False) for seed in range(5)]
+reveal(guess, float(np.round(np.mean([losses[-1] for losses in without]), 3)))
+print("with tanh, five seeds:", *(f"{losses[-1]:.4f}" for losses in with_tanh))
+
+fig, (ax,) = figure(width=5.6, height=2.8)
+for runs, style, ink, name in ((with_tanh, "-", color.trained, "with tanh"),
+                               (without, "--", color.ochre, "without")):
+    ax.semilogy(np.transpose(runs), style, color=ink, linewidth=1, label=[name] + 4 * [None])
+ax.set(xlabel="step", ylabel="loss", title=f"A net learns XOR, five seeds\n{whose}")
+ax.legend()
+picture(fig)
+
+# %% [markdown]
+# Without tanh the best that is left is to answer ½ to everything, which costs ¼. With it the loss
+# falls by the gradient that was derived above, and by nothing else.
+#
 # ## Exercises
 #
 # Replace the dots and run the cell. The check draws new numbers each time. You can leave an
@@ -379,10 +453,8 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
-# **Your own file.** `linear` and `linear_backward` can be the first two functions of a file that
-# is yours. In a terminal, `minifpt new mine.py` writes its skeleton, and `minifpt check mine.py`
-# says what is done, what is wrong and what is next. At the end, in [lesson 18](18_your_own.ipynb),
-# a real model trains on that file.
+# **What we do not know yet.** Our loss was a square, and our model gave numbers. A model of
+# language gives each word a *probability*. How wrong is a probability?
 #
 # **Next**: [lesson 2](02_softmax_and_cross_entropy.ipynb) turns scores into probabilities and
 # measures how wrong they are, without overflow.

@@ -8,7 +8,11 @@
 #
 # - write softmax and cross-entropy so that they stay finite for every finite input;
 # - derive the gradient of the loss, a difference that you can read off a picture;
-# - carry a gradient back through a softmax in the middle of a model, as attention needs.
+# - carry a gradient back through a softmax in the middle of a model, as attention needs;
+# - train a classifier of digits on your own gradients.
+#
+# **What we know by now.** A gradient says which way each weight should move, and differences of the
+# forward pass check it. The loss so far was a square: it asks how far a number is from its target.
 #
 # You need [lesson 1](01_gradients_by_hand.ipynb). It takes about 45 minutes.
 
@@ -19,6 +23,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 
 rng = np.random.default_rng(2)
 
@@ -220,6 +225,10 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 # leaves the loss as it is. And it is bounded: however wrong a logit is, its gradient stays between
 # -1 and 1.
 #
+# *On paper, 2 minutes.* Two words, $z = (0, \log 3)$, and the target is the first. What is $dz$?
+#
+# <details><summary>Answer</summary>p = (1/4, 3/4), so dz = (-3/4, 3/4).</details>
+#
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
 # row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
 # exponentials that the forward pass kept, and 1 is subtracted at each target.
@@ -308,6 +317,55 @@ show(F.softmax_backward)
 print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 
 # %% [markdown]
+# ## Digits, on your own file
+#
+# Write `softmax`, `log_sum_exp` and `cross_entropy` in `mine.py`, each with its backward pass (15
+# minutes; lesson 1 says how to begin the file). With `linear` they are a classifier: **softmax
+# regression** gives each of ten digits a score that is linear in the pixels, and descends the
+# cross-entropy. The digits are printed in many fonts, and tested in fonts that it never saw.
+
+# %%
+digits = minifpt.tasks.get("digits")
+sets = {split: digits.images(np.random.default_rng(0), n, split)
+        for split, n in (("train", 1000), ("test", 500))}           # (n, 28, 28), digits (n,)
+
+
+def flat(split):
+    return sets[split][0].reshape(-1, 28 * 28).astype(float), sets[split][1]
+
+
+def regression(steps=150, rate=0.3):
+    """-> at each step the loss and the share of new digits that are right"""
+    (x, t), (x_test, t_test) = flat("train"), flat("test")
+    w, b, rows = np.zeros((784, 10)), np.zeros(10), []
+    for _ in range(steps):
+        scores, cache = F.linear(x, w, b)
+        loss, cache_loss = F.cross_entropy(scores, t)
+        right = F.linear(x_test, w, b)[0].argmax(axis=1) == t_test
+        rows.append((loss, 100 * right.mean()))
+        _, dw, db = F.linear_backward(F.cross_entropy_backward(1.0, cache_loss), cache)
+        w -= rate * dw
+        b -= rate * db
+    return np.array(rows).T
+
+
+with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backward", "log_sum_exp",
+             "log_sum_exp_backward", "cross_entropy", "cross_entropy_backward") as whose:
+    losses, right = regression()
+print(f"loss at the start {losses[0]:.3f}, which is log 10; right in the end {right[-1]:.0f} %")
+fig, axes = figure(2, width=3.8, height=2.7)
+axes[0].plot(losses, color=color.trained)
+axes[1].plot(right, color=color.trained)
+axes[1].axhline(10, color=color.grey, linestyle=":")
+axes[0].set(xlabel="step", ylabel="loss (nats)", title="softmax regression on digits")
+axes[1].set(xlabel="step", ylabel="new digits right (%)", ylim=(0, 100), title="dotted: guessing")
+fig.suptitle(whose, fontsize=9)
+picture(fig)
+
+# %% [markdown]
+# (One run. It starts from zeros and sees all images at each step, so nothing in it is random but
+# the choice of images.)
+#
 # ## Exercises
 #
 # Solutions are in `solutions/02_softmax_and_cross_entropy.py`.
@@ -387,8 +445,7 @@ def loss_scale(gradient):
 check("loss_scale", loss_scale)
 
 # %% [markdown]
-# **Your own file.** `softmax`, `log_sum_exp` and `cross_entropy`, each with its backward, are next
-# in your own file (`minifpt check mine.py`; see [lesson 1](01_gradients_by_hand.ipynb)).
+# **What we do not know yet.** A classifier of one layer has no depth. GPT-2 has twelve blocks in a
+# row. What keeps the numbers in them from growing without bound?
 #
-# **Next**: [lesson 3](03_layer_norm.ipynb), layer norm: what keeps the numbers of twelve blocks in
-# a row from growing without bound.
+# **Next**: [lesson 3](03_layer_norm.ipynb), layer norm.

@@ -11,8 +11,10 @@
 # - choose the data of a test so that a missing term cannot hide;
 # - make frozen attention look at another token by training nothing but a layer norm's scale.
 #
-# You need lessons [1](01_gradients_by_hand.ipynb) and
-# [2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
+# **What we know by now.** A layer, a softmax and a loss have gradients that we can derive, check
+# and train on. A model of one layer learns digits. A transformer has many layers in a row.
+#
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
 # %%
 import numpy as np
@@ -21,6 +23,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 
 # %% [markdown]
 # ## Twelve blocks in a row
@@ -203,7 +206,15 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
 #
-# Three terms for three pictures. The gradients of scale and bias are sums over all rows $n$, as in
+# Three terms for three pictures.
+#
+# *On paper, 4 minutes.* A row of two channels, $x = (-1, 1)$, with scale 1 and $\epsilon = 0$, and
+# $dy = (1, 0)$. What is $dx$, and why?
+#
+# <details><summary>Answer</summary>(0, 0). A row of two channels has two directions, and layer norm
+# is blind to both.</details>
+#
+# The gradients of scale and bias are sums over all rows $n$, as in
 # lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$
@@ -398,6 +409,82 @@ print("before training:", f"{shares['before']:.2f}")
 # of a language model have it, and do random ones? [Lesson
 # 0](00_a_language_model_learns_xor.ipynb) began with that question.
 #
+# ## Twelve blocks train, on your own file
+#
+# Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). The twelve blocks of the
+# beginning, with weights twice as large, now learn digits: pixels in, twelve blocks, ten scores
+# out. They train with layer norms at one learning rate, and without any at three. A model that
+# knows nothing has $\log 10 = 2.3$ nats.
+
+# %%
+digits = minifpt.tasks.get("digits")
+images, labels = digits.images(np.random.default_rng(0), 256, "train")
+images = images.reshape(256, -1).astype(float)            # (N, 784)
+
+
+def train_stack(layer_norm, rate, steps=40, C=32, blocks=12, seed=0):
+    """-> the loss at each step; it stops where the loss is no longer a number"""
+    rng, losses = np.random.default_rng(seed), []
+
+    def draw(n, m, size=2.0):
+        return size * rng.standard_normal((n, m)) / np.sqrt(n)
+
+    w_in, w_out = draw(784, C, 1.0), draw(C, 10, 0.1)
+    stack = [{"scale": np.ones(C), "bias": np.zeros(C), "w": draw(C, C), "v": draw(C, C)}
+             for _ in range(blocks)]
+    zero = np.zeros(C)
+    for _ in range(steps):
+        s, cache_in = F.linear(images, w_in, zero)
+        caches = []
+        for block in stack:
+            a, norm = F.layer_norm(s, block["scale"], block["bias"]) if layer_norm else (s, None)
+            a, first = F.linear(a, block["w"], zero)
+            a, bend = F.relu(a)
+            a, second = F.linear(a, block["v"], zero)
+            s = s + a
+            caches.append((norm, first, bend, second))
+        scores, cache_out = F.linear(s, w_out, np.zeros(10))
+        loss, cache_loss = F.cross_entropy(scores, labels)
+        losses.append(loss)
+        if not np.isfinite(loss):
+            break
+        ds, dw, _ = F.linear_backward(F.cross_entropy_backward(1.0, cache_loss), cache_out)
+        steps_down = [(w_out, dw)]
+        for block, (norm, first, bend, second) in zip(stack[::-1], caches[::-1], strict=True):
+            da, dv, _ = F.linear_backward(ds, second)
+            da, dw, _ = F.linear_backward(F.relu_backward(da, bend), first)
+            steps_down += [(block["w"], dw), (block["v"], dv)]
+            if layer_norm:
+                da, dscale, dbias = F.layer_norm_backward(da, norm)
+                steps_down += [(block["scale"], dscale), (block["bias"], dbias)]
+            ds = ds + da
+        steps_down.append((w_in, F.linear_backward(ds, cache_in)[1]))
+        for weight, gradient in steps_down:
+            weight -= rate * gradient
+    return np.array(losses)
+
+
+with written("mine.py", "linear", "linear_backward", "layer_norm", "layer_norm_backward",
+             "cross_entropy", "cross_entropy_backward") as whose, np.errstate(all="ignore"):
+    with_norm = [train_stack(True, 0.01, seed=seed) for seed in range(5)]
+    without = {rate: train_stack(False, rate) for rate in (1e-2, 1e-6, 1e-8)}
+fig, (ax,) = figure(width=5.6, height=2.8)
+ax.semilogy(np.transpose(with_norm), "-", color=color.trained, linewidth=1,
+            label=["with layer norm, five seeds"] + 4 * [None])
+for (rate, losses), style in zip(without.items(), ("^", "--", ":"), strict=True):
+    ax.semilogy(losses, style, color=color.ochre, label=f"without, rate {rate:.0e}")
+    print(f"without, rate {rate:.0e}: loss {losses[0]:,.0f} at the start, after {len(losses) - 1} "
+          f"steps {losses[-1]:,.0f}")
+print("with layer norm, after 40 steps:", *(f"{losses[-1]:.2f}" for losses in with_norm))
+ax.axhline(np.log(10), color=color.grey, linewidth=0.8)
+ax.set(xlabel="step", ylabel="loss (nats)", title=f"Twelve blocks on digits\n{whose}")
+ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
+picture(fig)
+
+# %% [markdown]
+# Without layer norm the activations, and with them the scores and the loss, start enormous. A step
+# that is not far too large for them is far too small to get anywhere.
+#
 # ## Exercises
 #
 # Solutions are in `solutions/03_layer_norm.py`.
@@ -489,7 +576,7 @@ if RUN:
     print(most_moved_scale(before, after))
 
 # %% [markdown]
-# **Your own file.** `layer_norm` and `layer_norm_backward` are next in your own file (`minifpt
-# check mine.py`).
+# **What we do not know yet.** Each row went through its blocks alone. How does a token learn
+# anything from another one?
 #
 # **Next**: [lesson 4](04_self_attention.ipynb), where the map of this lesson comes from.

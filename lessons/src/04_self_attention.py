@@ -12,8 +12,10 @@
 # - look at the attention maps of a trained model, find out what a head is for, and know one way to
 #   be fooled.
 #
-# You need lessons [1](01_gradients_by_hand.ipynb) to [3](03_layer_norm.ipynb). It takes about an
-# hour.
+# **What we know by now.** A block keeps its numbers in size with layer norm, and each row passes it
+# alone. Softmax turns scores into shares, and a gradient comes back through it.
+#
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
 # %%
 import math
@@ -25,6 +27,7 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 
@@ -194,7 +197,9 @@ for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
 #
 # What if we forget it? Let a small model predict *coin flips*: a table for heads and tails,
 # positions, one attention, an output layer. No model can know the next flip, so no honest loss is
-# below $\log 2$. We train it with the mask and without it, for 300 steps. How low does the loss
+# below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam` is gradient
+# descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb) derives it.
+# Each layer's `forward` returns its output and its cache, as in lesson 1.) How low does the loss
 # without the mask go?
 
 # %%
@@ -326,33 +331,13 @@ for name, attention in (("F.attention", F.attention), ("without its mask", no_ma
 show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
-# (`past` is for writing text, where the keys and values of earlier tokens are kept. `p` is for
+# (`past` holds the keys and values of earlier tokens, for a model that writes text; `causal` is the
+# mask. `p` is for
 # **dropout**, which sets some shares to 0 at random in training, so that the model does not rely on
 # single ones; here it is 0. For long texts the layers use a form that computes the same tile by
-# tile; lesson 5 comes to it.)
+# tile. `minifpt steps bit-xor` writes a page with every number of one step, attention's
+# too; lesson 5 shows such a page.)
 #
-# Here is one layer of it at work, in a training step of a small random model on bit XOR (lesson
-# 0): ten tokens, two heads of eight channels. From left to right: ten tokens of 16 channels; the
-# queries, keys and values of both heads side by side, 48 numbers a token, of which the last are
-# cut; the map of head 0; and what the output layer of attention makes of the values that both heads
-# brought back. Below, from right to left, stands the way back, which is lesson 5.
-
-# %%
-bits = minifpt.tasks.get("bit-xor")
-small = minifpt.FPT.for_task(bits, "random:2x2x16@1.5")   # 2 blocks, 2 heads, 16 channels
-page = minifpt.steps(small, bits, progress=False)
-picture(page.figure("trunk.h.0.ln_1.layer_norm", "trunk.h.0.attn.c_attn.linear",
-                    "trunk.h.0.attn.attention", "trunk.h.0.attn.c_proj.linear"))
-
-# %% [markdown]
-# The next cell shows every operation of this step, to be stepped through with the arrow keys. (A
-# notebook that was not run shows no page.) Go to `attention`, choose the other head and another
-# example, and look at the first row of the map: it is the same in all of them. Why must it be?
-
-# %%
-page
-
-# %% [markdown]
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
 
@@ -640,6 +625,44 @@ for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
 # head does when it finds nothing. Before you explain what a model does, give it what it was
 # trained on.
 #
+# ## One head recalls, on your own file
+#
+# Write `positions`, `dropout` and the forward pass of `attention` in `mine.py` (15 minutes). The
+# backward pass is the next lesson; until then the library's reads your cache. With it one head
+# recalls: five strings of 20 bits come in, a token each, and then one of them with half of its bits
+# hidden. Copying what is visible and guessing the rest gives 75 %. The head's weights are random
+# and *frozen*; what trains is around them. Does it get beyond 75 %, `"yes"` or `"no"`?
+
+# %%
+guess = ...
+
+# %%
+task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
+
+
+def recall(seed, steps=150):
+    """-> the steps, and the bits right (%)"""
+    model = minifpt.FPT.for_task(task, "random:1x1x64@1.41", seed=seed, dropout=0.0)
+    history = minifpt.train(model, task, steps, batch_size=16, lr=1e-2, seed=seed, warmup=0,
+                            schedule="constant", eval_every=25, test_examples=256,
+                            progress=False)
+    return history["step"], 100 * history["test_accuracy"]
+
+
+with written("mine.py", "linear", "layer_norm", "positions", "dropout", "attention") as whose:
+    runs = [recall(seed) for seed in range(5)]
+reveal(guess, "yes" if min(right[-1] for _, right in runs) > 75 else "no")
+fig, (ax,) = figure(width=5.2, height=2.6)
+for step, right in runs:
+    ax.plot(step, right, color=color.random, linewidth=1)
+ax.axhline(75, color=color.grey, linestyle=":")
+ax.set(xlabel="step", ylabel="bits right (%)", title=f"One frozen random head, five seeds\n{whose}")
+picture(fig)
+
+# %% [markdown]
+# Keep this picture in mind. Why a head that nobody taught can do this is the question of [lesson
+# 22](22_why_random_weights_find_a_string.ipynb).
+#
 # ## Exercises
 #
 # Solutions are in `solutions/04_self_attention.py`.
@@ -715,7 +738,7 @@ print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "
 print("so there is such a head" if copied.max() > 5 * even else "so none stands out")
 
 # %% [markdown]
-# **Your own file.** `positions`, `dropout` and the forward pass of `attention` are next in your
-# own file (`minifpt check mine.py`).
+# **What we do not know yet.** A head looks, and brings something back. How does it learn where to
+# look: who gets the gradient?
 #
 # **Next**: [lesson 5](05_backward_through_attention.ipynb), the way back through all of this.

@@ -12,8 +12,10 @@
 # - find each of five classic mistakes, and choose data on which none of them can hide;
 # - say when attention learns where to look, and when it cannot.
 #
-# You need lessons [1](01_gradients_by_hand.ipynb), [2](02_softmax_and_cross_entropy.ipynb) and
-# [4](04_self_attention.ipynb). It takes about an hour.
+# **What we know by now.** A token asks with its query, is found by its key, and hands over its
+# value. One head with frozen random weights recalled a string, on the library's gradient.
+#
+# You need [lesson 4](04_self_attention.ipynb). It takes about an hour.
 
 # %%
 import math
@@ -21,10 +23,10 @@ import math
 import numpy as np
 
 import minifpt
-from minifpt import fast
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 
 # %% [markdown]
@@ -98,6 +100,12 @@ picture(fig)
 # The sum in the bracket is the *weighted* mean of a row of $dA$, with the row of $A$ as weights.
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
 # from every token $t$ that looked at $s$.
+#
+# *On paper, 2 minutes.* A row of $A$ is $(\tfrac12, \tfrac12)$ and the same row of $dA$ is $(1,
+# 0)$. What is $dS$? And if the row of $A$ is $(1, 0)$?
+#
+# <details><summary>Answer</summary>The weighted mean is 1/2, so dS = (1/4, -1/4). With (1, 0) the
+# mean is 1 and dS = (0, 0): a head that is sure learns nothing about where to look.</details>
 #
 # Where is the mask? It hides all that is above the diagonal. Before you run the cell: how many of
 # the 15 entries above the diagonal of $dA$ are not 0? And of $dS$?
@@ -211,32 +219,8 @@ qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
-# This is the simple form. The layers run `fast.attention`. Up to 64 tokens, in batches that are
-# not large, that is the simple form itself. A longer text is cut into tiles of 64 queries; most
-# of the masked scores are skipped, and no map is kept. The fast form must be the same function.
-# Is it? Lengths around 64 are where it could go wrong.
-
-# %%
-for length in (1, 63, 64, 65, 150):
-    qkv = rng.standard_normal((2, length, 3 * 12))
-    dy_all = rng.standard_normal((2, length, 12))
-    y_simple, cache = F.attention(qkv, 3)
-    y_fast, cache_fast = fast.attention(qkv, 3)
-    d_simple = F.attention_backward(dy_all, cache)
-    d_fast = fast.attention_backward(dy_all, cache_fast)
-    print(f"T = {length:3}: y differs by {np.abs(y_simple - y_fast).max():.0e}, "
-          f"dqkv by {np.abs(d_simple - d_fast).max():.0e}")
-top, total = cache_fast.top, cache_fast.total             # (B, H, T, 1)
-A_all = cache.probabilities                               # (B, H, T, T)
-S_all = cache.q @ cache.k.swapaxes(-1, -2) / math.sqrt(4)
-S_all += F.causal_mask(150, 150, S_all.dtype)
-print(f"A has {A_all.size} numbers; kept instead: {top.size + total.size}. They give A back "
-      f"to {np.abs(np.exp(S_all - top) / total - A_all).max():.0e}")
-
-# %% [markdown]
-# Of a longer text it keeps two numbers for each query: the largest of its row of scores, $m$, and
-# the sum $Z$ of $e^{S - m}$ (lesson 2). The backward pass then computes $A = e^{S - m} / Z$ once
-# more.
+# (For a text of more than 64 tokens the layers run `fast.attention`, the same function computed
+# tile by tile; [lesson 17](17_how_fast_can_numpy_go.ipynb) asks what that saves.)
 #
 # ## Broken in three ways
 #
@@ -432,6 +416,36 @@ picture(whole.figure())
 whole
 
 # %% [markdown]
+# ## One head recalls, on your own gradient
+#
+# Write `attention_backward` in `mine.py`. It is the longest function of the file (20 minutes). Then
+# the head of lesson 4 trains again: five strings of 20 bits, and one of them with half of it
+# hidden. Now the gradient that turns its queries and keys is yours as well.
+
+# %%
+task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
+
+
+def recall(seed, steps=150):
+    """-> the steps, and the bits right (%)"""
+    model = minifpt.FPT.for_task(task, "random:1x1x64@1.41", seed=seed, dropout=0.0)
+    history = minifpt.train(model, task, steps, batch_size=16, lr=1e-2, seed=seed, warmup=0,
+                            schedule="constant", eval_every=25, test_examples=256,
+                            progress=False)
+    return history["step"], 100 * history["test_accuracy"]
+
+
+with written("mine.py", "linear_backward", "layer_norm_backward", "positions_backward",
+             "attention", "attention_backward") as whose:
+    runs = [recall(seed) for seed in range(5)]
+fig, (ax,) = figure(width=5.2, height=2.6)
+for step, right in runs:
+    ax.plot(step, right, color=color.random, linewidth=1)
+ax.axhline(75, color=color.grey, linestyle=":")
+ax.set(xlabel="step", ylabel="bits right (%)", title=f"One frozen random head, five seeds\n{whose}")
+picture(fig)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/05_backward_through_attention.py`.
@@ -506,8 +520,8 @@ for step in t.steps[::-1]:
             print(f"{step.layer} head {h}: the best {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
-# **Your own file.** `attention_backward` is next in your own file (`minifpt check mine.py`). It is
-# the longest.
+# **What we do not know yet.** We have the parts of a block. What holds twelve of them together, and
+# how does a gradient get through all of them?
 #
 # **Next**: [lesson 6](06_gpt2_whole.ipynb), the whole of GPT-2: where attention sits in it, and
 # what is around it.

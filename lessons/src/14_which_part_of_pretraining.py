@@ -40,6 +40,9 @@ from minifpt.trunks.names import TrunkSpec
 # | *statistics* | for each array the mean and the spread that it has in the language trunk |
 # | *language* | what the weights are after reading novels |
 #
+# (In lesson 0 *random* is *random, too small*, *statistics* is *matched random*, and *language* is
+# *pretrained on novels*. README calls *scaled random* *random, rescaled*.)
+#
 # Each rung knows one thing more than the one above it. One detail will matter below. As GPT-2 does,
 # the two random trunks have smaller numbers in the matrices that write into the residual stream,
 # `c_proj`: divided by $\sqrt{2 \cdot \text{blocks}}$. So "spread 0.55" writes more in a trunk of
@@ -390,9 +393,11 @@ for name, runs in swaps.items():
 # a little better than *language* above, and on the whole bit memory as well. How can random numbers
 # beat trained ones of the same size? An idea: they are less choosy. What a head passes on from a
 # token $x$ `(C,)` is $x\,W_v W_o$, where $W_v$ `(C, D)` makes its values and $W_o$ `(D, C)` are its
-# rows of `c_proj`. The **singular values** $s_i$ of the product say how strongly it passes each of
-# $D$ directions. If all are alike it passes $D$ of them, if one outweighs the rest only one. A
-# number that says this is the **participation ratio**:
+# rows of `c_proj`. Any matrix is a sum of products of two directions at right angles to all others,
+# one that is read and one that is written, each with a strength (the *singular value
+# decomposition*, SVD). The **singular values** $s_i$ are these strengths: how strongly the product
+# passes each of $D$ directions. If all are alike it passes $D$ of them, if one outweighs the rest
+# only one. A number that says this is the **participation ratio**:
 #
 # $$ n = \frac{\big(\sum_i s_i^2\big)^2}{\sum_i s_i^4} $$
 #

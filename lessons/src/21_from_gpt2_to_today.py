@@ -564,9 +564,8 @@ with tempfile.TemporaryDirectory() as parent:
     folder = Path(parent) / "checkpoint"
     llama.save_folder(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tensors = {name: np.concatenate([*tensor.blocks()]).reshape(tensor.shape).astype(float)
-               for name, tensor in huggingface.read_tensors(
-                   huggingface.tensor_file(folder)).items()}
+    tensors = {name: tensor.read().astype(float) for name, tensor in huggingface.read_tensors(
+        huggingface.tensor_file(folder)).items()}
     again = LlamaLM.from_pretrained(folder, dtype=np.float64)
 for name, tensor in tensors.items():
     if "layers.1" not in name:

@@ -1,7 +1,6 @@
 """The command line: ``minifpt COMMAND --help`` shows a command's options."""
 
 import argparse
-import difflib
 import errno
 import importlib
 import os
@@ -11,6 +10,7 @@ import traceback
 import warnings
 
 from .. import __version__, users
+from ..users import suggestion
 from .formatting import Parser
 
 # {heading in --help: {command: (its module, its help)}}
@@ -23,8 +23,8 @@ GROUPS = {
         "summary": ("viewing", "Show a model's parameter groups and which are trained."),
         "plan": ("training", "Predict a run's time and memory from a few seconds of training."),
         "steps": ("viewing", "Show one training step, forward and backward, as an HTML file."),
-        "report": ("viewing", "Write an HTML page on a run: settings, curves, answers, gradients, "
-                              "time and memory."),
+        "report": ("viewing", "Write an HTML page on a run: result, curves, answers, and what "
+                              "moved."),
         "attention": ("viewing", "Draw attention maps of trained runs, with the share that lies "
                                  "where the task needs it."),
         "patch": ("viewing", "Draw which parts of a trained run restore its answers, and what each "
@@ -46,13 +46,14 @@ GROUPS = {
         "lessons": ("lessons", "Copy the lessons into a folder and open the first."),
         "new": ("lessons", "Write the skeleton of a functional.py of your own."),
         "check": ("lessons", "Check the functions of your own file, and name the next one."),
-        "grade": ("lessons", "Check the notebooks and functional files that students hand in.")}}
+        "grade": ("lessons", "Check the notebooks and functional files that students hand in."),
+        "worksheet": ("lessons", "Write a page of functions in which one line may be wrong.")}}
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 def main(argv=None):
     """Run a command and return its exit status: 0, 2 for bad input, 130 for Ctrl-C."""
-    argv = sys.argv[1:] if argv is None else [str(a) for a in argv]
+    argv = [str(a) for a in (sys.argv[1:] if argv is None else argv)] or ["--help"]
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:                    # the caller closed it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
@@ -62,7 +63,10 @@ def main(argv=None):
     try:
         with warnings.catch_warnings(), users.users_code():
             warnings.simplefilter("ignore", RuntimeWarning)     # Diverged tells more
-            parser(argv).parse_args(argv, args)
+            _, unknown = parser(argv).parse_known_args(argv, args)
+            if unknown:
+                near = suggestion(unknown[0].partition("=")[0], args.parser.flags())
+                args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
             status = args.run(args) or 0
             sys.stdout.flush()
             return status
@@ -113,16 +117,21 @@ def parser(argv=()):
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     command = next((word for word in argv if not word.startswith("-")), None)
     if command is not None and command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, 1)
-        top.error(f"no command '{command}'" + (f", did you mean '{near[0]}'?" if near else ""))
+        top.error(f"no command '{command}'{suggestion(command, COMMANDS)}")
     for name, (module, text) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name == command:
-            from .options import add_options  # imports all tasks
+            from .options import TRUNKS, add_options  # imports all tasks
             run = getattr(importlib.import_module(f"{__name__}.{module}"), name)
             sub.set_defaults(run=run, parser=sub)
             sub.add_argument("--traceback", **traceback_option)
             add_options(sub, run.options, argv)
             sub.description = getattr(run, "description", text)
             sub.epilog = getattr(run, "epilog", None)
+            has_more = sub.epilog is TRUNKS
+            sub.add_argument("--help-all", action="help", help=(
+                "show all options and every kind of MODEL" if has_more else argparse.SUPPRESS))
+            if has_more and "--help-all" not in argv:
+                sub.epilog = (f"'minifpt {name} --help-all' shows all options and every kind of "
+                              "MODEL")
     return top

@@ -2,8 +2,12 @@
 
 import argparse
 import shutil
+import sys
 import textwrap
+import webbrowser
 from itertools import zip_longest
+
+from ..users import suggestion
 
 
 def wrap(text, width):
@@ -33,6 +37,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+    def flags(self):
+        """Return the options that the parser knows."""
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                action, f"no '{value}'{suggestion(value, action.choices)}: expected one of "
+                        f"{', '.join(action.choices)}")
 
     def format_help(self):
         if not self.groups:
@@ -74,6 +88,12 @@ def say(text):
             table = []
         if line is not None:
             print("\n".join(wrap(line, columns() - 1)) if len(line) >= columns() else line)
+
+
+def open_page(path):
+    """Open an HTML file in the user's browser."""
+    if not webbrowser.open(path.resolve().as_uri()):
+        print(f"minifpt: no browser was found to open {path}", file=sys.stderr)
 
 
 def print_rows(rows):

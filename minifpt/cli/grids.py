@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ..experiments import compare as experiments
-from ..experiments import dose as doses
 from ..experiments import reproduce as reproducing
 from ..experiments import runs_table, workers
 from ..experiments.compare import Arm
@@ -16,6 +15,7 @@ from .options import (
     TRUNKS,
     WHERE,
     given_options,
+    model,
     option,
     path,
     run_options,
@@ -32,7 +32,7 @@ SETTINGS = ("steps", "batch_size", "lr", "schedule", "dropout")
 def compare_runs(args):
     """Compare finished runs; an option that is for training raises ``ValueError``."""
     for name, value in vars(args).items():
-        if (name not in ("tasks", "task", "out", "threshold", "traceback")
+        if (name not in ("tasks", "out", "threshold", "traceback")
                 and value != args.parser.get_default(name)):
             flag = name.partition(":")[2] or name
             raise ValueError(f"compare: --{flag.replace('_', '-')} is for training: finished runs "
@@ -44,7 +44,7 @@ def compare_runs(args):
 
 @takes(
     TASKS_OR_RUNS,
-    option("--models", nargs="+", default=[MODEL_NAME, "random"], metavar="MODEL",
+    option("--models", nargs="+", type=model, default=[MODEL_NAME, "random"], metavar="MODEL",
            help=f"trunks to compare, see below (default: {MODEL_NAME} random)"),
     FREEZE,
     option("--adapt", nargs="+", default=["none"], metavar="ADAPTER", help=(
@@ -55,7 +55,7 @@ def compare_runs(args):
                 "(default: drawn)"),
     option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
     option("--first-seed", type=seed, default=0, metavar="SEED", help="lowest seed (default: 0)"),
-    option("--rates", type=float, nargs="+", default=(), metavar="LR", alias="--lrs", help=(
+    option("--rates", type=float, nargs="+", default=(), metavar="LR", help=(
         "learning rates of a sweep for each trunk (default: none)")),
     option("--choices", type=whole, default=experiments.CHOICES, metavar="SEEDS", help=(
         "validation seeds used to choose the learning rate "
@@ -102,43 +102,28 @@ def compare(args):
 
 @takes(
     option("name", nargs="?", metavar="NAME",
-           help=f"{', '.join((*reproducing.TABLES, *doses.EXPERIMENTS))} (default: list them)"),
+           help=f"{', '.join(reproducing.TABLES)} (default: list them)"),
     option("--scale", choices=["mini", "paper"], default="mini",
            help="shipped weights, or the paper's settings (default: mini)"),
     option("--tasks", nargs="+", metavar="TASK", dest="only",
            help="train only these tasks (default: the table's)"),
-    option("--seeds", type=whole,
-           help=f"number of seeds (default: 5; for {', '.join(doses.EXPERIMENTS)} 3)"),
-    option("--rates", type=float, nargs="+", metavar="LR", alias="--lrs",
+    option("--seeds", type=whole, default=5, help="number of seeds (default: 5)"),
+    option("--rates", type=float, nargs="+", metavar="LR",
            help="learning rates of the sweep (default: the table's)"),
-    option("--text", nargs="+", metavar="FILE|FOLDER",
-           help="novels for dose and masks: files or folders of *.txt"),
     WHERE,
     option("--plan", action="store_true", help="predict the time, do not train"),
     option("--out", type=path, default=Path("runs/reproduce"),
            help="folder of all tables and runs (default: runs/reproduce)"))
 def reproduce(args):
     if args.name is None:
-        print_rows({name: table.shows for name, table in reproducing.TABLES.items()}
-                   | {name: experiment.shows for name, experiment in doses.EXPERIMENTS.items()})
-    elif args.name in doses.EXPERIMENTS:
-        if args.plan:
-            raise ValueError(f"reproduce: {args.name} has no --plan")
-        with workers.cluster(args.dask) as executor:
-            say(doses.run(args.name, args.out, args.text, scale=args.scale, only=args.only,
-                          rates=args.rates, jobs=args.jobs, executor=executor,
-                          **given_options(args, "seeds")))
-        name = reproducing.stem(args.name, args.scale)
-        print(f"{args.out}: {name}.md {name}.csv {name}-losses.csv {name}.png")
-    elif args.text:
-        raise ValueError("reproduce: --text is for dose and masks")
+        print_rows({name: table.shows for name, table in reproducing.TABLES.items()})
     elif args.plan:
         say(reproducing.cost(reproducing.table_of(args.name, args.scale, args.only, args.rates),
-                             5 if args.seeds is None else args.seeds))
+                             args.seeds))
     else:
         with workers.cluster(args.dask) as executor:
             say(reproducing.reproduce(args.name, args.out, scale=args.scale, only=args.only,
-                                      rates=args.rates, jobs=args.jobs, executor=executor,
-                                      **given_options(args, "seeds")))
+                                      seeds=args.seeds, rates=args.rates, jobs=args.jobs,
+                                      executor=executor))
         stem = reproducing.stem(args.name, args.scale)
         print(f"{args.out}: {stem}.md {stem}.csv {stem}.png")

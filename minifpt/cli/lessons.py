@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..exercises import grade as grading
 from ..exercises import own, sandbox
+from ..exercises import worksheet as sheets
 from ..exercises.lesson import unpack
 from ..exercises.nbgrader import write_assignments
 from .formatting import say
@@ -83,3 +84,16 @@ def grade(args):
           f"{sum(row['passed'] == 'yes' for row in judged)} of {len(judged)} passed, "
           f"{len(rows) - len(judged)} files could not be judged\n"
           f"{args.out}: grades.csv students.csv summary.md students/")
+
+
+@takes(
+    option("lesson", type=whole, metavar="LESSON", help="number of a lesson, such as 5"),
+    option("--seed", type=whole, default=0, help="another seed, another sheet (default: 0)"),
+    option("--items", type=whole, default=6, help="functions on the sheet (default: 6)"),
+    option("--out", type=path, default=Path("."), metavar="FOLDER",
+           help="folder of the three files (default: this one)"),
+    description="Write functions of a lesson in which one line may be wrong, one in four of them "
+                "right: a page to print, a notebook, and the key in a file of its own.")
+def worksheet(args):
+    for written in sheets.write(args.lesson, args.out, args.seed, args.items):
+        say(f"{written}")

@@ -2,13 +2,16 @@
 
 import argparse
 import inspect
+import math
+import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import tasks
 from ..experiments import compare as experiments
 from ..trunks import forms
-from ..trunks.names import USERS_OWN
+from ..trunks.names import USERS_OWN, TrunkSpec
 
 MODEL_NAME = "minigpt-language"
 TRUNKS = """\
@@ -35,16 +38,22 @@ A MODEL is one of
 
 
 class Option(NamedTuple):
-    """An option or argument of a command, in argparse's terms."""
+    """An option or argument of a command, in argparse's terms.  A rare one is shown by
+    ``--help-all`` only."""
 
     flags: tuple
     settings: dict
-    alias: str = ""                                       # a former name, not in the help
+    is_rare: bool = False
 
 
-def option(*flags, alias="", **settings):
+def option(*flags, **settings):
     """Return an :class:`Option`."""
-    return Option(flags, settings, alias)
+    return Option(flags, settings)
+
+
+def rare(*options):
+    """Return the options as rare ones."""
+    return [one._replace(is_rare=True) for one in options]
 
 
 def takes(*options, **texts):
@@ -83,7 +92,27 @@ def path(text):
     return Path(text)
 
 
-MODEL = option("--model", default=MODEL_NAME, metavar="MODEL",
+def model(text):
+    """Return the name of a trunk from the command line.  Of a large random one, say at once that
+    it takes long to build or does not fit into memory."""
+    try:
+        spec = TrunkSpec.parse(text)
+        config = spec.config() if spec.kind in ("random", "mimetic", "lstm") else None
+    except (ValueError, OSError):                         # the command says what is wrong
+        return text
+    weights = 12 * config.n_layer * config.n_embd ** 2 if config else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(
+        os, "sysconf") else math.inf
+    if 4 * weights > memory:
+        raise argparse.ArgumentTypeError(f"the weights of {text} take {weights / 2.5e8:,.0f} GB, "
+                                         f"this machine has {memory / 1e9:,.0f} GB")
+    if weights > 5e8 or (config and config.n_layer > 200):
+        print(f"{text}: {config.n_layer:,} blocks of {config.n_embd:,} channels take a while to "
+              "build", file=sys.stderr)
+    return text
+
+
+MODEL = option("--model", type=model, default=MODEL_NAME, metavar="MODEL",
                help=f"trunk, see below (default: {MODEL_NAME})")
 FREEZE = option("--freeze", default="fpt", metavar="MASK", help=(
     "frozen parts: fpt (attn,mlp), full (none), output_only (all but the output), or groups and "
@@ -100,6 +129,7 @@ WHERE = [
     option("--dask", metavar="ADDRESS", help=(
         "run on the Dask cluster at tcp://HOST:PORT, whose machines have minifpt and see --out, "
         "weights and data under the same paths (default: none)"))]
+OPEN = option("--open", action="store_true", help="open the page in a browser")
 RUN = {                                                   # settings of a run
     "steps": (whole, "training steps"), "batch_size": (whole, "examples in a step"),
     "lr": (float, "learning rate"), "dropout": (float, "share of activations set to 0"),
@@ -107,11 +137,14 @@ RUN = {                                                   # settings of a run
     "clip": (float, "largest norm of all gradients together"),
     "warmup": (whole, "steps over which the learning rate rises"),
     "eval_every": (whole, "steps between tests")}
+# Names of options: a task's option of such a name is --task-NAME.
+RESERVED = {*RUN, "model", "freeze", "adapt", "start", "seed", "out"}
 
 
 def run_options(*names, default="the task's", **defaults):
     """Return options for settings of a run, by the names in ``RUN``."""
     return [option(f"--{name.replace('_', '-')}", type=RUN[name][0],
+                   metavar="N" if RUN[name][0] is whole else None,
                    help=f"{RUN[name][1]} (default: {defaults.get(name, default)})",
                    choices=["constant", "cosine"] if name == "schedule" else None)
             for name in names]
@@ -128,10 +161,7 @@ TASK_OPTIONS = {
     "bits": "bits in a string", "patch": "numbers in a token, or pixels along its side",
     "augment": "shift and mirror the training images: true or false",
     "data": "folder of the data's files", "side": "pixels along a side",
-    "size": "pixels along a side", "folds": "number of folds", "length": "tokens in an example",
-    "families": "families to tell apart",
-    "distance": "share of places in which families differ",
-    "mutation": "share of places that mutate", "world": "seed of the generated families",
+    "size": "pixels along a side", "length": "tokens in an example",
     "of": "task with the images", "labels": "labelled examples to train on",
     "draw": "seed of the choice of labelled examples",
     "holdout": "which test cases are not in training",
@@ -145,25 +175,24 @@ TASK_OPTIONS = {
 def add_options(sub, options, argv):
     """Add a command's options to its parser.  A command with tasks gets the options of all tasks
     and shows those of the tasks that ``argv`` names."""
+    more = sub.add_argument_group("more options")
     for one in options:
         if isinstance(one, list):
             group = sub.add_mutually_exclusive_group()
             for each in one:
                 group.add_argument(*each.flags, **each.settings)
-            continue
-        action = sub.add_argument(*one.flags, **one.settings)
-        if one.alias:
-            sub.add_argument(one.alias, **one.settings | {"dest": action.dest,
-                                                          "help": argparse.SUPPRESS})
+        elif one.is_rare:
+            is_hidden = "--help-all" not in argv
+            more.add_argument(*one.flags, **one.settings | (
+                {"help": argparse.SUPPRESS} if is_hidden else {}))
+        else:
+            sub.add_argument(*one.flags, **one.settings)
     if options and options[0] in (TASKS, TASKS_OR_RUNS):
         add_task_options(sub, argv)
 
 
 def add_task_options(sub, argv):
-    """Add the options of all tasks.  If the command has an option with the same name, the task's
-    option is --task-NAME."""
-    sub.add_argument("--task", action="append", default=[], metavar="TASK",
-                     help="the same as TASK")
+    """Add the options of all tasks."""
     named = named_tasks(argv)
     owners = {}
     for name in dict.fromkeys([*tasks.names(), *named]):
@@ -177,11 +206,10 @@ def add_task_options(sub, argv):
     for name, defaults in sorted(owners.items()):
         shown = {task: defaults[task] for task in named if task in defaults}
         text = task_option_help(name, shown, named) if shown else argparse.SUPPRESS
-        for flag in (f"--{name.replace('_', '-')}", f"--task-{name.replace('_', '-')}"):
-            if flag not in flags:                         # the longer one works everywhere
-                group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=text)
-                text = argparse.SUPPRESS
-                flags.add(flag)
+        flag = f"--{name.replace('_', '-')}"
+        if name in RESERVED or flag in flags:
+            flag = f"--task-{flag.removeprefix('--')}"
+        group.add_argument(flag, dest=f"option:{name}", metavar="VALUE", help=text)
 
 
 def task_option_help(name, defaults, named):
@@ -206,12 +234,11 @@ def named_tasks(argv):
     for text in argv:
         if text == "--traceback":
             continue
-        name = text.removeprefix("--task=")
-        if text.startswith("--") and name == text:
+        if text.startswith("--"):
             flag = text
         elif flag not in ("--model", "--models", "--out") and (
-                name in tasks.TASKS or USERS_OWN.fullmatch(name)):
-            named.append(name)
+                text in tasks.TASKS or USERS_OWN.fullmatch(text)):
+            named.append(text)
         elif flag in ("--model", "--out"):                # these take one value
             flag = ""
     return list(dict.fromkeys(named))
@@ -219,7 +246,7 @@ def named_tasks(argv):
 
 def task_names(args, default=None):
     """Return the tasks that the command line names, at least one."""
-    named = [*args.tasks, *args.task] or ([default] if default else [])
+    named = args.tasks or ([default] if default else [])
     if not named:
         raise ValueError(f"no TASK given: expected one of {NAMES}, or FILE.py:CLASS")
     return named

@@ -1,5 +1,6 @@
 """The commands for a single run: ``train`` and ``plan``."""
 
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ from ..exercises import own
 from ..experiments import compare as experiments
 from ..experiments import plan as planning
 from ..freeze import FreezeMask
+from ..gpt2 import GPT2Config
 from ..gradients import gradcheck
 from ..training import train as training
 from ..trunks.names import TrunkSpec
@@ -27,6 +29,7 @@ from .options import (
     make_task,
     option,
     path,
+    rare,
     run_options,
     takes,
     task_names,
@@ -74,18 +77,23 @@ def say_wrong_loss(task, name):
 
 
 @takes(
-    TASKS, MODEL, FREEZE, ADAPT, START,
-    *run_options(*SETTINGS, clip="1", eval_every="100"),
+    TASKS, MODEL, FREEZE,
+    *run_options("steps", "batch_size", "lr"),
     SEED,
-    option("--out", type=path, help="the run's folder (default: a new runs/TASK)"),
+    option("--out", type=path, metavar="FOLDER",
+           help="the run's folder (default: a new runs/TASK)"),
     option("--resume", action="store_true",
            help="continue the run in --out, or the task's newest run"),
-    option("--checkpoint-every", type=whole, default=500, metavar="STEPS",
-           help="steps between checkpoints (default: 500)"),
-    option("--functional", type=path, metavar="FILE",
-           help="run your functions from a file by 'minifpt new'"),
-    option("--skip-check", action="store_true", alias="--anyway",
-           help="train even if a function of that file is wrong"),
+    *rare(
+        ADAPT, START,
+        *run_options("schedule", "dropout", "clip", "warmup", "eval_every",
+                     clip="1", eval_every="100"),
+        option("--checkpoint-every", type=whole, default=500, metavar="N",
+               help="steps between checkpoints (default: 500)"),
+        option("--functional", type=path, metavar="FILE",
+               help="run your functions from a file by 'minifpt new'"),
+        option("--skip-check", action="store_true",
+               help="train even if a function of that file is wrong")),
     epilog=TRUNKS)
 def train(args):
     task = make_task(args)
@@ -121,6 +129,7 @@ def train(args):
               "not counting calls within the file")
         if uncalled := [name for name in mine.functions if name not in mine.calls]:
             print(f"{mine.path}: this model never called {', '.join(uncalled)}")
+    print(f"next: minifpt report {shlex.quote(str(out))}")
 
 
 @takes(TASKS, MODEL, FREEZE, ADAPT, *run_options("steps", "batch_size", "dropout"),
@@ -134,14 +143,9 @@ def plan(args):
     spec, mask = TrunkSpec.parse(args.model), FreezeMask.parse(args.freeze)
     prediction = planning.plan(task, spec, mask, batch, options["dropout"], args.adapt)
     config = prediction.model.trunk.config
-    shape = f"{config.n_layer} blocks, " if prediction.measured else ""
+    shape = f"{config.n_layer} blocks, " if isinstance(spec.config(), GPT2Config) else ""
     every, examples = map(training.__kwdefaults__.get, ("eval_every", "test_examples"))
     tests = -(-steps // every) * examples
-    # A built-in task without held-out examples inherits test_set, which returns None.
-    test_set = getattr(task, "test_set", None)            # of few, it is that of another task
-    has_test_set = getattr(test_set, "__func__", test_set) not in (None, tasks.Choices.test_set)
-    measured = (f"{prediction.measured} of {config.n_layer} blocks" if prediction.measured
-                else "the whole trunk")
     print_rows({
         "run": f"{task.name} with {args.model}: {shape}{config.n_embd} channels, "
                f"{batch} x {task.tokens} tokens, frozen: {mask}"
@@ -149,7 +153,17 @@ def plan(args):
         "a step": planning.duration(prediction.step),
         f"{steps:,} steps": planning.duration(steps * prediction.step),
         f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
-                            f"{every} steps" + ", without the last, full test" * has_test_set,
+                            f"{every} steps"
+                            + ", without the last, full test" * has_test_set(task),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
-        "measured on": f"{measured}, {machine.cores()} thread{'s' * (machine.cores() != 1)}"})
+        "measured on": f"the whole trunk, {machine.cores()} thread"
+                       f"{'s' * (machine.cores() != 1)}"})
+
+
+def has_test_set(task):
+    """Return whether the last test of a run takes a whole test set."""
+    try:
+        return hasattr(task, "test_set") and task.test_set() is not None
+    except (OSError, ValueError):                         # its data are not here
+        return True

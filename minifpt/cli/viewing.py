@@ -20,12 +20,13 @@ from ..trunks.lstm import LSTM, LSTMConfig
 from ..viewer import playground as playing
 from ..viewer import steps as stepping
 from ..viewer import still
-from .formatting import say
+from .formatting import open_page, say
 from .options import (
     ADAPT,
     FREEZE,
     MODEL,
     MODEL_NAME,
+    OPEN,
     SEED,
     TASKS,
     TASKS_OR_RUNS,
@@ -44,13 +45,22 @@ from .options import (
 @takes(
     option("--model", default=playing.MODEL, metavar="MODEL",
            help=f"pretrained GPT-2, by name or path (default: {playing.MODEL})"),
-    option("--task", choices=playing.TASKS, default=playing.TASKS[0],
-           help=f"first task of the page (default: {playing.TASKS[0]})"),
+    option("task", nargs="?", metavar="TASK", choices=playing.TASKS, default=playing.TASKS[0],
+           help=f"first task of the page: {', '.join(playing.TASKS)} (default: "
+                f"{playing.TASKS[0]})"),
     option("--out", type=path, default=Path("playground.html"), metavar="FILE",
-           help="page to write (default: playground.html)"))
+           help="page to write (default: playground.html)"),
+    OPEN)
 def playground(args):
     size = playing.save(args.out, args.model, args.task)
-    print(f"{args.out}: {size / 1e3:,.0f} kB; open it in a browser")
+    shown(args, args.out, f"{size / 1e3:,.0f} kB")
+
+
+def shown(args, page, text):
+    """Print what was written, and open the page if --open asks for it."""
+    print(f"{page}: {text}" + ("" if args.open else "; open it in a browser, or with --open"))
+    if args.open:
+        open_page(page)
 
 
 @takes(TASKS, MODEL, FREEZE, ADAPT, epilog=TRUNKS, description=(
@@ -77,6 +87,7 @@ def summary(args):
            help="number of such pictures (default: until the task is solved)"),
     option("--differences", type=int, default=150, metavar="N",
            help="finite differences to compute (default: 150)"),
+    OPEN,
     epilog=TRUNKS)
 def steps(args):
     if args.frames is not None and not args.every:
@@ -89,7 +100,7 @@ def steps(args):
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
         others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
-                  *args.task, *args.tasks[1:], *[args.seed] * bool(args.seed)]
+                  *args.tasks[1:], *[args.seed] * bool(args.seed)]
         if others or (args.model, args.freeze, args.adapt) != (MODEL_NAME, "fpt", None):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
@@ -110,15 +121,17 @@ def steps(args):
     if out:
         size = page.save(out)
         before, after = page.data["losses"]
-        print(f"{out}: {size / 1e6:.2f} MB, {len(page.data['steps'])} operations, the loss of the "
-              f"batch {before:.4f} before and {after:.4f} after; open it in a browser")
+        shown(args, out, f"{size / 1e6:.2f} MB, {len(page.data['steps'])} operations, the loss of "
+                         f"the batch {before:.4f} before and {after:.4f} after")
 
 
 @takes(
     option("run_folder", type=path, metavar="RUN", help="a run's folder"),
-    option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"))
+    option("--html", type=path, metavar="FILE", help="page to write (default: RUN/report.html)"),
+    OPEN)
 def report(args):
-    print(reporting.report(args.run_folder, args.html))
+    page = reporting.report(args.run_folder, args.html)
+    shown(args, page, f"{page.stat().st_size / 1e3:,.0f} kB")
 
 
 @takes(

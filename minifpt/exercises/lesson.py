@@ -190,5 +190,5 @@ def without_outputs(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            cell["outputs"], cell["execution_count"] = [], None
+            cell["outputs"], cell["execution_count"], cell["metadata"] = [], None, {}
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -5,27 +5,24 @@ its checkpoint.  Each trunk may choose its learning rate, on examples that no te
 """
 
 import inspect
-import itertools
 import re
-import socket
-import typing
 import zlib
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs, read_json, save_text
-from ..files.runs import COLUMNS, DIVERGED, History, crc
+from ..files import outputs
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
 from ..reports import plots
-from ..training import Diverged, fingerprint, first_look, train
-from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
-from ..users import users_code
+from ..training import Diverged, first_look
+from ..trunks.names import TrunkSpec
+from .job import Job, Validation, inputs, make_task, run, task_class
 from .tables import (
     CHOICE,
     CSV,
@@ -36,6 +33,7 @@ from .tables import (
     picture,
     rate_text,
     rows,
+    still_rising,
     sweep_picture,
     table,
 )
@@ -43,188 +41,8 @@ from .workers import perform
 
 CHOICES = 2                                               # validation seeds by default
 MOST_SEEDS = 1000                                         # of one grid
-VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
-
-
-def task_class(name):
-    """Return the class of a task by its name, or by ``FILE.py:NAME`` for the user's own."""
-    return load_object(name) if USERS_OWN.fullmatch(name) else tasks.task_class(name)
-
-
-def make_task(name, options=None, shared=("data",)):
-    """Return the task of a name; ``FILE.py:NAME`` is a class or function of the user's own.
-
-    options   {option: value}.  A text, as from a command line, is converted to the type of the
-              option's annotation or default.
-    shared    options that are for several tasks: dropped where the task has no such option.
-    """
-    function = task_class(name)
-    try:
-        parameters = inspect.signature(function, eval_str=True).parameters
-    except Exception:                                     # an annotation names what is not there
-        parameters = inspect.signature(function).parameters
-    arguments = {}
-    for option, value in (options or {}).items():
-        if option in parameters:
-            arguments[option] = read_option(f"{name}: {option}", value, parameters[option])
-        elif option not in shared:
-            arguments[option] = value                     # make() refuses it
-    return tasks.make(function, name, arguments)
-
-
-def read_option(label, value, parameter):
-    """Return an option's value; a text is converted to the type of its annotation or default."""
-    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
-    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
-    if not isinstance(value, str) or kind not in (bool, int, float):
-        return value
-    try:
-        return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
-    except (ValueError, KeyError):
-        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
-        raise ValueError(f"{label} must be {expected}, got '{value}'") from None
-
-
-def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
-        adapt=None, start=None, **options):
-    """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
-
-    ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
-    ``config.json`` holds it, the model and ``config``, so that the run can be read back.
-    ``options`` go to :func:`minifpt.train`.  Returns (model, history).
-    """
-    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
-    source, spec = source or task.name, TrunkSpec.parse(model)
-    code = code_crc(source, spec.text)
-    extras = {"code_crc": code, "adapt": adapt, "start": start}
-    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
-              "source": source, "model": spec.text,
-              "freeze": str(FreezeMask.parse(freeze)),
-              "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
-              "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
-    return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
-
-
-def inputs(task, source, model):
-    """Return the CRC-32 of each kind of file that a run depends on, {kind: text}."""
-    spec = TrunkSpec.parse(model)
-    crcs = {"code in files of your own": code_crc(source, spec.text)}
-    if not hasattr(task_class(source), "redrawn"):        # each seed has other data
-        crcs["data"] = fingerprint(task)
-    # The files' own arrays: what is computed from them may differ in the last bit.
-    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics", "spectrum")]
-    if files:
-        crcs["weights"] = crc(p.data for part in files for _, p in TrunkSpec.parse(
-            part.name or part.text).make().named_parameters())
-    return crcs
-
-
-def parts_of(spec):
-    """Return the trunks that a mixed trunk is made of, or the trunk itself."""
-    return parts_of(spec.base) + parts_of(spec.other) if spec.kind == "mixed" else [spec]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a grid, as text and numbers that another process understands.
-
-    ``inputs`` are the CRCs of the process that asks for the run: another machine may have other
-    files under the same paths."""
-
-    task: str
-    task_options: dict
-    model: str
-    seed: int
-    out: Path
-    settings: dict
-    validation: bool = False
-    inputs: dict = field(default_factory=dict)
-
-    def __call__(self, progress=False, stop=None, cache=None):
-        """Do the run and return its :class:`minifpt.History`; read it where it has been done.
-
-        stop   as for :func:`minifpt.train`.
-        cache  a dict that holds the task for the next run of the same grid.
-
-        A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
-        run that diverged counts as the worst of all; another one raises ``Diverged``.
-        """
-        with users_code():
-            task = self.make_task({} if cache is None else cache)
-            crcs = inputs(task, self.task, self.model) if self.inputs else {}
-        for kind, crc_expected in self.inputs.items():
-            if crcs[kind] != crc_expected:
-                raise ValueError(f"{self.out}: {socket.gethostname()} has other {kind} for "
-                                 f"{self.task} and {self.model} than the machine that asks")
-        task = Validation(task) if self.validation else task
-        resume = (self.out / "config.json").exists()
-        before = read_json(self.out / "config.json").get("steps") if resume else None
-        steps = self.settings.get("steps", before)
-        if before not in (None, steps):
-            # Only train --resume makes a finished run longer: another grid may need it as it is.
-            raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
-                             "--out")
-        try:
-            # NumPy's warnings add nothing to the error of a run that diverges.  Another process
-            # may not know the class of an error that the user's code raises.
-            with np.errstate(all="ignore"), users_code():
-                return run(task, self.model, self.out, seed=self.seed, resume=resume, stop=stop,
-                           progress=progress, source=self.task, **self.settings)[1]
-        except Diverged as e:
-            text = str(e)
-            if (self.out / "config.json").exists():
-                save_text(self.out / DIVERGED, text)
-            if not self.validation:
-                raise Diverged(f"{self.out}: {text}") from None
-            match = re.match(r"step (\d+)", text)
-            step = int(match[1]) if match else 0
-            return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
-
-    def make_task(self, cache):
-        """Return the task, from the cache if it is there.
-
-        A task of the user's own may change as it is used, so each run gets a new one."""
-        if USERS_OWN.fullmatch(self.task):
-            return make_task(self.task, self.task_options)
-        key = self.task, repr(self.task_options)
-        if key not in cache:
-            cache.clear()                                 # one at a time: a task may hold much data
-            cache[key] = make_task(self.task, self.task_options)
-        return cache[key]
-
-    def is_finished(self):
-        """Return whether the run has ended, by a quick look at its folder."""
-        try:
-            return ((self.out / DIVERGED).exists() or History.load(self.out / "metrics.csv")[-1][
-                "step"] == self.settings["steps"])
-        except (OSError, ValueError, LookupError):
-            return False
-
-
-class Validation:
-    """A task whose tests use its validation split, or fresh training draws where it has none.
-
-    Learning rates are chosen by it.  The last test of a run has ``VALIDATION_EXAMPLES`` examples,
-    the same for all trunks, learning rates and seeds."""
-
-    def __init__(self, task):
-        self.task, self.validation_set = task, None
-        self.options = getattr(task, "options", {}) | {"validation": VALIDATION_EXAMPLES}
-        self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
-
-    def __getattr__(self, name):
-        return getattr(self.task, name)
-
-    def batch(self, rng, size, split):
-        """Return a batch of the task, with validation examples for the split ``test``."""
-        return self.task.batch(rng, size, self.split if split == "test" else split)
-
-    def test_set(self):
-        """Return ``(x, y)`` of the validation examples."""
-        if self.validation_set is None:
-            rng = np.random.default_rng(0xC401CE)
-            self.validation_set = self.batch(rng, VALIDATION_EXAMPLES, "test")
-        return self.validation_set
+__all__ = ["Arm", "Cell", "Column", "Job", "Validation", "compare", "grid", "inputs", "make_task",
+           "run", "task_class"]
 
 
 @dataclass(frozen=True)
@@ -282,17 +100,129 @@ def options_of_seed(name, options, seed):
     return ({option: seed} if option else {}) | options
 
 
-def columns_of(names, task_options, options):
-    """Return the :class:`Column` of each task; an option goes to the tasks that have it."""
+def columns_of(task_names, task_options, options):
+    """Return the :class:`Column` of each task, named or given.  An option of a task goes to the
+    named tasks that have it; ``options`` replace the settings of all."""
     columns, known = [], {"data"}
-    for name in dict.fromkeys(names):                     # each once
+    for name in dict.fromkeys(name for name in task_names if not isinstance(name, Column)):
         parameters = inspect.signature(task_class(name)).parameters
         columns.append(Column(name, {k: v for k, v in task_options.items() if k in parameters},
                               options))
         known |= {*parameters}
     for option in {*task_options} - known:
         raise ValueError(f"compare: none of the tasks has an option '{option}'")
-    return columns
+    return columns + [replace(column, settings=column.settings | options)
+                      for column in task_names if isinstance(column, Column)]
+
+
+def check_numbers(seeds, validation_seeds, rates, arms):
+    """Raise ``ValueError`` for numbers that a grid cannot have."""
+    all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
+    for kind, number in ("seeds", len(seeds)), ("validation seeds", len(validation_seeds)):
+        if not 0 < number <= MOST_SEEDS:
+            raise ValueError(f"compare: {number} {kind}, expected 1 to {MOST_SEEDS}")
+    if any(not 0 < rate < np.inf for rate in all_rates):
+        raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
+    if rates and {*seeds} & {*validation_seeds}:
+        raise ValueError(f"compare: the seeds {CHOICE} to {validation_seeds[-1]} are the "
+                         "validation seeds, expected others for the results")
+
+
+def labels_of(arms):
+    """Return a label for each arm.  Two trunks may have one label, as two files of one name in two
+    folders; then it names the model."""
+    labels = [arm.full_label() for arm in arms]
+    labels = [label if labels.count(label) == 1 else ", ".join(filter(None, [
+        arm.model, arm.freeze if arm.freeze != "fpt" else "", arm.adapt, arm.start]))
+              for arm, label in zip(arms, labels, strict=True)]
+    if len({*labels}) < len(labels):
+        raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
+    return labels
+
+
+@dataclass(eq=False)
+class Cell:
+    """One task with one arm in a grid, and what its runs gave.
+
+    ``runs`` is a list of histories, one for each of ``seeds``, at the learning rate ``rate``, which
+    ``sweep``, {learning rate: histories of validation runs}, chose."""
+
+    column: Column
+    arm: Arm
+    title: str                                            # of the task
+    label: str                                            # of the arm
+    path: Path                                            # TASK/MODEL, below OUT and OUT/choice
+    settings: dict
+    seeds: list
+    inputs: dict
+    chance: float | None
+    sweep: dict = field(default_factory=dict)
+    rate: float | None = None
+    runs: list = field(default_factory=list)
+
+    @property
+    def used_rate(self):
+        """The learning rate of ``runs``."""
+        return self.settings["lr"] if self.rate is None else self.rate
+
+    def jobs(self, out, seeds, rate=None, **changes):
+        """Return a :class:`Job` for each seed, with runs below ``out``."""
+        folder = out / self.path / ("" if rate is None else rate_text(rate))
+        settings = self.settings | ({} if rate is None else {"lr": rate})
+        task, options = self.column.task, self.column.options
+        return [Job(task, options_of_seed(task, options, seed), self.arm.model, seed,
+                    folder / str(seed), settings | changes, inputs=self.inputs) for seed in seeds]
+
+    def validation_jobs(self, out, seeds, rate, share):
+        """Return the jobs that try a learning rate, of a ``share`` of the steps."""
+        steps = {"steps": max(1, int(share * self.settings["steps"]))} if share else {}
+        return [replace(job, validation=True)
+                for job in self.jobs(out / "choice", seeds, rate, **steps)]
+
+    def next_rate(self):
+        """Return the next learning rate of ``LADDER`` beyond the best one of the sweep, or ``None``
+        where that is not at the sweep's edge."""
+        best = self.best_rate()
+        if best == max(self.sweep):
+            return min((rate for rate in LADDER if rate > best), default=None)
+        if best == min(self.sweep):
+            return max((rate for rate in LADDER if rate < best), default=None)
+        return None
+
+    def best_rate(self):
+        """Return the best learning rate of the sweep."""
+        if all(map(diverged, self.sweep.values())):
+            raise Diverged(f"compare: {self.label} on {self.title} diverged at every learning rate,"
+                           f" {', '.join(f'{rate:g}' for rate in self.sweep)}: try smaller ones")
+        return max(self.sweep, key=lambda rate: score(self.sweep[rate]))
+
+
+def cells_of(columns, arms, seeds, with_inputs):
+    """Return a list of :class:`Cell`, task by task.
+
+    Missing data or weights, and a trunk that does not fit, are errors here, before any run."""
+    all_tasks = [make_task(column.task, column.options) for column in columns]
+    titles = [column.title or task.name for column, task in zip(columns, all_tasks, strict=True)]
+    folders = [re.sub(r"[^\w,-]", "-", title) for title in titles]
+    if len({*folders}) < len(titles):
+        raise ValueError(f"compare: two tasks have one name: {', '.join(titles)}")
+    if "choice" in folders:
+        raise ValueError("compare: a task has the name choice, which is the folder of the "
+                         "validation runs: rename it")
+    cells, labels = [], labels_of(arms)
+    for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
+        for arm, label in zip(arms, labels, strict=True):
+            first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
+                       task)
+            settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
+            if "warmup" not in column.settings:           # train shortens it for a short run
+                del settings["warmup"]
+            settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
+            cells.append(Cell(column, arm, title, label, Path(folder, arm.folder), settings,
+                              seeds[:arm.seeds],
+                              inputs(task, column.task, arm.model) if with_inputs else {},
+                              getattr(task, "chance", None)))
+    return cells
 
 
 def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_options=None,
@@ -306,7 +236,8 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
                   equal ones the mean accuracy over the whole run decides.
     task_options  each goes to the named tasks that have it.
     options       steps, batch_size, lr and so on, for all tasks instead of their own defaults.
-    jobs          number of processes.  An ``executor`` replaces them; all its workers see ``out``.
+    jobs          number of processes.  An ``executor``, a :class:`workers.Cluster`, replaces them;
+                  all its machines see ``out``.
     ready         called when everything has been checked, before the first run.
     share         for long runs: validation runs have this share of the steps, and a sweep grows
                   until its best rate is not at its edge.
@@ -318,124 +249,49 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     out, jobs = Path(out), whole("compare", "jobs", jobs)
     if not (task_names and models):
         raise ValueError("compare: expected at least one task and one model")
-    for kind, number in ("seeds", len(seeds)), ("validation seeds", choices if rates else 1):
-        if not 0 < number <= MOST_SEEDS:
-            raise ValueError(f"compare: {number} {kind}, expected 1 to {MOST_SEEDS}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file, expected a folder")
     arms = [x if isinstance(x, Arm) else Arm(str(x)) for x in dict.fromkeys(models)]
-    all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
-    if any(not 0 < rate < np.inf for rate in all_rates):
-        raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
-    seeds, rates = list(dict.fromkeys(seeds)), list(dict.fromkeys(rates))
-    validation_seeds = range(CHOICE, CHOICE + choices)
-    if rates and {*seeds} & {*validation_seeds}:
-        raise ValueError(f"compare: the seeds {CHOICE} to {validation_seeds[-1]} are the "
-                         "validation seeds, expected others for the results")
-    columns = columns_of([t for t in task_names if not isinstance(t, Column)],
-                         task_options or {}, options or {})
-    columns += [replace(t, settings=t.settings | (options or {}))
-                for t in task_names if isinstance(t, Column)]
-    all_tasks = [make_task(column.task, column.options) for column in columns]
-    titles = [column.title or task.name for column, task in zip(columns, all_tasks, strict=True)]
-    folders = {title: re.sub(r"[^\w,-]", "-", title) for title in titles}
-    if len({*folders.values()}) < len(titles):
-        raise ValueError(f"compare: two tasks have one name: {', '.join(titles)}")
-    if "choice" in folders.values():
-        raise ValueError("compare: a task has the name choice, which is the folder of the "
-                         "validation runs: rename it")
-    # Missing data or weights, and a trunk that does not fit, are errors before the first run.
-    crcs = {}
-    for (column, task), arm in itertools.product(zip(columns, all_tasks, strict=True), arms):
-        first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
-                   task)
-        if executor:
-            crcs[id(task), arm] = inputs(task, column.task, arm.model)
-    # Two trunks may have one label: two files of one name in two folders.
-    labels = [arm.full_label() for arm in arms]
-    labels = [x if labels.count(x) == 1 else ", ".join(filter(None, [
-        arm.model, arm.freeze * (arm.freeze != "fpt"), arm.adapt, arm.start]))
-              for arm, x in zip(arms, labels, strict=True)]
-    if len({*labels}) < len(labels):
-        raise ValueError(f"compare: two arms have one label: {', '.join(labels)}")
-
+    validation_seeds = range(CHOICE, CHOICE + (choices if rates else 1))
+    check_numbers(seeds, validation_seeds, rates, arms)
+    columns = columns_of(task_names, task_options or {}, options or {})
+    seeds = list(dict.fromkeys(seeds))
+    cells = cells_of(columns, arms, seeds, executor is not None)
     if ready is not None:
         ready()
+    tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]
+    total = len(tries) * len(validation_seeds) + sum(len(cell.seeds) for cell in cells)
+    with progress_bar(total=total, unit="run", progress=progress) as bar:
+        def histories_of(queues):
+            """Do all jobs of several lists at once and return a list of histories for each."""
+            histories = iter(perform(list(chain(*queues)), out, bar, jobs, executor))
+            return [list(islice(histories, len(queue))) for queue in queues]
 
-    def perform_all(seeds, rates_of, choice=False):
-        """Return {task: {trunk's label: {learning rate: [History, ...]}}}, one for each seed."""
-        results, places, queue = {}, [], []
-        for (column, task, title), (arm, label) in itertools.product(
-                zip(columns, all_tasks, titles, strict=True), zip(arms, labels, strict=True)):
-            settings = tasks.defaults_of(task) | column.settings | {"freeze": arm.freeze}
-            if "warmup" not in column.settings:           # train shortens it for a short run
-                del settings["warmup"]
-            settings |= {key: value for key in ("adapt", "start") if (value := getattr(arm, key))}
-            if choice and share:
-                settings["steps"] = max(1, int(share * settings["steps"]))
-            arm_seeds = seeds if choice else seeds[:arm.seeds]
-            by_rate = results.setdefault(title, {}).setdefault(label, {})
-            for rate in rates_of(title, label, arm) or [settings["lr"]]:
-                folder = out / ("choice" if choice else "") / folders[title] / arm.folder
-                if rates:
-                    folder /= rate_text(rate)
-                queue += [Job(column.task, options_of_seed(column.task, column.options, seed),
-                              arm.model, seed, folder / str(seed), settings | {"lr": rate}, choice,
-                              crcs.get((id(task), arm), {}))
-                          for seed in arm_seeds]
-                places += [by_rate.setdefault(rate, [])] * len(arm_seeds)
-        for histories, history in zip(places, perform(queue, out, bar, jobs, executor),
-                                      strict=True):
-            histories.append(history)
-        return results
-
-    validation_runs = choices * sum(len(arm.sweep(rates)) for arm in arms)
-    with progress_bar(total=len(all_tasks) * (validation_runs + len(arms) * len(seeds)), unit="run",
-                      progress=progress) as bar:
-        wanted = {(title, label): arm.sweep(rates) for title in titles
-                  for arm, label in zip(arms, labels, strict=True)}
-        sweeps = {}
-        while rates:
-            sweeps = perform_all(validation_seeds, lambda task, label, arm: wanted[task, label],
-                                 choice=True)
-            more = {(task, label): next_rate(sweep, best_rate(task, label, sweep))
-                    for task, trunks in sweeps.items() for label, sweep in trunks.items()}
-            if not share or not any(more.values()):
-                break
-            for key, rate in more.items():
-                wanted[key] += [rate] if rate else []
-        best = {(task, label): [best_rate(task, label, sweep)]
-                for task, trunks in sweeps.items() for label, sweep in trunks.items()}
-        runs = perform_all(seeds, lambda task, label, arm: best.get((task, label)))
-    # Each trunk has runs at one learning rate only.
-    results = {task: {label: histories for label, by_rate in trunks.items()
-                      for histories in by_rate.values()} for task, trunks in runs.items()}
-    used = {task: {label: rate for label, (rate,) in trunks.items()}
-            for task, trunks in runs.items()}
-    return Grid(results, sweeps, used, seeds, {
-        title: getattr(task, "chance", None)
-        for title, task in zip(titles, all_tasks, strict=True)})
+        while tries:
+            queues = [cell.validation_jobs(out, validation_seeds, rate, share)
+                      for cell, rate in tries]
+            for (cell, rate), histories in zip(tries, histories_of(queues), strict=True):
+                cell.sweep[rate] = histories
+            tries = [(cell, rate) for cell in cells if share and (rate := cell.next_rate())]
+            bar.total += len(tries) * len(validation_seeds)
+        for cell in cells:
+            cell.rate = cell.best_rate() if cell.sweep else None
+        queues = [cell.jobs(out, cell.seeds, cell.rate) for cell in cells]
+        for cell, histories in zip(cells, histories_of(queues), strict=True):
+            cell.runs = histories
+    return Grid(by_task(cells, "runs"), by_task(cells, "sweep") if rates else {},
+                by_task(cells, "used_rate"), seeds, {cell.title: cell.chance for cell in cells})
 
 
-def best_rate(task, label, sweep):
-    """Return the best learning rate of a ``sweep``, {learning rate: [History, ...]}."""
-    if all(map(diverged, sweep.values())):
-        raise Diverged(f"compare: {label} on {task} diverged at every learning rate, "
-                       f"{', '.join(f'{rate:g}' for rate in sweep)}: try smaller ones")
-    return max(sweep, key=lambda rate: score(sweep[rate]))
+def by_task(cells, name):
+    """Return {task's title: {arm's label: the attribute of their cell}}."""
+    table = {}
+    for cell in cells:
+        table.setdefault(cell.title, {})[cell.label] = getattr(cell, name)
+    return table
 
 
 LADDER = [float(f"{digit}e{power}") for power in range(-6, 1) for digit in (1, 3)]
-
-
-def next_rate(sweep, best):
-    """Return the next learning rate of ``LADDER`` beyond the best one of a sweep, or ``None`` where
-    that is not at the sweep's edge."""
-    if best == max(sweep):
-        return min((rate for rate in LADDER if rate > best), default=None)
-    if best == min(sweep):
-        return max((rate for rate in LADDER if rate < best), default=None)
-    return None
 
 
 def score(histories):
@@ -456,7 +312,8 @@ def compare(out, task_names, models, seeds, **options):
     check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
         options.get("rates")))
     results = grid(out, task_names, models, seeds, **options)
-    text = "\n\n".join(filter(None, [table(results), differences(results)]))
+    text = "\n\n".join(filter(None, [
+        table(results), differences(results), still_rising(results)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(results))
     picture(results.results, out / "curves.png", chances=results.chances)

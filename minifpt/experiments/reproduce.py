@@ -5,8 +5,6 @@ takes its own learning rate.  All tables of one folder share their runs: a run t
 has made is read, not repeated.
 """
 
-import itertools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,23 +32,12 @@ MEMORY = Column("bit-memory", {}, {"steps": 2000})
 MNIST = Column("mnist", {}, {"steps": 500})
 LISTOPS = Column("listops", {}, {"steps": 500})
 CIFAR = Column("cifar10", {}, {"steps": 500})
-NEXT_BYTE = Column("text", {"tokens": 64}, {"steps": 600})
-TYPOS = Column("typos", {}, {"steps": 600})
-FEW = Column("few", {"labels": 200}, {"steps": 300})
-LARGE_MEMORY = Column("bit-memory", {"bits": 1000, "patch": 50},
-                      {"steps": 1000, "batch_size": 8}, "bit-memory-1000")
-
-RECALL = Column("bit-recall", {"items": 16}, {"steps": 6000, "schedule": "constant"})
 
 LANGUAGE, BITS, IMAGES = (Arm(f"minigpt-{name}") for name in ("language", "bits", "images"))
 STATISTICS = Arm("statistics:minigpt-language")
-IMAGE_STATISTICS = Arm("statistics:minigpt-images", label="statistics of images")
 # Random weights: as the paper's code draws them; the same, with the matrices that write into the
 # residual divided as OpenAI does; with a standard deviation of 0.02, small for 128 channels.
 AS_PAPER, SCALED, RANDOM = Arm("random@paper"), Arm("random@0.55"), Arm("random")
-MIMETIC = Arm("mimetic")
-BRACKETS = Arm("minigpt-brackets.npz")                    # written by minifpt pretrain brackets
-BRACKET_STATISTICS = Arm("statistics:minigpt-brackets.npz", label="statistics of brackets")
 
 # The paper's tasks at the paper's size and with its settings: batch 4, a constant learning rate,
 # dropout 0.1.  The steps are what its random trunk needs (table 4).
@@ -81,13 +68,6 @@ class Table:
     share: float | None = None                            # see compare.grid
     cell: Callable = tables.final
     picture: Callable = tables.picture
-    needs: dict = field(default_factory=dict)             # {file: the command that writes it}
-
-    def check(self):
-        """Raise ``FileNotFoundError`` where a needed file is not in the working folder."""
-        for file, command in self.needs.items():
-            if not Path(file).exists():
-                raise FileNotFoundError(f"reproduce: there is no {file} here: first run {command}")
 
     def text(self, grid):
         """Return the table as Markdown."""
@@ -107,7 +87,7 @@ class Table:
             raise ValueError("reproduce: this table has nothing at the paper's scale")
         paper = {(arm, PAPER_SIZE[task].task): text for (arm, task), text in self.paper.items()}
         return replace(self, columns=tuple(columns), arms=tuple(arms.values()), paper=paper,
-                       rates=(1e-4, 3e-4, 1e-3, 3e-3), needs={})
+                       rates=(1e-4, 3e-4, 1e-3, 3e-3))
 
 
 # ------------------------------------------------------------------------- other cells and pictures
@@ -152,46 +132,6 @@ def final_and_steps(grid, task, model):
             f"{median_step(grid.results[task][model], 0.95)}")
 
 
-def gap(grid, task, model):
-    """Return a cell: training accuracy less test accuracy, then both."""
-    train, test = (100 * np.mean([h[-1][name] for h in grid.results[task][model]])
-                   for name in ("train_accuracy", "test_accuracy"))
-    return f"{train - test:.1f}: {train:.1f} and {tables.final(grid, task, model)}"
-
-
-def heat_map(results, path):
-    """Draw the final accuracy of random trunks on one task as a map, with an axis for each depth.
-
-    A map has the spread of the weights across and the width of a head upwards.  Each cell shows the
-    mean and the range over seeds."""
-    (task, models), = results.items()
-    cells = {}
-    for label, runs in models.items():
-        match = re.search(r"(\d+)x(\d+)x(\d+), spread ([\d.]+)", label)
-        depth, heads, channels, spread = map(float, match.groups())
-        cells[int(depth), int(channels / heads), spread] = [
-            100 * h[-1]["test_accuracy"] for h in runs]
-    depths, widths, spreads = (sorted({key[i] for key in cells}) for i in range(3))
-    fig, axes = plots.figure(len(depths))
-    for ax, depth in zip(axes, depths, strict=True):
-        values = np.array([[np.mean(cells.get((depth, width, spread), np.nan))
-                            for spread in spreads] for width in widths])
-        ax.imshow(values, cmap="viridis", vmin=75, vmax=100, aspect="auto", origin="lower")
-        for i, width in enumerate(widths):
-            for j, spread in enumerate(spreads):
-                ends = cells.get((depth, width, spread))
-                ax.text(j, i, f"{np.mean(ends):.1f}\n({min(ends):.1f} to {max(ends):.1f})"
-                        if ends else "not run", ha="center", va="center", fontsize=8.5,
-                        color="white" if ends and np.mean(ends) <= 90 else "black")
-        ax.grid(False)
-        solved, run = (values > 99).sum(), np.isfinite(values).sum()
-        ax.set(title=f"{depth} block{'s' * (depth > 1)}: {solved} of {run} solve it",
-               ylabel="channels of a head", xlabel="spread of the weights x sqrt(channels)",
-               xticks=range(len(spreads)), xticklabels=spreads, yticks=range(len(widths)),
-               yticklabels=widths)
-    plots.save(fig, path, tables.KIND)
-
-
 # ---------------------------------------------------------------------------------------- tables
 
 
@@ -205,31 +145,12 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
     return {(arm, task): value for task, value in zip(tasks, values, strict=True)}
 
 
-def adapted(trunks, bottleneck, tokens, ranks=(1,)):
-    """Return arms that train other parts than the paper does, besides input and output: layer norms
-    or adapters.  ``bottleneck`` channels and ``tokens`` of a prefix make their numbers about equal.
-    """
-    fixed = "attn,mlp,pos,ln"
-    parts = (
-        (fixed, "nothing more", None), ("attn,mlp,pos", "layer norms", None),
-        (fixed, "biases", "bitfit"),
-        *((fixed, f"low rank {rank}", f"lora:rank={rank},on=attn.c_attn") for rank in ranks),
-        (fixed, "bottleneck", f"bottleneck:size={bottleneck},on=attn"),
-        (fixed, "prefix", f"prefix:tokens={tokens}"))
-    return tuple(Arm(trunk.model, mask, f"{trunk.full_label()}, {label}", (), adapter)
-                 for trunk in trunks for mask, label, adapter in parts)
-
-
-TINY = (Arm("minigpt-tiny", label="language"),
-        Arm("statistics:minigpt-tiny", label="statistics"),
-        Arm("random:2x2x32@paper", label="random (paper)"))
 WHOLE = trained("full", "random (paper), all trained", "random@paper", SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
     trained(mask, f"language, + {label}", rates=SMALLER) for mask, label in (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
-
 
 
 def long(task, options, steps, tested=2000):
@@ -291,63 +212,6 @@ TABLES = {
         numbers("language", 100, 100, 98.0) | numbers("language, + feed-forward", 100, 100, 98.3)
         | numbers("language, + attention", 100, 100, "89.0, diverged")
         | numbers("language, + both", 100, 100, "93.1, diverged")),
-    "groups": Table(
-        "Which of the trained groups matters: each is added to the output layer in turn, or left "
-        "out.",
-        (XOR, MNIST),
-        (trained("output-only", "output layer alone"),
-         trained("attn,mlp,pos,ln", "output, input"),
-         trained("attn,mlp,pos", "output, input, layer norms"), LANGUAGE,
-         trained("attn,mlp,ln", "all but layer norms"),
-         trained("attn,mlp,input", "all but input"),
-         trained("attn,mlp,input,pos,output", "layer norms alone"))),
-    "statistics": Table(
-        "Which part of pretraining is enough: steps from random weights to the language trunk's.",
-        (XOR, MEMORY, MNIST, TYPOS, FEW),
-        (RANDOM, AS_PAPER, SCALED, MIMETIC, STATISTICS, BITS, LANGUAGE)),
-    "formal": Table(
-        "Pretraining on nested brackets, which a rule makes, against pretraining on language.  "
-        "It needs the file that minifpt pretrain brackets writes.",
-        (XOR, MEMORY, MNIST), (LANGUAGE, BRACKETS, BRACKET_STATISTICS, AS_PAPER, SCALED),
-        needs={BRACKETS.model: "minifpt pretrain brackets"}),
-    "learning-rates": Table(
-        "Frozen trunks and trunks trained in full, each at its own learning rate.",
-        (XOR, MEMORY, MNIST),
-        (LANGUAGE, STATISTICS, AS_PAPER,
-         trained("full", "language, all trained", rates=SMALLER), WHOLE)),
-    "overfitting": Table(
-        "Training accuracy, test accuracy and their difference with few labelled MNIST images.",
-        tuple(Column("few", {"of": "mnist", "labels": n}, {"steps": 300}, f"few-mnist-{n}")
-              for n in (10, 100, 1000)),
-        (LANGUAGE, AS_PAPER, WHOLE), cell=gap),
-    "transfer": Table(
-        "Related and unrelated sources and targets: the next byte and the typos in novels, and "
-        "printed digits with 200 labels.",
-        (NEXT_BYTE, TYPOS, FEW),
-        (LANGUAGE, STATISTICS, IMAGES, IMAGE_STATISTICS, AS_PAPER, SCALED, RANDOM)),
-    "blocks": Table(
-        "Which statistics matter: random weights of which some parts have the standard deviations "
-        "of the language trunk's.", (MEMORY,),
-        (RANDOM, *(Arm(model, label=label) for model, label in (
-            ("random+attn=statistics:minigpt-language", "random + attention of statistics"),
-            ("random+h.0.attn.*=statistics:minigpt-language",
-             "random + first block's attention of statistics"),
-            ("statistics:minigpt-language+h.0.attn.*=random",
-             "statistics + first block's attention of random"),
-            ("statistics:minigpt-language+h.0.*=random", "statistics + first block of random"),
-            ("statistics:minigpt-language+h.0.attn.*,h.0.mlp.*=random",
-             "statistics + first block's attention and feed-forward of random"))), STATISTICS)),
-    "memory": Table(
-        "Bit memory at the paper's size on one and two frozen random blocks of 256 channels: the "
-        "spread of the weights against the width of a head.", (LARGE_MEMORY,),
-        tuple(Arm(f"random:{depth}x{256 // width}x256@{spread}") for depth, width, spread in (
-            *itertools.product((1,), (32, 64, 128), (0.55, 1.0, 1.41)),
-            *itertools.product((2,), (64, 128), (1.0, 1.41)))),
-        rates=(), picture=heat_map),
-    "recall": Table(
-        "Associative recall of bits: the string that followed the query, one of 16.",
-        (RECALL,),
-        (LANGUAGE, STATISTICS, AS_PAPER, SCALED, RANDOM, Arm("random:2x2x128@1.41"), WHOLE)),
     "cliff": Table(
         "The angle between queries and keys of a frozen random block: with the input layer as "
         "drawn, and started in the directions in which the heads look for likeness (aligned) or "
@@ -357,28 +221,6 @@ TABLES = {
               for start, step in ((None, 15), ("aligned", 30), ("opposed", 30))
               for angle in range(0, 181, step)),
         rates=(), cell=final_and_steps, picture=tables.angle_picture),
-    "adapters": Table(
-        "What to train besides input and output, at about equal numbers, on the small trunk that "
-        "ships (2 blocks of 32 channels): positions are frozen.",
-        (MEMORY, MNIST, CIFAR, TYPOS), adapted(TINY, bottleneck=2, tokens=10)),
-    "architecture": Table(
-        "Frozen language and frozen random weights in GPT-2's shape and in Llama's.",
-        (XOR, MEMORY, MNIST, TYPOS),
-        (LANGUAGE, Arm("minillama-language", label="language (Llama)"), AS_PAPER,
-         Arm("random:llama:6x4x128@paper", label="random (paper, Llama)"))),
-    "width": Table(
-        "Trained embeddings alone, against the paper's trained parts, on two frozen random blocks "
-        "of several widths, with heads of 32 channels.",
-        (Column("modular"), Column("recall"), Column("addition")),
-        tuple(Arm(f"random:2x{width // 32}x{width}@paper", mask, f"{width}, {label}", rates)
-              for label, mask, rates in (("embeddings alone", "attn,mlp,ln", (1e-3, 3e-4)),
-                                         ("FPT", "fpt", ()))
-              for width in (32, 64, 128)), rates=RATES[1:]),
-    "ranks": Table(
-        "What to train besides input and output of a trunk of 6 blocks and 128 channels, and the "
-        "rank that a low-rank adapter needs: positions are frozen.",
-        (MEMORY,), adapted((LANGUAGE, STATISTICS, AS_PAPER), bottleneck=2, tokens=26,
-                           ranks=(1, 4, 8, 16))),
     "mnist-long": Table(
         "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
         (long("mnist", {}, 5_000),),
@@ -430,7 +272,6 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     Further options go to :func:`minifpt.experiments.compare.grid`.
     """
     table = table_of(name, scale, only, rates)
-    table.check()
     out, name = Path(out), stem(name, scale)
     compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
                           *[f"{name}-rates.png"] * bool(table.rates))
@@ -476,7 +317,6 @@ def table_of(name, scale="mini", only=None, rates=None):
 def cost(table, seeds):
     """Return the time and memory of a table's runs on this machine, a line for each task and
     arm."""
-    table.check()
     lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)

@@ -15,7 +15,7 @@ from ..fpt import FPT
 from ..optim import Adam
 from ..training import fingerprint, model_crc
 from ..trunks.names import code_crc
-from .compare import Validation, make_task
+from .job import Validation, make_task
 
 # Keys of every run's config.json, and further keys of runs of ``train`` and ``compare``.
 SETTINGS = {"task": str, "options": dict, "steps": int, "batch_size": int, "lr": float,
@@ -53,31 +53,27 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """
     settings = read_settings(folder)
     built = settings.get("built")
-    if built is None and "model" in settings:             # of an older version
-        model = read_run(folder)[1].model
-    elif not (isinstance(built, dict) and {"input_dim", "output_dim", "output_tokens", "seed"} <= {
+    if not (isinstance(built, dict) and {"input_dim", "output_dim", "output_tokens", "seed"} <= {
             *built}):
-        raise ValueError(f"{folder}: its model is not an FPT, or was trained by an older "
-                         "minifpt.train: build it, and take its parameters from checkpoint.npz, "
-                         "by name")
-    elif trunk is None and "model" not in built:
+        raise ValueError(f"{folder}: its model is not an FPT: build it, and take its parameters "
+                         "from checkpoint.npz, by name")
+    if trunk is None and "model" not in built:
         raise ValueError(f"{folder}: its trunk was built in code: pass it, too, "
                          "minifpt.load(folder, trunk)")
-    else:
-        if trunk is None and ".py:" in built["model"] and "code_crc" in settings:
-            check_code(folder, settings, settings["source"], built["model"])
-        if callable(trunk):
-            trunk = trunk()
-        model = _restored(folder, "its model", lambda: FPT.for_task(
-            SimpleNamespace(**built), built["model"] if trunk is None else trunk,
-            built.get("freeze", "full"), built["seed"], built.get("dropout", 0.0),
-            built.get("adapt"), built.get("start")))
-        if "n_positions" in built:                        # frozen after they had been added
-            model.trunk.add_positions(built["n_positions"], built["seed"])
-        if settings.get("model_crc", model_crc(model)) != model_crc(model):
-            raise ValueError(f"{folder}: the trunk has another number of heads, activation or "
-                             "dropout than the run's")
-        read_checkpoint(folder, model, settings)
+    if trunk is None and ".py:" in built["model"] and "code_crc" in settings:
+        check_code(folder, settings, settings["source"], built["model"])
+    if callable(trunk):
+        trunk = trunk()
+    model = _restored(folder, "its model", lambda: FPT.for_task(
+        SimpleNamespace(**built), built["model"] if trunk is None else trunk,
+        built.get("freeze", "full"), built["seed"], built.get("dropout", 0.0),
+        built.get("adapt"), built.get("start")))
+    if "n_positions" in built:                            # frozen after they had been added
+        model.trunk.add_positions(built["n_positions"], built["seed"])
+    if settings.get("model_crc", model_crc(model)) != model_crc(model):
+        raise ValueError(f"{folder}: the trunk has another number of heads, activation or "
+                         "dropout than the run's")
+    read_checkpoint(folder, model, settings)
     model.run = settings
     return model
 

@@ -84,6 +84,21 @@ def differences(grid):
     return markdown(lines) if len(lines) > 1 else ""
 
 
+def still_rising(grid):
+    """Return a line that names the arms whose mean accuracy rose by more than two points in the
+    last quarter of their steps, or "" if there is none."""
+    arms = []
+    for task, models in grid.results.items():
+        for model, histories in models.items():
+            steps, curves = plots.common(histories, "test_accuracy")
+            earlier = [i for i, step in enumerate(steps) if step <= 0.75 * steps[-1]]
+            if earlier and 100 * (curves[:, -1] - curves[:, earlier[-1]]).mean() > 2:
+                arms.append(f"{model} on {tasks.label_of(task)}")
+    if not arms:
+        return ""
+    return f"Still rising at the end: {', '.join(arms)}. More --steps may change the order."
+
+
 def paired(ours, theirs):
     """Return three cells: the difference of two arms at the end, in the area, and its seeds."""
     ours, theirs = zip(*zip(ours, theirs, strict=False), strict=True)     # seeds that both have

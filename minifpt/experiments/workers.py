@@ -1,52 +1,43 @@
-"""Carry out the runs of a grid: in this process, in several processes, or on a Dask cluster.
+"""Carry out the runs of a grid: in this process, in child processes, or on a Dask cluster.
 
-A **sign**, a file in the grid's folder, exists as long as the grid goes on.  Each run looks for it
-from time to time and stops with a checkpoint when it is gone.  So Ctrl-C reaches processes, threads
-and other machines alike.
+A run that was stopped goes on from its checkpoint, so it may be stopped at any moment.  A child
+process gets its run by stdin and stops when that closes: when the parent closes it, after Ctrl-C or
+an error, and when the parent was killed.
 """
 
 import logging
 import os
+import pickle
 import re
-import signal
 import socket
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 import zlib
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-    wait,
-)
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
 import scipy
-from tqdm import tqdm
 
 from ..files import one_line
 from ..machine import one_core
 
-PATIENCE = 10                                             # seconds to wait for a cluster's answer
-NO_WORKER = 60                                            # seconds to wait for a worker
+PATIENCE = 10                                             # seconds to wait for a cluster
+BLAS = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
+COMMAND = sys.executable, "-P", "-m", f"{__package__}.workers"
 
 
 def perform(jobs, folder, bar, processes=1, executor=None):
     """Do the jobs and return their histories in the same order.
 
-    ``folder`` is the grid's, which every process sees.  The tqdm ``bar`` counts the runs.  Several
-    ``processes``, or a ``concurrent.futures.Executor``, do several runs at once, each with one BLAS
-    thread.
+    ``folder`` is the grid's.  The tqdm ``bar`` counts the runs.  Several ``processes``, or a
+    :class:`Cluster`, do several runs at once, each on one core.  After Ctrl-C or an error the other
+    runs stop with a checkpoint.
     """
     finished = [job.is_finished() for job in jobs]
     stopped = f"stopped, go on from {folder} by the same command"
@@ -65,321 +56,166 @@ def perform(jobs, folder, bar, processes=1, executor=None):
                 raise KeyboardInterrupt(stopped)
             bar.update(not is_finished)
         return histories
-    with (running(Path(folder).absolute()) as sign, one_blas_thread(),
-          nullcontext(executor) if executor else pool(
-              min(processes, len(jobs)), sign) as workers):
-        futures = {}
-        try:
-            with no_interrupts():                         # the pool's processes start here
-                for job, is_finished in zip(jobs, finished, strict=True):
-                    job = replace(job, out=job.out.absolute())
-                    futures[workers.submit(work if executor else pool_work, job, sign,
-                                           identity())] = is_finished
-            for future in as_they_end(futures, executor):
-                if future.result() is None:               # or the run's error is raised
-                    raise KeyboardInterrupt
-                bar.update(not futures[future])
-            return [future.result() for future in futures]
-        except BaseException as e:                        # the other runs stop
-            sign.unlink(missing_ok=True)
-            executor.wait(futures) if isinstance(executor, Cluster) else wait(futures)
-            if isinstance(e, KeyboardInterrupt):
-                raise KeyboardInterrupt(stopped) from None
-            if isinstance(e, BrokenExecutor):
-                raise ChildProcessError("a process of the grid was killed, perhaps for lack of "
-                                        "memory: the same command goes on") from None
-            raise
-
-
-def as_they_end(futures, executor):
-    """Yield each future once it is done.
-
-    Raises ``ConnectionError`` when a :class:`Cluster` has had no worker for ``NO_WORKER`` seconds.
-    """
-    if not isinstance(executor, Cluster):
-        yield from as_completed(futures)
-        return
-    pending = {*futures}
-    while pending:
-        finished, pending = wait(pending, 1, FIRST_COMPLETED)
-        yield from finished
-        if not finished:
-            executor.check()
-
-
-@contextmanager
-def running(folder):
-    """Give the path of a new sign in the folder, which this process locks and removes at the end.
-
-    Signs without a lock are left over from processes that were killed; they are removed."""
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".running-", dir=folder)
-    lock(handle)
-    for sign in folder.glob(".running-*"):
-        with suppress(OSError), open(sign, "rb") as f:
-            if sign != Path(name) and lock(f.fileno()):
-                sign.unlink()
+    workers = executor or Children(min(processes, len(jobs)))
+    futures = {workers.submit(job, Path(folder)): is_finished
+               for job, is_finished in zip(jobs, finished, strict=True)}
     try:
-        yield Path(name)
-    finally:
-        os.close(handle)
-        Path(name).unlink(missing_ok=True)
-        for path in sorted(folder.rglob("*"), reverse=True) + [folder] if is_new else []:
-            with suppress(OSError):                       # runs that fail at once may leave empty
-                path.rmdir()                              # folders to each other
-
-
-def lock(handle):
-    """Lock an open file for this process and return whether that succeeds.
-
-    Windows and some network file systems have no such lock."""
-    try:
-        import fcntl
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-class Stop:
-    """Tells a run whether its grid has stopped; looks for the sign at most twice a second."""
-
-    def __init__(self, sign):
-        self.sign, self.next, self.stopped = sign, 0.0, False
-
-    def is_set(self):
-        """Return whether the grid's sign is gone."""
-        if time.monotonic() >= self.next:
-            self.next, self.stopped = time.monotonic() + 0.5, not self.sign.exists()
-        return self.stopped
-
-
-CACHED_TASKS = {}                                         # {a grid's sign: its tasks, with data}
-
-
-def work(job, sign, expected):
-    """Do one run in another thread, process or machine; return ``None`` where it was stopped.
-
-    ``expected`` is the :func:`identity` of the process that asks for the run."""
-    if other := difference(identity(), expected):         # the worker may have come later
-        raise ConnectionError(f"the worker on {socket.gethostname()}, process {os.getpid()}, has "
-                              f"{other}: {SAME}")
-    if not sign.exists():
-        raise FileNotFoundError(f"{socket.gethostname()} does not see {sign.parent}: expected a "
-                                "folder that all machines of the cluster share")
-    if sign not in CACHED_TASKS:                          # another grid may need other data
-        CACHED_TASKS.clear()
-    try:
-        with one_core:
-            return job(stop=Stop(sign), cache=CACHED_TASKS.setdefault(sign, {}))
-    except KeyboardInterrupt:                             # would end a worker of Dask
-        return None
+        for future in as_completed(futures):
+            future.result()                               # or the run's error is raised
+            bar.update(not futures[future])
+    except BaseException as e:
+        workers.stop(futures)
+        if isinstance(e, KeyboardInterrupt):
+            raise KeyboardInterrupt(stopped) from None
+        raise
+    return [future.result() for future in futures]
 
 
 # ------------------------------------------------------------------------- processes
 
 
-def pool(processes, sign):
-    """Return an executor whose processes end when this one ends, even when it is killed."""
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"),
-                               initializer=follow_parent, initargs=(sign,))
+class Children:
+    """Does each run in a child process, at most ``n`` at a time."""
+
+    def __init__(self, n):
+        self.threads, self.children, self.stopped = ThreadPoolExecutor(n), set(), False
+        self.environment = os.environ | dict.fromkeys(BLAS, "1") | {
+            "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def submit(self, job, folder):
+        """Return the ``concurrent.futures.Future`` of a run's history."""
+        return self.threads.submit(self.run, job)
+
+    def run(self, job):
+        """Do a run in a child process, and return its history or raise its error."""
+        if job.is_finished():
+            return job()                                  # only reads it
+        try:
+            with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  env=self.environment, process_group=0) as child:  # no Ctrl-C
+                self.children.add(child)
+                child.stdin.write(pickle.dumps(job))
+                child.stdin.flush()
+                if self.stopped:
+                    child.stdin.close()
+                result = pickle.load(child.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            raise ChildProcessError("a process of the grid was killed, perhaps for lack of "
+                                    "memory: the same command goes on") from None
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def stop(self, futures):
+        """Let all runs stop, and wait until they have."""
+        self.stopped = True
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for child in [*self.children]:
+            child.stdin.close()
+        self.threads.shutdown()
 
 
-BUSY = threading.Lock()                                   # held during a run
+def child():
+    """Do the run that comes by stdin, and write its history or its error to stdout."""
+    job, stop = pickle.load(sys.stdin.buffer), threading.Event()
 
-
-def pool_work(job, sign, expected):
-    """Do the same as :func:`work` in a process of :func:`pool`."""
-    with BUSY:
-        return work(job, sign, expected)
-
-
-def follow_parent(sign):
-    """End this process, after its run has stopped, when its parent was killed or its grid stopped.
-
-    A stopped grid also tells its processes to end.  But a process that was killed while it waited
-    for work still holds the lock of the queue, and the others would wait for that forever.  The
-    executor then sends SIGTERM to the others, which could end them while they write a file."""
-    def follow():
-        while parent_process().is_alive() and sign.exists():
-            parent_process().join(1)
-        sign.unlink(missing_ok=True)
-        with BUSY:                                        # then the run's result is on its way
-            pass
-        time.sleep(2 * parent_process().is_alive())       # most processes end by themselves
-        with BUSY:
-            os._exit(1)
-    if os.name != "nt":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tqdm.set_lock(threading.RLock())                      # tqdm's lock of processes outlives a kill
-    threading.Thread(target=follow, daemon=True).start()
-
-
-@contextmanager
-def no_interrupts():
-    """Delay Ctrl-C until the block ends; processes that start in the block never get it.
-
-    Their parent tells them to stop."""
-    if not hasattr(signal, "pthread_sigmask"):            # Windows
-        yield
-        return
-    caught = []
-    main = threading.current_thread() is threading.main_thread()
-    # New processes inherit the mask.  In this process another thread may still get the signal, and
-    # Python would raise KeyboardInterrupt in the main thread.
-    handler = signal.signal(signal.SIGINT, lambda *_: caught.append(1)) if main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    def wait_for_the_end():
+        os.read(sys.stdin.fileno(), 1)                    # returns when stdin closes
+        stop.set()
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    output, sys.stdout = sys.stdout.buffer, sys.stderr    # for what a user's own task prints
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if main:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-    if caught:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def one_blas_thread():
-    """Give BLAS one thread in each process that starts in the block."""
-    names = "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
-    before = {name: os.environ[name] for name in names if name in os.environ}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
-        os.environ.update(before)
+        with one_core:
+            result = job(stop=stop)
+    except (Exception, KeyboardInterrupt) as e:
+        result = e
+    output.write(pickle.dumps(result))
+    output.flush()
 
 
 # ------------------------------------------------------------------------------ Dask
 
 
-SAME = "expected the same on all machines; install it there and restart the worker"
-
-
 @cache
-def identity():
-    """Return the versions that the results of a run depend on, {name: text}.
-
-    The first call reads the package's source; later calls return the same."""
+def versions():
+    """Return the versions that the results of a run depend on, {name: text}."""
     crc, package = 0, Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix().encode()
-        crc = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), zlib.crc32(name, crc))
-    version = sys.modules[__name__.partition(".")[0]].__version__
-    return {"minifpt": version, "NumPy": np.__version__, "SciPy": scipy.__version__,
-            "minifpt's source with CRC": f"{crc:08x}"}
+        crc = zlib.crc32(path.read_bytes().replace(b"\r\n", b"\n"), crc)
+    return {"NumPy": np.__version__, "SciPy": scipy.__version__, "source of minifpt": f"{crc:08x}"}
 
 
-def difference(theirs, ours):
-    """Return how another process's :func:`identity` differs from ours, or ``""``."""
-    if not isinstance(theirs, dict):                      # an error
-        return f"none of this version, minifpt {ours['minifpt']} ({one_line(theirs)})"
-    return " and ".join(f"{name} {theirs.get(name)}, not {text}" for name, text in ours.items()
-                        if theirs.get(name) != text)
+class OccasionalCheck:
+    """Asks a Dask event at most twice a second whether it is set."""
+
+    def __init__(self, event):
+        self.event, self.next, self.stopped = event, 0.0, False
+
+    def is_set(self):
+        """Return whether the event is set."""
+        if time.monotonic() >= self.next:
+            self.next, self.stopped = time.monotonic() + 0.5, self.event.is_set()
+        return self.stopped
+
+
+def work(job, folder, event):
+    """Do one run on a machine of a cluster; return ``None`` where it was stopped."""
+    if not folder.exists():
+        raise FileNotFoundError(f"{socket.gethostname()} does not see {folder}: expected a folder "
+                                "that all machines of the cluster share")
+    stop = OccasionalCheck(event)
+    with one_core, suppress(KeyboardInterrupt):           # which would end a worker of Dask
+        return None if stop.is_set() else job(stop=stop)
 
 
 class Cluster:
-    """An executor that runs on a Dask cluster and knows how many workers that has."""
+    """Does the runs on a Dask cluster; ``event`` tells them to stop."""
 
-    def __init__(self, client, address):
-        self.client, self.address, self.since = client, address, None
-        self.executor = client.get_executor()
+    def __init__(self, client, event):
+        self.executor, self.event = client.get_executor(), event
 
-    def submit(self, function, *args):
-        """Return the ``concurrent.futures.Future`` of a call."""
-        return self.executor.submit(function, *args)
+    def submit(self, job, folder):
+        """Return the ``concurrent.futures.Future`` of a run's history."""
+        folder.mkdir(parents=True, exist_ok=True)
+        job = replace(job, out=job.out.absolute())
+        return self.executor.submit(work, job, folder.absolute(), self.event)
 
-    def count(self):
-        """Return the number of workers."""
-        return len(answer(self.client.nthreads))
-
-    def check(self):
-        """Print a line when no worker is left; raise ``ConnectionError`` when none comes."""
-        if self.count():
-            self.since = None
-        elif self.since is None:
-            self.since = time.monotonic()
-            tqdm.write(f"minifpt: --dask {self.address}: no worker is left; waiting up to "
-                       f"{NO_WORKER} s for one", file=sys.stderr)
-        elif time.monotonic() - self.since > NO_WORKER:
-            raise ConnectionError(f"--dask {self.address}: no worker came within {NO_WORKER} s: "
-                                  "start some, and the same command goes on")
-
-    def wait(self, futures):
-        """Wait for runs to stop, while there are workers, at most ``PATIENCE`` seconds."""
-        end = time.monotonic() + PATIENCE
+    def stop(self, futures):
+        """Let all runs stop, and wait until they have, at most ``PATIENCE`` seconds."""
         with suppress(Exception):                         # the scheduler is gone
-            while wait(futures, 0.5).not_done and time.monotonic() < end and self.count():
-                pass
-
-
-def answer(ask):
-    """Return ``ask()``; raise ``TimeoutError`` where that takes too long.
-
-    The package distributed itself waits forever for a server of another kind."""
-    future = Future()
-
-    def thread():
-        try:
-            future.set_result(ask())
-        except Exception as e:
-            future.set_exception(e)
-    threading.Thread(target=thread, daemon=True).start()
-    return future.result(2 * PATIENCE)
+            self.event.set()
+            wait(futures, PATIENCE)
 
 
 @contextmanager
 def cluster(address):
-    """Give an executor on the Dask cluster whose scheduler has this address; ``None`` for ``None``.
+    """Give the :class:`Cluster` whose scheduler has this address; ``None`` for ``None``.
 
-    Any failure of the cluster is a ``ConnectionError`` of one line: the package is not installed,
-    nobody answers, the scheduler or a worker lacks minifpt or has another version of it, a worker
-    dies again and again, no worker is left.
+    Any failure of the cluster is a ``ConnectionError`` of one line.
     """
     if address is None:
         yield None
         return
+    if not re.fullmatch(r"((tcp|tls|wss?)://)?[^/\s]+:\d{1,5}", address):
+        raise ConnectionError(f"--dask '{address}': expected an address like tcp://HOST:8786")
     try:
         import distributed
     except ImportError:
         raise ConnectionError("--dask needs the package distributed: pip install distributed"
                               ) from None
-    if not re.fullmatch(r"((tcp|tls|wss?)://)?[^/\s]+:\d{1,5}", address):
-        raise ConnectionError(f"--dask '{address}': expected an address like tcp://HOST:8786")
-    loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:                                # the errors below say it once
-        logger.setLevel(logging.CRITICAL + 1)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)     # the errors below say it
     try:
-        try:
-            client = answer(lambda: distributed.Client(address, timeout=PATIENCE,
-                                                       set_as_default=False))
-        except Exception as e:                            # many classes
-            raise ConnectionError(f"--dask {address}: no Dask scheduler answers there "
-                                  f"({one_line(e)})") from None
+        client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+    except Exception as e:                                # many classes
+        raise ConnectionError(f"--dask {address}: no Dask scheduler answers there ({one_line(e)})"
+                              ) from None
+    try:
         with client:
-            try:
-                client.wait_for_workers(1, timeout=PATIENCE)
-            except TimeoutError:
-                raise ConnectionError(f"--dask {address}: this scheduler has no worker") from None
-            try:
-                client.run_on_scheduler(identity)
-                answers = client.run(identity, on_error="return")
-            except Exception as e:                        # it cannot import minifpt
-                raise ConnectionError(f"--dask {address}: expected minifpt where the scheduler and "
-                                      f"each worker run ({one_line(e)})") from None
-            for worker, theirs in answers.items():
-                if other := difference(theirs, identity()):
-                    raise ConnectionError(f"--dask {address}: the worker {worker} has {other}: "
-                                          f"{SAME}")
-            yield Cluster(client, address)
+            yield Cluster(client, distributed.Event(client=client))
     except (distributed.KilledWorker, CancelledError, RuntimeError, ImportError) as e:
         raise ConnectionError(f"--dask {address}: the cluster failed ({one_line(e)}); mend it, and "
                               "the same command goes on") from None
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+
+
+if __name__ == "__main__":
+    child()

@@ -16,7 +16,6 @@ import textwrap
 import tokenize
 import zipfile
 import zlib
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -37,20 +36,11 @@ def cache_folder():
         return Path(tempfile.gettempdir()) / "minifpt"
 
 
-def make_folder(path):
-    """Make a folder and its parents.  ``Path.mkdir`` calls itself for each parent and fails for a
-    path of 1,000 levels."""
-    path = Path(path)
-    missing = takewhile(lambda folder: not folder.exists(), (path, *path.parents))
-    for folder in reversed([*missing]):
-        folder.mkdir(exist_ok=True)
-
-
 def write_beside(path, write, mode="wb"):
     """Call ``write(file)`` with a new file beside ``path``, then rename it to ``path``: after a
     crash there is the old file or the new one, never half of it."""
     path = regular(path, or_folder=True)                  # os.replace refuses a folder
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
     beside = unfinished(path)
     try:
@@ -132,14 +122,10 @@ def regular(path, or_folder=False):
 
 def read_bytes(path, most):
     """Return the bytes of a regular file.  Raises ``ValueError`` for more than ``most``."""
-    # Some files in /proc look regular and let a reader wait, unless it is opened without blocking.
-    with open(regular(path), "rb", opener=lambda name, flags: os.open(
-            name, flags | getattr(os, "O_NONBLOCK", 0))) as f:
-        size = os.fstat(f.fileno()).st_size               # 0 for files in /proc
-        raw = (f.read(min(most, size + (1 << 20)) + 1) or b"") if size <= most else b""
-    if size > most or len(raw) > min(most, size + (1 << 20)):
+    path = regular(path)
+    if path.stat().st_size > most:
         raise ValueError(f"{path}: has more than {most:,} bytes, the limit for this kind of file")
-    return raw
+    return path.read_bytes()
 
 
 def read_text(path):
@@ -184,7 +170,9 @@ def heads(archive):
     for info in archive.infolist():
         name = printable(info.filename.removesuffix(".npy"))
         with archive.open(info) as f:
-            shape, _, dtype = read_head(f)
+            read_head = {(1, 0): np.lib.format.read_array_header_1_0,
+                         (2, 0): np.lib.format.read_array_header_2_0}
+            shape, _, dtype = read_head[np.lib.format.read_magic(f)](f)
         if math.prod(shape) * dtype.itemsize > info.file_size:
             raise ValueError(f"'{name}' should have {math.prod(shape):,} numbers, and has "
                              f"{info.file_size:,} bytes")
@@ -192,25 +180,22 @@ def heads(archive):
     return headers
 
 
-def read_head(f):
-    """Return (shape, is_fortran, dtype) from the beginning of an ``.npy`` file."""
-    head = {(1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(f)]
-    return head(f)
+def stored_array(archive, name):
+    """Return an array of an ``.npz``, an open ``ZipFile``.  Nothing is unpickled."""
+    with archive.open(f"{name}.npy") as f:
+        return np.lib.format.read_array(f, allow_pickle=False)
 
 
 def stored_json(archive, name, most):
     """Return the JSON object in the array ``name`` of an ``.npz``, an open ``ZipFile``: a text of
     at most ``most`` bytes."""
-    info = archive.getinfo(f"{name}.npy")
-    if info.file_size > most:
-        raise ValueError(f"its {name} has {info.file_size:,} bytes")
-    with archive.open(info) as f:
-        shape, _, dtype = read_head(f)
-        raw = f.read()
-    if dtype.kind != "U" or shape or len(raw) != dtype.itemsize:
+    size = archive.getinfo(f"{name}.npy").file_size
+    if size > most:
+        raise ValueError(f"its {name} has {size:,} bytes")
+    array = stored_array(archive, name)
+    if array.dtype.kind != "U" or array.shape:
         raise ValueError(f"its {name} is not a text")
-    value = json.loads(str(np.frombuffer(raw, dtype)[0]))
+    value = json.loads(str(array))
     if not isinstance(value, dict):
         raise ValueError(f"its {name} is not a JSON object")
     return value

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import brief
-from . import make_folder, regular, to_json, unfinished, write_durably
-from .huggingface import BLOCK
+from . import regular, to_json, unfinished, write_durably
 from .tokenizer import FILES, byte_vocabulary, is_bytes
 from .weights import cast, weight_dtype
 
@@ -35,7 +34,7 @@ def write_folder(folder, config, named_arrays, dtype=np.float32, files=None):
     config = config | {"dtype": dtype.name}
     texts = {"config.json": json.dumps(json.loads(to_json(config)), indent=2).encode() + b"\n"}
     beside = unfinished(folder)
-    make_folder(folder.parent)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         beside.mkdir()
         for name, data in (texts | (files or {})).items():
@@ -80,10 +79,7 @@ def write_safetensors(f, named_arrays, dtype, path):
     text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
     f.write(len(text).to_bytes(8, "little") + text)
     for name, a in named:
-        flat = a.reshape(-1)                              # a copy if the array is transposed
-        for i in range(0, flat.size, BLOCK):
-            block = cast(flat[i:i + BLOCK], dtype, f"{path}: '{name}'")
-            f.write(block.astype(block.dtype.newbyteorder("<"), copy=False).data)
+        f.write(cast(a, dtype.newbyteorder("<"), f"{path}: '{name}'").data)
 
 
 def gpt2_config(config, architecture):

@@ -28,7 +28,6 @@ HUB = {
 # The files that may hold a folder's tensors; the first one that exists is read.
 FILES = ("model.safetensors", "model.safetensors.index.json")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}    # by safetensors' names
-BLOCK = 1 << 17                                           # numbers that are read at once
 
 
 def is_checkpoint(path):
@@ -97,43 +96,35 @@ def load_checkpoint(path, dropout=None):
                if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
     tied = bool(raw.get("tie_word_embeddings", True))
     if not tied and head is None or head not in (None, wte) and (
-            head.shape != wte.shape or not all(map(np.array_equal, head.blocks(), wte.blocks()))):
+            head.shape != wte.shape or not np.array_equal(head.read(), wte.read())):
         raise ValueError(f"{path}: lm_head.weight differs from wte.weight (tie_word_embeddings is "
                          f"{tied}); minifpt has one table for both")
     return config, tensors
 
 
 class Tensor:
-    """An array in a file, whose numbers are read by :meth:`blocks`.
+    """An array in a file, whose numbers are read by :meth:`read`.
 
-    label             its name in errors.
-    dtype             the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot
-                      be read, such as a mask's.
-    open_at_numbers   a function that returns a binary file, at the beginning of the numbers.
+    label        its name in errors.
+    dtype        the file's dtype, uint16 for bfloat16; or the name of a dtype that cannot be
+                 read, such as a mask's.
+    read_array   a function that returns the array.
     """
 
-    def __init__(self, label, shape, dtype, open_at_numbers):
-        self.label, self.shape, self.dtype = label, shape, dtype
-        self.open_at_numbers = open_at_numbers
+    def __init__(self, label, shape, dtype, read_array):
+        self.label, self.shape, self.dtype, self.read_array = label, shape, dtype, read_array
 
-    def blocks(self):
-        """Yield the numbers in order, flat, at most ``BLOCK`` at a time."""
+    def read(self):
+        """Return the array, which may be a read-only map of the file.  Raises ``ValueError``."""
         if isinstance(self.dtype, str):
             raise ValueError(f"{self.label} is {self.dtype}, expected one of {', '.join(DTYPES)}")
-        remaining = math.prod(self.shape)
         try:
-            with self.open_at_numbers() as f:
-                while remaining:
-                    raw = f.read(min(remaining, BLOCK) * self.dtype.itemsize)
-                    block = np.frombuffer(raw, self.dtype)
-                    if block.size == 0:
-                        raise EOFError("the file ends within it")
-                    remaining -= block.size
-                    if self.dtype.kind == "u":            # the upper half of a float32
-                        block = (block.astype(np.uint32) << 16).view(np.float32)
-                    yield block
+            array = self.read_array()
         except DAMAGE as e:                               # zipfile checks a CRC at the end
             raise ValueError(f"{self.label} is damaged ({one_line(e)})") from None
+        if self.dtype.kind == "u":                        # the upper half of a float32
+            return (array.astype(np.uint32) << 16).view(np.float32)
+        return array
 
 
 def tensor_file(path):
@@ -191,8 +182,9 @@ def read_safetensors(path):
                 if end - begin != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
                     raise ValueError(f"'{name}', {dtype} {shape}, has {end - begin} bytes")
                 dtype = np.dtype(DTYPES[dtype])
-            tensors[printable(name)] = Tensor(f"{path}: '{name}'", shape, dtype,
-                                   partial(_open_at, path, first + begin))
+            tensors[printable(name)] = Tensor(
+                f"{path}: '{name}'", shape, dtype,
+                partial(_mapped, path, dtype, first + begin, shape))
             pieces.append((begin, end))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ValueError(f"{path}: the safetensors header is damaged ({e})") from None
@@ -208,10 +200,9 @@ def read_safetensors(path):
     return tensors
 
 
-def _open_at(path, start):
-    f = open(path, "rb")
-    f.seek(start)
-    return f
+def _mapped(path, dtype, start, shape):
+    """Return an array in a file as a map of the file; an empty array cannot be mapped."""
+    return np.memmap(path, dtype, "r", start, shape) if math.prod(shape) else np.empty(shape, dtype)
 
 
 def download(repo, revision=None):

@@ -1,18 +1,14 @@
 """Output files at paths that the user names.  A file that minifpt did not write is never replaced.
 
-An output is recognised by its content.  A page, a table in Markdown or an SVG ends with a comment
-with its kind and the CRC of its text, so that a text to which the user added notes is not replaced
-either.  A PNG has its kind in its field ``Software``.  A CSV has its columns.
+An output is recognised by its mark.  A page, a table in Markdown or an SVG ends with a comment that
+names its kind.  A PNG has its kind in its field ``Software``.  A CSV has its columns.
 """
 
 import os
 import struct
-import zlib
 from pathlib import Path
 
 from . import csv_text, save_text, unfinished
-
-LARGEST = 1 << 28                                         # bytes of a text that is compared
 
 
 def check(path, kind):
@@ -22,20 +18,15 @@ def check(path, kind):
     kind   a text such as "table"; for a CSV the list of its columns.
     """
     path = Path(path)
-    try:
-        os.lstat(path)                                    # also raises for a name that is too long
-        exists = True
-    except FileNotFoundError:
-        exists = False
     if path.is_dir():
         raise ValueError(f"{path} is a folder, expected a file")
-    if exists and not is_output(path, kind):
+    if os.path.lexists(path) and not is_output(path, kind):
         raise ValueError(f"{path} is there already, and minifpt did not write it as this kind of "
-                         "output, or it was changed since: choose another name or folder")
+                         "output: choose another name or folder")
     folder = next(p for p in path.absolute().parents if p.exists())
     trial = unfinished(folder / path.name)
     try:
-        open(trial, "xb").close()
+        open(trial, "xb").close()                         # also fails for a name that is too long
         trial.unlink()
     except OSError as e:
         e.filename = str(path)
@@ -49,32 +40,25 @@ def is_output(path, kind):
         return False
     with open(path, "rb") as f:
         head = f.read(4096)
+        f.seek(max(0, path.stat().st_size - 200))
+        tail = f.read()
     if isinstance(kind, list):
         return head.decode("utf-8", "replace").partition("\n")[0].rstrip("\r") == ",".join(kind)
     if head.startswith(b"\x89PNG"):
         field = b"Software\0" + software(kind).encode()
         return struct.pack(">I", len(field)) + b"tEXt" + field in head
-    if path.stat().st_size > LARGEST:
-        return False
-    text = path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n")
-    return text == signed(text.rpartition("<!--")[0], kind)
+    return tail.rstrip().endswith(f"<!-- {software(kind)} -->".encode())
 
 
 def software(kind):
-    """Return the field ``Software`` of a PNG."""
+    """Return the mark of an output."""
     return f"minifpt {kind}"
 
 
-def signed(text, kind):
-    """Return the text with the comment by which it is recognised."""
-    text = text.replace("\r\n", "\n")                     # as it is read back
-    return f"{text}<!-- minifpt {kind} {zlib.crc32(text.encode()):08x} -->\n"
-
-
 def write_text(path, kind, text):
-    """Write a page, a table in Markdown or an SVG, and return its size in bytes."""
+    """Write a page, a table in Markdown or an SVG, with its mark; return its size in bytes."""
     check(path, kind)
-    text = signed(text, kind)
+    text += f"<!-- {software(kind)} -->\n"
     save_text(path, text)
     return len(text.encode())
 

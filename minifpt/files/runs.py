@@ -16,7 +16,6 @@ from . import (
     DAMAGE,
     csv_text,
     heads,
-    make_folder,
     one_line,
     read_bytes,
     read_json,
@@ -74,16 +73,12 @@ def crc(arrays):
 
 class Run:
     """The state of a run: parameters, Adam's moments, generator and history, which a checkpoint
-    holds together with the run's settings.
-
-    ``norms`` has a row for each row of the history: the norm of each trained parameter's gradient
-    in that step, after clipping, to six digits; NaN in checkpoints of older versions.
-    """
+    holds together with the run's settings."""
 
     def __init__(self, model, optimizer, rng, settings):
         self.model, self.optimizer, self.rng = model, optimizer, rng
         self.settings = json.loads(to_json(settings))     # as read from a file
-        self.history, self.norms = History(), []
+        self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
 
     def named(self, trainable=True):
@@ -94,17 +89,11 @@ class Run:
         """Return a CRC-32 of all frozen parameters, which are not in the checkpoint."""
         return crc(p.data for _, p in self.named(trainable=False))
 
-    def keep_norms(self):
-        """Add a row to ``norms``."""
-        norms = [0.0 if p.grad is None else np.linalg.norm(p.grad) for _, p in self.named()]
-        self.norms.append([float(f"{norm:.6g}") for norm in norms])
-
     def save(self, path):
         """Write the checkpoint."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
                  "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
-                 "rng": self.rng.bit_generator.state, "history": list(self.history),
-                 "norms": self.norms}
+                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
         arrays = {"state": np.array(json.dumps(state))}
         for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
             arrays[name] = p.data
@@ -142,19 +131,13 @@ class Run:
                                                           and arrays[key].min() < 0):
                     raise ValueError(f"{path}: '{key}' contains NaN, infinite or wrongly negative "
                                      "values: the file is damaged")
-        unknown = [np.nan] * len(self.named())
-        norms = state.get("norms", [unknown for _ in state["history"]])
-        if not (isinstance(norms, list) and len(norms) == len(state["history"]) and all(
-                isinstance(row, list) and len(row) == len(unknown)
-                and all(type(norm) is float for norm in row) for row in norms)):
-            raise ValueError(f"{path}: its norms do not fit its history: the file is damaged")
         for i, (name, p) in enumerate(self.named()):
             p.data[...] = arrays[name]
             self.optimizer.m[i] = arrays.get(f"m/{name}")
             self.optimizer.v[i] = arrays.get(f"v/{name}")
         self.optimizer.t = state["t"]
         self.rng.bit_generator.state = rng.state
-        self.history[:], self.norms = state["history"], norms
+        self.history[:] = state["history"]
         self.step, self.seconds = state["step"], state["seconds"]
         self.sums[:] = state["sums"]
 
@@ -197,7 +180,7 @@ def locked(folder):
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
             try:
@@ -250,8 +233,7 @@ def check_same(path, before, now, verb):
     learning rate, and another path of the task's file or of the functions' file."""
     optional = dict.fromkeys(("functional_hash", "adapt", "start", "code_crc"))
     for key, value in (optional | now).items():
-        if key in ("functional", "built") or ("model_crc" not in before and (    # an older version
-                key == "model_crc" or (key == "options" and not before.get(key)))):
+        if key in ("functional", "built"):
             continue
         was = before.get(key)
         if key == "source" and (".py:" not in f"{was}{value}" or str(was).rpartition(":")[2]

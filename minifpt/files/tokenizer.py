@@ -52,14 +52,16 @@ class BPE:
             raise FileNotFoundError(f"{path}: there is no such file: expected a merges.txt")
         ByteLevelBPETokenizer = library(path).ByteLevelBPETokenizer
         try:
-            merges = parse_merges(read_text(path))
+            # Not splitlines, which would cut at odd characters.
+            merges = [tuple(line.split(" ")) for line in read_text(path).split("\n")
+                      if line and not line.startswith("#version")]
             beside = path.with_name(path.name.replace("merges.txt", "vocab.json"))
-            symbols = [*byte_symbols(), *(a + b for a, b in merges), END]
+            symbols = [*byte_vocabulary(), *map("".join, merges), END]
             vocab = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
             if beside != path and beside.is_file():
                 vocab = parse_vocab(read_text(beside), symbols[:-1])
             self.bpe = ByteLevelBPETokenizer(vocab, merges)
-        except DAMAGE as e:
+        except Exception as e:                            # tokenizers raises no class of its own
             raise ValueError(f"{path}: {one_line(e)}") from None
         if END in vocab:
             self.bpe.add_special_tokens([END])
@@ -163,22 +165,6 @@ def check_is_gpt2(merges):
                              "tokenizer.json that Transformers writes there")
 
 
-def parse_merges(text):
-    """Return the pairs in a ``merges.txt``: two symbols a line, after an optional ``#version``."""
-    merges, known = [], set(byte_symbols())
-    for i, line in enumerate(text.split("\n")):           # splitlines would cut at odd characters
-        line = line.removesuffix("\r")
-        if not line or (i == 0 and line.startswith("#version")):
-            continue
-        pair = tuple(line.split(" "))
-        if len(pair) != 2 or not known.issuperset(pair):
-            raise ValueError(f"line {i + 1} is '{line[:60]}', expected two symbols that are bytes "
-                             "or made by the lines before")
-        merges.append(pair)
-        known.add(pair[0] + pair[1])
-    return merges
-
-
 def parse_vocab(text, needed):
     """Return {symbol: id} of a ``vocab.json``, which must have the ``needed`` symbols."""
     vocab = json.loads(text)
@@ -191,11 +177,6 @@ def parse_vocab(text, needed):
             raise ValueError(f"the vocabulary lacks '{symbol}', which the merges or the 256 bytes "
                              "need")
     return vocab
-
-
-def byte_symbols():
-    """Return the character for each byte, in GPT-2's order."""
-    return [*byte_vocabulary()]
 
 
 def byte_vocabulary():

@@ -9,21 +9,22 @@ converted once to such a file.
 import os
 import sys
 import zipfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
 
 from ..machine import shared
+from ..users import suggestion
 from . import (
     DAMAGE,
     cache_folder,
+    heads,
     huggingface,
     one_line,
-    printable,
-    read_head,
     regular,
+    stored_array,
     stored_json,
     to_json,
     write_beside,
@@ -74,7 +75,8 @@ def find(name):
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
-    raise FileNotFoundError(f"no weights '{name}': neither a path nor one of "
+    near = suggestion(name, [*available(), "random", "mimetic", *huggingface.HUB])
+    raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
 
@@ -108,34 +110,21 @@ def load(path, dropout=None):
         return huggingface.load_checkpoint(path, dropout)
     try:
         archive = zipfile.ZipFile(regular(path))          # closes with its last tensor
-        tensors = {}
-        for info in archive.infolist():
-            name = printable(info.filename.removesuffix(".npy"))
-            if name != "config":
-                tensors[name] = _tensor(archive, info, f"{path}: '{name}'")
+        headers = heads(archive)
         config = stored_json(archive, "config", MOST_CONFIG)
     except (FileNotFoundError, PermissionError):
         raise
     except (*DAMAGE, OSError) as e:
         raise ValueError(f"{path}: not a minifpt weight file, or damaged "
                          f"({one_line(e)})") from None
+    tensors = {}
+    for name, (shape, dtype) in headers.items():
+        if dtype.kind == "f":
+            tensors[name] = Tensor(f"{path}: '{name}'", shape, dtype,
+                                   partial(stored_array, archive, name))
+        elif name != "config":
+            raise ValueError(f"{path}: '{name}' has dtype {dtype}, expected float16 or float32")
     return config | ({} if dropout is None else {"dropout": dropout}), tensors
-
-
-def _tensor(archive, info, label):
-    """Return an array of an ``.npz``, of which only the header is read."""
-    with archive.open(info) as f:
-        shape, fortran_order, dtype = read_head(f)
-        start = f.tell()
-    if dtype.kind != "f" or fortran_order:
-        raise ValueError(f"{label} has dtype {dtype}{' in Fortran order' * fortran_order}, "
-                         "expected float16 or float32 in C order")
-
-    def open_at_numbers():
-        f = archive.open(info)
-        f.read(start)
-        return f
-    return Tensor(label, shape, dtype, open_at_numbers)
 
 
 def matched(path, named, tensors, unused=()):
@@ -163,43 +152,31 @@ def read_into(path, named, tensors, unused=()):
     Raises ``ValueError`` as :func:`matched` does, and for numbers that are not finite."""
     def read(piece):
         name, tensor, y = piece
-        flat, start = y.reshape(-1), 0
-        for block in tensor.blocks():
-            if not np.isfinite(block).all():
-                raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
-            flat[start:start + block.size] = block
-            start += block.size
+        with np.errstate(over="ignore"):
+            y[...] = tensor.read()
+        if not np.isfinite(y).all():
+            raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
     pieces = matched(path, named, tensors, unused)
     shared(read, sorted(pieces, key=lambda piece: -piece[2].size))       # the largest first
 
 
 def save(path, config, named_arrays, dtype=np.float16):
-    """Write a weight file of (name, array) pairs."""
-    write(path, config, ((name, np.shape(a), [a]) for name, a in named_arrays), dtype)
+    """Write a weight file of (name, array) pairs, one after the other.
 
-
-def write(path, config, tensors, dtype):
-    """Write a weight file block by block, so that only one block is in memory.
-
-    ``tensors`` yields (name, shape, blocks); the blocks hold the tensor's numbers in order.  The
-    file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
+    The file is as ``np.savez`` writes it, but without the time, so that equal weights give equal
     bytes.  Raises ``ValueError`` if a number is not finite or too large for ``dtype``.
     """
     dtype = weight_dtype(dtype)
 
-    def entry(archive, name):
-        return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-
     def write_all(f):
         with zipfile.ZipFile(f, "w") as archive:
-            with entry(archive, "config") as g:
-                np.lib.format.write_array(g, np.array(to_json(config)), allow_pickle=False)
-            for name, shape, blocks in tensors:
-                with entry(archive, name) as g:
-                    np.lib.format.write_array_header_1_0(g, {
-                        "descr": dtype.str, "fortran_order": False, "shape": tuple(shape)})
-                    for block in blocks:
-                        g.write(cast(block, dtype, f"{path}: '{name}'").data)
+            add(archive, "config", np.array(to_json(config)))
+            for name, a in named_arrays:
+                add(archive, name, cast(a, dtype, f"{path}: '{name}'"))
+
+    def add(archive, name, array):
+        with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as f:
+            np.lib.format.write_array(f, array, allow_pickle=False)
     write_beside(path, write_all)
 
 
@@ -210,14 +187,14 @@ def weight_dtype(dtype):
     return np.dtype(dtype)
 
 
-def cast(block, dtype, label):
-    """Return numbers in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
+def cast(array, dtype, label):
+    """Return an array in a file's dtype.  Raises ``ValueError``, which begins with ``label``, for
     numbers that the dtype cannot hold."""
     with np.errstate(over="ignore"):
-        cast = np.ascontiguousarray(block, dtype)
+        cast = np.array(array, dtype, order="C")
     if np.isfinite(cast).all():
         return cast
-    if not np.isfinite(block).all():
+    if not np.isfinite(array).all():
         raise ValueError(f"{label} holds a NaN or an infinity")
     raise ValueError(f"{label} holds numbers beyond {np.finfo(dtype).max}, the largest {dtype}: "
                      "write float32")

@@ -4,6 +4,7 @@ The maps are those of ``minifpt.trace``, without dropout.  The paper's figures 3
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -222,7 +223,6 @@ def token_labels(task, x):
 def picture(task, x, shown, which=None):
     """Return a Matplotlib figure with a row for each trunk: all maps before and after training,
     then the map ``which = (layer, head)``, large."""
-    from matplotlib.colors import PowerNorm
     which = which or interesting(shown)
     layers, heads = np.max([s.before.mean.shape[:2] for s in shown], axis=0)
     tall = max(3.6, 0.65 * layers)                        # inches
@@ -233,37 +233,71 @@ def picture(task, x, shown, which=None):
     axes = fig.add_gridspec(len(shown), 4, width_ratios=[width, width, tall, tall]).subplots(
         squeeze=False)
     for ax in axes.flat:
-        ax.spines[:].set_visible(False)
-        ax.set(xticks=[], yticks=[])
-    norm, mask, image = PowerNorm(0.5, 0, 1), needed(task, x), None
-    for subject, (all_before, all_after, before, after) in zip(shown, axes, strict=True):
-        for ax, large, m, state in ((all_before, before, subject.before, "before training"),
-                                    (all_after, after, subject.after, "after training")):
-            if m is None:
-                ax.text(0.5, 0.5, "a reference:\nnot trained", ha="center", va="center",
-                        color="0.4", transform=ax.transAxes)
-                continue
-            state = state if subject.after else "not trained"
-            image = tiles(ax, m, norm)
-            ax.set_title(f"{subject.label}\n{state}", fontsize=10)
-            if which[0] >= len(m.mean) or which[1] >= m.mean.shape[1]:
-                continue                                  # a reference of another shape
-            large.imshow(m.mean[which], cmap="Blues", norm=norm)
-            share = "" if m.needed is None else f": {percent(m.needed[which])} where needed"
-            large.set_title(f"{state}, layer {which[0]}, head {which[1]}{share}", fontsize=9)
-            ticks(large, token_labels(task, x))
-            outline(large, mask)
+        clear(ax)
+    for row, column, _, draw in drawings(task, x, shown, which):
+        image = draw(axes[row, column])
     fig.colorbar(image, ax=axes, shrink=0.5, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1],
                  label="attention of a token (row) to a token (column)")
     fig.suptitle(f"Attention on {task.name}: " + (
         f"mean over {len(x)} test examples" if len(x) > 1 else "one test example")
         + ("; per cent: how much of it lies where the task needs it (outlined)"
-           if mask is not None else ""), fontsize=11)
+           if needed(task, x) is not None else ""), fontsize=11)
     return fig
 
 
-def tiles(ax, m, norm):
+def panels(task, x, shown):
+    """Yield the parts of :func:`picture` as figures of their own, each with a description."""
+    for _, column, text, draw in drawings(task, x, shown, interesting(shown)):
+        blocks = len(shown[0].before.mean) if column < 2 else 0
+        fig, (ax,) = plots.figure(width=4.4, height=max(3.8, 0.6 * blocks))
+        draw(ax)
+        yield fig, text
+
+
+def drawings(task, x, shown, which):
+    """Yield (row, column, description, a function that draws into an axis): for each trunk all maps
+    before and after training, then the map ``which``, if a reference's shape has it."""
+    for row, subject in enumerate(shown):
+        for column, m in enumerate((subject.before, subject.after)):
+            if m is None:
+                continue
+            state = "not trained" if subject.after is None else (
+                "after training" if column else "before training")
+            yield (row, column, f"All attention maps of {subject.label}, {state}",
+                   partial(draw_all, m=m, title=f"{subject.label}\n{state}"))
+            if which[0] < len(m.mean) and which[1] < m.mean.shape[1]:
+                yield (row, column + 2, f"One attention map of {subject.label}, {state}",
+                       partial(draw_one, m=m, which=which, state=state, task=task, x=x))
+
+
+def draw_one(ax, m, which, state, task, x):
+    """Draw one map, large, with the tokens' labels."""
+    clear(ax)
+    image = ax.imshow(m.mean[which], cmap="Blues", norm=scale())
+    share = "" if m.needed is None else f": {percent(m.needed[which])} where needed"
+    ax.set_title(f"{state}, layer {which[0]}, head {which[1]}{share}", fontsize=9)
+    ticks(ax, token_labels(task, x))
+    outline(ax, needed(task, x))
+    return image
+
+
+def scale():
+    """Return the scale of the colours: the square root shows small probabilities, too."""
+    from matplotlib.colors import PowerNorm
+    return PowerNorm(0.5, 0, 1)
+
+
+def clear(ax):
+    """Take frame, grid and ticks from an axis."""
+    ax.spines[:].set_visible(False)
+    ax.grid(False)
+    ax.set(xticks=[], yticks=[])
+
+
+def draw_all(ax, m, title):
     """Draw all maps of a model in one image: a row for each layer, a tile for each head."""
+    clear(ax)
+    ax.set_title(title, fontsize=10)
     layers, heads, T, _ = m.mean.shape
     above, beside = max(1, round((0.3 if m.needed is not None else 0.08) * T)), max(1, T // 12)
     canvas = np.full((layers * (T + above), heads * (T + beside)), np.nan)
@@ -273,7 +307,7 @@ def tiles(ax, m, norm):
         if m.needed is not None:
             ax.text(x + T / 2 - 0.5, y - above / 2 - 0.5, percent(m.needed[layer, head]),
                     ha="center", va="center", fontsize=min(7, 40 / heads))
-    image = ax.imshow(canvas, cmap="Blues", norm=norm, interpolation="nearest")
+    image = ax.imshow(canvas, cmap="Blues", norm=scale(), interpolation="nearest")
     for layer, head in np.ndindex(layers, heads):         # where each tile ends
         y, x = layer * (T + above) + above - 0.5, head * (T + beside) - 0.5
         ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y],

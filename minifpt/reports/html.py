@@ -13,7 +13,11 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; p
 h1 { font-size: 1.6rem; } .result { font-size: 1.4rem; }
 h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 figure { margin: 1rem 0; }
-img { max-width: max(100%, 40rem); height: auto; background: #fff; padding: 4px; }
+img { max-width: 100%; height: auto; background: #fff; }
+@media (prefers-color-scheme: dark) { .plot img { filter: invert(.93) hue-rotate(180deg); } }
+.row { display: flex; flex-wrap: wrap; gap: .5rem; }
+.row p { margin: 0; font-size: .8rem; } .row p img { display: block; width: 5.5rem;
+  image-rendering: pixelated; }
 figcaption, caption { font-size: .9rem; text-align: left; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; }
@@ -29,12 +33,37 @@ mark { background: none; color: inherit; font-weight: bold; text-decoration: und
 
 def figure(fig, alt, caption=""):
     """Return a Matplotlib figure as HTML with a PNG; ``alt`` describes it."""
-    raw = io.BytesIO()
-    fig.savefig(raw, format="png", dpi=110)
-    data = base64.b64encode(raw.getvalue()).decode()
+    return figures([(fig, alt)], caption)
+
+
+def figures(figures, caption=""):
+    """Return pairs of a Matplotlib figure and its description as HTML, side by side where there
+    is room.  A dark page inverts their lightness."""
+    pictures = []
+    for fig, alt in figures:
+        raw = io.BytesIO()
+        fig.savefig(raw, format="png", dpi=110)
+        pictures.append(picture(raw, alt))
     text = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return (f'<figure class="wide"><img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
-            f"{text}</figure>")
+    return f'<figure class="plot"><div class="row">{"".join(pictures)}</div>{text}</figure>'
+
+
+def images(arrays, titles):
+    """Return small images, (height, width) or with colours, with a line below each, as HTML."""
+    from matplotlib.image import imsave
+    parts = []
+    for array, title in zip(arrays, titles, strict=True):
+        raw, low = io.BytesIO(), array.min()
+        scaled = (array - low) / ((array.max() - low) or 1)
+        imsave(raw, scaled, cmap="gray_r", vmin=0, vmax=1)
+        parts.append(f"<p>{picture(raw, title)}{escape(title)}</p>")
+    return f'<div class="row">{"".join(parts)}</div>'
+
+
+def picture(raw, alt):
+    """Return a PNG, a ``BytesIO``, as an element of HTML."""
+    data = base64.b64encode(raw.getvalue()).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 
 def table(rows, head=None, caption=""):

@@ -1,4 +1,4 @@
-"""One HTML page on a run: what was trained, what came of it, what moved, what it cost.
+"""One HTML page on a run: its result, its answers, and what moved.
 
 The page is one file: pictures are in it, nothing is fetched and nothing runs.
 """
@@ -10,23 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from .. import functional as F
-from ..experiments import timing
 from ..experiments.runs import at_start, read_history, read_run
 from ..files import outputs
 from ..freeze import GROUPS
 from ..progress import progress_bar
 from ..training import TEST_BATCH
 from . import attention
-from .html import figure, number, page, paragraph, table
-from .run_pictures import (
-    bars,
-    costs_picture,
-    curves_picture,
-    groups_picture,
-    heat,
-    images_picture,
-    seconds_of,
-)
+from .html import figure, figures, images, number, page, paragraph, table
+from .run_pictures import bars, curves_pictures, heat
 
 SHOWN = 24                                                # wrong examples
 KIND = "report"                                           # of the page
@@ -106,17 +97,6 @@ def layer_of(name, group=None):
     return name.rpartition(".")[0].removeprefix("trunk.")
 
 
-def norms_by_layer(run):
-    """Return ``({layer: norms}, steps)``: the norm of all gradients of a layer together at each row
-    of the history, without the rows of older versions, which have no norms."""
-    norms = np.array(run.norms).reshape(len(run.history), -1)
-    complete = np.isfinite(norms).all(axis=1)
-    layers = {}
-    for (name, _), column in zip(run.named(), norms[complete].T, strict=True):
-        layers[layer_of(name)] = layers.get(layer_of(name), 0.0) + column ** 2
-    return {layer: np.sqrt(s) for layer, s in layers.items()}, run.history["step"][complete]
-
-
 # --------------------------------------------------------------------------- sections
 
 
@@ -134,16 +114,18 @@ def report(folder, html=None, progress=True):
     start = at_start(folder, run.settings, task)
     tested = test(run.model, task, *test_examples(task, run), progress)
     check_tested(folder, run, history[-1], tested)
-    sections = {
-        "Result": result_section(folder, task, run, history, tested),
-        "Parameters": parameters_section(run, task),
-        "Answers": answers_section(task, tested),
-        "Gradients": gradients_section(run),
-        "Parameters that moved": moves_section(start, run.model),
-        "Attention that moved": attention_section(folder, run),
-        "Time and memory": costs_section(start, task, run),
-        "Settings": table([[key, str(value)] for key, value in run.settings.items()],
-                          caption="config.json")}
+    parts = {
+        "Result": lambda: result_section(folder, task, run, history, tested),
+        "Answers": lambda: answers_section(task, tested),
+        "Parameters that moved": lambda: moves_section(start, run.model, task),
+        "Attention that moved": lambda: attention_section(folder, run),
+        "Settings": lambda: table([[key, str(value)] for key, value in run.settings.items()],
+                                  caption="config.json")}
+    sections = {}
+    with progress_bar(parts.items(), desc="report", leave=False, progress=progress) as bar:
+        for heading, make in bar:
+            bar.set_postfix_str(heading)
+            sections[heading] = make()
     outputs.write_text(html, KIND, page(f"{task.name} with {run.settings['model']}", sections))
     return html
 
@@ -158,26 +140,15 @@ def result_section(folder, task, run, history, tested):
         parts.append(paragraph(
             f"The run goes on: metrics.csv stands at step {history[-1]['step']}. All but the "
             f"curves is of the checkpoint, step {run.step}."))
-    parts.append(figure(
-        curves_picture(task.name, history, chance), "Loss and accuracy against training steps",
+    parts.append(figures(
+        [(fig, f"{name} against training steps") for name, fig in zip(
+            ("Loss", "Accuracy"), curves_pictures(task.name, history, chance), strict=True)],
         "Training: the mean since the point before, with dropout where the run has it. Test: on "
         "held-out examples, without."))
     rows = {"run": str(folder), "step of the checkpoint": run.step, "test examples": len(tested.x),
             "test loss": tested.loss, "test accuracy": f"{100 * tested.accuracy:.2f} %",
             "seconds of training": round(history[-1]["seconds"])}
     return "\n".join([*parts, table([[key, number(value)] for key, value in rows.items()])])
-
-
-def parameters_section(run, task):
-    counts = run.model.counts(task.tokens)
-    rows = [[group, GROUPS[group], total, trained] for group, (total, trained) in counts.items()]
-    total, trained = (sum(n) for n in zip(*counts.values(), strict=True))
-    rows.append(["total", "", total, trained])
-    return (figure(groups_picture(run.model, task.tokens),
-                   "Bars: the parameters of each group, trained or frozen")
-            + table(rows, ["group", "", "parameters", "trained"])
-            + paragraph(f"{100 * trained / total:.2f} % of the parameters are trained. Of the "
-                        f"positions the {task.tokens} count that the task has tokens for."))
 
 
 def answers_section(task, tested):
@@ -207,9 +178,8 @@ def answers_section(task, tested):
     caption = "Wrong examples, first those of which the model is surest"
     if hasattr(task, "as_images"):
         titles = [f"{answers[i].item()}, not {y[i].item()}" for i in chosen]
-        return text + figure(images_picture(task.as_images(tested.x[chosen]), titles),
-                             "Images that were answered wrongly",
-                             f"{caption}: its answer, and the right one.")
+        return text + paragraph(f"{caption}: its answer, and the right one.") + images(
+            task.as_images(tested.x[chosen]), titles)
     return text + paragraph(f"{caption}; what is wrong is underlined.") + "\n".join(
         wrong_example(task, tested.x[i], answers[i].ravel(), y[i].ravel()) for i in chosen[:10])
 
@@ -250,35 +220,26 @@ def wrong_example(task, x, answers, y):
     return "<pre>" + "\n".join(lines) + "</pre>"
 
 
-def gradients_section(run):
-    layers, steps = norms_by_layer(run)
-    if not len(steps):
-        return paragraph("The checkpoint holds no norms of gradients: an older version wrote it.")
-    ends = [0, -1] if len(steps) > 1 else [0]
-    at = [f"{step:.0f}" for step in steps]
-    return figure(
-        heat([*layers.values()], [*layers], at, "norm", log=True, xlabel="step"),
-        "Heat map: the norm of the gradient of each trained layer over training",
-        "The norm of each trained layer's gradient, weight and bias together, in the one step at "
-        f"each test, as Adam gets it: after all of them are clipped to {run.settings['clip']:g} "
-        "together. Frozen layers have no gradient.") + table(
-        [[layer, *map(float, norms[ends])] for layer, norms in layers.items()],
-        ["layer", *(f"step {at[end]}" for end in ends)])
-
-
-def moves_section(before, after):
-    moved = moves(before, after)
+def moves_section(before, after, task):
+    """Return the parameters of each group, those that are trained, and how far they moved, as
+    HTML."""
+    moved, counts = moves(before, after), after.counts(task.tokens)
     groups = joined(moved, lambda name, group: group)
     trained = {name for name, p in after.named_parameters() if p.trainable}
     layers = joined({k: v for k, v in moved.items() if k in trained}, layer_of)
-    rows = [[group, *map(float, groups[group])] for group in GROUPS if group in groups]
-    return (table(rows, ["group", "norm at the start", "norm of the change", "ratio"])
+    rows = [[group, GROUPS[group], *counts[group], *map(float, groups[group])]
+            for group in counts if group in groups]
+    total, n_trained = (sum(n) for n in zip(*counts.values(), strict=True))
+    return (table(rows, ["group", "", "parameters", "trained", "norm at the start",
+                         "norm of the change", "ratio"])
+            + paragraph(f"{n_trained:,} of {total:,} parameters are trained, "
+                        f"{100 * n_trained / total:.2f} %. Of the positions the {task.tokens} "
+                        "count that the task has tokens for.")
             + figure(bars([*layers], [ratio for _, _, ratio in layers.values()],
                           "norm of the change / norm at the start"),
                      "Bars: how far each trained layer moved from where it started",
-                     "Each trained layer, weight and bias together.")
-            + paragraph("A ratio of 1: as far from the start as the start is from zero. "
-                        "What is frozen has not changed by one bit."))
+                     "Each trained layer, weight and bias together. A ratio of 1: as far from the "
+                     "start as the start is from zero. What is frozen has not changed by one bit."))
 
 
 def attention_section(folder, run):
@@ -300,26 +261,9 @@ def attention_section(folder, run):
                      "How much of each token's attention lies on other tokens than before: half "
                      "the sum of differences, the mean over tokens. Maps are means of "
                      f"{len(x)} test examples.")
-            + figure(attention.picture(task, x, shown), "Attention maps before and after training")
+            + figures(attention.panels(task, x, shown), "The attention of a token (row) to a "
+                      "token (column), white for none, all heads of all layers and one head.")
             + table(cells[1:], cells[0], "Where needed: the share of attention that lies where the "
                     "task needs it, over all maps, in the best one, and if each token attended "
                     "evenly to all it may see. In brackets layer.head."
                     if shown[0].before.needed is not None else "In brackets layer.head."))
-
-
-def costs_section(model, task, run):
-    costs = timing.costs(model, task, run.settings["batch_size"])
-    listed = sorted(costs.operations.items(), key=lambda each: -sum(seconds_of(each[1])))
-    rows = [[op, c.calls, 1e3 * c.forward, 1e3 * c.backward, c.kept / 1e6] for op, c in listed]
-    rest = costs.seconds - sum(sum(seconds_of(c)) for _, c in listed)
-    rows.append(["all else", "", 1e3 * rest, "", ""])
-    return (figure(costs_picture(costs), "Bars: time and memory of a step by operation")
-            + table(rows, ["operation", "calls", "forward (ms)", "backward (ms)", "kept (MB)"])
-            + paragraph(
-                f"Of a step of {1e3 * costs.seconds:.3g} ms with a batch of "
-                f"{run.settings['batch_size']}, measured on this machine when this page was made: "
-                "a clock around each operation, the fastest of some steps of the run's model as it "
-                "was at its start. An operation's time leaves out other operations that it calls; "
-                "all else is Python in between. Kept: the arrays in its caches, each counted once, "
-                f"where it is kept first. At most {costs.peak / 1e6:,.1f} MB of arrays beside the "
-                "parameters (tracemalloc)."))

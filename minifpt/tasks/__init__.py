@@ -10,6 +10,7 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
+from ..users import suggestion
 from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
 from .bits import BitMemory, BitRecall, BitXOR
@@ -18,19 +19,17 @@ from .few import Few
 from .formal import Brackets, Copy
 from .images import MNIST, Digits
 from .listops import ListOps
-from .procedural import Automata, Reverse, Set, Sort, Stack
-from .proteins import Families, Homology
+from .proteins import Homology
 from .text import Masked, Text, Trigrams, Typos
 
 TASKS = {task.name: task for task in (
-    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families, Few, Homology,
-    ListOps, MNIST, Modular, Recall, Text, Typos)}
+    Addition, BitMemory, BitRecall, BitXOR, CIFAR10, CIFAR10Gray, Digits, Few, Homology, ListOps,
+    MNIST, Modular, Recall, Text, Typos)}
 # The other classes have no name: trunks are pretrained on them.
-__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "Automata", "BitMemory", "BitRecall",
-           "BitXOR", "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Families", "Few",
-           "Homology", "ListOps", "Masked", "Modular", "Recall", "Reverse", "Set", "Sort", "Stack",
-           "Task", "Text", "Trigrams", "Typos", "chance_of", "defaults_of", "get", "label_of",
-           "make", "names", "task_class"]
+__all__ = ["CIFAR10", "DEFAULTS", "MNIST", "Addition", "BitMemory", "BitRecall", "BitXOR",
+           "Brackets", "CIFAR10Gray", "Choices", "Copy", "Digits", "Few", "Homology", "ListOps",
+           "Masked", "Modular", "Recall", "Task", "Text", "Trigrams", "Typos", "chance_of",
+           "defaults_of", "get", "label_of", "make", "names", "task_class"]
 
 
 def names():
@@ -43,7 +42,8 @@ def task_class(name):
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
     if not isinstance(name, str) or name not in TASKS:
-        raise ValueError(f"no task '{name}': expected one of {', '.join(names())}")
+        raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
+                         f"{', '.join(names())}")
     return TASKS[name]
 
 
@@ -61,8 +61,8 @@ def make(function, name, options):
     known = inspect.signature(function).parameters
     for option in options:
         if option not in known:
-            raise ValueError(f"{name} has no option '{option}': its options are "
-                             f"{', '.join(known) or '(none)'}")
+            raise ValueError(f"{name} has no option '{option}'{suggestion(option, known)}: its "
+                             f"options are {', '.join(known) or '(none)'}")
     for option, parameter in known.items():
         if (parameter.default is parameter.empty and option not in options
                 and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)):

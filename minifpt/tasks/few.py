@@ -10,11 +10,11 @@ from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
 from .images import MNIST, Digits
 from .listops import ListOps
-from .proteins import Families, Homology
+from .proteins import Homology
 from .text import Typos
 
-OF = {task.name: task for task in (BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Families,
-                                   Homology, ListOps, MNIST, Typos)}
+OF = {task.name: task for task in (BitMemory, BitXOR, CIFAR10, CIFAR10Gray, Digits, Homology,
+                                   ListOps, MNIST, Typos)}
 
 
 class Few:

@@ -131,7 +131,7 @@ def of_bert(name, tensors):
     prefix, layer = ("", layer) if layer in BERTS else (
         f"encoder.layer.{layer.split('.')[1]}.", layer.split(".", 2)[2])
     parts = [tensors[f"{prefix}{theirs}.{kind}"] for theirs in BERTS[layer]]
-    parts = [np.concatenate([*t.blocks()]).reshape(t.shape) for t in parts]
+    parts = [t.read() for t in parts]
     if layer == "wpe":
         return parts[0] + parts[1][0]                     # positions and the first token type
     return np.concatenate(parts).T                        # .T leaves a bias unchanged

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.tokenizer import FILES
-from ..files.weights import file_name, matched, weight_dtype, write
+from ..files.weights import file_name, matched, save, weight_dtype
 from ..gpt2 import SHAPES, GPT2Config, LanguageModel, by_gpt2_name, check_size, config_of
 from ..progress import progress_bar
 
@@ -23,7 +23,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     revision   a commit, tag or branch of a hub id; by default the newest.  The file's config
                holds the commit.
 
-    Tensors are converted one by one, in blocks, so that the whole model is never in memory.  The
+    Tensors are converted one by one, so that the whole model is never in memory.  The
     tokenizer's files are copied beside the file as ``NAME.merges.txt`` and so on.
 
     Raises ``FileNotFoundError`` or ``ValueError``.
@@ -74,8 +74,8 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
 
     def tensors_then_tokenizer():                         # the weight file is complete last
         for key, tensor, _ in bar:
-            yield key, tensor.shape, tensor.blocks()
+            yield key, tensor.read()
         for file, data in tokenizer.items():
             write_beside(out.with_name(f"{out.stem}.{file}"), lambda f, data=data: f.write(data))
-    write(out, settings | origin, tensors_then_tokenizer(), dtype)
+    save(out, settings | origin, tensors_then_tokenizer(), dtype)
     return out

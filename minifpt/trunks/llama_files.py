@@ -114,7 +114,7 @@ def load_checkpoint(path, dropout=None):
         head, table = (tensors.get(f"{name}.weight") for name in ("lm_head", "wte"))
         # Transformers, too, keeps a head that differs from the table.
         settings["tied"] = head is None or table is None or (head.shape == table.shape and all(
-            map(np.array_equal, head.blocks(), table.blocks())))
+            np.array_equal(head.read(), table.read())))
         if settings["tied"]:
             tensors.pop("lm_head.weight", None)
     return settings, tensors
@@ -194,7 +194,7 @@ def fill(path, named, tensors, is_theirs):
     targets = [(name, array.T if is_theirs and is_transposed(name, array) else array)
                for name, array in named]
     for name, tensor, target in weights.matched(path, targets, tensors, TABLES):
-        target[...] = np.concatenate([*tensor.blocks()]).reshape(tensor.shape)
+        target[...] = tensor.read()
         if not np.isfinite(target).all():
             raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
 

@@ -3,11 +3,13 @@
 import numpy as np
 
 from ..layers import standard_normal
+from ..machine import single_threaded_blas
 
 QUERY_KEY = 0.7, 0.7                                      # alpha, beta
 VALUE_PROJECTION = 0.4, -0.4
 
 
+@single_threaded_blas
 def mimetic(trunk, seed=0):
     """Set the attention weights of a :class:`minifpt.GPT2` in place, and return the trunk.
 

@@ -37,3 +37,9 @@ def read(name):
 def fill(name, parts):
     """Return a page of this folder, with a part in place of each ``<!--NAME-->``, in one pass."""
     return re.sub("<!--([A-Z]+)-->", lambda mark: parts[mark[1]], read(name))
+
+
+def tour(station=1):
+    """Return the live page at a station of its tour, 1 to 12, for a notebook to show."""
+    from .playground import LivePage
+    return LivePage(station)

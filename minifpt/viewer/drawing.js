@@ -42,8 +42,9 @@ function color_table() {
 DARK.addEventListener("change", () => { table = null; });
 
 // The numbers of each token as a strip of cells: values (tokens, C), each strip at its left end.
+// A colour is as strong as a number is large among the token's `sizes`.
 const small = document.createElement("canvas");            // a pixel for each number
-function strips(g, values, C, lefts, y, width, height) {
+function strips(g, values, C, lefts, y, width, height, sizes = values) {
   table = table || color_table();
   const lines = C > width / 2 ? Math.ceil(C / (width / 3)) : 1, columns = Math.ceil(C / lines);
   [small.width, small.height] = [columns, lines * lefts.length];
@@ -51,7 +52,7 @@ function strips(g, values, C, lefts, y, width, height) {
   const pixels = ink.createImageData(small.width, small.height);
   lefts.forEach((_, t) => {
     let square = 0;
-    for (let i = t * C; i < (t + 1) * C; i++) square += values[i] * values[i];
+    for (let i = t * C; i < (t + 1) * C; i++) square += sizes[i] * sizes[i];
     const limit = 2 * Math.sqrt(square / C) || 1;
     for (let i = 0; i < C; i++) {
       const level = Math.round(255 * Math.max(-1, Math.min(1, values[t * C + i] / limit)));
@@ -71,8 +72,9 @@ function strips(g, values, C, lefts, y, width, height) {
 }
 
 // The whole flow.  `rows` are {kind, output, cache, top, height} from the top down; `look` is a
-// token whose attention is drawn alone, or null.
-function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read}) {
+// token whose attention is drawn alone, or null; `cuts` are pairs [query, key]; `trail` is what a
+// flipped bit changed, drawn instead, as far down as it has come.
+function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, read, cuts, trail}) {
   const g = draw_on(canvas, width, height), column = width / tokens;
   const middle = t => (t + 0.5) * column, w = Math.min(column - 6, 84);
   const soft = paint("--soft"), stream = paint("--stream");
@@ -85,20 +87,25 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     g.lineTo(middle(t), cut ? height : height - 30);
     g.stroke();
   }
-  for (const row of rows) {
+  rows.forEach((row, n) => {
     const y = row.top, h = row.height;
+    if (trail && n > trail.rows) return;
     if (row.kind === "attention") {
-      attention_lines(g, cache[row.cache], {y, h, middle, look, heads, tokens, soft});
+      const {probabilities: p} = cache[row.cache];
+      const lines = trail ? Object.assign(trail.lines[row.cache], {shape: p.shape}) : p;
+      attention_lines(g, lines, {y, h, middle, look: trail ? null : look, heads, cuts});
     } else if (row.output) {
-      const values = cache.outputs[row.output], read_here = values.shape[1];
+      const {difference, size} = trail ? trail.outputs[row.output] : {};
+      const values = difference || cache.outputs[row.output];
+      const read_here = cache.outputs[row.output].shape[1];
       const lefts = Array.from({length: read_here},
         (_, i) => middle(tokens - read_here + i) - w / 2);
-      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8);
+      strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8, size);
     }
-  }
+  });
 }
 
-function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}) {
+function attention_lines(g, probabilities, {y, h, middle, look, heads, cuts}) {
   const [, H, T] = probabilities.shape, spread = H > 1 ? Math.min(8, 20 / H) : 0;
   const order = Array.from({length: H * T * T}, (_, i) => i)
     .filter(i => probabilities[i] > 0.03 && heads[Math.floor(i / (T * T))])
@@ -117,6 +124,17 @@ function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}
     g.stroke();
   }
   g.globalAlpha = 1;
+  for (const [query, key] of cuts) {
+    g.strokeStyle = paint("--red");
+    g.lineWidth = 2;
+    g.setLineDash([3, 4]);
+    g.beginPath(); g.moveTo(middle(key), y + 2); g.lineTo(middle(query), y + h - 2); g.stroke();
+    g.setLineDash([]);
+    g.font = `18px ${paint("--sans")}`;
+    g.textAlign = "center";
+    g.fillStyle = paint("--red");
+    g.fillText("✂", (middle(key) + middle(query)) / 2, y + h / 2 + 6);
+  }
   if (look === null) return;
   g.font = `600 12px ${paint("--sans")}`;
   g.textAlign = "center";
@@ -134,18 +152,22 @@ function attention_lines(g, {probabilities}, {y, h, middle, look, heads, tokens}
   }
 }
 
-// Accuracy above, loss below, against steps; `lanes` are {curve}, lists of [step, loss, accuracy].
+// Accuracy above, loss below, against steps; where a block's keys are turned, its match instead of
+// the loss. `lanes` are {curve}, lists of [step, loss, accuracy, match].
 function draw_curves(canvas, lanes, chance, width) {
   const height = 196, left = 46, right = width - 8;
   const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
-  const steps = Math.max(50, ...lanes.map(({curve}) => end(curve)[0]));
+  const steps = Math.max(200, ...lanes.map(({curve}) => end(curve)[0]));
   const losses = lanes.flatMap(({curve}) => curve.map(p => p[1])).filter(Number.isFinite);
-  const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = chance - 0.15;
+  const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = Math.min(chance, 0.6) - 0.15;
+  const has_match = lanes.every(({curve}) => end(curve)[3] !== null);
   const panels = [
     {title: "accuracy", top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
       marks: [[1, "100 %"], [(chance - low) / (1 - low), "chance"]]},
-    {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
-      marks: [[1, most.toFixed(1)], [0, "0"]]}];
+    has_match ? {title: "match: above 0, the input layer looks for likeness", top: 132, bottom: 178,
+      value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
+      {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
+        marks: [[1, most.toFixed(1)], [0, "0"]]}];
   const x = step => left + (right - left - 4) * step / steps;
   g.font = `11.5px ${paint("--sans")}`;
   for (const {title, top, bottom, value, marks} of panels) {
@@ -176,4 +198,43 @@ function draw_curves(canvas, lanes, chance, width) {
   g.fillText("0", left, 192);
   g.textAlign = "right";
   g.fillText(`${steps.toLocaleString("en")} steps`, right, 192);
+}
+
+// The accuracy alone, small, for the bar that stays in sight.
+function draw_spark(canvas, lanes, chance) {
+  const [width, height] = [120, 30], g = draw_on(canvas, width, height);
+  const end = Math.max(200, ...lanes.map(({curve}) => curve[curve.length - 1][0]));
+  lanes.forEach(({curve}, n) => {
+    g.strokeStyle = paint(LANES[n]);
+    g.lineWidth = 2;
+    g.beginPath();
+    curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](width * p[0] / end,
+      height - 2 - (height - 4) * Math.max(0, (p[2] - chance + 0.1) / (1.1 - chance))));
+    g.stroke();
+  });
+}
+
+// The frozen numbers as a histogram, and the eigenvalues as bars, the largest on top.
+function draw_form(canvas, {keys, values}, width) {
+  const height = 150, half = width / 2 - 10, g = draw_on(canvas, width, height), bins = 41;
+  const spread = Math.sqrt(keys.reduce((sum, v) => sum + v * v, 0) / keys.length);
+  const counts = Array(bins).fill(0);
+  for (const v of keys) {
+    const bin = Math.floor((v / spread + 4) / 8 * bins);
+    if (bin >= 0 && bin < bins) counts[bin] += 1;
+  }
+  g.fillStyle = paint("--edge");
+  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 350,
+    half / bins - 1, 120 * c / 350));
+  g.fillStyle = paint("--soft");
+  g.font = `11.5px ${paint("--sans")}`;
+  g.textAlign = "center";
+  g.fillText(`4,096 numbers, spread ${spread.toFixed(3)}`, half / 2, height - 3);
+  g.fillText("64 eigenvalues", half + 20 + half / 2, height - 3);
+  const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
+  [...values].reverse().forEach((v, i) => {
+    const size = half / 2 * v / largest;
+    g.fillStyle = paint(v > 0 ? "--plus" : "--minus");
+    g.fillRect(Math.min(middle, middle + size), 4 + 2 * i, Math.abs(size), 1.5);
+  });
 }

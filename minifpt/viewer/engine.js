@@ -96,36 +96,19 @@ function linear_backward(dy, {x, w, need}) {
 
 // ------------------------------------------------------------------------- embedding
 
-// Row lookup: y = w[ids], ids (...) integers, w (V, C) -> y (..., C).
+// Letters run forward only. Row lookup: y = w[ids], ids (...) integers, w (V, C) -> y (..., C).
 function embedding(ids, w) {
   const C = w.shape[1], y = empty(w, [...ids.shape, C]);
   for (let n = 0; n < ids.length; n++)
     for (let c = 0; c < C; c++) y[n * C + c] = w[ids[n] * C + c];
-  return [y, {ids, shape: w.shape}];
-}
-
-// dw[v] = the sum of dy over the positions where ids is v.
-function embedding_backward(dy, {ids, shape}) {
-  const C = shape[1], dw = empty(dy, shape);
-  for (let n = 0; n < ids.length; n++)
-    for (let c = 0; c < C; c++) dw[ids[n] * C + c] += dy[n * C + c];
-  return [dw];
+  return [y, null];
 }
 
 // Scores by the table that embeds the tokens: y = x @ w.T, x (..., C), w (V, C) -> y (..., V).
-function unembedding(x, w, need = [true, true]) {
+function unembedding(x, w) {
   const [V, C] = w.shape, y = empty(x, [...x.shape.slice(0, -1), V]);
   matmul(matrix(y, V), matrix(x, C), transposed(matrix(w, C)), rows(x), C, V);
-  return [y, {x, w, need}];
-}
-
-// dx = dy @ w, dw = dy.T @ x.
-function unembedding_backward(dy, {x, w, need}) {
-  const [V, C] = w.shape, N = rows(dy);
-  const dx = need[0] ? empty(dy, x.shape) : null, dw = need[1] ? empty(dy, w.shape) : null;
-  if (need[0]) matmul(matrix(dx, C), matrix(dy, V), matrix(w, C), N, V, C);
-  if (need[1]) matmul(matrix(dw, C), transposed(matrix(dy, V)), matrix(x, C), V, N, C);
-  return [dx, dw];
+  return [y, null];
 }
 
 // Add to each token the vector of its position: y[:, t] = x[:, t] + w[t].
@@ -230,31 +213,12 @@ function softmax_backward(dy, {y}) {
   return [dx];
 }
 
-// --------------------------------------------------------------------------- dropout
-
-// y = x * mask, where mask is 0 with probability p and 1 / (1 - p) otherwise.
-function dropout(x, p, rng) {
-  const y = empty(x, x.shape), mask = empty(x, x.shape);
-  for (let i = 0; i < x.length; i++) {
-    mask[i] = rng.uniform() < p ? 0 : 1 / (1 - p);
-    y[i] = x[i] * mask[i];
-  }
-  return [y, {mask}];
-}
-
-// dx = dy * mask.
-function dropout_backward(dy, {mask}) {
-  const dx = empty(dy, dy.shape);
-  for (let i = 0; i < dy.length; i++) dx[i] = dy[i] * mask[i];
-  return [dx];
-}
-
 // -------------------------------------------------------------- multi-head attention
 
 // For each head S = Q K^T / sqrt(D), A = softmax(S), y = A V.  qkv (B, T, 3C): queries, keys and
 // values side by side, each H heads of D channels -> y (B, T, C).  When causal, a token sees itself
-// and the tokens before it.
-function attention(qkv, n_head, causal = true) {
+// and the tokens before it.  `cuts` are pairs [query, key]: that query does not see that key.
+function attention(qkv, n_head, causal = true, cuts = []) {
   const [B, T, C3] = qkv.shape, C = C3 / 3, D = C / n_head;
   const scores = empty(qkv, [B, n_head, T, T]), y = empty(qkv, [B, T, C]);
   each_head(qkv, n_head, (q, k, v, s) => {
@@ -264,6 +228,7 @@ function attention(qkv, n_head, causal = true) {
     const query = Math.floor(i / T) % T, key = i % T;
     scores[i] *= 1 / Math.sqrt(D);
     if (causal && key > query) scores[i] = -Infinity;
+    if (cuts.length && cuts.some(([q, k]) => q === query && k === key)) scores[i] = -Infinity;
   }
   const [probabilities] = softmax(scores);
   each_head(qkv, n_head, (q, k, v, s, at) => {

@@ -1,10 +1,11 @@
-"""The formula of each entry of an output or a gradient, with the names of the values in it.
+"""How each entry of an output or a gradient is computed, with the names of the values in it.
 
 ``FORMULAS[op][gradient]`` and ``FORWARD[op]`` are each a :class:`Formula`.  Its letters stand for
 axes: ``x[bti]`` is x at example b, token t, channel i.  A letter that the entry lacks is summed
-over.
+over.  The formula on paper is the docstring's, see :func:`text_of`.
 """
 
+import inspect
 import re
 from collections import namedtuple
 
@@ -12,72 +13,68 @@ import numpy as np
 
 from .. import functional as F
 
-# text: as on paper.  at: the letters of the entry's axes, ~ for all leading ones.  put: an
-# expression in names.  over: the letters it is summed over, ~ too.  times: the name of a number, a
-# factor in front of all.  plus: what is added to the sum.
-Formula = namedtuple("Formula", "text at put over times plus", defaults=("", "", ""))
+# at: the letters of the entry's axes, ~ for all leading ones.  put: an expression in names.  over:
+# the letters it is summed over, ~ too.  times: the name of a number, a factor in front of all.
+# plus: what is added to the sum.
+Formula = namedtuple("Formula", "at put over times plus", defaults=("", "", ""))
 
 FORWARD = {
-    "linear": Formula("y = x @ w + b", "~o", "x[~i] * w[io]", "i", plus="b[o]"),
-    "unembedding": Formula("y = x @ w.T", "~v", "x[~i] * w[vi]", "i"),
-    "embedding": Formula("y = w[ids]", "~c", "one_hot[~v] * w[vc]", "v"),
-    "bias": Formula("y = x + b", "~c", "x[~c] + b[c]"),
-    "positions": Formula("y = x + w[t]", "btc", "x[btc] + w[tc]"),
-    "layer_norm": Formula("y = xhat * w + b, xhat = (x - mean(x)) * rstd", "~c",
-                          "(x[~c] - mean_x[~0]) * rstd[~0] * w[c] + b[c]"),
-    "softmax": Formula("y = exp(x) / sum_j exp(x_j)", "~i", "exp_x[~i] / sum_exp_x[~0]"),
-    "attention": Formula("y = dropout(A) V", "bhtd", "kept[bhts] * v[bhsd]", "s"),
-    "residual": Formula("y = x + branch", "~c", "x[~c] + branch[~c]"),
+    "linear": Formula("~o", "x[~i] * w[io]", "i", plus="b[o]"),
+    "unembedding": Formula("~v", "x[~i] * w[vi]", "i"),
+    "embedding": Formula("~c", "one_hot[~v] * w[vc]", "v"),
+    "bias": Formula("~c", "x[~c] + b[c]"),
+    "positions": Formula("btc", "x[btc] + w[tc]"),
+    "layer_norm": Formula("~c", "(x[~c] - mean_x[~0]) * rstd[~0] * w[c] + b[c]"),
+    "softmax": Formula("~i", "exp_x[~i] / sum_exp_x[~0]"),
+    "attention": Formula("bhtd", "kept[bhts] * v[bhsd]", "s"),
+    "residual": Formula("~c", "x[~c] + branch[~c]"),
 }
-ELEMENTWISE = Formula("y = f(x)", "~c", "f(x[~c])")
-SLOPE = {"x": Formula("dx = dy * f'(x)", "~c", "dy[~c] * slope[~c]")}
+ELEMENTWISE = Formula("~c", "f(x[~c])")
+SLOPE = {"x": Formula("~c", "dy[~c] * slope[~c]")}
 FORMULAS = {
-    "linear": {
-        "x": Formula("dx = dy @ w.T", "~i", "dy[~o] * w[io]", "o"),
-        "w": Formula("dw = x.T @ dy", "io", "x[~i] * dy[~o]", "~"),
-        "b": Formula("db = sum of dy over all rows", "o", "dy[~o]", "~")},
-    "unembedding": {
-        "x": Formula("dx = dy @ w", "~i", "dy[~v] * w[vi]", "v"),
-        "w": Formula("dw = dy.T @ x", "vi", "dy[~v] * x[~i]", "~")},
-    "embedding": {
-        "w": Formula("dw[v] = sum of dy where ids is v", "vc", "one_hot[~v] * dy[~c]", "~")},
-    "bias": {
-        "x": Formula("dx = dy", "~c", "dy[~c]"),
-        "b": Formula("db = sum of dy over all rows", "c", "dy[~c]", "~")},
-    "positions": {
-        "x": Formula("dx = dy", "~c", "dy[~c]"),
-        "w": Formula("dw = sum of dy over the batch", "tc", "dy[btc]", "b")},
-    "layer_norm": {
-        "x": Formula("dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd, g = dy * w", "~c",
-                     "(dy[~c] * w[c] - mean_g[~0] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
-        "w": Formula("dw = sum(dy * xhat)", "c", "dy[~c] * xhat[~c]", "~"),
-        "b": Formula("db = sum(dy)", "c", "dy[~c]", "~")},
-    "rms_norm": {
-        "x": Formula("dx = (g - xhat * mean(g * xhat)) * rstd, g = dy * w", "~c",
-                     "(dy[~c] * w[c] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
-        "w": Formula("dw = sum(dy * xhat)", "c", "dy[~c] * xhat[~c]", "~")},
-    "swiglu": {
-        "gate": Formula("dgate = silu'(gate) * dy * up", "~c", "slope_gate[~c] * dy[~c] * up[~c]"),
-        "up": Formula("dup = dy * silu(gate)", "~c", "dy[~c] * activated[~c]")},
-    "rope": {"x": Formula("dx = dy, rotated back", "btc", "back[btc]")},
-    "grouped_heads": {
-        "q": Formula("dq = the first third of dqkv", "btc", "dq[btc]"),
-        "k": Formula("dk = sum of its copies' dk", "btc", "dk[btcr]", "r"),
-        "v": Formula("dv = sum of its copies' dv", "btc", "dv[btcr]", "r")},
-    "softmax": {
-        "x": Formula("dx = y * (dy - sum_j dy_j y_j)", "~i", "y[~i] * (dy[~i] - sum_dy_y[~0])")},
-    "attention": {
-        "q": Formula("dQ = dS K / sqrt(D)", "bhtd", "ds[bhts] * k[bhsd]", "s", "scale"),
-        "k": Formula("dK = dS^T Q / sqrt(D)", "bhsd", "ds[bhts] * q[bhtd]", "t", "scale"),
-        "v": Formula("dV = dropout(A)^T dy", "bhsd", "kept[bhts] * dy[bhtd]", "t")},
-    "residual": {"x": Formula("dx = dy + dbranch", "~c", "dy[~c] + dbranch[~c]")},
-    "last_tokens": {"x": Formula("dx = dy, and 0 for the tokens that were not read", "~c",
-                                 "padded[~c]")},
-    "log_sum_exp": {"x": Formula("dx = dy * softmax(x)", "~v", "dy[~0] * e[~v] / sum_e[~0]")},
-    "cross_entropy": {
-        "logits": Formula("dlogits = (softmax - one_hot) * dy / number of targets", "~v",
-                          "(p[~v] - one_hot[~v]) * dy[] / n[]")},
+    "linear": {"x": Formula("~i", "dy[~o] * w[io]", "o"),
+               "w": Formula("io", "x[~i] * dy[~o]", "~"),
+               "b": Formula("o", "dy[~o]", "~")},
+    "unembedding": {"x": Formula("~i", "dy[~v] * w[vi]", "v"),
+                    "w": Formula("vi", "dy[~v] * x[~i]", "~")},
+    "embedding": {"w": Formula("vc", "one_hot[~v] * dy[~c]", "~")},
+    "bias": {"x": Formula("~c", "dy[~c]"), "b": Formula("c", "dy[~c]", "~")},
+    "positions": {"x": Formula("~c", "dy[~c]"), "w": Formula("tc", "dy[btc]", "b")},
+    "layer_norm": {"x": Formula("~c", "(dy[~c] * w[c] - mean_g[~0] - xhat[~c] * mean_g_xhat[~0])"
+                                      " * rstd[~0]"),
+                   "w": Formula("c", "dy[~c] * xhat[~c]", "~"),
+                   "b": Formula("c", "dy[~c]", "~")},
+    "rms_norm": {"x": Formula("~c", "(dy[~c] * w[c] - xhat[~c] * mean_g_xhat[~0]) * rstd[~0]"),
+                 "w": Formula("c", "dy[~c] * xhat[~c]", "~")},
+    "swiglu": {"gate": Formula("~c", "slope_gate[~c] * dy[~c] * up[~c]"),
+               "up": Formula("~c", "dy[~c] * activated[~c]")},
+    "rope": {"x": Formula("btc", "back[btc]")},
+    "grouped_heads": {"q": Formula("btc", "dq[btc]"),
+                      "k": Formula("btc", "dk[btcr]", "r"),
+                      "v": Formula("btc", "dv[btcr]", "r")},
+    "softmax": {"x": Formula("~i", "y[~i] * (dy[~i] - sum_dy_y[~0])")},
+    "attention": {"q": Formula("bhtd", "ds[bhts] * k[bhsd]", "s", "scale"),
+                  "k": Formula("bhsd", "ds[bhts] * q[bhtd]", "t", "scale"),
+                  "v": Formula("bhsd", "kept[bhts] * dy[bhtd]", "t")},
+    "residual": {"x": Formula("~c", "dy[~c] + dbranch[~c]")},
+    "last_tokens": {"x": Formula("~c", "padded[~c]")},
+    "log_sum_exp": {"x": Formula("~v", "dy[~0] * e[~v] / sum_e[~0]")},
+    "cross_entropy": {"logits": Formula("~v", "(p[~v] - one_hot[~v]) * dy[] / n[]")},
 }
+
+
+def text_of(function, name):
+    """Return the formula of a value, such as y or dx, in a function's docstring, or "" if there is
+    none: a piece of code, or a part of an indented line, that begins with ``NAME =``."""
+    doc = inspect.getdoc(function) or ""
+    pieces = [*re.findall(r"``([^`]+)``", doc), *re.split(r"\n| {2,}", doc)]
+    return next((" ".join(piece.split()) for piece in pieces
+                 if re.match(rf"{name}(_\S+|\[[^]]*\])? = ", piece, re.IGNORECASE)), "")
+
+
+def own(op, back=False):
+    """Return the textbook's function of an operation, forward or back; ``None`` for others."""
+    return vars(F).get(f"{op}_backward" if back else op)
 
 
 def operands(step, inner):
@@ -151,26 +148,21 @@ def forward_formula(step, names):
     """Return the :class:`Formula` of a forward step's output, or ``None``."""
     x, y = names.get("x"), step.output
     if step.op == "dropout":
-        kept_all = names.get("mask") is None
-        return Formula("y = x: nothing is dropped" if kept_all else "y = x * mask", "~c",
-                       "x[~c]" if kept_all else "x[~c] * mask[~c]")
+        return Formula("~c", "x[~c]" if names.get("mask") is None else "x[~c] * mask[~c]")
     if step.op == "attention" and "kept" not in names or step.op == "residual" and (
             x.shape != names["branch"].shape):
         return None
     isolated = (step.op not in FORMULAS and isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
                 and x.shape == y.shape and len(step.gradients) == 1)
-    return FORWARD.get(step.op) or (ELEMENTWISE._replace(text=f"y = {step.op}(x)",
-                                                         put=f"{step.op}(x[~c])")
-                                    if isolated else None)
+    return FORWARD.get(step.op) or (
+        ELEMENTWISE._replace(put=f"{step.op}(x[~c])") if isolated else None)
 
 
 def formulas(step, names):
     """Return {forward input's name: :class:`Formula`}.  An operation that is not in ``FORMULAS``
     has one only if it is elementwise."""
     if step.op == "dropout":
-        kept_all = names["mask"] is None
-        return {"x": Formula("dx = dy: nothing is dropped" if kept_all else "dx = dy * mask", "~c",
-                             "dy[~c]" if kept_all else "dy[~c] * mask[~c]")}
+        return {"x": Formula("~c", "dy[~c]" if names["mask"] is None else "dy[~c] * mask[~c]")}
     if step.op in FORMULAS:
         return FORMULAS[step.op]
     slope, dy = names.get("slope"), names.get("dy")

@@ -145,7 +145,7 @@ class Telling:
         names = formulas.forward_operands(step)
         formula = formulas.forward_formula(step, names) if "array" in out else None
         if formula:
-            out["formula"] = self.formula(step, formula, names) | (
+            out["formula"] = self.formula(step, "y", formula, names) | (
                 {"split": step.output.shape[-1] // step.inputs["n_head"]} if heads else {})
         return {"in": parts, "out": [out],
                 "middle": [self.part(step.op, "probabilities", step.cache.probabilities)
@@ -175,12 +175,12 @@ class Telling:
                 entry["note"] = f"its other {unused} rows are 0: no token stands there"
             entry |= {"parameter": owner[0], "trained": True} if owner else {}
             if name in known:
-                entry["formula"] = self.formula(step, known[name], names)
+                entry["formula"] = self.formula(step, f"d{name}", known[name], names)
             out.append(entry)
         return {"in": parts, "out": out}
 
-    def formula(self, step, formula, names):
-        """Return a formula with the indices of the arrays that it names."""
+    def formula(self, step, name, formula, names):
+        """Return the formula of the value ``name`` with the indices of the arrays that it names."""
         it, refs = formulas.spelled(formula, names), {}
         for name, letters in re.findall(r"(\w+)\[(\w*)\]", it.put + it.plus):
             value = names[name]
@@ -188,8 +188,9 @@ class Telling:
                 refs[name] = self.part(step.op, name, value)["array"]
             else:
                 refs[name] = {"number": float(value)}
-        return {"text": it.text, "at": it.at, "put": it.put, "over": it.over, "plus": it.plus,
-                "refs": refs,
+        paper = formulas.own(step.op, step.backward) or step.function
+        return {"text": formulas.text_of(paper, name), "at": it.at, "put": it.put,
+                "over": it.over, "plus": it.plus, "refs": refs,
                 "times": float(names[it.times]) if it.times else 1.0}
 
     def source(self, function):

@@ -2,7 +2,8 @@
 // three tasks. It calls the operations of engine.js.
 "use strict";
 
-// A model is {config, parameters}; a parameter is {data, grad, trainable} under GPT-2's own name.
+// A model is {config, parameters, cuts}; a parameter is {data, grad, trainable} under GPT-2's own
+// name, and cuts are the pairs of tokens between which attention carries nothing.
 
 // `call` runs every operation: the page opens them, and nudges their inputs, through it.
 const plain_call = (op, name, inputs) => op(...inputs);
@@ -25,7 +26,7 @@ function forward(model, x, call = plain_call) {
     const h = `trunk.h.${i}`;
     let a = run(`${h}.ln_1`, layer_norm, x);
     a = run(`${h}.attn.c_attn`, linear, a);
-    a = run(`${h}.attn`, attention, a, config.n_head, config.causal);
+    a = run(`${h}.attn`, attention, a, config.n_head, config.causal, model.cuts);
     a = run(`${h}.attn.c_proj`, linear, a);
     x = run(`${h}.residual_1`, residual, x, a);
     let m = run(`${h}.ln_2`, layer_norm, x);
@@ -196,9 +197,12 @@ function shapes({n_layer, n_embd: C}, task) {
 // A model for a task.  The trunk's numbers come from `trunk`, {kind, scale, arrays, statistics}:
 // "pretrained" takes its arrays, "statistics" draws with their means and standard deviations,
 // "random" draws with standard deviation scale / sqrt(C), the matrices that write into the residual
-// stream divided by sqrt(2 n_layer), as GPT-2 does.  The input layer starts orthogonal with gain
-// 1.41, the output layer uniform within 1 / sqrt(C).
+// stream divided by sqrt(2 n_layer), as GPT-2 does.  "turned" is one random block with one head,
+// whose keys stand at `angle` degrees to its queries.  The input layer starts orthogonal with gain
+// 1.41, or as `start` says; the output layer uniform within 1 / sqrt(C).
+const TURNED = {n_layer: 1, n_head: 1, n_embd: 64, causal: true};
 function make_model(config, task, trunk, seed, type = Float32Array) {
+  if (trunk.kind === "turned") config = TURNED;
   const parameters = {}, C = config.n_embd;
   for (const [name, shape] of shapes(config, task)) {
     const data = empty(new type(0), shape), rng = generator(seed, name);
@@ -220,7 +224,11 @@ function make_model(config, task, trunk, seed, type = Float32Array) {
     parameters[name] = {data, grad: null, trainable: true, group: group_of(name),
       part: part_of(name)};
   }
-  return {config, parameters, output_tokens: task.output_tokens, t: 0};
+  const model = {config, parameters, output_tokens: task.output_tokens, cuts: [], t: 0};
+  if (trunk.kind === "turned")
+    turn_keys(parameters["trunk.h.0.attn.c_attn.weight"].data, trunk.angle);
+  if (trunk.start && trunk.start !== "drawn") start_input(model, trunk.start);
+  return model;
 }
 
 // Rows that are orthogonal and of length gain, by Gram and Schmidt; no more rows than columns.

@@ -23,15 +23,20 @@ const PANELS = {
         name: "weights", value: kind, checked: kind === S.weights,
         onchange: () => set({weights: kind})}), ` ${text}`))),
     S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
+    S.weights === "turned" ? el("fieldset", {}, el("legend", {}, "the input layer starts"),
+      STARTS.map(start => el("label", {}, el("input", {type: "radio", name: "start",
+        checked: start === S.start, onchange: () => set({start})}), ` ${start}`))) : null,
     el("p", {class: "note"}, {
       pretrained: `${D.model}${D.source ? `, which has learned ${D.source},` : ""} kept as it was.`,
       statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
       random: "Normal numbers of standard deviation scale / √channels. GPT-2's own scale is " +
-        "0.55. Where does it stop working?"}[S.weights])],
+        "0.55. Where does it stop working?",
+      turned: "One random block with one head; the slider under the model turns its keys."}[
+      S.weights])],
   race: () => [
     el("p", {class: "note"}, "Three trunks (the model between its input and output layers), one " +
-      "seed, the same batches. “Its statistics” are random numbers with the mean and spread of " +
-      "each pretrained matrix."),
+      "seed, the same batches. Random at scale 0.55 is as the paper draws it. “Its statistics” " +
+      "are random numbers with the mean and spread of each pretrained matrix."),
     ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
       el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
       el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`,
@@ -70,7 +75,7 @@ const PANELS = {
 
 function racer(n, kind, scale, replace = false) {
   const race = S.race.filter((r, i) => i !== n);
-  if (kind !== "none") race.splice(n, 0, [kind, scale]);
+  if (kind !== "none") race.splice(n, 0, [kind, scale, "drawn"]);
   if (race.length) set({race}, replace);
   if (!replace) show_panel();
 }
@@ -102,8 +107,9 @@ const EXPLAIN = {
     "differ: the answer at b3 needs a3, which only attention can bring there.",
   majority: "Ten bits go in. At each of them the model says whether there have been more ones " +
     "than zeros so far.",
-  "bit-memory": "Two strings of eight bits go in, then one of them again with bits masked (·). " +
-    "The model says the whole string: it has to find which one it was.",
+  "bit-memory": "Three strings of twelve bits go in, then one of them again with bits masked " +
+    "(·). The model says the whole string: it has to find which one it was. At most about 99 % can " +
+    "be right: some inputs fit two strings.",
 };
 
 // ------------------------------------------------------------------------ gradient checks
@@ -111,9 +117,9 @@ const EXPLAIN = {
 const TOLERANCE = 1e-4;
 function check_parts(lane, parts) {
   const parameters = Object.entries(models[lane].model.parameters).map(([n, p]) => [n, p.data]);
-  const {kind, scale, fault} = models[lane];
-  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, fault}, parameters,
-    parts}, "checked").then(m => m.rows);
+  const {kind, scale, angle, start, fault} = models[lane];
+  return ask({kind: "check", settings: settings_of(), lane: {kind, scale, angle, start, fault},
+    parameters, parts}, "checked").then(m => m.rows);
 }
 async function verify() {
   const fault = S.fault;
@@ -128,8 +134,8 @@ function show_verdict() {
   const e = by("verdict");
   if (!e || models.length < 2) return;
   const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
-  let text = latest.step ? `After ${count(latest.step)} steps: right ${right}, with the fault ` +
-    `${broken}. ` : "Press Train. ";
+  let text = latest.step ? `After ${count(latest.step)} steps: the right engine ${right}, the one ` +
+    `with the fault ${broken}. ` : "Press Train. ";
   if (noticed && noticed.fault === S.fault) {
     const {worst, wrong, checked} = noticed;
     text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
@@ -200,50 +206,21 @@ function guess(id) {
     game.wrong.push(id);
     game.over = game.wrong.length === 3;
     game.said = game.over ? `It was: ${fault.title}. ${fault.text}` :
-      `No, it is not “${fault_of(id).title}”. ${2 - game.wrong.length + 1} guesses left.`;
+      `No, it is not “${fault_of(id).title}”. ${
+        3 - game.wrong.length} guess${game.wrong.length === 2 ? "" : "es"} left.`;
   }
   show_panel();
   draw();
 }
 
-// ------------------------------------------------------------------------ things to try
-
-const TRIES = [
-  ["What does attention do here?", "The answer at b4 needs a4, and only attention carries " +
-    "numbers from token to token. A copy whose tokens see only themselves trains beside the " +
-    "right model: it stays at chance. Then flip a4: b4 looks at a4 in block 1 when it is 1, and " +
-    "elsewhere when it is 0. Attention's own numbers are frozen: what it is given has changed.",
-    {task: "bit-xor", tab: "break", fault: "alone", look: 8}],
-  ["What is frozen?", "Hatched parts keep their numbers. The column at the right is the way " +
-    "back: from the answers up it carries how each number should change. It passes through a " +
-    "frozen part, because trained ones lie above it. Here all but the output layer is frozen: " +
-    "nothing runs back, and almost nothing is learned. Click a layer norm to thaw it.",
-    {frozen: PARTS.filter(p => p !== "output")}],
-  ["What does the learning rate do?", "At 0.003 the loss falls smoothly. At 0.3 every step is " +
-    "too long: the loss jumps about and the answers stay at chance. At 0.00003 it hardly moves. " +
-    "Move the slider under Settings; Reset begins again with it.",
-    {rate: 0.3}],
-  ["Is it the pretraining?", "Race the pretrained trunk against random numbers of the same mean " +
-    "and spread, and against random numbers that are too small.", {tab: "race"}],
-  ["A wrong backward pass that learns", "The position vectors get the gradient of one example " +
-    "instead of the sum over all. The curve looks healthy. Only a gradient check notices.",
-    {tab: "break", fault: "positions"}],
-  ["A right gradient of a wrong model", "Without the causal mask every token sees what comes " +
-    "after it. Every gradient check passes.", {tab: "break", fault: "mask"}],
-];
-by("tries").querySelector("ol").append(...TRIES.map(([title, text, values]) => el("li", {},
-  el("b", {}, title), el("p", {}, text), el("button", {onclick: () => {
-    set({...DEFAULTS, task: S.task, ...values});
-    restart();                             // from the first step, even if nothing changed
-    run(Infinity);
-    scrollTo({top: 0, behavior: "smooth"});
-  }}, "Show me"))));
-
 // ------------------------------------------------------------------------ controls
 
 by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value: id}, t.title)));
-by("task").onchange = e => set({task: e.target.value, look: null});
-by("train").onclick = () => run(running ? 0 : Infinity);
+by("task").onchange = e => set({task: e.target.value, look: null,
+  ...TASKS[e.target.value].settings});
+by("follow").onchange = e => set({follow: e.target.checked}, true);
+by("train").onclick = () => running ? run(0) : S.tour && S.tour < STATIONS.length ?
+  by("acts").querySelectorAll("button")[station().main || 0].click() : run(Infinity);
 by("one").onclick = () => run(1);
 by("reset").onclick = () => { running = false; restart(); };
 by("seed").onclick = () => set({seed: S.seed + 1});
@@ -274,7 +251,8 @@ window.playground = {
     const {loss, accuracy} = latest ? latest.lanes[shown] : {loss: null, accuracy: null};
     const {n_layer, n_head, n_embd} = D.config;
     const name = {pretrained: D.model, statistics: `statistics:${D.model}`,
-      random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`}[kind];
+      random: `random:${n_layer}x${n_head}x${n_embd}@${scale}`,
+      turned: `random:1x1x64@${scale},qk=${S.angle}`}[kind];
     return {task: S.task, model: name, step: latest ? latest.step : 0, loss, accuracy, trained,
       total, learning_rate: S.rate, frozen: [...S.frozen], faults: S.fault ? [S.fault] : [],
       agreement};
@@ -284,7 +262,8 @@ window.playground = {
   // Change what the controls change: task, weights, scale, learning_rate, batch_size, seed, frozen
   // (parts or groups), faults, tab, bits.
   set(values) {
-    const {learning_rate, batch_size, frozen, faults, bits: own, ...rest} = values;
+    const {learning_rate, batch_size, frozen, faults, bits: own, ...given} = values;
+    const rest = Object.hasOwn(TASKS, given.task) ? {...TASKS[given.task].settings, ...given} : given;
     const one_of = (key, items, allowed) => {
       const wrong = items.find(item => !allowed.includes(item));
       if (wrong !== undefined)
@@ -315,18 +294,3 @@ window.playground = {
     return done.then(() => window.playground.state());
   },
 };
-
-Object.assign(S, read_address());
-restart();
-show_controls();
-show_panel();
-show_step();
-ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
-  agreement = difference;
-  const good = difference < 1e-4;
-  by("agreement").className = `badge ${good ? "good" : "bad"}`;
-  by("agreement").textContent = good ?
-    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` :
-    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
-});
-requestAnimationFrame(frame);

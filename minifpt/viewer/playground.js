@@ -3,21 +3,10 @@
 const D = JSON.parse(document.getElementById("data").textContent);
 const SOURCE = document.getElementById("engine").textContent;
 const by = id => document.getElementById(id);
-const count = n => n.toLocaleString("en");
 const percent = v => `${Math.round(100 * v)} %`;
 const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
   Number(v.toPrecision(3)).toString().replace("-", "−") :
   v.toExponential(1).replace(/-/g, "−").replace("e+", "e");
-
-function el(tag, attributes = {}, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes)) {
-    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
-    else if (v !== null && v !== undefined && v !== false) e.setAttribute(k, v === true ? "" : v);
-  }
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
-  return e;
-}
 
 // ------------------------------------------------------------------------ engines and workers
 
@@ -49,7 +38,7 @@ const trunk = {arrays: {}, statistics: D.statistics};
 const numbers = halves(D.weights);
 D.trunk.reduce((at, [name, shape]) => {
   const end = at + shape.reduce((a, b) => a * b, 1);
-  trunk.arrays[name] = numbers.slice(at, end);
+  trunk.arrays[name] = Object.assign(numbers.slice(at, end), {shape});
   return end;
 }, 0);
 
@@ -58,7 +47,13 @@ function fail(message) {
   by("agreement").textContent = `The engine stopped: ${message}`;
 }
 addEventListener("error", e => fail(e.message));
-const trainer = new Worker(WORKER), checker = new Worker(WORKER);
+const [trainer, checker] = [0, 1].map(() => {
+  try {
+    return new Worker(WORKER);
+  } catch {                                // a browser without workers, or one that forbids them
+    return {postMessage: () => fail("this browser allows no workers, so nothing can train here")};
+  }
+});
 const waiting = [];                        // {done(message) -> whether it is answered, resolve}
 for (const worker of [trainer, checker]) {
   worker.postMessage({kind: "start", config: D.config, trunk});
@@ -88,17 +83,16 @@ const blocks = Array.from({length: D.config.n_layer}, (_, i) => `h.${i}`);
 const ROWS = [{part: "input", label: "input layer", output: "input", height: 30},
   {part: "wpe", label: "+ positions", output: "trunk.wpe", height: 30},
   ...blocks.flatMap((h, i) => [
-    {part: `${h}.ln_1`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
+    {part: `${h}.ln_1`, label: "norm before attention", short: "norm → attention", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
     {part: `${h}.attn`, label: "attention", block: i + 1, kind: "attention",
       cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : 112},
-    {part: `${h}.ln_2`, label: "layer norm", block: i + 1, output: `trunk.${h}.ln_2`, height: 28},
+    {part: `${h}.ln_2`, label: "norm before feed-forward", short: "norm → feed-fwd", block: i + 1,
+      output: `trunk.${h}.ln_2`, height: 28},
     {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`,
       height: 34}]),
   {part: "ln_f", label: "final norm", output: "trunk.ln_f", height: 28},
   {part: "output", label: "output layer", output: "output", height: 28}];
 const PARTS = ROWS.map(row => row.part);
-ROWS.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
-const HEIGHT = ROWS.reduce((sum, row) => sum + row.height, 0);
 const name_of = part => {
   const row = ROWS.find(r => r.part === part);
   return (row.block ? `block ${row.block}: ` : "") + row.label.replace("+ ", "");
@@ -106,26 +100,35 @@ const name_of = part => {
 const FPT = PARTS.filter(p => /attn|mlp/.test(p));
 const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
   (p.match(/ln|attn|mlp/) || [p])[0]]));
-const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random"};
-const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, rate: 3e-3, batch: 4, seed: 0,
-  frozen: FPT, fault: null, tab: "settings", pace: 0, look: null, open: null, bits: null,
-  race: [["pretrained", 1.4], ["statistics", 1.4], ["random", 0.1]]};
+const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random",
+  turned: "one random block, keys turned"};
+const STARTS = ["drawn", "aligned", "opposed"];
+// Spread of the first random numbers: GPT-2's own, 0.02 at 768 channels, is 0.55 / √channels.
+const RANDOM = {0.1: "random, too small", 0.55: "random, as the paper draws it"};
+const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
+  start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
+  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null,
+  race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
+let trail = null, cut_table = null, flipped = null;
 let example = null, hover = null, agreement = null, game = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
 function lanes_of() {
-  const lane = {kind: S.weights, scale: S.scale, fault: null};
-  if (S.tab === "race") return S.race.map(([kind, scale]) => ({kind, scale, fault: null}));
-  if (S.tab === "break" && S.fault) return [lane, {...lane, fault: S.fault}];
-  if (S.tab === "game" && game) return [{...lane, fault: game.fault}];
-  return [lane];
+  const lane = (kind, scale, start) => ({kind, scale, fault: null,
+    ...kind === "turned" ? {angle: S.angle, start} : {}});
+  const own = lane(S.weights, S.scale, S.start);
+  if (S.tab === "race") return S.race.map(racer => lane(...racer));
+  if (S.tab === "break" && S.fault) return [own, {...own, fault: S.fault}];
+  if (S.tab === "game" && game) return [{...own, fault: game.fault}];
+  return [own];
 }
-function lane_name({kind, scale, fault}, several) {
+function lane_name({kind, scale, fault, start}, several) {
   if (fault) return S.tab === "game" ? "hidden fault" : `with the fault`;
-  return S.tab === "race" ? KINDS[kind] + (kind === "random" ? ` ${short(scale)}` : "") :
-    several ? "right" : KINDS[kind];
+  if (S.tab !== "race") return several ? "right" : KINDS[kind];
+  return kind === "random" ? RANDOM[scale] || `random ${short(scale)}` :
+    kind === "turned" ? {drawn: "random start"}[start] || `${start} start` : KINDS[kind];
 }
 const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch,
   frozen: S.frozen, pace: S.pace});
@@ -137,8 +140,11 @@ function restart() {
   models = lanes.map(lane => {
     const model = E.make_model(D.config, task, {...trunk, ...lane}, S.seed);
     E.freeze(model, S.frozen);
+    model.cuts = S.cut;
     return {...lane, model};
   });
+  trail = cut_table = null;
+  arrange();
   shown = Math.min(shown, models.length - 1);
   show_example();
   noticed = null;
@@ -169,9 +175,10 @@ function change() {
   for (const {model} of models) E.freeze(model, S.frozen);
   return tell({kind: "change", settings: settings_of()});
 }
-function run(steps) {
+function run(steps, until) {               // steps, or until all lanes have this accuracy
   running = steps > 0;
-  return tell({kind: "run", steps}, m => !m.running);
+  if (!running) measure_cuts();
+  return tell({kind: "run", steps, until}, m => !m.running);
 }
 function receive(message) {
   if (message.number < reset_at) return;   // of the models before
@@ -182,21 +189,33 @@ function receive(message) {
     }
   });
   latest = message;
+  const ended = running && message.number === told && !message.running;
   if (message.number === told) running = message.running;
+  if (ended) {
+    measure_cuts();
+    if (latest.lanes[shown].accuracy >= 0.995) say("100 % reached");
+  }
   dirty = true;
 }
+const say = text => { by("said").textContent = text; };
 
-const RESTARTS = ["task", "weights", "scale", "seed", "fault", "race"];
+const QUIET = ["open", "bits", "look", "cut", "follow"];   // settings of the picture alone
 function set(values, replace = false) {
   const before = JSON.stringify(lanes_of()), changed = Object.keys(values).filter(
     k => JSON.stringify(S[k]) !== JSON.stringify(values[k]));
   Object.assign(S, values);
   if (!changed.length) return Promise.resolve();
   if (changed.includes("task") && !("bits" in values)) S.bits = null;
+  if (changed.includes("task") && !("cut" in values)) S.cut = [];
   write_address(replace);
   if (changed.includes("open")) show_step();
-  const again = changed.some(k => RESTARTS.includes(k)) || before !== JSON.stringify(lanes_of());
-  if (!again && changed.every(k => ["open", "bits", "look"].includes(k))) {
+  const again = changed.some(k => ["task", "seed"].includes(k)) ||
+    before !== JSON.stringify(lanes_of());
+  if (changed.includes("follow")) trail = null;
+  by("follow").checked = S.follow;
+  for (const {model} of models) model.cuts = S.cut;
+  if (changed.includes("cut") && !again) measure_cuts();
+  if (!again && changed.every(k => QUIET.includes(k))) {
     show_example();
     dirty = true;
     return Promise.resolve();
@@ -204,8 +223,9 @@ function set(values, replace = false) {
   if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
   show_controls();
-  if (changed.some(k => ["tab", "fault", "race", "weights"].includes(k)) ||
+  if (changed.some(k => ["tab", "fault", "race", "weights", "tour"].includes(k)) ||
     (S.tab === "game" && !game)) show_panel();
+  if (changed.includes("tour")) show_station();
   dirty = true;
   return done;
 }
@@ -225,27 +245,48 @@ body.append(...ROWS.map(row => {
   const open = el("button", {class: "open", onclick: () => set({open: row.part}),
     "aria-label": `open ${name_of(row.part)}: its source and the numbers of this step`,
     title: "open: its source and the numbers of this step"}, "ƒ");
-  return el("div", {class: "row", style: `height:${row.height}px`}, el("span", {class: "names"},
+  row.line = el("div", {class: "row", style: `height:${row.height}px`}, el("span", {class: "names"},
     row.button, open), el("span"), row.back);
-}), ...blocks.map((_, i) => {
-  const own = ROWS.filter(row => row.block === i + 1), {top, height} = own[own.length - 1];
-  return el("span", {class: "block", "aria-hidden": "true",
-    style: `top:${own[0].top + 2}px;height:${top + height - own[0].top - 4}px`}, `block ${i + 1}`);
-}), picture);
+  return row.line;
+}));
+const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden": "true"},
+  `block ${i + 1}`));
+body.append(...BRACKETS, picture);
 by("flow").append(body, el("div", {class: "row"},
   el("span", {class: "part head"}, "answers out"), answers, score));
+
+// Place the rows of the model, of a station those that it speaks of.
+let drawn_rows = ROWS, height = 0;
+function arrange() {
+  const {model} = models[Math.min(shown, models.length - 1)], station = STATIONS[S.tour - 1];
+  const parts = new Set(Object.values(model.parameters).map(p => p.part));
+  drawn_rows = ROWS.filter(row => parts.has(row.part) && (!station || !station.rows ||
+    station.rows.includes(row.part)));
+  height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
+  for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
+  BRACKETS.forEach((bracket, i) => {
+    const own = drawn_rows.filter(row => row.block === i + 1), last = own[own.length - 1];
+    bracket.hidden = own.length < 2;
+    if (own.length > 1) bracket.style = `top:${own[0].top + 2}px;height:` +
+      `${last.top + last.height - own[0].top - 4}px`;
+  });
+  layout = null;
+}
 
 function toggle(part) {
   set({frozen: S.frozen.includes(part) ? S.frozen.filter(p => p !== part) :
     PARTS.filter(p => p === part || S.frozen.includes(p))});
 }
 function flip(i) {
-  const task = TASKS[S.task];
+  const task = TASKS[S.task], before = S.follow ? values_of(models[shown]) : null;
   if (i < example.bits.length) example.bits[i] ^= 1;
   else example.visible[i - example.bits.length] ^= 1;
   keep_bits();
-  by("said").textContent = `${task.names[Math.floor(i / task.input_dim)]} flipped`;
+  flipped = i;
+  if (before) follow(before, i);
+  say(`${task.names[Math.floor(i / task.input_dim)]} flipped`);
   draw();                                  // at once, not at the next frame
+  show_judged();
 }
 function show_bits() {
   const task = TASKS[S.task], x = task.inputs(example), d = task.input_dim;
@@ -273,9 +314,13 @@ function look_at(t) {
 const token_at = e => Math.floor(e.offsetX / picture.clientWidth * TASKS[S.task].tokens);
 picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
-picture.addEventListener("click", e => {   // it stays; again, or another one, lets it go
-  set({look: S.look === null || S.look !== token_at(e) ? token_at(e) : null}, true);
+picture.addEventListener("click", e => {   // a token stays; a line of a token that stays is cut
+  const t = token_at(e), row = drawn_rows.find(r => r.top + r.height > e.offsetY);
+  if (S.look !== null && t < S.look && row && row.kind === "attention") return cut_line(S.look, t);
+  set({look: S.look === t ? null : t}, true);
 });
+const values_of = ({model, fault}) =>
+  engine(fault).forward(model, E.batch_of(TASKS[S.task], [example]).x)[1];
 
 function draw() {
   dirty = false;
@@ -290,12 +335,15 @@ function draw() {
     layout = {width: bits.clientWidth, chart: by("chart").clientWidth};
     picture.style.left = `${bits.offsetLeft}px`;
   }
-  draw_flow(picture, ROWS, cache, {tokens: task.tokens, width: layout.width, height: HEIGHT, look,
-    heads, read: task.output_tokens});
+  draw_flow(picture, drawn_rows, cache, {tokens: task.tokens, width: layout.width, height, look,
+    heads, read: task.output_tokens, cuts: S.cut, trail: trail_now()});
   show_answers(task, logits, batch.y);
   show_parts(model);
   show_looking(task, cache, look);
+  show_cuts(task);
+  show_forms(model);
   show_numbers(model);
+  show_judged();
 }
 
 function show_answers(task, logits, y) {
@@ -319,22 +367,25 @@ function show_parts(model) {
   const sizes = {};
   for (const {part, data} of Object.values(model.parameters))
     sizes[part] = (sizes[part] || 0) + data.length;
-  const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => !S.frozen.includes(p));
+  const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => sizes[p] && !S.frozen.includes(p));
   const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
   const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" :
     "way back ↑ size of gradient";
   if (way.textContent !== title) way.textContent = title;
   ROWS.forEach((row, i) => {
+    if (!sizes[row.part]) return;
     const frozen = S.frozen.includes(row.part);
     const key = `${frozen}${sizes[row.part]}`;
     if (row.key !== key) {
       row.key = key;
       row.button.className = `part ${frozen ? "frozen" : "trained"}`;
       row.button.setAttribute("aria-pressed", String(frozen));
-      row.button.setAttribute("aria-label", `${name_of(row.part)}, ` +
+      row.button.setAttribute("aria-label",
+        `${name_of(row.part)}${row.short ? ` (${row.short})` : ""}, ` +
         `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
-      row.button.title = frozen ? "frozen: click to thaw" : "trained: click to freeze";
-      row.button.replaceChildren(el("span", {}, row.label),
+      row.button.title = `${row.label}, ` +
+        (frozen ? "frozen: click to thaw" : "trained: click to freeze");
+      row.button.replaceChildren(el("span", {}, row.short || row.label),
         el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) :
           `${Math.round(sizes[row.part] / 1000)}k`));
     }
@@ -394,7 +445,8 @@ function sizes_of({parameters}) {          // how many numbers are trained, and 
 
 function show_numbers(model) {
   const [trained, total] = sizes_of(model);
-  by("sentence").innerHTML = `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
+  by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Click a part to thaw it. " :
+    `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
     (latest ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
   by("train").textContent = running ? "Pause" : "Train";
@@ -406,7 +458,9 @@ function show_numbers(model) {
   by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss < 5e-4 ? "< 0.001" :
     lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
-  draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
+  if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
+  draw_spark(by("spark"), latest.lanes, TASKS[S.task].chance);
+  by("reach").textContent = verdict_of(latest);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))
@@ -422,7 +476,16 @@ function show_numbers(model) {
   if (S.tab === "break") show_verdict();
 }
 
-function frame() {
-  if (dirty) draw();
+// Draw what has changed; rarely where it takes long, and where motion is not wanted.
+const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
+let cost = 0, drawn_at = 0;
+function frame(now) {
+  const pause = running && STILL.matches ? 500 : cost > 25 ? 3 * cost : 0;
+  if (dirty && now - drawn_at >= pause) {
+    const begin = performance.now();
+    drawn_at = now;
+    draw();
+    cost = performance.now() - begin;
+  }
   requestAnimationFrame(frame);
 }

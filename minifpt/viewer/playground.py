@@ -1,5 +1,6 @@
 """One HTML file in which a frozen transformer trains live: ``minifpt playground``."""
 
+import html
 import re
 
 import numpy as np
@@ -8,7 +9,8 @@ from .. import __version__, functional, tasks
 from ..experiments.pretrain import SOURCES
 from ..files import outputs, weights
 from ..fpt import FPT
-from ..gpt2 import GPT2
+from ..gpt2 import GPT2, LanguageModel
+from ..trunks import forms
 from ..trunks.names import TrunkSpec
 from . import encoded, fill, formulas, read, to_json
 from .faults import FAULTS
@@ -20,21 +22,26 @@ MODEL = "minigpt-tiny"
 TASKS = "bit-xor", "majority", "bit-memory"               # those that tasks.js has
 POSITIONS = 12                                            # the most tokens of these
 ENTRIES = 40                                              # gradients that the page compares singly
-PAGE = "drawing.js", "playground.js", "address.js", "live.js", "panels.js"
+PAGE = ("common.js", "drawing.js", "playground.js", "address.js", "live.js", "panels.js",
+        "looking.js", "stations.js", "tour.js", "start.js")
 # The operations of model.js, which the page opens with the source that runs in Python.
 OPERATIONS = ("linear", "positions", "layer_norm", "gelu", "attention", "residual", "last_tokens",
               "cross_entropy")
-ENGINE = "engine.js", "model.js", "tasks.js"              # what runs in the worker and in the page
+ENGINE = "engine.js", "model.js", "forms.js", "tasks.js"   # runs in the worker and in the page
 
 
-def playground(model=MODEL, task="bit-xor"):
+def playground(model=MODEL, task="bit-xor", tour=None):
     """Return the page as text, with a GPT-2 trunk as its pretrained weights.
 
     model  what ``--model`` takes, where that is a GPT-2: its numbers are stored as float16.
-    task   the task that the page opens with, one of ``TASKS``.
+    task   the task of the free page, one of ``TASKS``.
+    tour   the station that the page opens with; by default the first one, but the free page for
+           another model or task.
     """
     if task not in TASKS:
         raise ValueError(f"playground: no task '{task}', expected one of {', '.join(TASKS)}")
+    if tour is None and (model, task) == (MODEL, "bit-xor"):
+        tour = 1
     spec = TrunkSpec.parse(model)
     trunk = spec.make(0, dropout=0.0, dtype=np.float64)
     check(spec.text, trunk)
@@ -43,15 +50,16 @@ def playground(model=MODEL, task="bit-xor"):
     trunk.wpe.weight.data = trunk.wpe.weight.data[:POSITIONS]
     for _, p in trunk.named_parameters():
         p.data = p.data.astype(np.float16).astype(np.float64)
-    c = trunk.config
-    data = {"version": __version__, "task": task, "model": spec.text,
+    c, arrays = trunk.config, dict(trunk.named_parameters())
+    arrays = {name: p.data for name, p in arrays.items()} | table_of(spec)
+    data = {"version": __version__, "task": task, "tour": tour, "model": spec.text,
             "config": {"n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd,
                        "causal": c.causal},
             "statistics": statistics, "source": source_of(spec),
-            "trunk": [[name, list(p.data.shape)] for name, p in trunk.named_parameters()],
-            "weights": encoded(np.concatenate([p.data.ravel() for p in trunk.parameters()]
-                                              ).astype("<f2")),
-            "reference": reference(trunk), "operations": operations(),
+            "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
+            "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
+            "heads": heads_of(),
+            "reference": reference(trunk), "operations": operations(), "stations": stations(),
             "faults": [fault._asdict() for fault in FAULTS if fault.javascript],
             "stepper": re.sub(r"\n\s*(//.*\n\s*)*", "\n", page_with("live", "One step"))}
     return fill("playground.html", {
@@ -67,18 +75,52 @@ def save(path, model=MODEL, task="bit-xor"):
     return outputs.write_text(path, KIND, playground(model, task))
 
 
+class LivePage:
+    """The page at a station of its tour, as a notebook shows it."""
+
+    def __init__(self, station=1):
+        if station not in range(1, len(stations()) + 1):
+            raise ValueError(f"tour: station is {station}, expected 1 to {len(stations())}")
+        self.station = station
+
+    def _repr_html_(self):
+        return (f'<iframe srcdoc="{html.escape(playground(tour=self.station))}" width="100%" '
+                'height="820" style="border:0" title="The tour of the live page"></iframe>')
+
+
+def stations():
+    """Return the texts of the tour, of each station {title, text, options, more}."""
+    texts = []
+    for section in read("tour.md").split("\n## ")[1:]:
+        title, text, *options, more = (" ".join(part.split()) for part in section.split("\n\n"))
+        texts.append({"title": title, "text": text, "more": more.removeprefix("More: "),
+                      "options": [option for part in options for option in part[2:].split(" - ")]})
+    return texts
+
+
 def operations():
     """Return {operation: its sources and formulas}, for the frames of the live step."""
     pages = {}
     for op in OPERATIONS:
-        forward = formulas.FORWARD.get(op) or (formulas.ELEMENTWISE._replace(
-            text="y = gelu(x)", put="gelu(x[~c])") if op == "gelu" else None)
+        forward = formulas.FORWARD.get(op) or (
+            formulas.ELEMENTWISE._replace(put="gelu(x[~c])") if op == "gelu" else None)
         back = formulas.FORMULAS.get(op, formulas.SLOPE)
+        there, again = vars(functional)[op], vars(functional)[f"{op}_backward"]
         pages[op] = {
-            "sources": [lines_of(vars(functional)[name]) for name in (op, f"{op}_backward")],
-            "forward": forward and forward._asdict(),
-            "back": {name: formula._asdict() for name, formula in back.items()}}
+            "sources": [lines_of(there), lines_of(again)],
+            "forward": forward and forward._asdict() | {"text": formulas.text_of(there, "y")},
+            "back": {name: formula._asdict() | {"text": formulas.text_of(again, f"d{name}")}
+                     for name, formula in back.items()}}
     return pages
+
+
+def table_of(spec):
+    """Return the table of letters of a language model of bytes, by its name; otherwise nothing."""
+    if spec.kind == "weights" and "wte.weight" in weights.load(weights.find(spec.name))[1]:
+        table = LanguageModel.from_pretrained(spec.name).wte.weight.data
+        if len(table) == 256:
+            return {"wte.weight": table}
+    return {}
 
 
 def source_of(spec):
@@ -121,8 +163,32 @@ def reference(trunk):
         grad = grads[names[i % len(names)]].ravel()
         at = int(rng.integers(grad.size))
         entries.append([names[i % len(names)], at, float(grad[at])])
-    return {"outer": outer, "x": x.astype(int).ravel().tolist(), "y": y.ravel().tolist(),
+    return reference_forms(trunk, rng) | {
+            "outer": outer, "x": x.astype(int).ravel().tolist(), "y": y.ravel().tolist(),
             "loss": float(loss), "entries": entries,
             "norms": {name: float(np.linalg.norm(grad)) for name, grad in grads.items()}}
 
 
+def reference_forms(trunk, rng):
+    """Compute with NumPy what the page does with attention itself: two cuts, keys turned against
+    queries, and the eigenvalues of the first block's symmetric form."""
+    qkv, cuts, degrees = rng.standard_normal((1, 4, 12)).round(3), [[2, 0], [3, 1]], 120
+    q, k, v = functional.split_heads(qkv, 2)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(2) + functional.causal_mask(4, 4, qkv.dtype)
+    for query, key in cuts:
+        scores[..., query, key] = -np.inf
+    output = functional.merge_heads(functional.softmax(scores)[0] @ v)
+    turned, angle = qkv[0].copy(), np.deg2rad(degrees)
+    turned[:, 4:8] = np.cos(angle) * turned[:, :4] + np.sin(angle) * turned[:, 4:8]
+    m = forms.summed_form(trunk, np.eye(trunk.config.n_embd))
+    return {"qkv": qkv.ravel().tolist(), "cuts": cuts, "cut_output": output.ravel().tolist(),
+            "degrees": degrees, "turned": turned.ravel().tolist(),
+            "eigenvalues": np.linalg.eigvalsh((m + m.T) / 2).tolist()}
+
+
+def heads_of(names=("minigpt-language", "minigpt-images", "minigpt-bits")):
+    """Return for each shipped trunk how much its heads look for likeness: the traces of their
+    forms, a list for each block, and mean and standard deviation of random heads."""
+    measures = {name: forms.heads(GPT2.from_pretrained(name)) for name in names}
+    return {"traces": {name: h.trace.round(2).tolist() for name, h in measures.items()},
+            "random": list(measures[names[0]].random["trace"])}

@@ -1,4 +1,3 @@
-"use strict";
 // The playground opens this page with the numbers of its own step.
 const DATA = document.getElementById("data").textContent, LIVE = DATA === "live";
 const D = LIVE ? parent.live_step() : JSON.parse(DATA);
@@ -11,21 +10,12 @@ const TOLERANCE = 1e-6;
 const LATE = ["residual", "last_tokens"];   // run back out of the strip's order
 const WAITS = "The lower row of the strip runs from right to left, but + and last wait for the " +
   "branch that stands left of them.";
-const state = {at: 0, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
+const state = {at: 0, all: LIVE, example: 0, head: 0, open: new Set(), broken: null, asked: null, row: null,
   terms: [], path: [], entry: 0, entryAt: null, frame: 0, map: null, from: null};
 let drawings = [];                          // what draws the matrices of this frame once more
 
 // ------------------------------------------------------------------------ small helpers
 
-function el(tag, attributes = {}, ...children) {
-  const e = document.createElement(tag);
-  for (const [k, v] of Object.entries(attributes)) {
-    if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
-    else if (v !== null && v !== false && v !== undefined) e.setAttribute(k, v === true ? "" : v);
-  }
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
-  return e;
-}
 function bytes(text, type) {
   const raw = atob(text), out = new Uint8Array(raw.length);
   for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
@@ -68,7 +58,6 @@ function num(v, digits = 4) {
   const text = size >= 1e-3 && size < 1e5 ? v.toPrecision(digits) : v.toExponential(digits - 1);
   return text.replace("-", "−").replace("e−", "e−").replace("e-", "e−").replace("e+", "e");
 }
-const count = n => n.toLocaleString("en");
 const kilo = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` :
   `${(n / 1e6).toFixed(2)} MB`;
 const shape = s => s.length ? s.join(" × ") : "one number";
@@ -91,6 +80,34 @@ if (D.adam) frames.push({kind: "adam"});
 if (D.film) frames.push({kind: "film"});
 const frameOf = {};
 frames.forEach((f, n) => { frameOf[f.kind === "step" ? f.i : f.kind] = n; });
+// The short path, which the arrows follow at first: the kinds of operation, once each.
+const frame_of = (op, back, where) => frameOf[S.findIndex(s => s.op === op && s.back === back &&
+  s.name.includes(where) && s.inside === null)];
+const path = [0, frame_of("linear", false, "input"), frame_of("positions", false, ""),
+  frame_of("layer_norm", false, "h.0"), frame_of("attention", false, "h.0"),
+  frame_of("gelu", false, "h.0"), frame_of("linear", false, "output"), frameOf.loss,
+  frame_of("linear", true, "output"), frame_of("attention", true, "h.0"),
+  frame_of("layer_norm", true, "h.0.ln_1"), frameOf.adam].filter(n => n !== undefined);
+const places = () => state.all ? frames.map((_, n) => n) : path;
+function beside(direction) {                // the frame after this one, or before it, on the way
+  const way = places();
+  return direction > 0 ? way.find(n => n > state.at) : way.filter(n => n < state.at).pop();
+}
+const step_to = direction => go(beside(direction) ?? state.at);
+// What a step is called: blocks count from 1.
+const WORDS = {input: "input layer", wpe: "positions", ln_1: "norm before attention",
+  "attn.c_attn": "queries, keys and values", attn: "attention", "attn.c_proj": "attention, output",
+  ln_2: "norm before feed-forward", "mlp.c_fc": "feed-forward, first layer",
+  "mlp.act": "feed-forward, GELU", mlp: "feed-forward", "mlp.c_proj": "feed-forward, second layer",
+  ln_f: "final norm", output: "output layer", cross_entropy: "loss", last_tokens: "last tokens"};
+function words(step) {
+  const [, number, name] = step.layer.match(/h\.(\d+)\.?(.*)/) ||
+    [null, null, step.layer.replace("trunk.", "")];
+  const part = WORDS[name] || name || WORDS[step.op] || "", op = step.op.replace(/_/g, " ");
+  return (step.inside === null && (WORDS[name] || !name) && part && !/residual|dropout/.test(op) ?
+    part : `${op}${part ? ` in ${part}` : ""}`) + (number ? ` of block ${Number(number) + 1}` : "") +
+    (step.back ? ", backward" : "");
+}
 const checks = {};                          // backward step -> its rows of differences
 const floats = bytes(D.differences.floats, Float64Array);
 D.breaks.forEach(b => { b.values = bytes(b.values, Float64Array); });

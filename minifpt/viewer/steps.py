@@ -40,7 +40,7 @@ CHANNELS = "channel of the head", "channel", "in", "out"
 TIGHTER = (4, 32, 400), (4, 32, 24), (2, 32, 24), (1, 32, 24), (1, 16, 24), (1, SURE, 24)
 WORK_OF_CHECK = 1e8                                       # parameters x tokens of its examples
 ROOM = 1_250_000                                          # bytes, a third more as text
-PAGE = ("steps.html", "steps.css", "steps.js", "steps_ribbon.js", "steps_frames.js",
+PAGE = ("steps.html", "steps.css", "common.js", "steps.js", "steps_ribbon.js", "steps_frames.js",
         "steps_after.js", "steps_ends.js")
 KIND = "steps"                                            # of the page
 

@@ -1,14 +1,13 @@
 // ------------------------------------------------------------------------ the other frames
 
-const LAYERS = {input: "input layer", wpe: "+ positions", ln_1: "layer norm", attn: "attention",
-  ln_2: "layer norm", mlp: "feed-forward", ln_f: "layer norm", output: "output layer"};
+const block_name = fold => `block ${Number(fold.match(/\d+$/)[0]) + 1}`;
 function modelPicture() {                   // every part of the model in a line; a click opens it
   const parts = [];                         // {label, fold, i: its first operation, kinds}
   for (const i of forward) {
     const s = S[i], names = s.layer.replace("trunk.", "").split(".");
     if (s.inside !== null || ["cross_entropy", "log_sum_exp", "last_tokens", "dropout"].includes(s.op)) continue;
     const key = s.op === "residual" ? `+${i}` : s.fold ? names.slice(0, 3).join(".") : names[0];
-    const label = s.op === "residual" ? "+" : LAYERS[names[s.fold ? 2 : 0]] || names.join(".") || s.op;
+    const label = s.op === "residual" ? "+" : WORDS[names[s.fold ? 2 : 0]] || names.join(".") || s.op;
     const last = parts[parts.length - 1];
     if (last && last.key === key) last.kinds.push(kindOf(s));
     else parts.push({key, label, fold: s.fold, i, kinds: [kindOf(s)]});
@@ -23,8 +22,7 @@ function modelPicture() {                   // every part of the model in a line
     if (p.fold && own[0] !== p) continue;
     if (n > 1 && n < folds.length - 1) {
       if (n === 2) shown.push("→", el("span", {class: "io"}, `${folds.length - 3} more blocks`));
-    } else shown.push("→", p.fold ? el("span", {class: "blockbox"}, el("small", {}, p.fold.replace(
-      /^.*?(\d+)$/, "block $1")), el("span", {}, own.flatMap((q, k) => [k ? " → " : "", chip(q)]))) :
+    } else shown.push("→", p.fold ? el("span", {class: "blockbox"}, el("small", {}, block_name(p.fold)), el("span", {}, own.flatMap((q, k) => [k ? " → " : "", chip(q)]))) :
       chip(p));
   }
   return el("div", {id: "model"}, shown, "→", el("button", {class: "cell turn",
@@ -50,8 +48,8 @@ function homeFrame() {
   const swatch = (kind, name, text) => el("span", {}, el("span", {class: `cell ${kind}`},
     el("span", {}, name)), text);
   return [head("What goes in, and what is to come out"), el("p", {class: "lead"}, "Press ",
-    el("button", {class: "press", onclick: () => go(state.at + 1), "data-key": "press"}, "→"),
-    ` to follow one training step: ${plural(forward.length, "operation")} forward to the loss, ` +
+    el("button", {class: "press", onclick: () => step_to(1), "data-key": "press"}, "→"),
+    ` to follow one training step, in ${path.length} screens or in all ${frames.length}: ${plural(forward.length, "operation")} forward to the loss, ` +
     `${S.length - forward.length} back${D.adam ? ", then Adam's update" : ""}.`), modelPicture(),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
@@ -196,7 +194,22 @@ function go(n) {
   render();
   if (far) window.scrollTo(0, 0);           // a leap starts at the top, a step stays where it is
   say(document.querySelector("#frame h2").textContent);
+  if (has_address && address_of(n) !== location.hash) location.hash = address_of(n);
 }
+// Each screen has an address: "#trunk.h.0.attn.attention", its way back with "/back".
+const has_address = location.protocol !== "about:";
+function address_of(n) {
+  const f = frames[n];
+  if (f.kind !== "step") return n ? `#${f.kind}` : "#start";
+  const {name, back} = S[f.i], same = S.filter(s => s.name === name && s.back === back);
+  return `#${name}${back ? "/back" : ""}${same.length > 1 ? `/${same.indexOf(S[f.i]) + 1}` : ""}`;
+}
+function visit() {
+  const n = frames.findIndex((_, i) => address_of(i) === location.hash);
+  if (n >= 0 && n !== state.at) go(n);
+  else if (n < 0 && location.hash.length > 1) say("There is no such screen in this step.");
+}
+addEventListener("hashchange", visit);
 function block(direction) {                 // the next group of the ribbon, in time
   const key = n => {
     const g = frames[n];
@@ -215,7 +228,7 @@ document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   if (e.target.tagName === "INPUT" && /^(Arrow|Page)/.test(e.key)) return;   // the slider's own
   if (e.key === " " && e.target.id === "film") { playing ? pause() : play(); e.preventDefault(); }
-  const act = {ArrowRight: () => go(state.at + 1), ArrowLeft: () => go(state.at - 1),
+  const act = {ArrowRight: () => step_to(1), ArrowLeft: () => step_to(-1),
     ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),
     Escape: () => state.asked ? close() : LIVE && parent.close_step(), l: () => go(frameOf.loss),
     a: () => D.adam && go(frameOf.adam), End: () => go(frames.length - 1),
@@ -240,3 +253,4 @@ for (const [event, on] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(event, () => { printing = on; render(); });
 window.addEventListener("resize", () => { if (frames[state.at].kind === "film") film(); });
 render();
+if (has_address) visit();

@@ -77,7 +77,7 @@ function stack() {
     if (g.fold !== null && g !== now && !p.fresh && !p.popped) {
       if (folded && folded.g === g) { folded.k++; folded.bytes += p.s.bytes; }
       else { folded = {g, k: 1, bytes: p.s.bytes, li: el("li")}; list.append(folded.li); }
-      folded.li.replaceChildren(`block ${g.fold.match(/\d+$/)[0]}`, el("small", {},
+      folded.li.replaceChildren(block_name(g.fold), el("small", {},
         `${plural(folded.k, "cache")}, ${kilo(folded.bytes)}`));
       continue;
     }
@@ -138,14 +138,21 @@ function checkTable(step) {
       "off first." : ""}${rows.length > 12 ? ` The worst 12 of ${rows.length}.` : ""}`));
 }
 
-function head(title, ...badges) {
-  const n = state.at;
-  return el("div", {class: "top"}, el("h2", {}, title), badges, el("span", {class: "go"},
-    el("button", {"data-key": "back", onclick: () => go(n - 1), disabled: n === 0,
-      "aria-label": "back"}, "←"),
-    el("span", {class: "where"}, `${n + 1} of ${frames.length}`),
-    el("button", {"data-key": "next", onclick: () => go(n + 1), disabled: n === frames.length - 1,
-      "aria-label": "next"}, "→")));
+function head(title, ...badges) {           // title: text, or a step
+  const name = title.name && `${title.name}${title.back ? ", backward" : ""}`, way = places();
+  const [next, back] = [1, -1].map(beside);
+  return el("div", {class: "top"}, el("h2", {"data-name": name || title}, name ? words(title) : title),
+    name ? el("code", {class: "where"}, title.name) : null, badges, el("span", {class: "go"},
+      LIVE ? null : el("button", {"data-key": "all", onclick: () => {
+        state.all = !state.all;
+        render();
+      }}, state.all ? `The short path of ${path.length}` : `All ${frames.length} screens`),
+      el("button", {"data-key": "back", onclick: () => go(back), disabled: back === undefined,
+        "aria-label": "back"}, "←"),
+      el("span", {class: "where"}, `${way.includes(state.at) ? way.indexOf(state.at) + 1 : "–"} of ` +
+        way.length),
+      el("button", {"data-key": "next", onclick: () => go(next), disabled: next === undefined,
+        "aria-label": "next"}, "→")));
 }
 function badge(kind) {
   return el("span", {class: `badge ${kind}`}, el("span", {}, kind === "trained" ? "● trained" :
@@ -194,7 +201,7 @@ function stepFrame(step) {
   if (step.back) add(checkTable(step));
   const kind = kindOf(step), where = step.inside !== null ?
     `inside ${S[step.inside].op}${S[step.inside].back ? "_backward" : ""}` : null;
-  return [head(`${step.name}${step.back ? ", backward" : ""}`, badge(kind),
+  return [head(step, badge(kind),
     where ? el("span", {class: "where"}, where) : null),
   el("div", {class: "three"}, el("div", {}, doc(D.sources[step.source].doc), source(step)),
     middle, stack()), el("div", {id: "asked"})];

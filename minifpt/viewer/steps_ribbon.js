@@ -9,15 +9,15 @@ function statusOf(i) {
 function cell(i, extra = "") {
   const s = S[i], kind = kindOf(s), n = frameOf[i], status = statusOf(i);
   const when = n === state.at ? "now" : n < state.at ? "done" : "todo";
-  const words = {first: "the first wrong gradient", wrong: "wrong gradient",
+  const remark = {first: "the first wrong gradient", wrong: "wrong gradient",
     right: "gradient agrees"}[status];
   return el("button", {
-    class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra}`,
-    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${s.name}${s.back ?
-      ", backward" : ""}${s.name.endsWith(s.op) ? "" : ` (${s.op})`}: ${KINDS[kind]}${words ? "; " +
-        words : ""}`,
-    "aria-label": `${s.name}${s.back ? " backward" : ""}, ${KINDS[kind]}${words ? ", " +
-      words : ""}`,
+    class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra} ` +
+      (state.all || path.includes(n) ? "" : "aside"),
+    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${words(s)}: ${s.name}, ${KINDS[kind]}${remark ? "; " +
+        remark : ""}`,
+    "aria-label": `${words(s)}, ${KINDS[kind]}${remark ? ", " +
+      remark : ""}`,
     "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
   el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
 }
@@ -35,7 +35,7 @@ function ribbon() {
   for (const g of groups) {
     const back = g.steps.map(i => S[i].partner).filter(i => i !== null);
     const open = g.fold === null || g === here || state.open.has(g.fold);
-    const label = g.fold === null ? "" : `block ${g.fold.match(/\d+$/)[0]}`;
+    const label = g.fold === null ? "" : block_name(g.fold);
     if (!open) {
       const span = (list, arrow) => {
         const ns = list.map(i => frameOf[i]);

@@ -4,21 +4,23 @@
 const SLICE = 12;                          // milliseconds of training between two looks at messages
 const FRAME = 33;                          // milliseconds between two reports
 const WINDOW = 50;                         // steps that the loss and accuracy are means of
+const GOAL = 0.95;                         // the accuracy whose first step is noted
 const POINTS = 300;                        // of a curve; beyond it every second one is dropped
 const R = ENGINES.right;
-let config, trunk, task, settings, draws, lanes = [], step = 0, target = 0, reported = 0;
+let config, trunk, task, settings, draws, lanes = [], step = 0, target = 0, until = 2, reported = 0;
 let timer = null, multiply_adds = 0, stride = 1, started = 0, begun = 0, answered = 0;
 const again = new MessageChannel();        // a message to ourselves comes sooner than a timeout
 again.port1.onmessage = () => { timer = null; train(); };
 
 onmessage = ({data}) => {
   if (data.number) answered = data.number;
-  ({start, reset, change, run, check, agree})[data.kind](data);
+  ({start, reset, change, run, check, agree, cut})[data.kind](data);
 };
 
 function start(message) { ({config, trunk} = message); }
 
-// lanes is a list of {kind, scale, fault}; all begin with the same seed and see the same batches.
+// lanes is a list of {kind, scale, angle, start, fault}; all begin with the same seed and see the
+// same batches.
 function reset(message) {
   ({settings} = message);
   task = R.TASKS[settings.task];
@@ -31,9 +33,10 @@ function reset(message) {
     const engine = ENGINES[lane.fault || "right"], rng = R.generator(settings.seed, "first");
     const first = engine.evaluate(model, R.draw_batch(task, rng, 64));
     engine.learn(model, R.draw_batch(task, rng, settings.batch));      // for the way back
-    return {...lane, model, engine, recent: [], ...first,
+    const has_match = lane.kind === "turned";
+    return {...lane, model, engine, recent: [], ...first, has_match, reached: null,
       moved: new Set(trained(model)), angles: null,
-      curve: [[0, first.loss, first.accuracy]]};
+      curve: [[0, first.loss, first.accuracy, has_match ? R.match(model) : null]]};
   });
   count();
   report();
@@ -50,8 +53,10 @@ function change(message) {
   report();
 }
 
-function run({steps}) {
+// Train for some steps, or until every lane's accuracy has been `until` at least.
+function run({steps, until: goal}) {
   target = steps ? step + steps : step;
+  until = goal || 2;
   begun = performance.now();
   started = step;
   if (target > step && timer === null) next();
@@ -72,6 +77,7 @@ function train() {
     measured = true;
     step += 1;
     if (step % stride === 0) note();
+    if (lanes.every(lane => lane.recent.length === WINDOW && lane.accuracy >= until)) target = step;
     if (performance.now() > end || settings.pace) break;
   }
   if (performance.now() - reported > FRAME || step >= target) report();
@@ -91,6 +97,8 @@ function one_step(lane, batch, measure) {
   if (lane.recent.length > WINDOW) lane.recent.shift();
   lane.loss = lane.recent.reduce((sum, r) => sum + r[0], 0) / lane.recent.length;
   lane.accuracy = lane.recent.reduce((sum, r) => sum + r[1], 0) / lane.recent.length;
+  if (lane.reached === null && lane.recent.length === WINDOW && lane.accuracy >= GOAL)
+    lane.reached = step + 1;
 }
 
 // What one step multiplies and adds, counted on the batch size and the freeze list of now.
@@ -101,7 +109,8 @@ function count() {
 }
 
 function note() {                          // a point of every curve
-  for (const lane of lanes) lane.curve.push([step, lane.loss, lane.accuracy]);
+  for (const lane of lanes) lane.curve.push([step, lane.loss, lane.accuracy,
+    lane.has_match ? R.match(lane.model) : null]);
   if (lanes[0].curve.length <= POINTS) return;
   stride *= 2;
   for (const lane of lanes) lane.curve = lane.curve.filter(([at]) => at % stride === 0);
@@ -112,7 +121,7 @@ function report() {
   const running = step < target;
   postMessage({kind: "state", number: answered, step, running, multiply_adds,
     speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
-    lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy,
+    lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, reached: lane.reached,
       norms: norms(lane.model), angles: lane.angles, curve: lane.curve,
       parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
 }
@@ -168,9 +177,18 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
   postMessage({kind: "checked", id, rows});
 }
 
+// Each answer's accuracy over all inputs, whole and with the cuts.
+function cut({id, settings: {task: name, seed}, lane, parameters, cuts}) {
+  const own = R.TASKS[name], model = R.make_model(config, own, {...trunk, ...lane}, seed);
+  for (const [n, data] of parameters) model.parameters[n].data.set(data);
+  const examples = R.all_inputs(own), before = R.accuracy_by_token(model, own, examples);
+  model.cuts = cuts;
+  postMessage({kind: "cut", id, before, after: R.accuracy_by_token(model, own, examples)});
+}
+
 // NumPy's reference step again: the largest relative difference of the loss, of the norms of all
 // gradients, and of single entries, these relative to the entry or to the root mean square of its
-// gradient, whichever is larger.
+// gradient, whichever is larger; then attention with a cut, turned keys, and eigenvalues.
 function agree({id, reference: r}) {
   const model = R.make_model(config, R.TASKS["bit-xor"], {...trunk, kind: "pretrained"}, 0);
   for (const [n, values] of Object.entries(r.outer)) model.parameters[n].data.set(values);
@@ -186,6 +204,15 @@ function agree({id, reference: r}) {
     const mean = r.norms[n] / Math.sqrt(grad(n).length);
     differences.push(relative(grad(n)[index], value, Math.max(Math.abs(value), mean)));
   }
+  const shaped = (values, ...shape) => Object.assign(Float64Array.from(values), {shape});
+  const largest = values => Math.max(...values.map(Math.abs));
+  const same = (theirs, ours) => differences.push(...Array.from(ours, (v, i) =>
+    relative(theirs[i], v, largest(ours))));
+  same(R.attention(shaped(r.qkv, 1, 4, 12), 2, true, r.cuts)[0], r.cut_output);
+  const keys = shaped(r.qkv, 4, 12);
+  R.turn_keys(keys, r.degrees);
+  same(keys, r.turned);
+  same(R.eigen(R.symmetric_form(model)).values, r.eigenvalues);
   postMessage({kind: "agreed", id, difference: Math.max(...differences.map(
     d => Number.isFinite(d) ? d : Infinity))});
 }

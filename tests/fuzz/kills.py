@@ -32,8 +32,6 @@ from minifpt.files import read_json
 from minifpt.files.runs import History
 from minifpt.files.weights import load
 
-from .formats import safetensors
-
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_ROW = 9                                              # kills before a command may end
 PNG_END = b"IEND\xaeB`\x82"
@@ -100,14 +98,10 @@ def convert_line(folder):
 def make_source(source, n_embd=256, vocab_size=8000):
     """A GPT-2, of some megabytes, as Transformers saves it."""
     made = source.with_name(f"source.{os.getpid()}")
-    made.mkdir(parents=True)
-    config = dict(n_layer=2, n_head=2, n_embd=n_embd, n_positions=64, vocab_size=vocab_size)
-    model = minifpt.LanguageModel(minifpt.GPT2Config(**config), seed=0)
-    (made / "config.json").write_text(json.dumps(config))
+    config = minifpt.GPT2Config(2, 2, n_embd, 64, vocab_size)
+    minifpt.LanguageModel(config, seed=0).save(made)
     (made / "merges.txt").write_text("l o\nlo w\n")
     (made / "vocab.json").write_text("{}")
-    (made / "model.safetensors").write_bytes(safetensors(
-        {n.removeprefix("trunk."): p.data for n, p in model.named_parameters()}))
     made.rename(source)
 
 
@@ -137,8 +131,7 @@ def weights_made(folder):
     for path in sorted(folder.glob("*.npz")):
         config, tensors = load(path)
         config.pop("seconds", None)
-        made[path.name] = config, {name: np.concatenate([*t.blocks()]).tobytes()
-                                   for name, t in tensors.items()}
+        made[path.name] = config, {name: t.read().tobytes() for name, t in tensors.items()}
     return made
 
 
@@ -207,7 +200,7 @@ def kill(command, folder, rng, process):
     who = rng.choice(command.who)
     there = [] if who == "command" else session(process.pid)
     if who == "child":
-        there = [pair for pair in there if "spawn_main" in pair[1]]
+        there = [pair for pair in there if "experiments.workers" in pair[1]]
         there = [rng.choice(there)] if there else []
     who = who if there else "command"
     for pid, _ in there or [(process.pid, "")]:
@@ -252,8 +245,7 @@ def whole(folder):
             steps[str(path.parent)] = json.loads(str(arrays["state"]))["step"]
         elif path.suffix == ".npz":
             for tensor in load(path)[1].values():
-                for _ in tensor.blocks():
-                    pass
+                tensor.read()
         elif path.suffix == ".png":
             assert path.read_bytes().endswith(PNG_END), f"{path} is half"
         else:

@@ -1,5 +1,9 @@
-"""``minifpt reproduce dose``, ``sources`` and ``masks``: frozen pretrained trunks against random
-matrices in their likeness.
+"""Frozen pretrained trunks against random matrices in their likeness.
+
+    python -m benchmarks.dose dose|masks --text FOLDER    # a few hours, an hour
+    python -m benchmarks.dose sources                     # an hour
+                              [--scale paper] [--tasks NAME ...] [--seeds N] [--rates LR ...]
+                              [--jobs N] [--out FOLDER]
 
 ``dose`` asks whether the benefit of pretraining rises with its **dose**, the number of its steps.
 Its trunks read novels, or text that is drawn from the novels' trigrams.  ``sources`` pretrains on
@@ -12,22 +16,24 @@ trunk's own mask (``random``) or a causal one.  The runs of one source and pretr
 in their frozen weights alone, so all intervals are over pretraining seeds.
 """
 
+import argparse
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from .. import tasks
-from ..checks import whole
-from ..files import outputs
-from ..progress import progress_bar
-from ..reports import plots
-from . import compare, tables
-from .compare import Arm, Column, Job
-from .pretrain import AS_FPT, ON_TEXT, pretrain
-from .reproduce import stem
-from .workers import perform
+from benchmarks import sources
+from minifpt import tasks
+from minifpt.checks import whole
+from minifpt.experiments import compare, tables
+from minifpt.experiments.compare import Arm, Column, Job
+from minifpt.experiments.pretrain import AS_FPT, ON_TEXT, pretrain
+from minifpt.experiments.reproduce import stem
+from minifpt.experiments.workers import perform
+from minifpt.files import outputs
+from minifpt.progress import progress_bar
+from minifpt.reports import plots
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def pretrain_all(experiment, folder, text, seeds, progress, scale="mini"):
 
 
 def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, jobs=1,
-        executor=None, progress=True):
+        progress=True):
     """Run one of ``EXPERIMENTS``, or resume it, and return its tables as Markdown.
 
     It writes ``OUT/KIND.md``, ``.csv``, ``-losses.csv`` and ``.png``, at the paper's scale
@@ -136,33 +142,30 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
     rates   learning rates to try.  Each arm takes the best one with its first pretraining seed, on
             validation draws of two validation seeds, for all seeds.
     """
+    sources.add_sources()
     experiment, name = EXPERIMENTS[kind], stem(kind, scale)
-    out, seeds = Path(out) / name, whole("reproduce", "seeds", seeds)
-    if experiment.needs_text() and not text:
-        raise ValueError(f"reproduce: {kind} pretrains on novels: give --text, files or folders of "
-                         "*.txt")
+    out, seeds = Path(out) / name, whole("dose", "seeds", seeds)
+    if experiment.needs_text() != bool(text):
+        raise ValueError("dose: --text, files or folders of *.txt, is for dose and masks, which "
+                         "need it")
     if {*"+="} & {*str(out)}:
-        raise ValueError(f"reproduce: --out is {out}: + and = have a meaning in names of trunks")
-    if text and not experiment.needs_text():
-        raise ValueError("reproduce: --text is for dose and masks")
+        raise ValueError(f"dose: --out is {out}: + and = have a meaning in names of trunks")
     titles = [column.title for column in experiment.tasks]
-    for title in only or ():
-        if title not in titles:
-            raise ValueError(f"reproduce: {kind} has no task '{title}', expected of "
-                             f"{', '.join(titles)}")
+    if not {*(only or ())} <= {*titles}:
+        raise ValueError(f"dose: --tasks are {' '.join(only)}, expected of {' '.join(titles)}")
     columns = [column for column in experiment.tasks if column.title in (only or titles)]
     compare.check_outputs(out.parent, f"{name}.md", f"{name}.csv", f"{name}.png")
     compare.check_outputs(out.parent, f"{name}-losses.csv", columns=LOSSES)
     losses = pretrain_all(experiment, out, text, seeds, progress, scale)
     arms = [models(experiment, out, seed, scale) for seed in range(seeds)]
     grid = compare.grid(out, columns, [Arm(model, label=label) for label, model in arms[0].items()],
-                        [0], rates=rates or RATES, jobs=jobs, executor=executor, progress=progress)
+                        [0], rates=rates or RATES, jobs=jobs, progress=progress)
     others = [(column, label, seed) for column in columns for label in arms[0]
               for seed in range(1, seeds)]
     queue = [job_of(arms[seed][label], out, column, label, seed, grid.rates[column.title][label])
              for column, label, seed in others]
     with progress_bar(total=len(queue), unit="run", progress=progress) as bar:
-        histories = perform(queue, out, bar, jobs, executor) if queue else []
+        histories = perform(queue, out, bar, jobs) if queue else []
     for (column, label, _), history in zip(others, histories, strict=True):
         grid.results[column.title][label].append(history)
     grid.seeds = [*range(seeds)]
@@ -269,3 +272,20 @@ def sources_on(ax, experiment, ends, _):
                label="random, as the paper draws it")
     ax.set(xlabel="test accuracy (%)", yticks=range(len(rows)), yticklabels=rows)
     ax.invert_yaxis()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("kind", choices=list(EXPERIMENTS))
+    parser.add_argument("--text", nargs="+")
+    parser.add_argument("--scale", choices=list(SCALES), default="mini")
+    parser.add_argument("--tasks", nargs="+", dest="only")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
+    print(run(**vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

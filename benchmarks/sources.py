@@ -1,14 +1,22 @@
-"""Procedural data: strings that a short procedure makes, as text for a language model.
+"""Pretrain a trunk on procedural data: strings that a short procedure makes, as text for a language
+model.
 
-The answer to a string is its set of letters, its reverse, its sorted form, or the content of a
-stack.  Other strings are the rows of elementary cellular automata.  Shinnick et al. (2025, arXiv
-2505.22308) pretrain on such data, which have no meaning; these generators are our own.
+    python -m benchmarks.sources sort --out sort.npz [further options of minifpt pretrain]
+
+The sources are ``set``, ``reverse``, ``sort``, ``stack`` and ``automata``: the answer to a string
+is its set of letters, its reverse, its sorted form, or the content of a stack; other strings are
+the rows of elementary cellular automata.  Shinnick et al. (2025, arXiv 2505.22308) pretrain on such
+data, which have no meaning; these generators are our own.
 """
+
+import sys
 
 import numpy as np
 
-from ..checks import whole
-from .formal import SMALL, STOP, Copy, Formal
+from minifpt import cli
+from minifpt.checks import whole
+from minifpt.experiments import pretrain
+from minifpt.tasks.formal import SMALL, STOP, Copy, Formal
 
 POP = ord("-")
 
@@ -130,3 +138,26 @@ class Automata(Formal):
             place = 4 * np.roll(row, 1, axis=1) + 2 * row + np.roll(row, -1, axis=1)
             row = self.rule >> place & 1
         return np.concatenate(parts, axis=1)[:, :self.tokens + 1]
+
+
+PROCEDURES = {
+    "set": ("a string and its set", Set), "reverse": ("a string and its reverse", Reverse),
+    "sort": ("a string and its sorted form", Sort), "stack": ("what a stack holds", Stack),
+    "automata": ("rows of a cellular automaton", Automata)}
+
+
+def add_sources():
+    """Let ``minifpt.experiments.pretrain`` know these sources."""
+    for name, (text, task) in PROCEDURES.items():
+        pretrain.SOURCES[name], pretrain.TASKS[name] = text, task
+        pretrain.DEFAULTS[name] = pretrain.DEFAULTS["brackets"]
+
+
+def main():
+    """Run ``minifpt pretrain`` with these sources, too."""
+    add_sources()
+    return cli.main(["pretrain", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Solutions of lesson 22, why random weights find a string.  Run the file to have them checked."""
+
+import numpy as np
+from scipy.linalg import expm  # noqa: F401, for a mistake
+from scipy.optimize import brentq
+
+from minifpt.exercises import Case, check, exercise
+
+
+def symmetric_form(W_q, W_k):
+    """The form's mean with its own transpose."""
+    M = W_q @ W_k.T
+    return (M + M.T) / 2
+
+
+@exercise(symmetric_form, {
+    "that is the whole form M: take the mean of M and its transpose": "(M + M.T) / 2 -> M",
+    "that is the antisymmetric part: the sum of M and its transpose is symmetric":
+        "(M + M.T) / 2 -> (M - M.T) / 2",
+    "twice as large: M is the sum of S and A, so each has a factor 1/2": "(M + M.T) / 2 -> M + M.T",
+    "M is C x C: W_q times the transpose of W_k, not the other way round":
+        "W_q @ W_k.T -> W_q.T @ W_k",
+    "that is the form of queries with queries: the keys are missing": "W_q @ W_k.T -> W_q @ W_q.T",
+    "that is the form of keys with keys: the queries are missing": "W_q @ W_k.T -> W_k @ W_k.T",
+})
+def _(rng):
+    C, D = rng.permutation([3, 4, 5, 6])[:2]
+    yield rng.standard_normal((C, D)), rng.standard_normal((C, D))
+
+
+def trace_after(W, S, eta, n):
+    """Each step adds 2 eta W S."""
+    for _ in range(n):
+        W = W + 2 * eta * W @ S
+    return np.trace(W @ S @ W.T)
+
+
+@exercise(trace_after, {
+    "the factor 2 is missing: W is used twice in F": "2 * eta -> eta",
+    "the minus sign is too much: the step goes down the loss, and the trace goes up":
+        "W + 2 * eta * W @ S -> W - 2 * eta * W @ S",
+    "that is the trace at the start: take the steps first": "range(n) -> range(0)",
+    "that is one step with n times the rate: each step starts from the W of the step before":
+        ("range(n) -> range(1)", "2 * eta -> 2 * eta * n"),
+    "one step is missing": "range(n) -> range(n - 1)",
+    "one step too many": "range(n) -> range(n + 1)",
+    "that is tr(W W'), the length of W: S is missing in the trace": "W @ S @ W.T -> W @ W.T",
+    "that is continuous time, exp(2 l t); the steps here are finite, 1 + 2 eta l each": [
+        ("range(n) -> range(1)",
+         "W + 2 * eta * W @ S -> W @ expm(2 * eta * n * S)")],
+})
+def _(rng):
+    C, inputs = 5, 3
+    S = rng.standard_normal((C, C))
+    yield (rng.standard_normal((inputs, C)), (S + S.T) / 2, rng.uniform(0.04, 0.08),
+           int(rng.integers(4, 8)))
+
+
+def aligned(S, n, length):
+    """eigh sorts upwards: the last n columns."""
+    _, vectors = np.linalg.eigh(S)
+    return length / np.sqrt(n) * vectors[:, -n:].T
+
+
+def largest_in_size(S, n, length):
+    values, vectors = np.linalg.eigh(S)
+    return vectors[:, np.argsort(np.abs(values))[-n:]].T * length / np.sqrt(n)
+
+
+# Any rotation of the right rows is right: the case compares what does not depend on it.
+@exercise(aligned, refused={
+    "most negative": "vectors[:, -n:] -> vectors[:, :n]",
+    "rows": "vectors[:, -n:].T -> vectors[-n:]",
+    "largest in size": largest_in_size,
+    "the whole of W": ["length / np.sqrt(n) -> length", "length / np.sqrt(n) -> 1"],
+    "right angles": "vectors[:, -n:].T -> np.repeat(vectors[:, -1:], n, axis=1).T",
+    "shape": "vectors[:, -n:].T -> vectors[:, -n:]",
+})
+def _(rng):
+    C = 7
+    turn = np.linalg.qr(rng.standard_normal((C, C)))[0]
+    values = np.array([-9.0, -7.5, -2.0, 0.7, 2.5, 4.0, 5.5]) + rng.uniform(-0.4, 0.4, C)
+    S, n, length = (turn * values) @ turn.T, int(rng.integers(3, 5)), float(rng.uniform(2, 5))
+
+    def gram(chosen):                                     # what all rotations share
+        return chosen @ chosen.T * length ** 2 / n
+
+    def like(matrix):
+        return lambda W: np.shape(W) == (n, C) and np.allclose(np.asarray(W).T @ W, matrix)
+
+    by_size = np.argsort(np.abs(values))[-n:]
+
+    def is_square(W):
+        rows = np.asarray(W, float)
+        return np.allclose(rows @ rows.T, np.eye(n) * (rows[0] @ rows[0]))
+
+    yield Case((S, n, length), like(gram(turn[:, -n:])), {
+        f"expected the shape {(n, C)}: one row for each direction":
+            lambda W: np.shape(W) != (n, C),
+        "those are the most negative directions": like(gram(turn[:, :n])),
+        "those eigenvalues are largest in size, and some of them are negative":
+            like(gram(turn[:, by_size])),
+        "the rows are not at right angles to each other": lambda W: not is_square(W),
+        "the directions are right, but the whole of W has another length than the given one":
+            lambda W: np.allclose(np.asarray(W).T @ W / np.sum(np.square(W)),
+                                  gram(turn[:, -n:]) / length ** 2),
+        "eigh returns the directions as columns; those are rows of its matrix": lambda W: True,
+    }, about="Any rotation of the right rows is right.")
+
+
+def time_to_grow(values):
+    """The sum grows with t: bracket the time, then search between."""
+    def trace(t):
+        return (values * np.exp(2 * values * t)).sum()
+    if trace(0) >= 1:
+        return 0.0
+    end = 1.0
+    while trace(end) < 1:
+        end *= 2
+    return brentq(lambda t: trace(t) - 1, 0, end)
+
+
+@exercise(time_to_grow, {
+    "twice as long: the exponent is 2 l t": "np.exp(2 * values * t) -> np.exp(values * t)",
+    "the factor l in front is missing: the trace has l exp(2 l t)":
+        "values * np.exp(_) -> np.exp(_) / len(values)",
+    "all eigenvalues count, the negative ones, too":
+        "(values * np.exp(_)).sum() -> (values * np.exp(_))[values > 0].sum()",
+    "all eigenvalues count, not the largest alone":
+        "(values * np.exp(_)).sum() -> (values * np.exp(_)).max()",
+    "a time below 0: where the sum is 1 or more at the start, the time is 0": [
+        ("if trace(0) >= 1: return 0.0 -> pass", "brentq(_, 0, end) -> brentq(_, -50, end)")],
+}, rtol=2e-3)
+def _(rng):
+    for _ in range(2):                                    # the two positive ones sum to less than 1
+        values = np.append(-rng.uniform(1, 2, 10), rng.uniform(0.8, 1.5, 2))
+        yield values / np.linalg.norm(values),
+    values = rng.uniform(0.5, 1, 6)
+    yield values / np.linalg.norm(values),                # they sum to more than 1 at the start
+
+
+if __name__ == "__main__":
+    for solution in (symmetric_form, trace_after, aligned, time_to_grow):
+        check(solution.__name__, solution)

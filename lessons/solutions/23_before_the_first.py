@@ -1,0 +1,112 @@
+"""Solutions of lesson 23, before the first lesson.  Run the file to have them checked."""
+
+import numpy as np
+
+from minifpt.exercises import Case, check, exercise
+
+
+def token_sums(x):
+    """The index t is summed over: axis 1."""
+    return x.sum(axis=1)
+
+
+@exercise(token_sums, {
+    "that adds over the examples: counting begins with 0, so tokens are axis 1":
+        "x.sum(axis=1) -> x.sum(axis=0)",
+    "that adds over the channels: tokens are axis 1": "x.sum(axis=1) -> x.sum(axis=2)",
+    "a mean for a sum": "x.sum(axis=1) -> x.mean(axis=1)",
+    "that is one number for all: give the axis": "x.sum(axis=1) -> x.sum()",
+})
+def _(rng):
+    yield rng.standard_normal(rng.permutation([3, 4, 5])),
+
+
+def weighted_sums(x, w):
+    """Each row times w, added up over c."""
+    return x @ w
+
+
+@exercise(weighted_sums, {
+    "the products are right, and they are not added up yet": "x @ w -> x * w",
+    "that adds up everything: the index n stays": "x @ w -> (x * w).sum()",
+    "that adds over the rows: the index c is summed over": "x @ w -> (x * w).sum(axis=0)",
+    "a mean for a sum": "x @ w -> (x * w).mean(axis=1)",
+    "the weights are missing": "x @ w -> x.sum(axis=1)",
+})
+def _(rng):
+    N, C = rng.permutation([4, 5, 6])[:2]
+    yield rng.standard_normal((N, C)), rng.standard_normal(C)
+
+
+def product_entry(x, w, n, o):
+    """Column o of the transpose is row o of w."""
+    return x[n] @ w[o]
+
+
+@exercise(product_entry, {
+    "the transpose is forgotten: column o of the transpose is row o of w":
+        "x[n] @ w[o] -> x[n] @ w[:, o]",
+    "n and o are exchanged": "x[n] @ w[o] -> x[o] @ w[n]",
+    "the products are right, and they are not added up yet": "x[n] @ w[o] -> x[n] * w[o]",
+    "that is the whole product: take one entry": "x[n] @ w[o] -> x @ w.T",
+    "that is a whole row of the product: take one entry": "x[n] @ w[o] -> x[n] @ w.T",
+})
+def _(rng):
+    N, size = int(rng.integers(6, 8)), 5                  # w is square, so its transpose fits
+    n, o = (int(i) for i in rng.choice(size, 2, replace=False))
+    yield rng.standard_normal((N, size)), rng.standard_normal((size, size)), n, o
+
+
+def inner_slope(a, b, t):
+    """The square's derivative, times the inner one."""
+    return 2 * (a * t + b) * a
+
+
+@exercise(inner_slope, {
+    "the inner derivative is missing: a t + b moves a times as fast as t":
+        "2 * (a * t + b) * a -> 2 * (a * t + b)",
+    "the 2 of the square's derivative is missing": "2 * (a * t + b) * a -> (a * t + b) * a",
+    "the derivative of a square is 2 s at s = a t + b, not at t":
+        "2 * (a * t + b) * a -> 2 * t * a",
+    "that is f(t), not its slope": "2 * (a * t + b) * a -> (a * t + b) ** 2",
+    "b is missing": "a * t + b -> a * t",
+    "the inner derivative is a; b does not move with t":
+        "2 * (a * t + b) * a -> 2 * (a * t + b) * (a + b)",
+})
+def _(rng):
+    yield tuple(float(v) for v in rng.uniform(1.5, 4, 3) * rng.choice([-1, 1], 3))
+
+
+def slope_at(f, t):
+    """Up and down by the same small turn."""
+    return (f(t + 1e-5) - f(t - 1e-5)) / 2e-5
+
+
+UP_AND_DOWN = "(f(t + 1e-5) - f(t - 1e-5)) / 2e-5 -> "
+
+
+@exercise(slope_at, {
+    "twice as large: from t - h to t + h is a turn of 2 h":
+        UP_AND_DOWN + "(f(t + 1e-5) - f(t - 1e-5)) / 1e-5",
+    "half as large: from t to t + h is a turn of h": UP_AND_DOWN + "(f(t + 1e-5) - f(t)) / 2e-5",
+    "the sign is the other way round: later minus earlier":
+        UP_AND_DOWN + "(f(t - 1e-5) - f(t + 1e-5)) / 2e-5",
+    "divide by the turn": UP_AND_DOWN + "f(t + 1e-5) - f(t - 1e-5)",
+    "that is f(t), not its slope": UP_AND_DOWN + "f(t)",
+    "the turn is too large: the curve bends on the way": [
+        UP_AND_DOWN + "(f(t + 1) - f(t)) / 1", UP_AND_DOWN + "(f(t + 0.1) - f(t)) / 0.1",
+        UP_AND_DOWN + "(f(t + 0.1) - f(t - 0.1)) / 0.2"],
+}, rtol=1e-4)
+def _(rng):
+    k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
+    t = float(rng.uniform(0.2, 0.4))
+
+    def f(t):
+        return 3 + np.sin(k * t + phase)
+
+    yield Case((f, t), float(k * np.cos(k * t + phase)))
+
+
+if __name__ == "__main__":
+    for solution in (token_sums, weighted_sums, product_entry, inner_slope, slope_at):
+        check(solution.__name__, solution)

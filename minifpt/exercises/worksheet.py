@@ -1,0 +1,114 @@
+"""A worksheet on paper: functions of a lesson in which one line may be wrong.
+
+The wrong lines are the mistakes that the checks know.  The hint of each is its key.
+"""
+
+import ast
+import html
+import inspect
+import itertools
+import json
+import textwrap
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from .. import functional as F
+from ..files import save_text
+from ..viewer.rewriting import rewrite
+from . import EXERCISES, Exercise, _load, _sentence, own
+from .mistakes import MISTAKES
+
+QUESTIONS = ("In each function one line may be wrong; some are right as they stand. Which line? "
+             "What should it be? What does the mistake do to the result, and which data would show "
+             "it?")
+STYLE = ("body{font:15px/1.4 sans-serif;max-width:46em;margin:2em auto}pre{background:#f5f5f5;"
+         "padding:.6em;break-inside:avoid}.answer{border-bottom:1px solid #999;height:1.6em}")
+
+
+@cache
+def pool(lesson):
+    """Return {function's name: [(code, key)]} of a lesson, two digits; the first is right, and each
+    other one has one wrong line."""
+    _load()
+    functions = {name: e for name, e in EXERCISES.items() if e.__module__[-2:] == lesson}
+    functions |= {name: Exercise(vars(F)[name], changes) for name, changes in MISTAKES.items()
+                  if own.FUNCTIONS.get(name) == int(lesson)}
+    items = {}
+    for name, exercise in functions.items():
+        lines, first = inspect.getsourcelines(exercise.solution)
+        right = plain(lines)
+        items[name] = [(right, "right as it stands")]
+        for hint, ways in exercise.mistakes.items():
+            way = ways[0] if isinstance(ways, list) else ways
+            if not isinstance(way, str):                  # it changes more than one place
+                continue
+            (start, end), text = rewrite(exercise.solution, way)[1:]
+            start, end = start - first, end - first + 1
+            indent = lines[start][:len(lines[start]) - len(lines[start].lstrip())]
+            changed = plain([*lines[:start], textwrap.indent(text, indent) + "\n", *lines[end:]])
+            pairs = itertools.zip_longest(right.splitlines(), changed.splitlines())
+            rows = [row for row, other in pairs if row != other]
+            if len(rows) == 1 and rows[0] and changed not in dict(items[name]):
+                items[name].append((changed, f"{_sentence(hint)} It should be\n\n{rows[0]}"))
+    return {name: variants for name, variants in items.items() if len(variants) > 1}
+
+
+def plain(lines):
+    """Return a function's source in one style, without its docstring and comments, which may give
+    the answer away."""
+    function = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    if ast.get_docstring(function) is not None:
+        function.body = function.body[1:]
+    return ast.unparse(function)
+
+
+def draw(lesson, seed=0, items=6):
+    """Return [(code, key)], one in four of them right.  Raises ``ValueError`` if the lesson has too
+    few mistakes."""
+    functions, rng = pool(f"{lesson:02}"), np.random.default_rng([lesson, seed])
+    if not functions:
+        raise ValueError(f"worksheet: there is no lesson {lesson}")
+    names = [str(name) for name in rng.permutation(list(functions))]
+    n_right = min(round(items / 4), len(names) - 1)
+    sheet = [functions[name][0] for name in names[:n_right]]
+    mistakes = {name: [functions[name][i] for i in 1 + rng.permutation(len(functions[name]) - 1)]
+                for name in names}
+    # One of each function in turn; those that stand there as they are come last.
+    turns = [item for some in (names[n_right:], names[:n_right]) for turn in
+             itertools.zip_longest(*(mistakes[name] for name in some)) for item in turn if item]
+    if items < 1 or items - n_right > len(turns):
+        raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
+                         "expected fewer, and at least 1")
+    sheet += turns[:items - n_right]
+    return [sheet[i] for i in rng.permutation(items)]
+
+
+def write(lesson, folder, seed=0, items=6):
+    """Write a page, a notebook and the key into a folder; return their paths."""
+    sheet, folder = draw(lesson, seed, items), Path(folder)
+    title = f"Lesson {lesson}, worksheet {seed}"
+    name = f"worksheet-{lesson:02}-{seed}"
+    page = [f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>",
+            f"<h1>{title}</h1><p>{QUESTIONS}</p>"]
+    cells = [cell("markdown", f"# {title}\n\n{QUESTIONS}")]
+    key = [f"# {title}: key"]
+    for i, (code, answer) in enumerate(sheet, start=1):
+        rows = [f"{n:2}  {row}" for n, row in enumerate(code.splitlines(), start=1)]
+        page.append(f"<h2>{i}</h2><pre>{html.escape(chr(10).join(rows))}</pre>"
+                    + "<div class=answer></div>" * 3)
+        cells += [cell("markdown", f"**{i}.**"), cell("code", code), cell("markdown", "*Answer:* ")]
+        key.append(f"**{i}.** {answer}")
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    paths = [folder / f"{name}.html", folder / f"{name}.ipynb", folder / f"{name}-key.md"]
+    for path, text in zip(paths, ("\n".join(page), json.dumps(notebook, indent=1),
+                                  "\n\n".join(key)), strict=True):
+        save_text(path, text + "\n")
+    return paths
+
+
+def cell(kind, text):
+    """Return a cell of a notebook, as JSON."""
+    more = {"outputs": [], "execution_count": None} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)} | more

@@ -1,0 +1,203 @@
+"""One run of a grid: its task by name, its model by name, training, and what it left."""
+
+import inspect
+import re
+import socket
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .. import tasks
+from ..files import read_json, save_text
+from ..files.runs import COLUMNS, DIVERGED, History, crc
+from ..fpt import FPT
+from ..freeze import FreezeMask
+from ..training import Diverged, fingerprint, train
+from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
+from ..users import users_code
+from .workers import versions
+
+VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
+
+
+def task_class(name):
+    """Return the class of a task by its name, or by ``FILE.py:NAME`` for the user's own."""
+    return load_object(name) if USERS_OWN.fullmatch(name) else tasks.task_class(name)
+
+
+def make_task(name, options=None, shared=("data",)):
+    """Return the task of a name; ``FILE.py:NAME`` is a class or function of the user's own.
+
+    options   {option: value}.  A text, as from a command line, is converted to the type of the
+              option's annotation or default.
+    shared    options that are for several tasks: dropped where the task has no such option.
+    """
+    function = task_class(name)
+    try:
+        parameters = inspect.signature(function, eval_str=True).parameters
+    except Exception:                                     # an annotation names what is not there
+        parameters = inspect.signature(function).parameters
+    arguments = {}
+    for option, value in (options or {}).items():
+        if option in parameters:
+            arguments[option] = read_option(f"{name}: {option}", value, parameters[option])
+        elif option not in shared:
+            arguments[option] = value                     # make() refuses it
+    return tasks.make(function, name, arguments)
+
+
+def read_option(label, value, parameter):
+    """Return an option's value; a text is converted to the type of its annotation or default."""
+    kinds = typing.get_args(parameter.annotation) or (parameter.annotation,)    # of bool | None
+    kind = next((k for k in (str, bool, float, int) if k in kinds), type(parameter.default))
+    if not isinstance(value, str) or kind not in (bool, int, float):
+        return value
+    try:
+        return {"true": True, "false": False}[value.lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
+        expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+        raise ValueError(f"{label} must be {expected}, got '{value}'") from None
+
+
+def run(task, model, out=None, *, freeze="fpt", seed=0, dropout=None, source=None, config=None,
+        adapt=None, start=None, **options):
+    """Do one run of the paper's protocol: build the FPT for a task, freeze it, train it.
+
+    ``source`` is the name that :func:`make_task` made the task from, by default the task's own.
+    ``config.json`` holds it, the model and ``config``, so that the run can be read back.
+    ``options`` go to :func:`minifpt.train`.  Returns (model, history).
+    """
+    fpt = FPT.for_task(task, model, freeze, seed, dropout, adapt, start)
+    source, spec = source or task.name, TrunkSpec.parse(model)
+    code = code_crc(source, spec.text)
+    extras = {"code_crc": code, "adapt": adapt, "start": start}
+    config = (config or {}) | {key: value for key, value in extras.items() if value} | {
+              "source": source, "model": spec.text,
+              "freeze": str(FreezeMask.parse(freeze)),
+              "trunk_crc": crc(p.data for _, p in fpt.trunk.named_parameters()),
+              "dropout": getattr(fpt.trunk.config, "dropout", 0.0)}
+    return fpt, train(fpt, task, seed=seed, out=out, config=config, **options)
+
+
+def inputs(task, source, model):
+    """Return versions, and the CRC-32 of each kind of file, that a run depends on, {kind: text}."""
+    spec = TrunkSpec.parse(model)
+    crcs = versions() | {"code in files of your own": code_crc(source, spec.text)}
+    if not hasattr(task_class(source), "redrawn"):        # each seed has other data
+        crcs["data"] = fingerprint(task)
+    # The files' own arrays: what is computed from them may differ in the last bit.
+    files = [part for part in parts_of(spec) if part.kind in ("weights", "statistics", "spectrum")]
+    if files:
+        crcs["weights"] = crc(p.data for part in files for _, p in TrunkSpec.parse(
+            part.name or part.text).make().named_parameters())
+    return crcs
+
+
+def parts_of(spec):
+    """Return the trunks that a mixed trunk is made of, or the trunk itself."""
+    return parts_of(spec.base) + parts_of(spec.other) if spec.kind == "mixed" else [spec]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid, as text and numbers that another process understands.
+
+    ``inputs`` are the CRCs of the process that asks for the run: another machine may have other
+    files under the same paths."""
+
+    task: str
+    task_options: dict
+    model: str
+    seed: int
+    out: Path
+    settings: dict
+    validation: bool = False
+    inputs: dict = field(default_factory=dict)
+
+    def __call__(self, progress=False, stop=None, cache=None):
+        """Do the run and return its :class:`minifpt.History`; read it where it has been done.
+
+        stop   as for :func:`minifpt.train`.
+        cache  a dict that holds the task for the next run of the same grid.
+
+        A run that diverged is not repeated: its folder has a file ``diverged.txt``.  A validation
+        run that diverged counts as the worst of all; another one raises ``Diverged``.
+        """
+        with users_code():
+            task = self.make_task({} if cache is None else cache)
+            crcs = inputs(task, self.task, self.model) if self.inputs else {}
+        for kind, crc_expected in self.inputs.items():
+            if crcs[kind] != crc_expected:
+                raise ValueError(f"{self.out}: {socket.gethostname()} has other {kind} for "
+                                 f"{self.task} and {self.model} than the machine that asks")
+        task = Validation(task) if self.validation else task
+        resume = (self.out / "config.json").exists()
+        before = read_json(self.out / "config.json").get("steps") if resume else None
+        steps = self.settings.get("steps", before)
+        if before not in (None, steps):
+            # Only train --resume makes a finished run longer: another grid may need it as it is.
+            raise ValueError(f"{self.out}: the run has {before} steps, not {steps}: choose another "
+                             "--out")
+        try:
+            # NumPy's warnings add nothing to the error of a run that diverges.  Another process
+            # may not know the class of an error that the user's code raises.
+            with np.errstate(all="ignore"), users_code():
+                return run(task, self.model, self.out, seed=self.seed, resume=resume, stop=stop,
+                           progress=progress, source=self.task, **self.settings)[1]
+        except Diverged as e:
+            text = str(e)
+            if (self.out / "config.json").exists():
+                save_text(self.out / DIVERGED, text)
+            if not self.validation:
+                raise Diverged(f"{self.out}: {text}") from None
+            match = re.match(r"step (\d+)", text)
+            step = int(match[1]) if match else 0
+            return History([dict.fromkeys(COLUMNS, np.nan) | {"step": step}])
+
+    def make_task(self, cache):
+        """Return the task, from the cache if it is there.
+
+        A task of the user's own may change as it is used, so each run gets a new one."""
+        if USERS_OWN.fullmatch(self.task):
+            return make_task(self.task, self.task_options)
+        key = self.task, repr(self.task_options)
+        if key not in cache:
+            cache.clear()                                 # one at a time: a task may hold much data
+            cache[key] = make_task(self.task, self.task_options)
+        return cache[key]
+
+    def is_finished(self):
+        """Return whether the run has ended, by a quick look at its folder."""
+        try:
+            return ((self.out / DIVERGED).exists() or History.load(self.out / "metrics.csv")[-1][
+                "step"] == self.settings["steps"])
+        except (OSError, ValueError, LookupError):
+            return False
+
+
+class Validation:
+    """A task whose tests use its validation split, or fresh training draws where it has none.
+
+    Learning rates are chosen by it.  The last test of a run has ``VALIDATION_EXAMPLES`` examples,
+    the same for all trunks, learning rates and seeds."""
+
+    def __init__(self, task):
+        self.task, self.validation_set = task, None
+        self.options = getattr(task, "options", {}) | {"validation": VALIDATION_EXAMPLES}
+        self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def batch(self, rng, size, split):
+        """Return a batch of the task, with validation examples for the split ``test``."""
+        return self.task.batch(rng, size, self.split if split == "test" else split)
+
+    def test_set(self):
+        """Return ``(x, y)`` of the validation examples."""
+        if self.validation_set is None:
+            rng = np.random.default_rng(0xC401CE)
+            self.validation_set = self.batch(rng, VALIDATION_EXAMPLES, "test")
+        return self.validation_set

@@ -1,0 +1,156 @@
+// Looking into the model: cut a line of attention, follow a bit, the form of a head, letters.
+
+// ------------------------------------------------------------------------ cuts
+
+const is_cut = (query, key) => S.cut.some(([q, k]) => q === query && k === key);
+function cut_line(query, key) {            // or mend it; a token sees one token at least
+  const cut = is_cut(query, key) ? S.cut.filter(([q, k]) => q !== query || k !== key) :
+    [...S.cut, [query, key]].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  if (cut.filter(([q]) => q === query).length <= query) set({cut}, true);
+}
+// Each answer's accuracy over all inputs, whole and with the cuts, by the worker that checks.
+function measure_cuts() {
+  cut_table = null;
+  if (!S.cut.length || !latest) return Promise.resolve();
+  const {kind, scale, angle, start, model} = models[shown], {cut} = S, step = latest.step;
+  return ask({kind: "cut", settings: settings_of(), lane: {kind, scale, angle, start}, cuts: cut,
+    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut").then(m => {
+    if (cut === S.cut) cut_table = {step, before: m.before, after: m.after};
+    dirty = true;
+  });
+}
+// Where the cuts matter: the answers that lose, as text, and the least of the others.
+function losses(task) {
+  const first = task.tokens - task.output_tokens, {before, after} = cut_table;
+  const falls = before.map((b, i) => b - after[i] > 0.02);
+  const others = after.filter((_, i) => !falls[i]);
+  return {falls: before.flatMap((b, i) => falls[i] ? [`${task.names[first + i]} from ` +
+    `${percent(b)} to ${percent(after[i])}`] : []), least: others.length ? Math.floor(100 * Math.min(...others)) / 100 : 1};
+}
+function show_cuts(task) {
+  const box = by("cuts"), key = JSON.stringify([S.task, S.look, S.cut, cut_table]);
+  if (box.dataset.key === key) return;
+  const focus = box.contains(document.activeElement) && document.activeElement.textContent;
+  box.dataset.key = key;
+  const names = task.names, total = S.task === "bit-memory" ? "512 inputs" : "all 1,024 inputs";
+  box.replaceChildren(...[S.look !== null && S.look < task.tokens && el("p", {},
+    `Cut what ${names[S.look]} sees: `, names.slice(0, S.look + 1).map((name, k) => el("button", {
+      "aria-pressed": String(is_cut(S.look, k)), "aria-label": `${names[S.look]} sees ${name}: cut`,
+      onclick: () => cut_line(S.look, k)}, name))),
+  S.cut.length > 0 && el("p", {}, "Cut in every block: ", S.cut.map(([q, k]) => el("button", {
+    class: "mend", title: "mend it", onclick: () => cut_line(q, k)},
+  `${names[q]} ✂ ${names[k]}: mend`))),
+  S.cut.length > 0 && el("p", {}, cut_table ? `Accuracy over ${total} after ` +
+    `${count(cut_table.step)} steps, whole → cut: ` + cut_table.before.map((b, i) =>
+      `${names[task.tokens - task.output_tokens + i]} ${percent(b)} → ` +
+      percent(cut_table.after[i])).join("; ") : running ? "Pause to measure." : "measuring …"),
+  ].filter(e => e));
+  const again = focus && Array.from(box.querySelectorAll("button")).find(
+    b => b.textContent === focus);
+  if (again) again.focus();
+}
+
+// ------------------------------------------------------------------------ follow a bit
+
+function follow(before, i) {               // what a flipped bit changes: differences of all outputs
+  const after = values_of(models[shown]), minus = (a, b) => a.map((v, n) => v - b[n]);
+  const outputs = {}, lines = {};
+  for (const [name, y] of Object.entries(after.outputs))
+    outputs[name] = {difference: minus(y, before.outputs[name]), size: y};
+  for (const {cache} of ROWS.filter(row => row.cache && after[row.cache]))
+    lines[cache] = minus(after[cache].probabilities, before[cache].probabilities).map(Math.abs);
+  trail = {i, outputs, lines, started: performance.now()};
+}
+function trail_now() {                     // with the number of rows that it has reached
+  if (!trail) return null;
+  const rows = STILL.matches ? Infinity : (performance.now() - trail.started) / 180;
+  if (rows < drawn_rows.length) dirty = true;
+  return {...trail, rows};
+}
+
+// ------------------------------------------------------------------------ the form of a head
+
+const angle_slider = () => slider("angle", "angle between frozen queries and keys", 0, 180, 5,
+  S.angle, v => `${v}°`, v => set({angle: v}, true));
+let form_numbers = null;
+function show_forms() {
+  const {kind, scale, start} = models[shown], box = by("forms");
+  box.hidden = kind !== "turned";
+  if (box.hidden) return;
+  const key = JSON.stringify([scale, S.angle, S.seed, S.task]);
+  if (!form_numbers || form_numbers.key !== key) {
+    const model = E.make_model(D.config, TASKS[S.task], {...trunk, kind, scale, angle: S.angle},
+      S.seed), w = model.parameters["trunk.h.0.attn.c_attn.weight"].data;
+    form_numbers = {key, keys: w.filter((_, i) => Math.floor(i / 64) % 3 === 1),
+      values: E.eigen(E.symmetric_form(model)).values};
+  }
+  if (!by("form")) box.replaceChildren(angle_slider(), el("canvas", {id: "form", role: "img"}),
+    el("p", {class: "note"}, "Left: the frozen numbers of the keys. Right: how much the head likes " +
+      "equal tokens, in each of 64 directions: orange, it looks for likeness; blue, away from it."));
+  const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;
+  if (document.activeElement !== input) input.value = S.angle;
+  by("angle-value").textContent = `${S.angle}°`;
+  by("form").setAttribute("aria-label", `${positive} of 64 eigenvalues are positive`);
+  if (layout && by("form").dataset.key !== `${key}${layout.width}`) {
+    by("form").dataset.key = `${key}${layout.width}`;
+    draw_form(by("form"), form_numbers, Math.min(box.clientWidth, 640));
+  }
+}
+
+// ------------------------------------------------------------------------ letters
+
+// What the pretrained trunk expects after a text, by its own table of letters: [letter, share].
+function expects(text) {
+  const model = {config: D.config, parameters: Object.fromEntries(Object.entries(trunk.arrays).map(
+    ([n, a]) => [`trunk.${n}`, {data: a, trainable: false}])), cuts: []};
+  for (const name of ["input", "output"])  // the table stands in their place
+    model.parameters[`${name}.weight`] = {data: trunk.arrays["wte.weight"], trainable: false};
+  const ids = Int32Array.from([...text].map(c => Math.min(255, c.charCodeAt(0))));
+  ids.shape = [1, ids.length];
+  const call = (op, name, inputs) => name === "input" ? E.embedding(...inputs) :
+    name === "output" ? E.unembedding(...inputs) : op(...inputs);
+  const [logits] = E.forward({...model, output_tokens: 1}, ids, call);
+  return Array.from(E.softmax(E.reshape(logits, [1, logits.length]))[0], (p, i) => [
+    String.fromCharCode(i), p]).sort((a, b) => b[1] - a[1]);
+}
+const LETTERS = 12;                        // that it sees, as many positions as are stored
+let letters = "the old wom";
+function show_letters() {
+  if (!trunk.arrays["wte.weight"]) {
+    by("letters").replaceChildren("The trunk of this page has read nothing.");
+    return;
+  }
+  const bars = el("ol"), put = text => {
+    letters = text;
+    bars.replaceChildren(...(text ? expects(text.slice(-LETTERS)) : []).slice(0, 5).map(
+      ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
+        input.value += letter;
+        put(input.value);
+      }}, letter === " " ? "space" : letter === "\n" ? "new line" : letter),
+      el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
+  };
+  const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
+    "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});
+  by("letters").hidden = false;
+  by("letters").replaceChildren(el("label", {}, "letters in ", input),
+    el("p", {class: "note"}, "It sees the last twelve. What it expects next:"), bars);
+  bars.addEventListener("click", () => { dirty = true; });
+  put(letters);
+}
+
+// ------------------------------------------------------------------------ heads of shipped trunks
+
+const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
+  "minigpt-bits": "bit memory"};
+function show_points() {                   // a point for each head
+  const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
+  by("points").hidden = false;
+  by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
+    `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
+    `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
+    Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
+      "</text>" + rows.flat().map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
+      "r=\"3\"/>").join("")).join("") +
+    [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
+    "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
+}

@@ -1,0 +1,17 @@
+// Begin: with the address, and with the comparison with NumPy.
+
+Object.assign(S, read_address());
+restart();
+show_controls();
+show_panel();
+show_station();
+show_step();
+ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
+  agreement = difference;
+  const good = difference < 1e-4;
+  by("agreement").className = `badge ${good ? "good" : "bad"}`;
+  by("agreement").textContent = good ?
+    `✓ agrees with NumPy to ${difference.toExponential(0).replace("-", "−")}` :
+    `This page differs from NumPy by ${short(difference)}: do not trust its numbers`;
+});
+requestAnimationFrame(frame);
