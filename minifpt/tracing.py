@@ -347,9 +347,8 @@ def trace(model: layers.Layer, change: dict | None = None, change_grads: dict | 
         raise ValueError(f"trace: got {model if isinstance(model, type) else type(model)}, "
                          "expected a model, an object with forward and named_parameters")
     t = Trace(model, change, change_grads)
-    methods = [*t._methods()]
     with replaced(t._operation), ExitStack() as undo:
-        for owner, name, method in methods:
+        for owner, name, method in [*t._methods()]:       # before any of them is replaced
             put = type.__setattr__ if isinstance(owner, type) else object.__setattr__
             if name in vars(owner):
                 undo.callback(put, owner, name, vars(owner)[name])
@@ -372,21 +371,19 @@ def replaced(wrap):
     """
     if not OPEN.acquire(blocking=False):                  # operations are replaced for all threads
         raise ValueError("trace: another trace is open; close it first")
-
-    def replace(table, key, value):
-        undo.enter_context(swapped(table, key, value))
     with ExitStack() as undo:
         undo.callback(OPEN.release)
         for op, pair in OPERATIONS.items():
             for simple, back in zip(pair, (False, True), strict=True):
                 for table in (vars(F), vars(fast)):
                     if ours := table.get(simple.__name__):
-                        replace(table, simple.__name__, wrap(op, simple, back, ours))
+                        undo.enter_context(swapped(
+                            table, simple.__name__, wrap(op, simple, back, ours)))
         for key, pair in list(layers.ACTIVATIONS.items()):
             op = getattr(pair[0], "__name__", key)
             simple = OPERATIONS[op] if pair[0].__module__ == fast.__name__ else pair
-            replace(layers.ACTIVATIONS, key, tuple(
-                wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True)))
+            undo.enter_context(swapped(layers.ACTIVATIONS, key, tuple(
+                wrap(op, *each) for each in zip(simple, (False, True), pair, strict=True))))
         yield
 
 

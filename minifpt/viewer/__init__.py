@@ -1,6 +1,7 @@
 """Pages that run in the browser, and how they store arrays and are filled."""
 
 import base64
+import importlib
 import json
 import re
 from pathlib import Path
@@ -39,7 +40,7 @@ def fill(name, parts):
     return re.sub("<!--([A-Z]+)-->", lambda mark: parts[mark[1]], read(name))
 
 
-def tour(station=1):
-    """Return the live page at a station of its tour, 1 to 12, for a notebook to show."""
-    from .playground import LivePage
-    return LivePage(station)
+def __getattr__(name):                                    # loaded when it is used
+    if name == "tour":
+        return importlib.import_module(".playground", __name__).LivePage
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

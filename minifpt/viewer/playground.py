@@ -76,7 +76,7 @@ def save(path, model=MODEL, task="bit-xor"):
 
 
 class LivePage:
-    """The page at a station of its tour, as a notebook shows it."""
+    """The page at a station of its tour, 1 to 12, as a notebook shows it: ``viewer.tour(8)``."""
 
     def __init__(self, station=1):
         if station not in range(1, len(stations()) + 1):
