@@ -361,6 +361,12 @@ EQUIVALENT = [
     ("neighbour_score", r"^(row|column)\[:, None\] - \1 -> \1 - \1\[:, None\]$", SIGN),
     ("lora_backward", r"^1 -> 2", REST),
     ("fewest_operations", r"^\((2 .*), (2 .*)\) -> \(\2, \1\)$", "a sum, in another order"),
+    ("trace_after", r"^W @ S @ W.T -> W.T @ \(W @ S\)$", "the trace of a product turned round"),
+    ("time_to_grow", r"^100 -> |, 0, 100\) -> .*100, 0\)|^trace\(t\) - 1 -> 1 - trace|^0 -> -1",
+     "another bracket of the same root"),
+    ("time_to_grow", r">= 1 -> trace\(0\) > 1$", "the root is at 0 then"),
+    ("token_sums", r"axis=1\) -> .*axis=-2\)$", AXIS),
+    ("product_entry", r"^x\[n\] @ w\[o\] -> w\[o\] @ x\[n\]$", "the same sum"),
     ("decay_backward", r"^range\(T\) -> range\(T - 1\)$", "the last state is read by no one"),
 ]
 

@@ -54,7 +54,7 @@ def slow_kernels(kernels, extensions):
 
 
 @takes(
-    option("source", choices=list(pretraining.SOURCES), metavar="SOURCE",
+    option("source", choices=pretraining.SOURCES, metavar="SOURCE",
            help=", ".join(f"{k} ({v})" for k, v in pretraining.SOURCES.items())),
     option("--text", nargs="+", metavar="FILE|FOLDER",
            help="for language, masked, trigrams: text files or folders of *.txt"),
