@@ -8,6 +8,8 @@ trunk on bit memory until its test accuracy reaches a goal, or to its last step,
 :func:`match`.  Every run is a row of ``FOLDER/why-STUDY.csv`` (by default
 ``benchmarks/results``), written as it ends: the command goes on where it was stopped.
 ``--plan`` prints the number of runs of each study and of their steps.
+
+The study *arms* is a grid of runs in ``runs/why-arms`` (:func:`arms`), written into ``arms.csv``.
 """
 
 import argparse
@@ -23,6 +25,8 @@ import minifpt
 from benchmarks.memory_map import read_rows, write_rows
 from minifpt import optim, training
 from minifpt.experiments import tables
+from minifpt.experiments.compare import Arm, Column, grid
+from minifpt.files import save_text
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.reports import plots
@@ -198,6 +202,39 @@ def mechanism(seed):
 MECHANISM = "seed", "measure", "step", "value"
 
 
+def output_negated(seed=0, dropout=0.0, dtype=np.float32):
+    """Return the random block with the output weights of its attention negated."""
+    trunk = minifpt.trunks.get("random:1x4x128@1.41", seed, dropout, dtype)
+    trunk.h[0].attn.c_proj.weight.data *= -1
+    return trunk
+
+
+FORMS = {"positive": ",qk=0", "random": "", "antisymmetric": ",qk=antisymmetric",
+         "negative": ",qk=180"}
+TASKS = {"bit-memory": 1500, "bit-xor": 3000, "bit-recall": 3000, "mnist": 2000, "typos": 600}
+
+
+def arms(folder):
+    """Train blocks whose heads have four kinds of form, and one with its output weights negated,
+    on five tasks, six blocks on two; each at its own best learning rate, five seeds."""
+    def columns(names, end=""):
+        return [Column(name, {}, {"steps": TASKS[name], "eval_every": TASKS[name] // 15,
+                                  "test_examples": 1000},
+                       name + end) for name in names]
+    grids = [(columns(TASKS), [*(Arm(f"random:1x4x128@1.41{end}", label=label)
+                                 for label, end in FORMS.items()),
+                               Arm("benchmarks/why.py:output_negated", label="output negated")]),
+             (columns(["bit-memory", "bit-xor"], "-6"),
+              [Arm(f"random:6x4x128@1.41{end}", label=label) for label, end in FORMS.items()])]
+    whole = tables.Grid({}, {}, {}, range(5))
+    for column, rows in ((column, rows) for several, rows in grids for column in several):
+        part = grid("runs/why-arms", [column], rows, range(5), share=0.5,
+                    rates=(3e-3, 1e-2, 3e-2, 1e-1))
+        for name in "results", "rates", "sweeps":
+            getattr(whole, name).update(getattr(part, name))
+        save_text(folder / "arms.csv", tables.rows(whole))
+
+
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
     rows = read_rows(path)
@@ -322,6 +359,9 @@ def key(setting):
 def run_all(names, folder, seeds=None):
     """Fill the CSV file of each study with a row for each of its runs."""
     for name in names:
+        if name == "arms":
+            arms(folder)
+            continue
         path = folder / f"why-{name}.csv"
         if name == "mechanism":
             with single_threaded_blas:
@@ -348,10 +388,11 @@ def main():
                         help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
-    names = args.studies or [*STUDIES, "mechanism"]
+    every = *STUDIES, "mechanism", "arms"
+    names = args.studies or every
     for name in names:
-        if name not in (*STUDIES, "mechanism"):
-            parser.error(f"no study '{name}', expected one of {', '.join(STUDIES)} or mechanism")
+        if name not in every:
+            parser.error(f"no study '{name}', expected one of {', '.join(every)}")
     if args.report:
         print(correlations(args.out))
     elif args.plan:
