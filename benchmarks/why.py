@@ -256,7 +256,7 @@ def table(path):
         groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
                                 for name in varied), []).append(row)
     lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
-              answer(group),
+              answer(group, with_ends=True),
               "…".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
              for setting, group in groups.items()]
     return tables.markdown([[*varied, "steps to the goal", "match, start to end"],
@@ -282,9 +282,9 @@ def matches_of(row):
     return [float(point.partition(":")[2]) for point in row["matches"].split()]
 
 
-def answer(rows):
+def answer(rows, with_ends=False):
     """Return the median of the steps to the goal and their range, and how many of the runs did not
-    get there."""
+    get there; ``with_ends`` with the accuracies at which they ended."""
     steps = [int(row["reached"]) for row in rows if row["reached"]]
     missed = len(rows) - len(steps)
     cells = []
@@ -294,6 +294,9 @@ def answer(rows):
     if missed:
         share = "none" if not steps else f"{missed} of {len(rows)} not"
         cells.append(f"{share} in {int(rows[0]['last_step' if not steps else 'steps']):,}")
+        if with_ends:
+            ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
+            cells[-1] += ": " + tables.spread(ends) + " %"
     return "; ".join(cells)
 
 

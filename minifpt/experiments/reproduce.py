@@ -228,7 +228,7 @@ TABLES = {
          moved(trained("full", "language, all trained"), 5), still(IMAGES), still(BITS),
          still(STATISTICS), still(LSTM), moved(LSTM_WHOLE), moved(PLUS_MLP), moved(PLUS_ATTENTION),
          still(Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))),
-        rates=(1e-3, 3e-3), share=0.5),
+        rates=(1e-3, 3e-3), share=0.25),
     "cifar10-long": Table(
         "CIFAR-10 in long runs (tables 1, 2, 6 and 8).",
         (long("cifar10", {}, 20_000),),
