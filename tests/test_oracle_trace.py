@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.oracle
 
+NOT_THEIRS = "", "trunk", "trunk.wpe", "lm_head"          # lm_head: the logits, compared below
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-10}
 LAYERS, HEADS, C, V = 3, 4, 32, 50
 
@@ -74,7 +75,7 @@ def test_every_layer(dtype, T, causal, activation):
         ours.backward(F.cross_entropy_backward(1.0, kept), cache)
 
     # Ours adds the positions within the layer; in theirs, the table alone is a layer.
-    names = [n.removeprefix("trunk.") for n in t.outputs if n not in ("", "trunk", "trunk.wpe")]
+    names = [n.removeprefix("trunk.") for n in t.outputs if n not in NOT_THEIRS]
     assert len(names) == LAYERS * 10 + 2                  # wte and ln_f
     seen = recorded(theirs, names)
     # Where a mask is given whole, theirs adds it to the scores: zeros hide nothing.

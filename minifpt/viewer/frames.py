@@ -182,12 +182,12 @@ class Telling:
     def formula(self, step, name, formula, names):
         """Return the formula of the value ``name`` with the indices of the arrays that it names."""
         it, refs = formulas.spelled(formula, names), {}
-        for name, letters in re.findall(r"(\w+)\[(\w*)\]", it.put + it.plus):
-            value = names[name]
+        for operand, letters in re.findall(r"(\w+)\[(\w*)\]", it.put + it.plus):
+            value = names[operand]
             if letters and isinstance(value, np.ndarray):
-                refs[name] = self.part(step.op, name, value)["array"]
+                refs[operand] = self.part(step.op, operand, value)["array"]
             else:
-                refs[name] = {"number": float(value)}
+                refs[operand] = {"number": float(value)}
         paper = formulas.own(step.op, step.backward) or step.function
         return {"text": formulas.text_of(paper, name), "at": it.at, "put": it.put,
                 "over": it.over, "plus": it.plus, "refs": refs,
