@@ -39,7 +39,9 @@ def long_description():
             return match[0]
         kind = "raw" if mark else "blob"
         return f"{mark}[{text}]({HOME}/{kind}/HEAD/{target})" if HOME else "" if mark else text
-    return re.sub(r"(!?)\[([^]]*)\]\(([^)]*)\)", absolute, read("README.md"))
+    text = re.sub(r"(!)\[([^]]*)\]\(([^)]*)\)", absolute, read("README.md"))
+    picture = r"!\[[^]]*\]\([^)]*\)"                       # a link's text may be a picture
+    return re.sub(rf"(?<!!)()\[((?:{picture}|[^]])*)\]\(([^)]*)\)", absolute, text)
 
 
 setup(
