@@ -62,7 +62,7 @@ const STATIONS = [
         "✓ and ✗ mark what the model says.";
     }},
   {set: {task: "bit-xor"}, show: ["letters"],
-    acts: [["Try “which was ver”", () => { letters = "which was ver"; show_letters(); }]],
+    acts: [["Try “it was very”", () => { letters = "it was very"; show_letters(); }]],
     judge: () => letters && trunk.arrays["wte.weight"] ? (([[a, p], [b]]) => `After “${letters.slice(
       -LETTERS)}” it expects “${a}” with ${percent(p)}, then “${b}”.`)(expects(letters.slice(
       -LETTERS))) : ""},
@@ -143,7 +143,7 @@ const STATIONS = [
     ["Opposed start at 90°", race_starts(90, "opposed")]],
   judge: notes => notes.runs.map(r => `At ${r.label.split(", ")[1]}: random start ${steps_of(r)}; ` +
       `${r.label.split(",")[0]} start ${steps_of(r, 1)}.`).join(" ") + (notes.runs.length ?
-    " The curve below shows the match: it must rise above 0." : "")},
+    " The lower curve shows the match: it must rise above 0." : "")},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => { notes.shown = true; show_points(); }]],
