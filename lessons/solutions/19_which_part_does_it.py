@@ -85,6 +85,7 @@ def _(rng):
     B, H = (int(n) for n in rng.choice([4, 6, 7], 2, replace=False))
     T, V = int(rng.integers(11, 14)), 8                   # with V = 8 letters come again
     ids = rng.integers(0, V, (B, T))
+    ids[0, -1] = ids[0, 0]                                # one last token, at least, came before
     A = np.tril(rng.uniform(0.05, 1, (B, H, T, T)) ** 3)
     s = np.arange(T)
     earlier = (ids[:, :, None] == ids[:, None, :]) & (s < s[:, None])          # (B, T, T)

@@ -25,6 +25,7 @@ import numpy as np
 import scipy
 
 from ..files import one_line
+from ..files.runs import without_empty
 from ..machine import one_core
 
 PATIENCE = 10                                             # seconds to wait for a cluster
@@ -57,17 +58,18 @@ def perform(jobs, folder, bar, processes=1, executor=None):
             bar.update(not is_finished)
         return histories
     workers = executor or Children(min(processes, len(jobs)))
-    futures = {workers.submit(job, Path(folder)): is_finished
-               for job, is_finished in zip(jobs, finished, strict=True)}
-    try:
-        for future in as_completed(futures):
-            future.result()                               # or the run's error is raised
-            bar.update(not futures[future])
-    except BaseException as e:
-        workers.stop(futures)
-        if isinstance(e, KeyboardInterrupt):
-            raise KeyboardInterrupt(stopped) from None
-        raise
+    with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
+        futures = {workers.submit(job, Path(folder)): is_finished
+                   for job, is_finished in zip(jobs, finished, strict=True)}
+        try:
+            for future in as_completed(futures):
+                future.result()                           # or the run's error is raised
+                bar.update(not futures[future])
+        except BaseException as e:
+            workers.stop(futures)
+            if isinstance(e, KeyboardInterrupt):
+                raise KeyboardInterrupt(stopped) from None
+            raise
     return [future.result() for future in futures]
 
 

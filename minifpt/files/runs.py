@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 
@@ -166,6 +166,19 @@ def _form(head):
 
 
 @contextmanager
+def without_empty(*folders):
+    """Yield those of some folders and their parents that are not there yet; at the end those of
+    them that are empty are removed."""
+    new = {path for folder in folders for path in (folder, *folder.parents) if not path.exists()}
+    try:
+        yield new
+    finally:
+        for path in sorted(new, key=lambda path: -len(path.parts)):
+            with suppress(OSError):                       # rmdir removes only empty folders
+                path.rmdir()
+
+
+@contextmanager
 def locked(folder):
     """Make a run's folder and lock it for this process.
 
@@ -174,15 +187,15 @@ def locked(folder):
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file, expected a folder")
-    new, handle = [path for path in (folder, *folder.parents) if not path.exists()], None
     try:
         import fcntl
     except ImportError:                                   # Windows: no such lock on a folder
         fcntl = None
-    try:
+    with without_empty(folder) as new, ExitStack() as opened:
         folder.mkdir(parents=True, exist_ok=True)
         if fcntl:
             handle = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, handle)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -192,18 +205,14 @@ def locked(folder):
         for leftover in folder.glob(".*.*.minifpt"):      # of a write_beside that was killed
             if read_unfinished(leftover)[0] in OURS:
                 leftover.unlink(missing_ok=True)
-        yield
-    except BaseException as e:                            # after Ctrl-C a run may be resumed
-        if (new and not isinstance(e, KeyboardInterrupt) and not getattr(e, "keeps_folder", False)
-                and folder.is_dir() and os.listdir(folder) == ["config.json"]):
-            (folder / "config.json").unlink()
-        raise
-    finally:
-        if handle is not None:
-            os.close(handle)
-        for path in new:                                  # rmdir removes only empty folders
-            with suppress(OSError):
-                path.rmdir()
+        try:
+            yield
+        except BaseException as e:                        # after Ctrl-C a run may be resumed
+            if (new and not isinstance(e, KeyboardInterrupt)
+                    and not getattr(e, "keeps_folder", False)
+                    and folder.is_dir() and os.listdir(folder) == ["config.json"]):
+                (folder / "config.json").unlink()
+            raise
 
 
 def open_folder(out, resume, run):
