@@ -27,9 +27,11 @@ from minifpt import optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
 from minifpt.files import save_text
+from minifpt.files.weights import available
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
 from minifpt.reports import plots
+from minifpt.reports.heads import NAMES
 from minifpt.trunks import forms
 
 HERE = Path(__file__).resolve().parent
@@ -209,6 +211,19 @@ def output_negated(seed=0, dropout=0.0, dtype=np.float32):
     return trunk
 
 
+HEADS = "trunk", "block", *NAMES
+
+
+def heads_of_all():
+    """Yield a row for each block of each trunk that ships, and of random weights: the means over
+    its heads."""
+    for name in [*available(), "random:6x4x128@paper"]:
+        measured = minifpt.heads(minifpt.trunks.get(name))
+        for block in range(len(measured.share)):
+            yield dict(zip(HEADS, (name, block, *(f"{getattr(measured, part)[block].mean():.4f}"
+                                                  for part in NAMES)), strict=True))
+
+
 FORMS = {"positive": ",qk=0", "random": "", "antisymmetric": ",qk=antisymmetric",
          "negative": ",qk=180"}
 TASKS = {"bit-memory": 1500, "bit-xor": 3000, "bit-recall": 3000, "mnist": 2000, "typos": 600}
@@ -252,18 +267,36 @@ def run_grid(name, folder):
         save_text(folder / f"why-{name}.csv", tables.rows(whole))
 
 
+def by_measure(rows):
+    """Return the Markdown table of the study *mechanism*: a row for each measure."""
+    values = {}
+    for row in rows:
+        values.setdefault((row["measure"], int(row["step"])), []).append(float(row["value"]))
+    last = max(step for _, step in values)
+    lines = [[f"{measure}, step {step}", tables.spread([100 * v for v in numbers]) + " %"]
+             for (measure, step), numbers in values.items() if step in (0, 100, last - 1, last)]
+    seeds = len({row["seed"] for row in rows})
+    return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
+
+
+def by_trunk(rows):
+    """Return the Markdown table of the study *heads*: the first block and the others of each
+    trunk."""
+    blocks = {}
+    for row in rows:
+        blocks.setdefault(row["trunk"], []).append(row)
+    return tables.markdown([["trunk", "block", "share of S", "trace", "positive", "negative"], *(
+        [f"`{trunk}`", label, tables.spread([100 * float(row["share"]) for row in part]) + " %",
+         *(tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[1:])]
+        for trunk, parts in blocks.items()
+        for label, part in (("first", parts[:1]), ("others", parts[1:])))])
+
+
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
     rows = read_rows(path)
-    if path.stem == "why-mechanism":
-        values = {}
-        for row in rows:
-            values.setdefault((row["measure"], int(row["step"])), []).append(float(row["value"]))
-        last = max(step for _, step in values)
-        lines = [[f"{measure}, step {step}", tables.spread([100 * v for v in numbers]) + " %"]
-                 for (measure, step), numbers in values.items() if step in (0, 100, last - 1, last)]
-        seeds = len({row["seed"] for row in rows})
-        return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
+    if path.stem in OTHER_TABLES:
+        return OTHER_TABLES[path.stem](rows)
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
     if {"angle", "trunk", "patch"} <= {*varied}:
@@ -292,6 +325,9 @@ def by_angle(rows):
     return tables.markdown([["steps at the angle", *cells], *(
         [angle, *(answer(runs[angle]) if angle in runs else "" for runs in cells.values())]
         for angle in angles)])
+
+
+OTHER_TABLES = {"why-mechanism": by_measure, "why-heads": by_trunk}
 
 
 def matches_of(row):
@@ -383,6 +419,9 @@ def run_all(names, folder, seeds=None):
             run_grid(name, folder)
             continue
         path = folder / f"why-{name}.csv"
+        if name == "heads":
+            write_rows(path, [*heads_of_all()], HEADS)
+            continue
         if name == "mechanism":
             with single_threaded_blas:
                 rows = [dict(zip(MECHANISM, (*row[:3], f"{row[3]:.4f}"), strict=True))
@@ -408,7 +447,7 @@ def main():
                         help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
-    every = *STUDIES, "mechanism", *GRIDS
+    every = *STUDIES, "mechanism", "heads", *GRIDS
     names = args.studies or every
     for name in names:
         if name not in every:
