@@ -26,6 +26,7 @@ from benchmarks.memory_map import read_rows, write_rows
 from minifpt import optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
+from minifpt.experiments.pretrain import pretrain
 from minifpt.files import save_text
 from minifpt.files.weights import available
 from minifpt.machine import single_threaded_blas
@@ -212,13 +213,19 @@ def output_negated(seed=0, dropout=0.0, dtype=np.float32):
 
 
 HEADS = "trunk", "block", *NAMES
+DOSES = 60, 125, 250, 500, 1000
 
 
 def heads_of_all():
-    """Yield a row for each block of each trunk that ships, and of random weights: the means over
-    its heads."""
-    for name in [*available(), "random:6x4x128@paper"]:
-        measured = minifpt.heads(minifpt.trunks.get(name))
+    """Yield a row for each block of random weights, of trunks that were pretrained on bits for
+    fewer steps than the one that ships, and of the trunks that ship: the means over its heads."""
+    short = {f"bits, {steps} steps": Path(f"runs/why-heads/bits-{steps}.npz") for steps in DOSES}
+    for steps, path in zip(DOSES, short.values(), strict=True):
+        if not path.exists():
+            pretrain("bits", path, steps=steps)
+    names = short | {name: name for name in ("random:6x4x128@paper", *available())}
+    for name, path in names.items():
+        measured = minifpt.heads(minifpt.trunks.get(str(path)))
         for block in range(len(measured.share)):
             yield dict(zip(HEADS, (name, block, *(f"{getattr(measured, part)[block].mean():.4f}"
                                                   for part in NAMES)), strict=True))
@@ -286,7 +293,7 @@ def by_trunk(rows):
     for row in rows:
         blocks.setdefault(row["trunk"], []).append(row)
     return tables.markdown([["trunk", "block", "share of S", "trace", "positive", "negative"], *(
-        [f"`{trunk}`", label, tables.spread([100 * float(row["share"]) for row in part]) + " %",
+        [trunk, label, tables.spread([100 * float(row["share"]) for row in part]) + " %",
          *(tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[1:])]
         for trunk, parts in blocks.items()
         for label, part in (("first", parts[:1]), ("others", parts[1:])))])

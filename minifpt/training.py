@@ -171,11 +171,22 @@ def model_crc(model):
 
 
 def fingerprint(task):
-    """Return a CRC-32 of a task's data: the task's own, or that of a few examples."""
+    """Return a CRC-32 of a task's data: the task's own, or that of a few examples and of the arrays
+    that the task holds."""
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
-    return crc(np.asarray(a) for split in ("train", "test")
-               for a in task.batch(np.random.default_rng(0), 16, split))
+    drawn = [np.asarray(a) for split in ("train", "test")
+             for a in task.batch(np.random.default_rng(0), 16, split)]
+    return crc([*drawn, *arrays_in(vars(task))])          # some tasks read theirs at the first draw
+
+
+def arrays_in(value):
+    """Yield the arrays of numbers or texts in an array, or in lists, tuples and dictionaries."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from arrays_in(item)
 
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event):

@@ -160,6 +160,23 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
         grid("g", **options)
 
 
+@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py"])
+def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path(file).parent.mkdir(exist_ok=True)
+    Path(file).write_text("import sizes_of_a_user\n" + OWN)
+    module = Path(file).with_name("sizes_of_a_user.py")
+    module.write_text("from sys import path\nSIZE = 2\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    grid("g", names=[f"{file}:Task"])
+    module.write_text("from sys import path\n# a comment\nSIZE = 2\n")
+    grid("g", names=[f"{file}:Task"])
+    module.write_text("SIZE = 3\n")
+    with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
+        grid("g", names=[f"{file}:Task"])
+    sys.modules.pop("sizes_of_a_user")
+
+
 def test_a_task_of_the_user_s_own_is_not_resumed_as_the_built_in_one(tmp_path, monkeypatch, capsys):
     """They have one name, and the same data, and another loss."""
     monkeypatch.chdir(tmp_path)

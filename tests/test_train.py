@@ -410,6 +410,22 @@ def test_resume_with_other_data_is_refused(stopped):
     refuse(stopped, ValueError, "data_crc = .*: other data", task=task, resume=True)
 
 
+def test_resume_with_one_other_label_is_refused(tmp_path):
+    class Stored(BitXOR):
+        def __init__(self):
+            super().__init__(2)
+            self.examples = {"train": [*super().draw(np.random.default_rng(0), 1000, "train")]}
+
+        def draw(self, rng, size, split):
+            picked = rng.integers(0, 1000, size)
+            return tuple(a[picked] for a in self.examples["train"])
+    go(tmp_path / "run", task=Stored())
+    task = Stored()
+    go(tmp_path / "run", task=task, resume=True)
+    task.examples["train"][1][567] ^= 1
+    refuse(tmp_path / "run", ValueError, "data_crc = .*: other data", task=task, resume=True)
+
+
 def test_a_task_may_tell_its_own_fingerprint(tmp_path):
     task = BitXOR(n=2)
     task.fingerprint = lambda: "the first"

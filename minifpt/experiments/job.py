@@ -191,6 +191,10 @@ class Validation:
     def __getattr__(self, name):
         return getattr(self.task, name)
 
+    def fingerprint(self):
+        """Return that of the task."""
+        return fingerprint(self.task)
+
     def batch(self, rng, size, split):
         """Return a batch of the task, with validation examples for the split ``test``."""
         return self.task.batch(rng, size, self.split if split == "test" else split)
