@@ -31,9 +31,8 @@ from minifpt.experiments.compare import Arm, Column, Job
 from minifpt.experiments.pretrain import AS_FPT, ON_TEXT, pretrain
 from minifpt.experiments.reproduce import stem
 from minifpt.experiments.workers import perform
-from minifpt.files import outputs
+from minifpt.files import outputs, plots
 from minifpt.progress import progress_bar
-from minifpt.reports import plots
 
 
 @dataclass(frozen=True)

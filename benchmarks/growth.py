@@ -16,7 +16,7 @@ import numpy as np
 import minifpt
 from minifpt import machine
 from minifpt.experiments import plan, tables
-from minifpt.reports import plots
+from minifpt.files import plots
 
 from .plan import Numbers, random_trunk, true_step
 

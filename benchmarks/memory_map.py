@@ -25,10 +25,9 @@ import numpy as np
 import minifpt
 from minifpt import optim, training
 from minifpt.experiments.tables import markdown
-from minifpt.files import write_beside
+from minifpt.files import plots, write_beside
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
-from minifpt.reports import plots
 
 SETTINGS = "trunk", "seed", "batch_size", "dropout", "warmup"
 COLUMNS = ("trunk", "rate", "seed", "batch_size", "dropout", "warmup", "steps_to_95", "steps",

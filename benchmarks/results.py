@@ -40,7 +40,7 @@ from benchmarks.tables import ALL
 from benchmarks.words import word
 from minifpt import tasks, trunks
 from minifpt.experiments import reproduce, tables
-from minifpt.reports import plots
+from minifpt.files import plots
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

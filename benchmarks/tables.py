@@ -31,7 +31,7 @@ from minifpt.experiments.reproduce import (
     Table,
     trained,
 )
-from minifpt.reports import plots
+from minifpt.files import plots
 
 NEXT_BYTE = Column("text", {"tokens": 64}, {"steps": 600})
 TYPOS = Column("typos", {}, {"steps": 600})

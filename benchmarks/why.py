@@ -27,11 +27,10 @@ from minifpt import optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
 from minifpt.experiments.pretrain import pretrain
-from minifpt.files import save_text
+from minifpt.files import plots, save_text
 from minifpt.files.weights import available
 from minifpt.machine import single_threaded_blas
 from minifpt.progress import progress_bar
-from minifpt.reports import plots
 from minifpt.reports.heads import NAMES
 from minifpt.trunks import forms
 
@@ -301,9 +300,12 @@ def by_trunk(rows):
 
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
+    study = path.stem.removeprefix("why-")
+    if study in GRIDS:
+        return tables.table(tables.read_rows(path))
     rows = read_rows(path)
-    if path.stem in OTHER_TABLES:
-        return OTHER_TABLES[path.stem](rows)
+    if study in OTHER_TABLES:
+        return OTHER_TABLES[study](rows)
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
     if {"angle", "trunk", "patch"} <= {*varied}:
@@ -334,7 +336,7 @@ def by_angle(rows):
         for angle in angles)])
 
 
-OTHER_TABLES = {"why-mechanism": by_measure, "why-heads": by_trunk}
+OTHER_TABLES = {"mechanism": by_measure, "heads": by_trunk}
 
 
 def matches_of(row):

@@ -15,7 +15,7 @@ import numpy as np
 
 from .checks import brief, number, whole
 from .files import read_text
-from .files.curves import curves
+from .files.plots import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
 from .layers import Layer
 from .machine import kept_memory, no_subnormals, single_threaded_blas

@@ -14,8 +14,8 @@ from minifpt import cli
 from minifpt.exercises import grade
 from minifpt.experiments import compare, pretrain, reproduce, runs_table, tables
 from minifpt.experiments.runs import load_run
-from minifpt.files import outputs
-from minifpt.reports import plots, report
+from minifpt.files import outputs, plots
+from minifpt.reports import report
 from minifpt.viewer import steps
 
 TINY = "--n 3 --model random:1x2x16 --steps 4 --batch-size 2"

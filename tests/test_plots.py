@@ -9,9 +9,8 @@ import pytest
 
 import minifpt
 from minifpt.experiments import tables
-from minifpt.files import curves
+from minifpt.files import plots
 from minifpt.files.runs import COLUMNS
-from minifpt.reports import plots
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -50,7 +49,7 @@ def test_curves_are_written_as_a_whole_picture(tmp_path, histories):
 
 def test_curves_show_the_numbers(monkeypatch, tmp_path):
     figures = []
-    monkeypatch.setattr(curves, "save", lambda fig, path: figures.append(fig))
+    monkeypatch.setattr(plots, "save", lambda fig, path: figures.append(fig))
     plots.curves({"a": history(3)}, tmp_path / "c.png")
     loss, accuracy = figures[0].axes
     np.testing.assert_allclose(loss.lines[0].get_ydata(), [1, 1 / 2, 1 / 3])

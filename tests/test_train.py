@@ -15,9 +15,9 @@ from conftest import refused
 
 import minifpt
 from minifpt import cli, machine, optim, training
+from minifpt.files import plots
 from minifpt.files.runs import COLUMNS, locked
 from minifpt.layers import Layer
-from minifpt.reports import plots
 from minifpt.tasks import BitMemory, BitXOR
 
 FILES = ["checkpoint.npz", "config.json", "curves.png", "metrics.csv"]

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..files import save_text
+from ..files.plots import COLORS, FROZEN, TRAINED
 from ..files.weights import PACKAGE
-from ..reports.plots import COLORS, FROZEN, TRAINED
 
 # The same colours in every lesson: color.trained and color.frozen for parts of a model,
 # color.language, .bits, .images, .statistics and .random for where frozen weights are from,

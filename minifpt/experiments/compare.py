@@ -15,11 +15,10 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs
+from ..files import outputs, plots
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
-from ..reports import plots
 from ..training import Diverged, first_look
 from ..trunks.names import TrunkSpec
 from .job import Job, Validation, inputs, make_task, run, task_class

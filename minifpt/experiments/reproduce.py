@@ -13,9 +13,8 @@ import numpy as np
 
 from .. import tasks
 from ..checks import whole
-from ..files import outputs
+from ..files import outputs, plots
 from ..freeze import FreezeMask
-from ..reports import plots
 from ..trunks.names import TrunkSpec
 from . import compare, tables
 from .compare import Arm, Column

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .. import tasks
-from ..files import csv_text, regular
+from ..files import csv_text, plots, regular
 from ..files.runs import History
-from ..reports import plots
 
 CHOICE = 1000                                             # the first validation seed
 

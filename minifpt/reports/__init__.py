@@ -1,1 +1,1 @@
-"""Run reports, attention maps, plots."""
+"""Run reports, attention maps."""

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from ..experiments.runs import BUILT, at_start, read_run, read_settings
-from ..files import outputs
+from ..files import outputs, plots
 from ..fpt import FPT
 from ..tracing import trace
 from ..trunks.names import TrunkSpec
-from . import plots
 
 ROWS = 256                                                # tokens that are traced at a time
 COLUMNS = ["trunk", "state", "layer", "head", "needed", "even", "moved"]

@@ -6,9 +6,8 @@ import numpy as np
 
 from .. import trunks
 from ..experiments.runs import at_start, read_run
-from ..files import outputs
+from ..files import outputs, plots
 from ..trunks.forms import Heads, heads
-from . import plots
 
 NAMES = Heads._fields[:4]
 COLUMNS = ["state", "block", "head", *NAMES]

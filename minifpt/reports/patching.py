@@ -15,9 +15,8 @@ import numpy as np
 
 from ..adapters import LoRA
 from ..experiments.runs import read_run
-from ..files import outputs
+from ..files import outputs, plots
 from ..tracing import swapped, trace
-from . import plots
 
 KIND = "patching maps"                                    # of the picture
 COLUMNS = ["map", "layer", "head", "token", "value"]

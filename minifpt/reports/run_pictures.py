@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import plots
+from ..files import plots
 
 
 def curves_pictures(name, history, chance=None):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import outputs
-from ..reports import plots
+from ..files import outputs, plots
 from . import decoded, stored_array
 
 KIND = "still"                                            # of the pictures
