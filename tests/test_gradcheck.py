@@ -301,6 +301,35 @@ def test_assert_gradients_raises_with_the_table():
     assert repr(report) == str(report) and "np.float64" not in repr(report)
 
 
+def test_options_that_an_operation_lacks_are_those_of_the_check():
+    def clipped(x, tolerance=5.0):
+        return np.clip(x, -tolerance, tolerance), x
+    with pytest.raises(AssertionError, match="at a size of 8 of x"):
+        minifpt.assert_gradients(clipped, lambda dy, x: dy, normal(3))
+    minifpt.assert_gradients(clipped, lambda dy, x: dy, normal(3), far=None)
+    minifpt.assert_gradients(clipped, lambda dy, x: dy, normal(3), tolerance=9.0)
+
+
+def test_a_fault_near_the_edge_of_a_domain_is_described():
+    def root(x):
+        if (x <= 0).any():
+            raise RuntimeError("x must be positive")
+        return np.sqrt(x), x
+    x = np.array([1e-4, 1.0, 2.0])
+    assert gradcheck(root, lambda dy, x: dy / (2 * np.sqrt(x)), (x,))
+    report = gradcheck(root, lambda dy, x: dy / np.sqrt(x), (x,))
+    assert "x: 3 of 3 entries wrong" in str(report) and "2 times" in str(report)
+
+
+def test_an_operation_that_takes_no_step_fails_with_its_own_error():
+    def whole(x):
+        if (x != x.round()).any():
+            raise RuntimeError("x must be whole")
+        return x * x, x
+    report = gradcheck(whole, square_backward, (np.array([1.0, 2.0]),))
+    assert not report and "the operation raised RuntimeError: x must be whole" in str(report)
+
+
 RNG = np.random.default_rng(0)
 
 
@@ -346,12 +375,23 @@ def test_the_second_look_says_what_it_left_out():
     assert not gradcheck(guarded, square_backward, (normal(4),), far=None).notes
 
 
-def test_a_kink_is_named_and_a_wrong_slope_there_is_none_of_both():
-    x = np.array([0.0, 1.0, -2.0])
+@pytest.mark.parametrize("x", [np.array([0.0, 1.0, -2.0]), np.zeros(3)])
+def test_a_kink_is_named_and_a_wrong_slope_there_is_none_of_both(x):
     report = gradcheck(F.relu, F.relu_backward, (x,))
     assert report and "x[0] is at a kink: below it the slope is" in str(report)
     wrong = broken(F.relu_backward, lambda g, dy, c: np.where(x == 0, 7.0 * dy, g))
-    assert not gradcheck(F.relu, wrong, (x,))
+    report = gradcheck(F.relu, wrong, (x,))
+    assert not report and "x[0] is at a kink" in str(report) and "moved" not in str(report)
+
+
+def test_the_worst_of_equal_errors_is_the_largest_entry():
+    grads = []
+
+    def half(dy, x):
+        grads.append(x * dy)
+        return x * dy
+    report = gradcheck(square, half, (normal(60),))
+    assert report.worst[1] == (int(abs(grads[0]).argmax()),)
 
 
 STATE = {"var": np.ones(3)}
