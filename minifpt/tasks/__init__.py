@@ -10,7 +10,6 @@ import inspect
 from contextlib import suppress
 from typing import Any
 
-from ..trunks.names import USERS_OWN, load_object
 from ..users import suggestion
 from .algorithms import Addition, Modular, Recall
 from .base import DEFAULTS, Choices, Task, check_task, defaults_of
@@ -43,8 +42,10 @@ def task_class(name):
     for an unknown name."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
-    if USERS_OWN.fullmatch(str(name)):
-        return load_object(name)
+    if ".py:" in str(name):
+        from ..trunks.names import USERS_OWN, load_object  # SciPy is loaded only where it is used
+        if USERS_OWN.fullmatch(str(name)):
+            return load_object(name)
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
                          f"{', '.join(names())}, or FILE.py:CLASS")
