@@ -10,28 +10,32 @@ class Fault:
     worst entry's (index, analytical, numerical value)."""
 
     @np.errstate(all="ignore")
-    def __init__(self, pair, name, grads):
-        self.pair, self.name, self.grads, self.x = pair, name, grads, pair.checked[name]
-        d = pair.rng.choice([-1.0, 1.0], self.x.shape)
-        steps = sorted(pair.steps(self.x, d))             # the slope changes least at this step
-        changes = np.abs(np.diff([pair.slope(self.x, d, h)[0] for h in steps]))
+    def __init__(self, check, name, grads):
+        self.check, self.name, self.grads, self.x = check, name, grads, check.checked[name]
+        d = check.rng.choice([-1.0, 1.0], self.x.shape)
+        steps = sorted(check.steps(self.x, d))            # the slope changes least at this step
+        changes = abs(np.diff([check.slope(self.x, d, h)[0] for h in steps]))
         self.h = steps[int(np.nan_to_num(changes, nan=np.inf).argmin())]
         self.entries = np.arange(self.x.size)
         if self.x.size > MOST_ENTRIES:
-            self.entries = np.union1d(self.narrowed(), pair.rng.choice(self.x.size, MOST_ENTRIES))
-        self.below, self.above = np.transpose([self.slopes(i, self.h) for i in self.entries])
-        self.a, self.n = grads[name].flat[self.entries], (self.below + self.above) / 2
+            self.entries = np.union1d(self.narrowed(), check.rng.choice(self.x.size, MOST_ENTRIES))
+        tiny = self.h / 30                                # only at a kink it shows two slopes
+        far, below, here, above, beyond = np.transpose([
+            [check.loss(self.x, unit(self.x, i), step)[0]
+             for step in (-self.h, -tiny, 0.0, tiny, self.h)] for i in self.entries])
+        self.below, self.above = (here - below) / tiny, (above - here) / tiny
+        self.a, self.n = grads[name].flat[self.entries], (beyond - far) / (2 * self.h)
         self.size = max(rms(self.n), 1e-12)
         scale = np.maximum(np.maximum(abs(self.a), abs(self.n)), self.size)
         error = np.nan_to_num(abs(self.a - self.n) / scale, nan=np.inf)
-        i = int(error.argmax())
-        self.wrong = (error > 3 * pair.tolerance) | (error == error[i])
+        top = error >= 0.999 * error.max()                # not one of equals by its rounding
+        self.wrong = (error > 3 * check.tolerance) | top
+        i = int(np.where(top, abs(self.a - self.n), -1.0).argmax())
         self.worst = index(self.x, self.entries[i]), float(self.a[i]), float(self.n[i])
         low, high = np.sort([self.below, self.above], axis=0)
-        self.is_kink = np.array([w and self.has_kink(i) for w, i in zip(
-            self.wrong, self.entries, strict=True)])
-        between = (low - 1e-3 * scale <= self.a) & (self.a <= high + 1e-3 * scale)
-        self.is_right_beside_kinks = bool((self.is_kink & between)[self.wrong].all())
+        self.kinks = self.wrong & (high - low > 1e-3 * scale)
+        is_between = (low - 1e-3 * scale <= self.a) & (self.a <= high + 1e-3 * scale)
+        self.is_right_beside_kinks = bool((self.kinks & is_between)[self.wrong].all())
 
     def narrowed(self):
         """Return a few neighbouring entries, among them one of the worst, by halving."""
@@ -40,43 +44,31 @@ class Fault:
             halves, errors = np.array_split(entries, 2), []
             for half in halves:
                 d = np.zeros(self.x.shape)
-                d.flat[half] = self.pair.rng.choice([-1.0, 1.0], len(half))
-                errors.append(abs(np.sum(grad * d) - self.pair.slope(self.x, d, self.h)[0]))
+                d.flat[half] = self.check.rng.choice([-1.0, 1.0], len(half))
+                errors.append(abs(np.sum(grad * d) - self.check.slope(self.x, d, self.h)[0]))
             entries = halves[int(np.argmax(np.nan_to_num(errors, nan=np.inf)))]
         return entries
-
-    def slopes(self, entry, h):
-        """Return the slopes below and above an entry."""
-        down, here, up = (self.pair.loss(self.x, unit(self.x, entry), step)[0]
-                          for step in (-h, 0.0, h))
-        return (here - down) / h, (up - here) / h
-
-    def has_kink(self, entry):
-        """Return whether the slopes on both sides stay apart at a smaller step."""
-        gap, smaller = (abs(np.subtract(*self.slopes(entry, h))) for h in (self.h, self.h / 30))
-        return smaller > max(0.5 * gap, 1e-3 * self.size)
-
-    def kinks(self):
-        """Return a line of text on the first kink among wrong entries, in a list."""
-        return [f"{at(self.name, index(self.x, self.entries[i]))} is at a kink: below it the slope "
-                f"is {self.below[i]:.4g}, above it {self.above[i]:.4g}" +
-                ", so the inputs were moved a little" * self.is_right_beside_kinks
-                for i in np.flatnonzero(self.is_kink)[:1]]
 
     @np.errstate(all="ignore")
     def describe(self):
         """Return text: how many entries are wrong, the worst, and what they have in common."""
-        (place, a, n), total = self.worst, f"{len(self.entries):,}"
+        (place, a, n), total = self.worst, f"{len(self.entries)} entries wrong"
         if len(self.entries) < self.x.size:
-            total += f" looked at, of {self.x.size:,},"
-        kinds = [self.kind(), self.place()] if np.isfinite(
-            [self.a, self.n]).all() else ["not all are finite"]
+            total = f"{len(self.entries)} sampled entries wrong (it has {self.x.size:,})"
+        kinds = [self.kind(), self.place(), self.kink()] if np.isfinite(
+            [self.a, self.n]).all() else [self.check.failure]
         return "; ".join(filter(None, [
-            f"{int(self.wrong.sum()):,} of {total} entries wrong, the worst "
-            f"{at(self.name, place)}, ratio {a / n if n else np.nan:.6g}", *kinds]))
+            f"{self.name}: {self.wrong.sum()} of {total}, the worst {at(self.name, place)}, "
+            f"ratio {a / n if n else np.nan:.6g}", *kinds]))
+
+    def kink(self):
+        """Return text on the first kink among wrong entries."""
+        for i in np.flatnonzero(self.kinks)[:1]:
+            return (f"{at(self.name, index(self.x, self.entries[i]))} is at a kink: below it the "
+                    f"slope is {self.below[i]:.4g}, above it {self.above[i]:.4g}")
 
     def kind(self):
-        """Return what the wrong entries are instead of the right ones, as text."""
+        """Return text: what the wrong entries are instead of the right ones."""
         grad, wrong = self.grads[self.name], self.wrong
         if (abs(self.a[wrong]) <= 1e-6 * self.size).all():
             return "they are 0: a term is missing"
@@ -97,13 +89,12 @@ class Fault:
             spread = np.ptp(rest.reshape(grad.shape), axis=k)
             if length > 1 and (spread <= 1e-4 * abs(rest).max()).all():
                 return f"they differ by one number along axis {k}: a sum or mean over it is wrong"
-        return ""
 
     def place(self):
-        """Return what wrong entries, and no other ones, have in common, as text."""
+        """Return text: where wrong entries, and no other ones, are."""
         wrong, right = self.entries[self.wrong], self.entries[~self.wrong]
         if len(wrong) < 2 or not len(right):
-            return ""
+            return None
         for k, values in enumerate(np.unravel_index(wrong, self.x.shape)):
             rows, place = np.unique(values).tolist(), [":"] * self.x.ndim
             if len(rows) < self.x.shape[k] and (
@@ -114,7 +105,6 @@ class Fault:
             bound = (sign * f(self.x.flat[right])).max()
             if (sign * f(self.x.flat[wrong])).min() > bound:
                 return f"all where {left.format(self.name)} {sign * bound:.3g}"
-        return ""
 
 
 def rms(a):

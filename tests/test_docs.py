@@ -34,6 +34,19 @@ def code_blocks(path):
     return [textwrap.dedent(block) for _, block in blocks]
 
 
+def shown_outputs(path):
+    """{code block: the text that stands below it as what it prints}."""
+    return dict(re.findall(r"^```python\n((?:(?!```).*\n)*)```\n\n((?:    (?!minifpt ).+\n)+)",
+                           path.read_text(encoding="utf-8"), re.M))
+
+
+def without_rounding(text):
+    """The lines of a text, with what another processor may compute otherwise left out."""
+    text = re.sub(r"\d\.\d\de-(0[7-9]|1\d)|0\.00e\+00", "(rounding)", text)
+    text = re.sub(r"\d+\.\d{6,}", lambda number: f"{float(number[0]):.5g}", text)
+    return [line.strip() for line in text.strip().splitlines()]
+
+
 def write_files(path, folder):
     """Write each code block whose first line is ``# NAME.py`` to that file."""
     for block in code_blocks(path):
@@ -55,16 +68,20 @@ def commands(path):
 
 @pytest.mark.parametrize("path", [path for path in TEXTS if code_blocks(path)],
                          ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_code_runs(path, tmp_path, monkeypatch):
+def test_the_code_runs_and_prints_what_the_text_shows(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "readme"}
+    namespace, outputs = {"__name__": "readme"}, shown_outputs(path)
     with patch.dict(layers.ACTIVATIONS):
         for block in code_blocks(path):
             exec(compile(block, path.name, "exec"), namespace)
+            lines = iter(without_rounding(capsys.readouterr().out))
+            for line in without_rounding(outputs.get(block, "")):
+                assert line in lines, line                # in this order; a text may leave some out
 
 
 def test_there_is_code_to_run():
     assert code_blocks(ROOT / "README.md") and code_blocks(ROOT / "docs" / "guide" / "code.md")
+    assert shown_outputs(ROOT / "README.md") and shown_outputs(ROOT / "docs/guide/gradients.md")
 
 
 @each_text

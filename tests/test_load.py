@@ -129,8 +129,14 @@ class Mine(minifpt.tasks.BitXOR):
         err = capsys.readouterr().err
         assert err.count("mine.py:Mine: the gradient of its loss is wrong") == count
         assert err.count("0.5 times what they should be") == count
+    [run, _] = Path("runs").iterdir()
+    settings = minifpt.load(run).run
+    assert minifpt.tasks.get(settings["source"], **settings["options"]).name == "mine"
 
 
-@pytest.mark.parametrize("words", ["train mine.py", "train bit-xor --model mine.py"])
-def test_a_file_without_a_class_is_refused(fails, words):
-    assert "mine.py:CLASS" in fails(*words.split())
+@pytest.mark.parametrize("words, message", [
+    ("train mine.py", "mine.py:CLASS"), ("train bit-xor --model mine.py", "mine.py:CLASS"),
+    ("train mine:Mine", "or FILE.py:CLASS"),
+    ("train bit-xor --model mine.py:Mine,size=3", "expected FILE.py:NAME alone")])
+def test_a_file_without_a_class_is_refused(fails, words, message):
+    assert message in fails(*words.split())

@@ -91,8 +91,9 @@ def main(argv=None):
     except Exception as e:
         if "--traceback" in argv or not users.loaded():
             raise
-        print(f"minifpt: {users.message(e)}: a task or trunk of your own returned a value that "
-              "minifpt cannot use; --traceback shows where", file=sys.stderr)
+        print(f"minifpt: {users.message(e)}: a method of your own task or trunk is missing, "
+              "or takes or returns something else than it should; --traceback shows where",
+              file=sys.stderr)
         return 2
 
 

@@ -14,17 +14,13 @@ from ..files import read_json, save_text
 from ..files.runs import COLUMNS, DIVERGED, History, crc
 from ..fpt import FPT
 from ..freeze import FreezeMask
+from ..tasks import task_class
 from ..training import Diverged, fingerprint, train
-from ..trunks.names import USERS_OWN, TrunkSpec, code_crc, load_object
+from ..trunks.names import USERS_OWN, TrunkSpec, code_crc
 from ..users import users_code
 from .workers import versions
 
 VALIDATION_EXAMPLES = 2000                                # used to choose a learning rate
-
-
-def task_class(name):
-    """Return the class of a task by its name, or by ``FILE.py:NAME`` for the user's own."""
-    return load_object(name) if USERS_OWN.fullmatch(name) else tasks.task_class(name)
 
 
 def make_task(name, options=None, shared=("data",)):

@@ -120,7 +120,7 @@ class Run:
             raise ValueError(f"{path}: not a checkpoint, or damaged ({one_line(e)})") from None
         check_same(path, settings, self.settings, "was written by a run with")
         if frozen != self.frozen():
-            raise ValueError(f"{path}: was written over other frozen weights")
+            raise ValueError(f"{path}: was written by a run with other frozen weights")
         for name, _ in self.named():
             moments = f"m/{name}", f"v/{name}"            # none before the first gradient
             for key in (name, *moments) if {*moments} & {*headers} else (name,):

@@ -38,17 +38,23 @@ def names():
 
 
 def task_class(name):
-    """Return the class of the task ``name``.  Raises ``ValueError`` for an unknown name."""
+    """Return the class of the task ``name``, or that of ``FILE.py:CLASS``.  Raises ``ValueError``
+    for an unknown name."""
     if str(name).endswith(".py"):
         raise ValueError(f"{name}: expected the class in this file, too: {name}:CLASS")
+    if ".py:" in str(name):
+        from ..trunks.names import USERS_OWN, load_object  # SciPy is loaded only where it is used
+        if USERS_OWN.fullmatch(str(name)):
+            return load_object(name)
     if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"no task '{name}'{suggestion(name, TASKS)}: expected one of "
-                         f"{', '.join(names())}")
+                         f"{', '.join(names())}, or FILE.py:CLASS")
     return TASKS[name]
 
 
 def get(name: str, **options: Any) -> Choices:
-    """Return the task ``name``.  Raises ``ValueError`` for an unknown name or option."""
+    """Return the task ``name``, or that of ``FILE.py:CLASS``.  Raises ``ValueError`` for an unknown
+    name or option."""
     return make(task_class(name), name, options)
 
 

@@ -222,6 +222,9 @@ class TrunkSpec:
             spec = LSTMSpec(text, "lstm", spread=read_spread(match[5], text))
             spec.config()                                 # raises for 0 layers or channels
             return spec
+        if ".py:" in text and not Path(text).exists():
+            raise ValueError(f"--model {text}: expected FILE.py:NAME alone; for another size write "
+                             "a function in FILE.py that returns the trunk")
         return cls(text, "weights", text)
 
     def make(self, seed=0, dropout=None, dtype=np.float32):
