@@ -19,8 +19,9 @@ numbers of a claim come from, if they are results.  A run names
   steps, or ``least``, ``largest``, ``rounded`` to hundreds, or ``accuracy``; the mean of nats.
 
 ``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
-``[[retracted]]``, ``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.  ``claims.csv`` beside it
-is written from all this: each sentence as it now stands, with seeds, steps and rates of its runs.
+``[[retracted]]``, ``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.
+``claims.csv`` beside it is written from all this: each sentence as it now stands, with seeds, steps
+and rates of its runs.
 """
 
 import csv
@@ -45,9 +46,9 @@ FILE = ROOT / "docs" / "results" / "claims.toml"
 NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"
                     r"(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+e-\d+|\d{2,}|\d(?= ?%| to \d+ ?%))"
                     r"(?![\w/])")
-# Code, formulas and the targets of links, in which no number is looked for.
+# Code, formulas, the targets of links and numbers of lessons, in which no number is looked for.
 HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--.*?-->|"
-                    r"https?://\S+", re.M | re.S)
+                    r"https?://\S+|[Ll]essons?\s\d+(?:(?:,|\sto|\sand)\s\d+)*", re.M | re.S)
 
 # -------------------------------------------------------------------------- numbers of the runs
 

@@ -70,10 +70,10 @@ def table(name, form=None):
         return memory_map.table(path)
     if name == "memory-settings":
         return memory_map.settings_table(path)
-    if name.startswith("why-"):
-        return short(why.table(path))
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
+    if name.startswith("why-") and head != tables.CSV:
+        return short(why.table(path))
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown([head, *rest])
     grid = tables.read_rows(path)
