@@ -48,7 +48,8 @@ NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"
                     r"(?![\w/])")
 # Code, formulas, the targets of links and numbers of lessons, in which no number is looked for.
 HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--.*?-->|"
-                    r"https?://\S+|[Ll]essons?\s+\d\d?(?:(?:,|\s+to|\s+and)\s+\d\d?\b)*", re.M | re.S)
+                    r"https?://\S+|[Ll]essons?\s+\d\d?(?:(?:,|\s+to|\s+and)\s+\d\d?\b)*",
+                    re.M | re.S)
 
 # -------------------------------------------------------------------------- numbers of the runs
 
