@@ -201,9 +201,9 @@ def test_results_say_what_the_runs_say():
             marks += 1
         assert results.with_tables(changed) == text
     assert marks > 40
-    lines = results.problems([path for path in results.TEXTS if path.name != "adapters.md"])
-    assert "no text has a table or a claim of ranks.csv" in lines
-    assert "no text has the claim lora-mnist" in lines
+    lines = results.problems([path for path in results.TEXTS if path.name != "recall.md"])
+    assert "no text has a table or a claim of recall.csv" in lines
+    assert "no text has the claim recall-length" in lines
 
 
 def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
