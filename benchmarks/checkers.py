@@ -6,6 +6,7 @@ Each checker has its default settings, but ``torch.autograd.gradcheck`` its fast
 3,000 numbers.  A layer is a function of its inputs and its parameters.  An error counts as refused.
 """
 
+import argparse
 import copy
 import sys
 import time
@@ -99,6 +100,7 @@ def accepts(check, *case):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     print(f"| checker | wrong, refused, of {len(WRONG)} | right, accepted, of {len(RIGHT)} "
