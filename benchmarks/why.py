@@ -9,8 +9,8 @@ trunk on bit memory until its test accuracy reaches a goal, or to its last step,
 ``benchmarks/results``), written as it ends: the command goes on where it was stopped.
 ``--plan`` prints the number of runs of each study and of their steps.
 
-The study *mechanism* looks into a trained block, *heads* into the trunks.  The studies of ``GRIDS`` keep their runs in
-``runs/why-STUDY``.
+The study *mechanism* looks into a trained block, *heads* into the trunks.  The studies of
+``GRIDS`` keep their runs in ``runs/why-STUDY``.
 """
 
 import argparse
