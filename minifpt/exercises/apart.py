@@ -108,7 +108,8 @@ class Channel:
             if kind == "return":
                 result, changed, printed = self.decode(rest)
                 self.printed += str(printed)
-                put(args, tuple(changed))
+                if changed is not None:
+                    put(args, tuple(changed))
                 return result
             name, text, lines = str(rest[0])[:80], str(rest[1])[:1000], [*map(int, rest[2])]
             error = type(name, (ERRORS.get(name, Exception),), {})(text)
@@ -133,7 +134,8 @@ class Channel:
                     for name, other in replaced.items() if self.printer else ():
                         undo.enter_context(swapped(vars(F), name, other))
                     result = self.encode(function(*args, **options))
-                self.send(["return", result, self.encode(args),
+                changed = self.encode(args)
+                self.send(["return", result, changed if changed != arguments[0] else None,
                            self.printer.take() if self.printer else ""])
             except BaseException as e:
                 if isinstance(e, Lost) or not self.printer and not isinstance(e, Exception):

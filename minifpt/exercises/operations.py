@@ -234,11 +234,16 @@ def dropout(mine, y, x, p, rng):
 # -------------------------------------------------------------------------- the gradients
 
 
+def learned(op, inputs):
+    """Return the names of the inputs that get a gradient."""
+    return [n for n, x in zip(parameters(op), inputs, strict=False)
+            if x.dtype == np.float64][:1 if op == "residual" else None]
+
+
 def gradients(op, inputs, result):
     """Return a backward pass's result as a tuple, and the names of its values; those of qkv are
     dq, dk and dv."""
-    names = [f"d{n}" for n, x in zip(parameters(op), inputs, strict=False)
-             if x.dtype == np.float64][:1 if op == "residual" else None]
+    names = [f"d{n}" for n in learned(op, inputs)]
     if names == ["dqkv"] and result is not None and result is not ...:
         if np.shape(result) != inputs[0].shape:
             raise Wrong(f"dqkv has shape {np.shape(result)}, expected {inputs[0].shape}.")

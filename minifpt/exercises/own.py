@@ -26,7 +26,7 @@ from ..examples import examples
 from ..files import one_line, read_text, save_text
 from . import NOT_WRITTEN, PASSED, WRONG, apart, lines_of
 from .lesson import lessons_folder
-from .operations import examine
+from .operations import examine, learned
 
 # In which lesson each operation is derived; "attention" is done in two.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
@@ -80,29 +80,31 @@ def test_function(result):
 # ------------------------------------------------------------------------ the skeleton
 
 
+def functions_of(text):
+    """Return {name: AST} of the functions of a file's text."""
+    return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+
+
 def skeleton(bare=False):
     """Return ``functional.py`` without the bodies of operations and backward passes; caches and
     helpers stay.  With ``bare``, the backward passes have no formulas either."""
     source = inspect.getsource(F)
-    lines = source.splitlines()
-    tree = ast.parse(source)
-    for node in reversed(tree.body):                      # from below: line numbers stay right
-        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+    lines, first = source.splitlines(), ast.parse(source).body[0]
+    for name, node in reversed(functions_of(source).items()):          # line numbers stay right
+        if name in FUNCTIONS:
             docstring = lines[node.body[0].lineno - 1:node.body[0].end_lineno]
-            if bare and node.name.endswith("_backward"):
-                docstring = [f'    """{task(node.name.removesuffix("_backward"))}"""']
+            if bare and name.endswith("_backward"):
+                docstring = [f'    """{task(name.removesuffix("_backward"))}"""']
             lines[node.body[0].lineno - 1:node.end_lineno] = [
-                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[node.name]}")']
+                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[name]}")']
     introduction = INTRODUCTION.rstrip() + "\n" + STUCK * bare
-    lines[tree.body[0].end_lineno:tree.body[0].end_lineno] = introduction.rstrip().splitlines()
+    lines[first.end_lineno:first.end_lineno] = introduction.rstrip().splitlines()
     return "\n".join(lines) + "\n"
 
 
 def task(op):
     """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
-    inputs, _ = examples(op, np.random.default_rng(0))[0]
-    names = [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
-             if x.dtype == np.float64][:1 if op == "residual" else None]
+    names = learned(op, examples(op, np.random.default_rng(0))[0][0])
     more = "\n    dbranch came back through the branch." * (op == "residual")
     return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
             f"{', '.join(names)}; dy has the shape of y.{more}")
@@ -135,12 +137,11 @@ def put(path, *functions):
     path = Path(path)
     for function in functions:
         text = path.read_text(encoding="utf-8")
-        nodes = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+        nodes = functions_of(text)
         if isinstance(function, (str, Path)):
             source = Path(function).read_text(encoding="utf-8")
-            new = {n.name: ast.get_source_segment(source, n) for n in ast.parse(source).body
-                   if isinstance(n, ast.FunctionDef)}
-            new = {name: text for name, text in new.items()
+            new = {name: ast.get_source_segment(source, node)
+                   for name, node in functions_of(source).items()
                    if name in nodes and is_stub(nodes[name])}
         else:
             new = {function.__name__: inspect.getsource(function).rstrip()}
@@ -180,7 +181,8 @@ def load(path):
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     try:
         text = path.read_text(encoding="utf-8")
-        tree, code = ast.parse(text), compile(text, str(path), "exec")
+        stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
+        code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
@@ -193,7 +195,6 @@ def load(path):
     except (Exception, SystemExit) as e:
         _, line = lines_of(e, code)
         raise ValueError(f"{path}, line {line}: it raised {one_line(e)} when it was run") from None
-    stubs = {node.name: is_stub(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, theirs in vars(F).items():
         mine = vars(module).get(name)
         if name in FUNCTIONS and callable(mine) and mine is not theirs and not stubs.get(name):
