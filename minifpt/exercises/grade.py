@@ -83,7 +83,7 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
                       | {row["student"] for row in rows})
     pages = page_names(students)
     names = ["grades.csv", "students.csv", "summary.md", *pages.values()]
-    check_outputs(out, names)
+    marks = check_outputs(out, names)
     command = sandbox.command([folder, out], answers()) if has_sandbox else []
 
     contents = list(looked([path for _, path in files], command))
@@ -110,7 +110,6 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
     texts = [csv_text([{k: plain(row[k]) for k in COLUMNS} for row in rows], COLUMNS),
              csv_text(by_student(rows), STUDENTS), summary(rows, lessons, left_out),
              *(page(student, rows, guesses[student], left_out) for student in pages)]
-    marks = check_outputs(out, names)
     for name, text in zip(names, texts, strict=True):
         save_text(out / name, text)
         save_text(out / MARKS, json.dumps(marks := marks | {name: zlib.crc32(text.encode())}))
