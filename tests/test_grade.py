@@ -413,6 +413,21 @@ def test_a_hostile_file_changes_no_other_grade(has_sandbox, tmp_path):
     assert not sandbox.marked(f"{os.getpid()}")
 
 
+@needs_bwrap
+def test_a_file_that_checks_itself_is_graded_though_the_answers_are_hidden(tmp_path):
+    top = tmp_path / "class"
+    calls = ("from minifpt.exercises import check, examine, own\n"
+             "check('bias_gradient', None)\nassert examine('choose_step', None).status\n")
+    inside = GOOD.replace("return", "check(1, 2)\n    return")
+    notebook(top / "bob" / "x.ipynb", calls, inside, CALL)
+    (top / "ada.py").write_text(calls + "own.check(__file__)\n" + with_bodies(
+        own.skeleton(), residual="return x + branch, None"), encoding="utf-8")
+    grading.grade(top, tmp_path / "out", 20, lessons=["01", "own"], progress=False)
+    table = rows_of(tmp_path / "out")
+    assert table["bob", "01/bias_gradient"] == table["ada", "own/residual"] == ("yes", "")
+    assert table["ada", "own/relu"] == ("not answered", "")
+
+
 def test_a_file_that_cannot_be_read_is_a_row(tmp_path, monkeypatch):
     def refused(path, most):
         raise PermissionError(13, "Permission denied")

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,11 +215,18 @@ def test_the_paper_s_numbers_are_the_defaults():
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
     ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "expected two below 1"),
     ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
+    ({"betas": (-1, 0.9)}, "a beta is -1"),
     ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])
 def test_bad_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^Adam: .*{message}"):
         Adam([Parameter(np.ones(3), "ln")], **options)
+
+
+def test_a_parameter_of_the_user_s_own_needs_no_frozen_columns():
+    own = SimpleNamespace(data=np.ones((2, 2)), grad=np.ones((2, 2)), trainable=True)
+    Adam([own], weight_decay=0.1).step()
+    assert (own.data < 1).all()
 
 
 def test_only_parameters_can_be_optimised():

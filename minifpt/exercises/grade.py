@@ -183,13 +183,14 @@ def looked(paths, command):
 
 def lessons_of(contents, path, lesson_of):
     """Return the lessons whose exercises a file checks; if it checks none, the one lesson of which
-    it defines the most functions."""
+    it defines the most functions.  A functional file has more functions than checks."""
     if contents["error"]:
         return []
-    if checked := {lesson_of[name] for name in contents["checks"] if name in lesson_of}:
-        return sorted(checked)
-    if path.suffix == ".py" and set(contents["names"]) & set(own.FUNCTIONS):
+    checked = [lesson_of[name] for name in contents["checks"] if name in lesson_of]
+    if path.suffix == ".py" and len({*contents["names"]} & {*own.FUNCTIONS}) > len(checked):
         return ["own"]
+    if checked:
+        return sorted({*checked})
     counts = Counter(lesson_of[name] for name in contents["names"] if name in lesson_of)
     return [lesson for lesson, _ in counts.most_common(1)]
 
