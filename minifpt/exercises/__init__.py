@@ -235,8 +235,9 @@ def _hint(output, case):
             if _same(output, mistakes[-1][1], case.rtol):
                 return _sentence(hint)
     for hint, mistake in mistakes:                        # beside another mistake
-        if _shares(output, mistake, case):
-            return _sentence(hint)
+        if any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
+               for a, b, c in _parts(output, mistake, case.answer)):
+            return _sentence(hint)                        # numbers may agree by chance
     for hint, mistake in case.mistakes.items():
         try:
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
@@ -244,8 +245,10 @@ def _hint(output, case):
         except Exception:                                 # a predicate on an odd output
             continue
     for hint, mistake in mistakes:                        # with other numbers
-        if _has_its_shape(output, mistake, case.answer):
-            return _sentence(hint)
+        with contextlib.suppress(ValueError):             # lists of lists of different lengths
+            if any(np.shape(a) == np.shape(b) != np.shape(c)
+                   for a, b, c in _parts(output, mistake, case.answer)):
+                return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
         if hint:
@@ -254,25 +257,13 @@ def _hint(output, case):
                          "you can do it by hand."
 
 
-def _shares(output, mistake, case):
-    """Return whether an output has an array that a mistake makes wrong in the same way.  Numbers
-    may agree by chance."""
-    if not isinstance(case.answer, tuple) or not all(
-            isinstance(a, (tuple, list)) and len(a) == len(case.answer) for a in (output, mistake)):
-        return False
-    return any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
-               for a, b, c in zip(output, mistake, case.answer, strict=True))
-
-
-def _has_its_shape(output, mistake, answer):
-    """Return whether an output, or a part of it, has the wrong shape that a mistake's has."""
-    parts = [(output, mistake, answer)]
-    if isinstance(answer, tuple) and isinstance(output, tuple) and isinstance(mistake, tuple):
-        parts = zip(output, mistake, answer, strict=False)
-    try:
-        return any(np.shape(a) == np.shape(b) != np.shape(c) for a, b, c in parts)
-    except ValueError:                                    # lists of lists of different lengths
-        return False
+def _parts(output, mistake, answer):
+    """Return [(a value of the output, the mistake's, the right one)], of tuples each."""
+    values = output, mistake, answer
+    if isinstance(answer, tuple) and all(
+            isinstance(v, (tuple, list)) and len(v) == len(answer) for v in values):
+        return [*zip(*values, strict=True)]
+    return [values]
 
 
 def _sentence(hint):

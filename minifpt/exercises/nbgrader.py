@@ -61,9 +61,9 @@ def assignment(path, solutions):
     answers = [s for s in ast.parse(solutions.read_text(encoding="utf-8")).body
                if not isinstance(s, ast.If)]
     title = "".join(lesson["cells"][0]["source"]).partition("\n")[0]
-    cells = [note("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
+    cells = [notebooks.cell("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
                   "first: it explains the words and symbols. A check says at once what is "
-                  "right. Leave the names of the functions as they are."),
+                  "right. Leave the names of the functions as they are.", "markdown"),
              code("imports", imports(statements), locked=True)]
     text = ""
     for cell in lesson["cells"]:
@@ -74,7 +74,7 @@ def assignment(path, solutions):
             continue
         for name, (answer, _) in calls.items():
             if f'check("{name}",' in source:
-                cells += [note(f"text-{name}", text),
+                cells += [notebooks.cell(f"text-{name}", text, "markdown"),
                           code(name, solved(name, statements, answers), solution=True),
                           code(f"check-{name}", HIDDEN.format(
                               name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
@@ -99,11 +99,6 @@ def solved(name, statements, answers):
     shapes = textwrap.indent(f'"""{ast.get_docstring(stub)}"""', "    ")
     return (f"def {name}({ast.unparse(function.args)}):\n{shapes}\n    ### BEGIN SOLUTION\n"
             + textwrap.indent(lines, "    ") + "\n    ### END SOLUTION")
-
-
-def note(identifier, source):
-    """Return a text cell, which is not graded."""
-    return notebooks.cell(identifier, source, "markdown")
 
 
 def code(identifier, source, solution=False, points=None, locked=False):

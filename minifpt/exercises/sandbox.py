@@ -55,7 +55,7 @@ def command(closed=(), answers=()):
                 ["--ro-bind", os.devnull, path])
                for path in map(os.path.realpath, answers) if os.path.exists(path)]
     mounts.sort(key=lambda mount: len(Path(mount[0]).parts))           # outer folders first
-    # Linux limits no process of root's: the child of root's becomes NOBODY (see ``limit``).
+    # Linux limits no process of root's: the child of root's becomes NOBODY (see ``hold``).
     user = ["--cap-drop", "ALL", *(["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
                                    if is_root() else ["--unshare-user"])]
     return ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", *user,
