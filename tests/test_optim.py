@@ -2,7 +2,6 @@
 
 import inspect
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -221,12 +220,6 @@ def test_the_paper_s_numbers_are_the_defaults():
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^Adam: .*{message}"):
         Adam([Parameter(np.ones(3), "ln")], **options)
-
-
-def test_a_parameter_of_the_user_s_own_needs_no_frozen_columns():
-    own = SimpleNamespace(data=np.ones((2, 2)), grad=np.ones((2, 2)), trainable=True)
-    Adam([own], weight_decay=0.1).step()
-    assert (own.data < 1).all()
 
 
 def test_only_parameters_can_be_optimised():

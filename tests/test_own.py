@@ -349,14 +349,6 @@ def test_need_may_be_left_alone_but_not_half_heeded(file):
     assert "With need = (False, True, False): It raised" in result.hint, result
 
 
-def test_a_file_may_call_the_checks_itself(file):
-    """Within the process of its own, where answers may be hidden, these calls do nothing."""
-    path = file(relu=body("relu"))
-    path.write_text(path.read_text() + "\nfrom minifpt.exercises import check, own\n"
-                    "check('no such exercise', relu)\nown.check(__file__)\n")
-    assert {r.name for r in own.results(path) if r.status == "passed"} == {"relu"}
-
-
 def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     path = file(linear=body("linear"), linear_backward="return dy, dy, dy",
                 relu="while True: pass", gelu="import os\n    os._exit(3)",
