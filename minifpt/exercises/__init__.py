@@ -143,6 +143,13 @@ def check(name, answer):
         print(text.encode("ascii", "replace").decode())
 
 
+def check_solutions(scope):
+    """Check the solutions among the names of a lesson's file."""
+    _load()
+    for name in filter(EXERCISES.__contains__, list(scope)):
+        check(name, scope[name])
+
+
 def examine(name, answer, seed=None):
     """Check as :func:`check` does, but return a :class:`Result`; ``seed`` fixes the numbers."""
     _load()
@@ -174,8 +181,12 @@ def _ask(name, function, case):
     except Exception as e:                                # the reader's code: anything
         if isinstance(e, TypeError) and "ellipsis" in str(e):          # a "..." met a number
             return Result(name, "not answered yet")
+        sizes = re.search(r"^matmul: .* \(size (\d+) is different from (\d+)\)", str(e))
+        text = e if sizes is None else ("a product sums over an axis that both factors share; here "
+                                        f"it has length {sizes[2]} in one and {sizes[1]} in the "
+                                        "other")
         return Result(name, "not right yet", f"It raised {type(e).__name__}{_where(e, function)}: "
-                      f"{e} (arguments: {_describe(args)}).")
+                      f"{text} (arguments: {_describe(args)}).")
     if output is None:
         return Result(name, "not right yet", "It returns nothing: is a return missing?")
     parts = output if isinstance(output, (tuple, list)) else (output,)
@@ -287,8 +298,7 @@ def _general_hint(output, case):
         return f"It returns a {type(output).__name__}, expected numbers."
     a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
     if a.shape != b.shape:
-        return (f"The result has shape {a.shape}, expected {b.shape}: "
-                "look at the axis that you sum or average over.")
+        return _shape_hint(a.shape, b.shape, isinstance(output, tuple))
     if not np.isfinite(a).all():
         return case.about or "The result is not finite: something overflowed or was " \
                              "divided by zero."
@@ -313,6 +323,20 @@ def _general_hint(output, case):
     digits = next((n for n in range(4, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
     return f"{case.about} The largest difference: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
+
+
+def _shape_hint(shape, expected, is_tuple):
+    """Return a hint for an output of another shape."""
+    if is_tuple:
+        return f"Return one value; yours returns {shape[0]}."
+    text = f"The result has shape {shape}, expected {expected or 'one number'}"
+    if [n for n in shape if n != 1] == [n for n in expected if n != 1]:
+        return f"{text}: an axis of length 1 is missing or too many."
+    if sorted(shape) == sorted(expected):
+        return f"{text}: the axes stand in another order."
+    if expected and (len(shape) != len(expected) or len(shape) == 1):
+        return f"{text}: look at the axis that you sum or average over."
+    return f"{text}."
 
 
 def _same(a, b, rtol):
