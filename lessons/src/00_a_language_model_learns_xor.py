@@ -347,7 +347,7 @@ held_out = train(make(), task=HeldOut(), steps=600, eval_every=600)
 reveal(guess, 100 * held_out[-1]["test_accuracy"], "%")
 
 # %% [markdown]
-# It learned a rule.
+# It learned a rule. (One run.)
 #
 # *Which of the pink parts did it?* We freeze them one at a time. What is frozen stays as it was
 # at the start: the layer norms and the positions as the language model left them, the input layer

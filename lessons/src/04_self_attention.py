@@ -272,7 +272,8 @@ picture(fig)
 
 # %% [markdown]
 # It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
-# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. Now let both
+# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. (One run of
+# each. That a loss below $\log 2$ needs a leak holds for all.) Now let both
 # models do what a language model is for: they get the flips so far, and say the one that is not
 # there yet.
 

@@ -229,7 +229,8 @@ print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom
 # for the tokens that are read, as in lesson 6. There $N$ is smaller.)
 
 # %%
-show(Linear, minifpt.GPT2.forward)
+show(Linear.forward)
+show(minifpt.GPT2.forward, lines=("for block", "cache["))
 
 # %%
 rows = {layer: x.shape[0] * x.shape[1] for layer in LAYERS}

@@ -316,14 +316,16 @@ picture(fig)
 #
 # If all that training has to do is to turn the tokens into the positive directions, we can start
 # them there. `start="aligned"` puts the *trained* input layer into the $n$ eigendirections with the
-# largest eigenvalues, with the norm that it had. No frozen number changes. At 120° a random start
-# needs about 1,600 steps. How many does an aligned one need?
+# largest eigenvalues, with the norm that it had. No frozen number changes. (The last lines of the
+# library's function, below, choose among all rotations of these directions the one that is nearest
+# to the weight as drawn.) At 120° a random start needs about 1,600 steps. How many does an aligned
+# one need?
 
 # %%
 guess = ...
 
 # %%
-show(forms.start_input)
+show(forms.start_input, lines=("m = summed_form", "weight[...]"))
 
 # %%
 firsts = []

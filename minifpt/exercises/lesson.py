@@ -28,15 +28,25 @@ color = SimpleNamespace(**COLORS, trained=TRAINED, frozen=FROZEN,
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
 
 
-def show(*objects):
-    """Show the source of functions, classes or methods as the library runs it now."""
+def show(*objects, lines=()):
+    """Show the source of functions, classes or methods as the library runs it now; with ``lines``
+    only those from the first that has one text to the next that has another."""
     for obj in objects:
-        source = textwrap.dedent(inspect.getsource(obj)).rstrip()
-        where = obj.__module__.replace(".", "/") + ".py"
         # The test of the committed notebooks finds by this name what has changed since.
-        _display({"text/markdown": f"`{where}`\n```python\n{source}\n```",
-                  "text/plain": f"# {where}\n{source}"},
-                 {"minifpt": {"shows": f"{obj.__module__}:{obj.__qualname__}"}})
+        _display(shown(obj, *lines), {"minifpt": {"shows": "|".join(
+            [f"{obj.__module__}:{obj.__qualname__}", *lines])}})
+
+
+def shown(obj, first="", last=None):
+    """Return what :func:`show` shows, {MIME type: text}."""
+    rows = textwrap.dedent(inspect.getsource(obj)).rstrip().split("\n")
+    start = next(i for i, row in enumerate(rows) if first in row)
+    stop = None if last is None else next(
+        i for i, row in enumerate(rows) if i >= start and last in row) + 1
+    source = textwrap.dedent("\n".join(rows[start:stop]))
+    where = obj.__module__.replace(".", "/") + ".py"
+    return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
+            "text/plain": f"# {where}\n{source}"}
 
 
 def reveal(guess, answer, unit=""):
