@@ -369,12 +369,12 @@ for way, pairs in longer.items():
 # The model from scratch was undertrained: with four times the steps it fits the labels, and its
 # test is better by far. Fine-tuning is still ahead of it, so the teacher helps at both budgets. The
 # probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
-# 30,000 steps it has 94 and 92 %, and no more at five times the rate.) No straight cut that we
-# found separates its features by class, and that is underfitting. The probe on pixels, which
-# fitted before, is still first.
+# 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
+# found separates its features by class, and that is underfitting. None of the others is clearly
+# ahead of the probe on pixels, which fitted before.
 #
 # So before you say "underfitting", train longer. And the number of parameters alone says little:
-# the largest model here had the worst fit, for want of steps.
+# the largest of the four had the worst fit, for want of steps.
 #
 # ## How sure is a difference?
 #
@@ -601,11 +601,12 @@ for name, (low, high), r in (
           + (f", correlation {r:.2f}" if r is not None else ""))
 
 # %% [markdown]
-# What pairs gain is up to the correlation, which the second line prints: on two kinds of machine we
-# had intervals 1.1 and 1.3 times as wide without them. Ten choices do not say more than that about
-# the correlation. In the third line the two arms share no more than the number of the seed, so any
-# correlation $r$ of theirs is chance. Pairs gain most where two models answer the *same* questions,
-# some of which are hard for everybody. [Lesson 16](16_both_directions.ipynb) has such a case.
+# What pairs gain is up to the correlation, which the second line prints: on three kinds of machine
+# we had intervals 1.1, 1.2 and 1.3 times as wide without them. Ten choices do not say more than
+# that about the correlation. In the third line the two arms share no more than the number of the
+# seed, so any correlation $r$ of theirs is chance. Pairs gain most where two models answer the
+# *same* questions, some of which are hard for everybody. [Lesson 16](16_both_directions.ipynb) has
+# such a case.
 #
 # So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a probe
 # on pixels is better than a probe on the teacher's features. Ten choices of the labels, in pairs,
