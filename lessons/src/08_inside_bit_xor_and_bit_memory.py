@@ -229,9 +229,9 @@ axes[0].legend(loc="center right")
 picture(fig)
 
 # %% [markdown]
-# With random weights one look does it: behind block 0 the bit is at its partner's token, whole. In
-# the language trunk it takes three or four blocks, and behind block 0 a part of it is at neither of
-# the two tokens: it goes by way of others.
+# With random weights one look does it: behind block 0 nearly all of the bit is at its partner's
+# token. In the language trunk it takes several blocks, and behind block 0 a part of it is at
+# neither of the two tokens: it goes by way of others. (So it was with five seeds of each.)
 #
 # Now, who multiplies? Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
 # sum of a share of $a$ and a share of $b$ is one. Any number $v$ inside the model depends on $a$
