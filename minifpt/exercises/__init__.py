@@ -343,7 +343,7 @@ def _general_hint(output, case):
 
 def _shape_hint(shape, expected, is_tuple):
     """Return a hint for an output of another shape."""
-    if is_tuple:
+    if is_tuple and shape[0] != 1:
         return f"Return one value; yours returns {shape[0]}."
     text = f"The result has shape {shape}, expected {expected or 'one number'}"
     if [n for n in shape if n != 1] == [n for n in expected if n != 1]:
