@@ -7,6 +7,7 @@ Each checker has its default settings, but ``torch.autograd.gradcheck`` its fast
 3,000 numbers.  A layer is a function of its inputs and its parameters.  An error counts as refused.
 """
 
+import argparse
 import copy
 import csv
 import importlib
@@ -152,6 +153,7 @@ def count(check, unasked=()):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
     head, rows = ["backward passes", "cases"], {}

@@ -16,11 +16,12 @@ numbers of a claim come from, if they are results.  A run names
   one), ``to 95`` (the median of the steps to 95 %), or ``low`` and ``high``, the ends of a
   difference's 95 % interval;
 - a file of another form and its rows, as ``why-angle / angle=120; patch=20``: the median of their
-  steps, or ``least``, ``largest``, or ``accuracy``; the mean of nats.
+  steps, or ``least``, ``largest``, ``rounded`` to hundreds, or ``accuracy``; the mean of nats.
 
 ``settings`` are phrases whose numbers are no results, such as "128 channels"; ``[[paper]]``,
-``[[retracted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.  ``claims.csv`` beside it
-is written from all this: each sentence as it now stands, with seeds, steps and rates of its runs.
+``[[retracted]]``, ``[[predicted]]``, ``[[task]]`` and ``[[lesson]]`` are the rows of tables.
+``claims.csv`` beside it is written from all this: each sentence as it now stands, with seeds, steps
+and rates of its runs.
 """
 
 import csv
@@ -39,15 +40,16 @@ from minifpt.experiments import reproduce, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "benchmarks" / "results"
-TABLES = "paper", "retracted", "task", "lesson"
+TABLES = "paper", "retracted", "predicted", "task", "lesson"
 FILE = ROOT / "docs" / "results" / "claims.toml"
 # What a number is: not a single digit, a year, a version, an arXiv number or a part of a name.
 NUMBER = re.compile(r"(?<![\w.,/@])(?<!\w-)(?!(?:19|20)\d\d\b)(?!\d{4}\.\d{5})"
                     r"(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+e-\d+|\d{2,}|\d(?= ?%| to \d+ ?%))"
                     r"(?![\w/])")
-# Code, formulas and the targets of links, in which no number is looked for.
+# Code, formulas, the targets of links and numbers of lessons, in which no number is looked for.
 HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--.*?-->|"
-                    r"https?://\S+", re.M | re.S)
+                    r"https?://\S+|[Ll]essons?\s+\d\d?(?:(?:,|\s+to|\s+and)\s+\d\d?\b)*",
+                    re.M | re.S)
 
 # -------------------------------------------------------------------------- numbers of the runs
 
@@ -101,7 +103,7 @@ def number(run):
 
 
 REDUCE = {"mean": np.mean, "least": np.min, "largest": np.max, "median": np.median,
-          "training": np.mean}
+          "training": np.mean, "rounded": lambda steps: round(np.median(steps), -2)}
 
 
 def origin(run):

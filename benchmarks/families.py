@@ -90,3 +90,7 @@ class Families(Choices):
 def replaced(rng, chains, share):
     """Return ``chains``, each amino acid replaced by a random one with probability ``share``."""
     return np.where(rng.random(chains.shape) < share, rng.choice(COMMON, chains.shape), chains)
+
+
+if __name__ == "__main__":
+    print(__doc__)                                        # no command: it is imported

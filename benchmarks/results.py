@@ -47,7 +47,7 @@ ROOT = HERE.parent
 RUNS = HERE / "results"
 PAGES = ROOT / "docs" / "results"
 TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob("*.md")),
-         ROOT / "lessons" / "claims.md")
+         ROOT / "lessons" / "claims.md", ROOT / "minifpt" / "viewer" / "tour.md")
 LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
@@ -70,10 +70,10 @@ def table(name, form=None):
         return memory_map.table(path)
     if name == "memory-settings":
         return memory_map.settings_table(path)
-    if name.startswith("why-"):
-        return short(why.table(path))
     with open(path, newline="", encoding="utf-8") as f:
         head, *rest = csv.reader(f)
+    if name.startswith("why-") and head != tables.CSV:
+        return short(why.table(path))
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown([head, *rest])
     grid = tables.read_rows(path)
@@ -291,7 +291,7 @@ WHOLE = {tasks.label_of(task): {
     "random, trained whole": ("learning-rates", task, "random (paper), all trained"),
     "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
     for task in ("bit-xor", "bit-memory", "mnist")}
-LINEAR = {title: {"best frozen transformer": best, "pretrained on novels": language,
+LINEAR = {title: {"best frozen, no digits seen": best, "pretrained on novels": language,
                   "linear classifier, to the end": ("simple", task, "logistic regression"),
                   "linear classifier": ("simple", task, "softmax regression")}
           for title, task, language, best in (
@@ -300,7 +300,7 @@ LINEAR = {title: {"best frozen transformer": best, "pretrained on novels": langu
               ("CIFAR-10", "cifar10", ("table1", "cifar10", "language"),
                ("table1", "cifar10", "language")),
               ("digits, 200 labels", "few-digits", ("few", "few-digits", "language"),
-               ("few", "few-digits", "images")),
+               ("few", "few-digits", "statistics:minigpt-language")),
               ("MNIST, 100 labels", "few-mnist-100", ("overfitting", "few-mnist-100", "language"),
                ("overfitting", "few-mnist-100", "random (paper)")))}
 PAPER = {tasks.label_of(task): {

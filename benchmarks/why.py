@@ -9,11 +9,13 @@ trunk on bit memory until its test accuracy reaches a goal, or to its last step,
 ``benchmarks/results``), written as it ends: the command goes on where it was stopped.
 ``--plan`` prints the number of runs of each study and of their steps.
 
-The studies of ``GRIDS`` keep their runs in ``runs/why-STUDY``.
+The study *mechanism* looks into a trained block, *heads* into the trunks.  The studies of
+``GRIDS`` keep their runs in ``runs/why-STUDY``.
 """
 
 import argparse
 import itertools
+import re
 import time
 from pathlib import Path
 
@@ -253,7 +255,9 @@ GRIDS = {
                   "benchmarks/why.py:output_negated", label="output negated")]),
              (columns("bit-memory", "bit-xor", end="-6"), of("random:6x4x128@1.41", FORMS))],
     # What of the pretrained heads' own forms is needed.
-    "own": [(columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
+    "own": [(columns("bit-memory", end="-bits"), of("minigpt-bits", {
+                 "whole": "", "antisymmetric": ",qk=antisymmetric"})),
+            (columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
                  part: f",qk={part}" for part in forms.PARTS}))],
     # The start of the input layer with the pretrained trunk.
     "start": [(columns("bit-memory", "bit-recall", "mnist", "typos"), [
@@ -324,11 +328,15 @@ def table(path):
 
 def by_angle(rows):
     """Return the Markdown table of the study *angle*: a row for each angle, and a column for each
-    number of heads and size of a patch."""
+    number of heads, size of a patch, scale and number of blocks; the base values of the last two
+    are not named."""
+    base = re.split("[:x@]", DEFAULTS["trunk"])
     cells = {}
     for row in rows:
-        heads = row["trunk"].split("x")[1]
-        column = f"{heads} head{'s' * (heads > '1')}, patches of {row['patch']}"
+        _, blocks, heads, _, scale = re.split("[:x@]", row["trunk"])
+        column = f"{heads} head{'s' * (heads != '1')}, patches of {row['patch']}"
+        column += f", scale {scale}" * (scale != base[4]) + f", {blocks} blocks" * (
+            blocks != base[1])
         cells.setdefault(column, {}).setdefault(row["angle"], []).append(row)
     angles = sorted({row["angle"] for row in rows}, key=int)
     return tables.markdown([["steps at the angle", *cells], *(
@@ -448,15 +456,15 @@ def run_all(names, folder, seeds=None):
 
 def main():
     """Run the studies, or print their cost."""
+    every = *STUDIES, "mechanism", "heads", *GRIDS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(STUDIES))
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
     parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
     parser.add_argument("--report", action="store_true",
                         help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
-    every = *STUDIES, "mechanism", "heads", *GRIDS
     names = args.studies or every
     for name in names:
         if name not in every:

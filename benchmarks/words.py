@@ -42,3 +42,7 @@ def word(label):
         pattern, word = WORDS[int(match.lastgroup[1:])]
         return pattern.sub(word, match[0])
     return WORD.sub(replace, label)
+
+
+if __name__ == "__main__":
+    print(__doc__)                                        # no command: it is imported
