@@ -11,6 +11,7 @@ import argparse
 import copy
 import csv
 import importlib
+import importlib.metadata
 import random
 import sys
 import warnings
@@ -135,6 +136,11 @@ def accepts(check, *case):
         return False
 
 
+def release(package):
+    """Return the first two parts of the installed version."""
+    return ".".join(importlib.metadata.version(package).split(".")[:2])
+
+
 def count(check, unasked=()):
     """Return {kind: (cases, cases asked, right verdicts)} and the cases that are judged wrongly."""
     cases = importlib.reload(gradient_cases)              # without what another check left in it
@@ -146,10 +152,8 @@ def count(check, unasked=()):
         is_right = is_asked and accepts(check, arguments, options) == (not words)
         row += 1, is_asked, is_right
         mistakes += [case] * (is_asked and not is_right)
-    *wrong, right = counts
-    total = sum(counts[kind] for kind in wrong)
-    return {**{kind: counts[kind] for kind in wrong}, "all wrong ones": total,
-            right: counts[right]}, mistakes
+    kind, right_ones = counts.popitem()
+    return {**counts, "all wrong ones": sum(counts.values()), kind: right_ones}, mistakes
 
 
 if __name__ == "__main__":
@@ -158,9 +162,9 @@ if __name__ == "__main__":
     np.seterr(all="ignore")
     head, rows = ["backward passes", "cases"], {}
     for name, check, unasked in (
-            ("minifpt", ours, ()), ("PyTorch", torch_check, OF_LAYERS),
-            ("JAX", jax_check, OF_LAYERS | IMPURE), ("minitorch", minitorch_check,
-                                                     OF_LAYERS | OUTPUTS)):
+            ("minifpt", ours, ()), (f"PyTorch {release('torch')}", torch_check, OF_LAYERS),
+            (f"JAX {release('jax')}", jax_check, OF_LAYERS | IMPURE),
+            ("minitorch", minitorch_check, OF_LAYERS | OUTPUTS)):
         counts, mistakes = count(check, unasked)
         head.append(name)
         print(f"{name}: {'; '.join(mistakes) or '-'}", flush=True)
