@@ -232,7 +232,7 @@ def heads_of_all():
                                                   for part in NAMES)), strict=True))
 
 
-FORMS = {"positive": ",qk=0", "random": "", "antisymmetric": ",qk=antisymmetric",
+FORMS = {"positive": ",qk=0", "independent": "", "antisymmetric": ",qk=antisymmetric",
          "negative": ",qk=180"}
 TASKS = {"bit-memory": 1500, "bit-xor": 3000, "bit-recall": 3000, "mnist": 2000, "typos": 600}
 

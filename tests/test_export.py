@@ -33,6 +33,7 @@ def test_a_saved_folder_is_read_back_to_the_same_bits(tmp_path):
         assert np.array_equal(p.data, q.data), name
     raw = json.loads((tmp_path / "new" / "folder" / "config.json").read_text())
     assert raw["minifpt"] == {"source": "a test"} and raw["dtype"] == "float32"
+    assert raw["architectures"] == ["GPT2LMHeadModel"]
 
 
 def test_a_trunk_is_saved_without_a_table(tmp_path):
@@ -40,6 +41,8 @@ def test_a_trunk_is_saved_without_a_table(tmp_path):
     trunk.save(tmp_path / "trunk")
     tensors = huggingface.read_safetensors(tmp_path / "trunk" / "model.safetensors")
     assert "wte.weight" not in tensors and tensors["h.1.mlp.c_fc.weight"].shape == (8, 32)
+    raw = json.loads((tmp_path / "trunk" / "config.json").read_text())
+    assert raw["architectures"] == ["GPT2Model"]
     again = minifpt.GPT2.from_pretrained(tmp_path / "trunk")
     x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
     assert np.array_equal(trunk.forward(x)[0], again.forward(x)[0])

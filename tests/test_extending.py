@@ -332,8 +332,8 @@ assert "def scaled_backward" in own.skeleton()
 own.new("mine.py")
 own.put("mine.py", minifpt.functional.scaled)
 mine = own.load("mine.py")
-assert own.examine(mine, "scaled", 0).status == "passed"
-assert own.examine(mine, "scaled_backward", 0).status == "not answered yet"
+assert own.examine(mine.functions, "scaled", 0).status == "passed"
+assert own.examine(mine.functions, "scaled_backward", 0).status == "not answered yet"
 """
 
 

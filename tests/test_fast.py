@@ -121,6 +121,7 @@ def test_attention_equals_the_simple_form(size, shape, kind, p, causal):
         small = T <= fast.TILE and B * H * T * T <= 4 * fast.MAX_TILE_SCORES
     want, simple = F.attention(qkv, H, p, other, causal)
     assert isinstance(cache, F.AttentionCache) == small
+    assert small or cache.top.dtype == cache.total.dtype == dtype
     close(y, want, 3 * tolerance)
     close(dqkv, F.attention_backward(dy, simple), 10 * tolerance)
     assert one.bytes(8) == other.bytes(8)
@@ -364,6 +365,8 @@ def test_products_of_few_rows_equal_numpys():
                 assert y.flags.c_contiguous
                 np.testing.assert_allclose(y, x @ by, atol=1e-12)
                 np.testing.assert_allclose(fast.product(x, by, by[0]), x @ by + by[0], atol=1e-12)
+                single = [a.astype(np.float32) for a in (x, by)]
+                assert fast.product(*single).dtype == np.float32
 
 
 def test_a_linear_layer_keeps_only_what_its_gradients_need():

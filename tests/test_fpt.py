@@ -322,6 +322,21 @@ def test_an_object_that_is_no_trunk_is_refused(trunk, message):
         minifpt.FPT(trunk, 2, 2)
 
 
+@pytest.mark.parametrize("name", ["input_dim", "output_dim", "output_tokens"])
+def test_a_size_that_is_no_size_is_refused_by_its_name(name):
+    trunk = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 5))
+    with refused(f"^FPT: {name} must be a whole number, at least 1"):
+        minifpt.FPT(trunk, **{"input_dim": 2, "output_dim": 2, "output_tokens": 1} | {name: 0})
+
+
+def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
+    task = minifpt.tasks.get("bit-xor", n=5)
+    for dropout, expected in ((None, minifpt.tasks.defaults_of(task)["dropout"]), (0.35, 0.35),
+                              (0.0, 0.0)):
+        model = minifpt.FPT.for_task(task, "random:1x1x8", dropout=dropout)
+        assert model.trunk.config.dropout == model.built["dropout"] == expected
+
+
 def test_a_trunk_s_parameter_of_an_unknown_group_is_refused():
     trunk = changed(scale=layers.Parameter(np.ones(6), "memory"))
     with refused("'trunk.scale' is in the group 'memory', expected one of in"):

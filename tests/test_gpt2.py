@@ -174,6 +174,20 @@ def test_forward_refuses_wrong_shapes(trunk, shape, message):
         trunk.forward(np.ones(shape))
 
 
+def test_positions_are_appended_as_a_new_trunk_draws_them():
+    config = minifpt.GPT2Config(1, 1, 4, 8, 5)
+    trunk, other = minifpt.GPT2(config), minifpt.GPT2(config, seed=0)
+    np.testing.assert_array_equal(trunk.wpe.weight.data, other.wpe.weight.data)
+    before = trunk.wpe.weight.data
+    trunk.add_positions(3000, seed=1)
+    after = trunk.wpe.weight.data
+    assert trunk.config.n_positions == 3000 and after.shape == (3000, 4)
+    assert after.dtype == np.float32 and after[8:].std() == pytest.approx(0.02, rel=0.05)
+    np.testing.assert_array_equal(after[:8], before)
+    other.add_positions(8)
+    assert other.config.n_positions == 8 and len(other.wpe.weight.data) == 8
+
+
 def test_gradients_equal_differences(trunk):
     report = gradcheck(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
                              directions=2)
@@ -364,7 +378,7 @@ def test_logits_are_scores_by_the_token_table(lm):
     np.testing.assert_allclose(logits, hidden @ lm.wte.weight.data.T)
     np.testing.assert_array_equal(lm.logits(ids.tolist()), logits)
     assert all(p.trainable for p in lm.parameters())
-    with pytest.raises(ValueError, match="ids run from 0 to 9"):
+    with pytest.raises(ValueError, match="ids run from 0 to 9, the vocabulary from 0 to 8$"):
         lm.logits([[0, 9]])
 
 

@@ -435,5 +435,5 @@ def test_put_replaces_a_layer_wherever_the_model_holds_it():
     assert [inner.plain, *inner.rows, inner.named["a"], *inner.pair] == [
         new, kept, new, new, new, kept]
     assert inner.rows is rows and model.plain is inner
-    with pytest.raises(ValueError, match="put: the model holds no such Linear"):
+    with pytest.raises(ValueError, match="no such Linear, expected one of its layers"):
         layers.put(model, old, new)

@@ -214,10 +214,11 @@ def test_the_paper_s_numbers_are_the_defaults():
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
     ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "expected two below 1"),
     ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
+    ({"betas": (-1, 0.9)}, "a beta is -1"),
     ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])
 def test_bad_settings_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^Adam: .*{message}"):
         Adam([Parameter(np.ones(3), "ln")], **options)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import minifpt
 from minifpt import cli
-from minifpt.exercises import grade
+from minifpt.exercises import WRONG, Result, grade
 from minifpt.experiments import compare, pretrain, reproduce, runs_table, tables
 from minifpt.experiments.runs import load_run
 from minifpt.files import outputs, plots
@@ -169,9 +169,8 @@ def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkey
 
 @pytest.mark.parametrize("where", ["passed", "hint"])
 def test_a_teacher_s_changes_in_the_grades_are_not_lost(here, refused, monkeypatch, where):
-    rows = [{"exercise": "01/bias_gradient", "passed": "no", "hint": "Try it again.",
-             "machine": False}]
-    monkeypatch.setattr(grade, "judge", lambda *args: [dict(row) for row in rows])
+    result = Result("bias_gradient", WRONG, "Try it again.")
+    monkeypatch.setattr(grade, "judge", lambda *args: [result])
     Path("work").mkdir()
     Path("work/anna.py").write_text('def bias_gradient(dy):\n    return dy.sum((0, 1))\n\n\n'
                                     'check("bias_gradient", bias_gradient)\n')

@@ -19,6 +19,7 @@ import contextlib
 import copy
 import functools
 import importlib.util
+import inspect
 import linecache
 import re
 import sys
@@ -31,6 +32,7 @@ from ..viewer.rewriting import rewrite
 from .lesson import lessons_folder
 
 EXERCISES = {}                                            # name -> Exercise
+PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 DRAWS = 3                                                 # how often each is drawn anew
 SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "you"}
 
@@ -107,14 +109,15 @@ class Exercise:
 
 @dataclass
 class Result:
-    """``status`` is "passed", "not right yet" or "not answered yet"."""
+    """``status`` is ``PASSED``, ``WRONG`` or ``NOT_WRITTEN``; what ``is_lost`` was ended."""
 
     name: str
     status: str
     hint: str = ""
+    is_lost: bool = False
 
     def __str__(self):
-        mark = {"passed": "\u2713", "not answered yet": "\u00b7"}.get(self.status, "\u2717")
+        mark = {PASSED: "\u2713", NOT_WRITTEN: "\u00b7"}.get(self.status, "\u2717")
         return f"{mark} {self.name}: {self.status}" + (f". {self.hint}" if self.hint else "")
 
 
@@ -149,55 +152,76 @@ def examine(name, answer, seed=None):
     if name not in EXERCISES:
         raise ValueError(f"check: no exercise '{name}', there are {', '.join(EXERCISES)}")
     if answer is ... or answer is None:
-        return Result(name, "not answered yet")
+        return Result(name, NOT_WRITTEN)
     if not callable(answer):
-        return Result(name, "not right yet", "Give the function itself, not what it returns: "
+        return Result(name, WRONG, "Give the function itself, not what it returns: "
                       f'check("{name}", {name}).')
-    rng = np.random.default_rng(seed)
-    with np.errstate(all="ignore"):                       # mistakes overflow and divide by 0
+
+    def ask_all(rng):
         for _ in range(DRAWS):
             with contextlib.closing(EXERCISES[name](rng)) as cases:
                 for case in cases:
-                    result = _ask(name, answer, case)
-                    if result is not None:
-                        return result
-    return Result(name, "passed")
+                    ask(answer, case)
+    return result_of(name, ask_all, np.random.default_rng(seed))
 
 
-def _ask(name, function, case):
-    """Return a Result, or None if the answer to this case is right."""
+def result_of(name, ask_all, *args):
+    """Return the :class:`Result` of ``ask_all(*args)``, which asks all questions."""
+    try:
+        with np.errstate(all="ignore"):                   # mistakes overflow and divide by 0
+            ask_all(*args)
+    except Wrong as e:
+        return Result(name, WRONG, str(e))
+    except NotImplementedError:
+        return Result(name, NOT_WRITTEN)
+    return Result(name, PASSED)
+
+
+class Wrong(Exception):
+    """An answer is wrong; the text is the hint."""
+
+
+def ask(function, case, is_file=False):
+    """Raise :class:`Wrong` unless a function answers a case, and ``NotImplementedError`` if it is
+    not written.  An error is in a line of the function, or of its file if it ``is_file``."""
     args = copy.deepcopy(case.args)
+    names = [*inspect.signature(case.exercise.solution).parameters][:len(args)]
+    names += ["args"] * (len(args) - len(names))
     try:
         output = function(*args)
-    except NotImplementedError:
-        return Result(name, "not answered yet")
+    except (NotImplementedError, Wrong):
+        raise
     except Exception as e:                                # the reader's code: anything
         if isinstance(e, TypeError) and "ellipsis" in str(e):          # a "..." met a number
-            return Result(name, "not answered yet")
-        return Result(name, "not right yet", f"It raised {type(e).__name__}{_where(e, function)}: "
-                      f"{e} (arguments: {_describe(args)}).")
+            raise NotImplementedError from None
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        line = lines_of(e, code)[is_file]
+        where = f" in line {line}" + " of your function" * (not is_file) if line else ""
+        raise Wrong(f"It raised {type(e).__name__}{where}: {' '.join(str(e).split())} "
+                    f"(arguments: {_described(names, case.args)}).") from None
     if output is None:
-        return Result(name, "not right yet", "It returns nothing: is a return missing?")
+        raise Wrong("It returns nothing: is a return missing?")
     parts = output if isinstance(output, (tuple, list)) else (output,)
-    if any(part is ... or part is None for part in parts):
-        return Result(name, "not answered yet")
+    if parts and all(part is None for part in parts) or any(part is ... for part in parts):
+        raise NotImplementedError
     if any(isinstance(part, (complex, np.ndarray, np.generic)) and np.iscomplexobj(part)
            for part in parts):
-        return Result(name, "not right yet", "It returns complex numbers: a root or a power of a "
-                      "negative number?")
+        raise Wrong("It returns complex numbers: a root or a power of a negative number?")
     if callable(case.answer):
         try:
             right = bool(case.answer(output))
+        except Wrong:
+            raise
         except Exception:                                 # an output of the wrong kind
             right = False
     else:
         right = _same(output, case.answer, case.rtol)
     if not right:
-        return Result(name, "not right yet", _hint(output, case))
-    if not _unchanged(args, case.args):
-        return Result(name, "not right yet", "The value is right, but your function changes "
-                      "one of its arguments in place: work on a copy, or put it back.")
-    return None
+        raise Wrong(_hint(output, case))
+    for name, before, after in zip(names, case.args, args, strict=True):
+        if not _unchanged(after, before):
+            raise Wrong("The value is right, but your function changes one of its arguments in "
+                        f"place, {name}: work on a copy, or put it back.")
 
 
 def _hint(output, case):
@@ -211,8 +235,9 @@ def _hint(output, case):
             if _same(output, mistakes[-1][1], case.rtol):
                 return _sentence(hint)
     for hint, mistake in mistakes:                        # beside another mistake
-        if _shares(output, mistake, case):
-            return _sentence(hint)
+        if any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
+               for a, b, c in _parts(output, mistake, case.answer)):
+            return _sentence(hint)                        # numbers may agree by chance
     for hint, mistake in case.mistakes.items():
         try:
             if mistake(output) if callable(mistake) else _same(output, mistake, case.rtol):
@@ -220,8 +245,10 @@ def _hint(output, case):
         except Exception:                                 # a predicate on an odd output
             continue
     for hint, mistake in mistakes:                        # with other numbers
-        if _has_its_shape(output, mistake, case.answer):
-            return _sentence(hint)
+        with contextlib.suppress(ValueError):             # lists of lists of different lengths
+            if any(np.shape(a) == np.shape(b) != np.shape(c)
+                   for a, b, c in _parts(output, mistake, case.answer)):
+                return _sentence(hint)
     if not callable(case.answer):
         hint = _general_hint(output, case)
         if hint:
@@ -230,25 +257,13 @@ def _hint(output, case):
                          "you can do it by hand."
 
 
-def _shares(output, mistake, case):
-    """Return whether an output has an array that a mistake makes wrong in the same way.  Numbers
-    may agree by chance."""
-    if not isinstance(case.answer, tuple) or not all(
-            isinstance(a, (tuple, list)) and len(a) == len(case.answer) for a in (output, mistake)):
-        return False
-    return any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
-               for a, b, c in zip(output, mistake, case.answer, strict=True))
-
-
-def _has_its_shape(output, mistake, answer):
-    """Return whether an output, or a part of it, has the wrong shape that a mistake's has."""
-    parts = [(output, mistake, answer)]
-    if isinstance(answer, tuple) and isinstance(output, tuple) and isinstance(mistake, tuple):
-        parts = zip(output, mistake, answer, strict=False)
-    try:
-        return any(np.shape(a) == np.shape(b) != np.shape(c) for a, b, c in parts)
-    except ValueError:                                    # lists of lists of different lengths
-        return False
+def _parts(output, mistake, answer):
+    """Return [(a value of the output, the mistake's, the right one)], of tuples each."""
+    values = output, mistake, answer
+    if isinstance(answer, tuple) and all(
+            isinstance(v, (tuple, list)) and len(v) == len(answer) for v in values):
+        return [*zip(*values, strict=True)]
+    return [values]
 
 
 def _sentence(hint):
@@ -259,16 +274,17 @@ def _sentence(hint):
     return hint if hint.endswith(("?", ".")) else hint + "."
 
 
-def _where(error, function):
-    """Return ``" in line 2 of your function"``, the line of it that led to the error, or ``""``."""
-    if hasattr(error, "where"):                           # it was raised in another process
-        return error.where
-    code, trace, line = getattr(function, "__code__", None), error.__traceback__, None
+def lines_of(error, code):
+    """Return the last lines that led to an error, of a function's code and of its file, or 0."""
+    if hasattr(error, "lines"):                           # it was raised in another process
+        return error.lines
+    own, of_file, trace = 0, 0, error.__traceback__
     while trace is not None and code is not None:
-        if trace.tb_frame.f_code is code:
-            line = trace.tb_lineno - code.co_firstlineno + 1
+        frame = trace.tb_frame.f_code
+        own = trace.tb_lineno - code.co_firstlineno + 1 if frame is code else own
+        of_file = trace.tb_lineno if frame.co_filename == code.co_filename else of_file
         trace = trace.tb_next
-    return "" if line is None else f" in line {line} of your function"
+    return own, of_file
 
 
 def _general_hint(output, case):
@@ -283,7 +299,7 @@ def _general_hint(output, case):
                 return f"Value {i + 1} of {len(case.answer)}: {hint}"
     if not _is_numeric(case.answer):
         return case.about
-    if not _is_numeric(output):
+    if output is None or not _is_numeric(output):
         return f"It returns a {type(output).__name__}, expected numbers."
     a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
     if a.shape != b.shape:
@@ -326,8 +342,8 @@ def _same(a, b, rtol):
         except TypeError:
             return False
         return len(a) == len(b) and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True))
-    if not _is_numeric(a):
-        return False
+    if not _is_numeric(a) or not _is_numeric(b):
+        return type(a) is type(b) and a == b
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.shape != b.shape:
         return False
@@ -387,12 +403,21 @@ def _unchanged(a, b):
     return True
 
 
-def _describe(args):
-    """Describe the arguments: arrays by their shape, long lists by their length."""
-    return ", ".join(f"array {a.shape}" if isinstance(a, np.ndarray)
-                     else f"list of {len(a)}" if isinstance(a, list) and not (
-                         len(a) < 9 and all(isinstance(x, (bool, int, float, str)) for x in a))
-                     else getattr(a, "__name__", None) or repr(a)[:60] for a in args)
+def _describe(x):
+    """Describe a value: an array by its shape, a long list by its length."""
+    if isinstance(x, np.ndarray):
+        return str(x.shape)
+    if hasattr(x, "_fields"):
+        return f"{type(x).__name__}({_described(x._fields, x)})"
+    if isinstance(x, list) and not (len(x) < 9 and all(
+            isinstance(y, (bool, int, float, str)) for y in x)):
+        return f"a list of {len(x)}"
+    text = " ".join(repr(x).split())[:60]
+    return "a function" if callable(x) else f"a {type(x).__name__}" if " at 0x" in text else text
+
+
+def _described(names, values):
+    return ", ".join(f"{n} {_describe(x)}" for n, x in zip(names, values, strict=True))
 
 
 @functools.cache

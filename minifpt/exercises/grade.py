@@ -9,6 +9,8 @@ by its name.  Each file has two processes of its own.  One runs what the student
 the arguments and judges the values.  Whatever becomes of them, the file has its rows.
 """
 
+import contextlib
+import json
 import os
 import re
 import sys
@@ -19,16 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from .. import exercises
-from ..files import csv_text, one_line, outputs, read_bytes
+from ..files import csv_text, one_line, outputs, read_bytes, read_json, save_text
 from ..progress import progress_bar
-from . import apart, own, sandbox
+from . import NOT_WRITTEN, PASSED, WRONG, Result, apart, own, sandbox
 from .lesson import lessons_folder
 
 COLUMNS = ["student", "exercise", "passed", "hint"]
-VALUES = ["yes", "no", "not answered"]                    # of the column "passed"
-PASSED = {"passed": "yes", "not answered yet": "not answered"}
+WORDS = {PASSED: "yes", WRONG: "no", NOT_WRITTEN: "not answered"}      # of the column "passed"
+VALUES = [*WORDS.values()]
 STUDENTS = ["id", "passed", "not_right", "not_answered", "per_cent"]  # ids as nbgrader imports them
-PAGE = "page of a student"
 # What ends an answer from outside says nothing about a mistake in it.
 MACHINE = re.compile(r"It raised (PermissionError|MemoryError|OSError|RecursionError)")
 NOTE = "This is for learning, not for exams: the solutions ship with the lessons."
@@ -44,8 +45,14 @@ needs. Elsewhere use a container, in a clone of minifpt:
 Without a sandbox a file that means harm can change whatever you can change.
 """
 NO_EXERCISE = "It holds no exercise: neither check(...) of a lesson nor a function of one."
+# What is not looked at, by the names of files and folders.
+LEFT_OUT = {r".*\.(zip|gz|tar|7z|rar)": "an archive: unpack it",
+            r"test_.*\.py": "a test as 'minifpt new' writes it",
+            r"solutions/": "solutions as 'minifpt lessons' copies them",
+            r".*(?<!\.ipynb)(?<!\.py)(?<!/)": "neither a notebook nor Python"}
 ROWS = 12                                                 # of each table of the summary
 LARGEST = 1 << 26                                         # bytes of a file that is handed in
+MARKS = ".minifpt.json"                                   # {file: CRC of it as it was written}
 
 
 def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progress=True):
@@ -74,41 +81,38 @@ def grade(folder, out, seconds=60, seed=0, lessons=None, has_sandbox=True, progr
                          "STUDENT_NN.ipynb, STUDENT/NAME.py or STUDENT.py")
     students = sorted({student for student, *_ in files + left_out if student}
                       | {row["student"] for row in rows})
-    pages = page_paths(students, out / "students")
-    check_outputs(out, pages)
+    pages = page_names(students)
+    names = ["grades.csv", "students.csv", "summary.md", *pages.values()]
+    marks = check_outputs(out, names)
     command = sandbox.command([folder, out], answers()) if has_sandbox else []
 
     contents = list(looked([path for _, path in files], command))
     found = [lessons_of(it, path, lesson_of) for it, (_, path) in zip(contents, files, strict=True)]
     lessons = lessons or commonest([(student, lesson) for (student, _), its in zip(
         files, found, strict=True) for lesson in its])
-    jobs = list(zip(files, contents, found, strict=True))
+    jobs, guesses = list(zip(files, contents, found, strict=True)), defaultdict(list)
     for (student, path), it, its in progress_bar(jobs, desc="submissions", unit="file",
                                                  progress=progress):
+        guesses[student] += [(", ".join(its), *guess) for guess in it["guesses"]]
         if why := it["error"] or NO_EXERCISE * (not its):
             rows.append(file_row(student, path, why))
         elif not set(its) & set(lessons):
             left_out.append((student, path, f"lesson {', '.join(its)}, which was not set"))
         else:
-            names = [name for name, lesson in lesson_of.items()
-                     if lesson in its and lesson in lessons]
-            rows += [{"student": student} | row for row in judge(
-                it["cells"], names, lesson_of, seconds, seed, command)]
+            set_names = [name for name, lesson in lesson_of.items()
+                         if lesson in its and lesson in lessons]
+            rows += [row_of(student, f"{lesson_of[r.name]}/{r.name.split('/')[-1]}", r)
+                     for r in judge(it["cells"], set_names, seconds, seed, command)]
     rows = filled(rows, students, [f"{lesson}/{name.split('/')[-1]}" for name, lesson in
                                    lesson_of.items() if lesson in lessons])
     left_out = [(student, shown(path.relative_to(folder)), why) for student, path, why in left_out]
-    guesses = defaultdict(list)
-    for (student, _), it, its in jobs:
-        guesses[student] += [(", ".join(its), *guess) for guess in it["guesses"]]
 
-    text = csv_text([{k: plain(row[k]) for k in COLUMNS} for row in rows], COLUMNS)
-    check_outputs(out, pages)
-    outputs.write_csv(out / "grades.csv", COLUMNS, text)
-    outputs.write_csv(out / "students.csv", STUDENTS, by_student(rows))
-    (out / "summary.md").unlink(missing_ok=True)          # its comment names the old table
-    outputs.write_text(out / "summary.md", kind(out), summary(rows, lessons, left_out))
-    for student, path in pages.items():
-        outputs.write_text(path, PAGE, page(student, rows, guesses[student], left_out))
+    texts = [csv_text([{k: plain(row[k]) for k in COLUMNS} for row in rows], COLUMNS),
+             csv_text(by_student(rows), STUDENTS), summary(rows, lessons, left_out),
+             *(page(student, rows, guesses[student], left_out) for student in pages)]
+    for name, text in zip(names, texts, strict=True):
+        save_text(out / name, text)
+        save_text(out / MARKS, json.dumps(marks := marks | {name: zlib.crc32(text.encode())}))
     return rows
 
 
@@ -117,52 +121,50 @@ def submissions(folder):
     path, why)] of what is left out.  Hidden files and caches are not looked at."""
     files, rows, left_out = [], [], []
 
-    def student_of(path):
+    def student_of(path, is_file=True):
         parts = path.relative_to(folder).parts
-        if len(parts) > 1:
-            return parts[0]
+        if len(parts) > 1 or not is_file:
+            return parts[0] if parts else None
         match = re.fullmatch(r"(.+)_\d\d(_.*)?", path.stem)
         return match[1] if match else path.stem
 
     def unreadable(error):
         path = Path(error.filename)
-        left_out.append((path != folder and student_of(path / "x"), path, one_line(error)))
+        left_out.append((student_of(path, False), path, one_line(error)))
 
     for top, folders, names in os.walk(folder, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        links = [name for name in folders if (Path(top) / name).is_symlink()]
-        for name in sorted([*names, *links]):
-            path = Path(top) / name
-            nested = path.parent != folder
-            student, home = student_of(path), os.path.realpath(folder / path.relative_to(
-                folder).parts[0]) if nested else None
-            if name.startswith((".", "__")):
-                continue
+        paths = [Path(top) / name for name in sorted(names + folders)
+                 if not name.startswith((".", "__"))]
+        folders.clear()
+        for path in paths:
+            is_folder = path.is_dir() and not path.is_symlink()
+            parts = path.relative_to(folder).parts
+            home = os.path.realpath(folder / parts[0]) if len(parts) > 1 else None
+            name = path.name + "/" * is_folder
+            why = next((why for form, why in LEFT_OUT.items() if re.fullmatch(form, name)), "")
             if path.is_symlink() and not (home and sandbox.is_below(os.path.realpath(path), home)):
-                rows.append(file_row(student, path, "It is a link to something outside of the "
-                                                    "student's folder, and was not read."))
-            elif name in links:
-                left_out.append((student, path, "a link to a folder"))
-            elif path.suffix not in (".ipynb", ".py"):
-                is_archive = path.suffix in (".zip", ".gz", ".tar", ".7z", ".rar")
-                left_out.append((nested and student, path, "an archive: unpack it" if is_archive
-                                 else "neither a notebook nor Python"))
-            elif path.suffix == ".py" and name.startswith("test_"):
-                left_out.append((nested and student, path, "a test as 'minifpt new' writes it"))
+                rows.append(file_row(student_of(path), path, "It is a link to something outside of "
+                                     "the student's folder, and was not read."))
+            elif path.is_symlink() and path.is_dir():
+                left_out.append((student_of(path), path, "a link to a folder"))
+            elif why:
+                left_out.append((parts[0] if home else None, path, why))
+            elif is_folder:
+                folders.append(path.name)
             else:
-                files.append((student, path))
-        if "solutions" in folders:
-            path = Path(top) / "solutions"
-            folders.remove("solutions")
-            left_out.append((path.parent != folder and student_of(path), path,
-                             "solutions as 'minifpt lessons' copies them"))
+                files.append((student_of(path), path))
     return sorted(files), rows, left_out
+
+
+def row_of(student, exercise, result):
+    """Return a row of the table."""
+    return {"student": student, "exercise": exercise, "passed": WORDS.get(result.status, "no"),
+            "hint": result.hint, "machine": result.is_lost or bool(MACHINE.match(result.hint))}
 
 
 def file_row(student, path, why):
     """Return the row of a file that could not be judged."""
-    return {"student": student, "exercise": path.name, "passed": "no", "hint": why,
-            "machine": True}
+    return row_of(student, path.name, Result("", WRONG, why, True))
 
 
 def looked(paths, command):
@@ -174,20 +176,21 @@ def looked(paths, command):
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or str(e).removeprefix(f"{path}: ")
             return {"guesses": [], "error": f"It cannot be read: {reason}."}
-    for it, is_lost in apart.judged(paths, "minifpt.exercises.notebooks:reader", (), contents,
-                                    quiet=30.0, most=1e6, command=command):
-        yield {"guesses": [], "error": it.hint} if is_lost else it
+    for it in apart.judged(paths, "minifpt.exercises.notebooks:reader", (), contents,
+                           quiet=30.0, most=1e6, command=command):
+        yield {"guesses": [], "error": it.hint} if isinstance(it, Result) else it
 
 
 def lessons_of(contents, path, lesson_of):
     """Return the lessons whose exercises a file checks; if it checks none, the one lesson of which
-    it defines the most functions."""
+    it defines the most functions.  A functional file has more functions than checks."""
     if contents["error"]:
         return []
-    if checked := {lesson_of[name] for name in contents["checks"] if name in lesson_of}:
-        return sorted(checked)
-    if path.suffix == ".py" and set(contents["names"]) & set(own.FUNCTIONS):
+    checked = [lesson_of[name] for name in contents["checks"] if name in lesson_of]
+    if path.suffix == ".py" and len({*contents["names"]} & {*own.FUNCTIONS}) > len(checked):
         return ["own"]
+    if checked:
+        return sorted({*checked})
     counts = Counter(lesson_of[name] for name in contents["names"] if name in lesson_of)
     return [lesson for lesson, _ in counts.most_common(1)]
 
@@ -212,15 +215,13 @@ def filled(rows, students, names):
     best = {}
     for row in rows:
         key = row["student"], row["exercise"]
-        if key not in best or VALUES.index(row["passed"]) < VALUES.index(best[key]["passed"]):
-            best[key] = row
+        best[key] = min(best.get(key, row), row, key=lambda row: VALUES.index(row["passed"]))
     unread = {row["student"]: row["exercise"] for row in rows if "/" not in row["exercise"]}
     for student in students:
         for name in names:
-            best.setdefault((student, name), {
-                "student": student, "exercise": name, "passed": "not answered", "machine": False,
-                "hint": f"see {unread[student]}" if student in unread else
-                        "nothing was handed in"})
+            best.setdefault((student, name), row_of(student, name, Result(
+                name, NOT_WRITTEN, f"see {unread[student]}" if student in unread else
+                "nothing was handed in")))
     return [best[key] for key in sorted(best)]
 
 
@@ -236,35 +237,29 @@ def by_student(rows):
     return lines
 
 
-def kind(out):
-    """Return the kind of output of ``summary.md``, which names the CRC of the tables."""
-    tables = b"".join((out / name).read_bytes() for name in ("grades.csv", "students.csv"))
-    return f"grades {zlib.crc32(tables):08x}"
-
-
-def page_paths(students, folder):
-    """Return {student: path of the page}, with names that any system can have."""
+def page_names(students):
+    """Return {student: name of the page}, with names that any system can have."""
     paths = {}
     for student in students:
         name = base = re.sub(r"[^\w-]", "_", shown(student))[:80]
-        while folder / f"{name}.md" in paths.values():
+        while f"students/{name}.md" in paths.values():
             name = f"{base}-{len(paths)}"
-        paths[student] = folder / f"{name}.md"
+        paths[student] = f"students/{name}.md"
     return paths
 
 
-def check_outputs(out, pages):
-    """Raise ``ValueError`` if ``grade`` did not write the files in ``out``, or if a teacher has
-    changed them since."""
-    outputs.check(out / "grades.csv", COLUMNS)
-    outputs.check(out / "students.csv", STUDENTS)
-    for path in pages.values():
-        outputs.check(path, PAGE)
-    if not (out / "grades.csv").exists() or not (out / "students.csv").exists():
-        outputs.check(out / "summary.md", "grades")       # replaces none
-    elif not outputs.is_output(out / "summary.md", kind(out)):
-        raise ValueError(f"{out}: grades.csv, students.csv or summary.md was changed since "
-                         "minifpt wrote them: choose another folder with --out")
+def check_outputs(out, names):
+    """Return the ``MARKS`` of a folder.  Raises ``ValueError`` for a file of these names that
+    ``grade`` did not write, or that a teacher has changed since."""
+    marks = read_json(out / MARKS) if (out / MARKS).exists() else {}
+    for name in names:
+        path = out / name
+        if os.path.lexists(path) and (not path.is_file() or zlib.crc32(
+                path.read_bytes()) != marks.get(name)):
+            raise ValueError(f"{path} is there already, and is not as minifpt wrote it: choose "
+                             "another folder with --out")
+    outputs.check(out / "new", "grades")                  # can be written
+    return marks
 
 
 def shown(text):
@@ -280,50 +275,45 @@ def plain(value):
 # ------------------------------------------------------------------------------ the judge
 
 
-def judge(cells, names, lesson_of, seconds, seed, command):
-    """Return the rows of a file, without the student, from a process of its own."""
-    limits = dict.fromkeys(("quiet", "most"), 2 * seconds + 60.0)
-    lost = "not right yet", "The check of it did not end: what does it return?", True
-    try:
-        ((results, _),) = apart.judged([""], f"{__name__}:judge_here", (
-            cells, names, seconds, seed, command), lambda rows, _: rows, is_open=True, **limits)
-    except apart.Lost:
-        results = {}
-    return [{"exercise": f"{lesson_of[name]}/{name.split('/')[-1]}", "hint": hint,
-             "passed": PASSED.get(status, "no"),
-             "machine": is_lost or bool(MACHINE.match(hint))}
-            for name in names for status, hint, is_lost in [results.get(name, lost)]]
+def judge(cells, names, seconds, seed, command):
+    """Return the :class:`Result` of each exercise of a file, from a process of its own."""
+    limits, results = dict.fromkeys(("quiet", "most"), 2 * seconds + 60.0), {}
+    with contextlib.suppress(apart.Lost):
+        (results,) = apart.judged([""], f"{__name__}:judge_here", (
+            cells, names, seconds, seed, command), lambda results, _: results, is_open=True,
+            **limits)
+    lost = WRONG, "The check of it did not end: what does it return?", True
+    return [Result(name, *results.get(name, lost)) for name in names]
 
 
 def judge_here(cells, names, seconds, seed, command):
     """Return {name: (status, hint, whether it was lost)} of a file; for :mod:`apart`."""
     exercises._load()
     limits = {"quiet": max(1.0, seconds / 4), "most": seconds, "command": command}
-    if is_own := names[0].startswith("own/"):
+    if names[0].startswith("own/"):
         results = own.judged("mine.py", cells[0], seed, **limits)
     else:
         results = apart.judged(names, "minifpt.exercises.notebooks:load", (cells,),
                                lambda answer, name: examined(answer, name, seed), **limits)
-    rows = {}
+    prefix, rows = "own/" * names[0].startswith("own/"), {}
     try:
-        for result, is_lost in results:
-            rows["own/" * is_own + result.name] = result.status, result.hint, is_lost
-    except (apart.Lost, own.Refused) as e:
-        rows |= {name: ("not right yet", str(e), True) for name in names if name not in rows}
+        for r in results:
+            rows[prefix + r.name] = r.status, r.hint, r.is_lost
+    except apart.Lost as e:
+        rows = dict.fromkeys(names, (WRONG, str(e), True)) | rows
     return rows
 
 
 def examined(answer_of, name, seed):
     """Return the result of an exercise; ``answer_of`` is what :func:`notebooks.load` returned."""
     try:
-        answer, failed, why = answer_of(name)
-        if why:
-            return exercises.Result(name, "not right yet", why)
+        answer, failed = answer_of(name)
         result = exercises.examine(name, answer, seed)
+    except ValueError as e:
+        return Result(name, WRONG, str(e))
     except Exception as e:
-        return exercises.Result(name, "not right yet", f"It raised {one_line(e)}.")
-    if result.status != "passed":
-        result.hint += failed
+        return Result(name, WRONG, f"It raised {one_line(e)}.")
+    result.hint += failed * (result.status != PASSED)
     return result
 
 
@@ -333,11 +323,10 @@ def examined(answer_of, name, seed):
 def summary(rows, lessons, left_out):
     """Return a page in Markdown: the students, the hardest exercises, the commonest mistakes, and
     what was left out."""
-    students = by_student(rows)
-    by = {}                                               # exercise -> what each student has
+    by = defaultdict(list)                                # exercise -> what each student has
     for row in rows:
         if not row["machine"]:                            # such as a loop, or a damaged file
-            by.setdefault(row["exercise"], []).append(row["passed"])
+            by[row["exercise"]].append(row["passed"])
     counted = [(name, *map(values.count, VALUES)) for name, values in by.items()]
     hardest = sorted((row for row in counted if row[2]),
                      key=lambda row: (row[1] / (row[1] + row[2]), row[0]))
@@ -345,24 +334,19 @@ def summary(rows, lessons, left_out):
         (row["student"], row["exercise"], general(row["hint"])) for row in rows
         if row["passed"] == "no" and not row["machine"]})
     common = sorted(mistakes.items(), key=lambda item: (-item[1], item[0]))
-    lines = ["# What the class did", "",
-             f"Students: {len(students)}. Set: {', '.join(lessons)}. {NOTE}", "",
-             "| student | passed | not right yet | not answered | % |", "|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(cell(str(value)) for value in line.values()) + " |"
-              for line in students]
-    lines += ["", "## Exercises that not all got right, the hardest first", "",
-              "| exercise | passed | not right yet | not answered |", "|---|---|---|---|"]
-    lines += [f"| {cell(name)} | {passed} | {not_right} | {blank} |"
-              for name, passed, not_right, blank in hardest[:ROWS]]
-    lines += rest(len(hardest)) + ["", "## The commonest mistakes", ""]
-    lines += (["| exercise | what the check said | students |", "|---|---|---|"]
-              if mistakes else ["None."])
-    lines += [f"| {cell(name)} | {cell(hint)} | {n} |" for (name, hint), n in common[:ROWS]]
-    lines += rest(len(common)) + ["", "## What could not be judged, and what was left out", ""]
-    lines += [f"- {cell(row['student'])}, {cell(row['exercise'])}: {cell(row['hint'])}"
-              for row in rows if "/" not in row["exercise"]]
-    lines += [f"- {cell(path)}: {why}" for _, path, why in left_out]
-    return "\n".join(lines + ["Nothing."] * lines[-1:].count("")) + "\n"
+    skipped = [f"- {cell(row['student'])}, {cell(row['exercise'])}: {cell(row['hint'])}"
+               for row in rows if "/" not in row["exercise"]]
+    skipped += [f"- {cell(path)}: {why}" for _, path, why in left_out]
+    students = [list(line.values()) for line in by_student(rows)]
+    counts = ["passed", "not right yet", "not answered"]
+    return "\n".join([
+        "# What the class did", "",
+        f"Students: {len(students)}. Set: {', '.join(lessons)}. {NOTE}", "",
+        *table(["student", *counts, "%"], students, len(students)),
+        "## Exercises that not all got right, the hardest first", "",
+        *table(["exercise", *counts], hardest), "## The commonest mistakes", "",
+        *table(["exercise", "what the check said", "students"], [(*key, n) for key, n in common]),
+        "## What could not be judged, and what was left out", "", *(skipped or ["Nothing."]), ""])
 
 
 def page(student, rows, guesses, left_out):
@@ -371,21 +355,23 @@ def page(student, rows, guesses, left_out):
     line = next(iter(by_student(rows)), dict.fromkeys(STUDENTS, 0))      # only an archive: no row
     lines = [f"# {cell(student)}", "", "{passed} passed, {not_right} not right yet, "
              "{not_answered} not answered: {per_cent} %. ".format(**line) + NOTE, "",
-             "| exercise | passed | hint |", "|---|---|---|"]
-    lines += [f"| {cell(row['exercise'])} | {row['passed']} | {cell(row['hint'], 1000)} |"
-              for row in rows]
+             *table(COLUMNS[1:], [[row[k] for k in COLUMNS[1:]] for row in rows], len(rows), 1000)]
     if guesses:
-        lines += ["", "## Guesses", "", "| lesson | question | guess | what the lesson said |",
-                  "|---|---|---|---|"]
-        lines += ["| " + " | ".join(map(cell, guess)) + " |" for guess in guesses]
+        lines += ["## Guesses", "", *table(
+            ["lesson", "question", "guess", "what the lesson said"], guesses, len(guesses))]
     skipped = [f"- {cell(path)}: {why}" for owner, path, why in left_out if owner == student]
-    lines += ["", "## Left out", "", *skipped] if skipped else []
-    return "\n".join(lines) + "\n"
+    lines += ["## Left out", "", *skipped] if skipped else []
+    return "\n".join([*lines, ""])
 
 
-def rest(n):
-    """Return a line that counts the rows which a table leaves out."""
-    return ["", f"And {n - ROWS} more, in grades.csv."] if n > ROWS else []
+def table(head, rows, most=ROWS, letters=200):
+    """Return the lines of a table in Markdown, and one that counts the rows left out."""
+    if not rows:
+        return ["None.", ""]
+    lines = ["| " + " | ".join(cell(str(value), letters) for value in line) + " |"
+             for line in (head, ["---"] * len(head), *rows[:most])]
+    more = ["", f"And {len(rows) - most} more, in grades.csv."] * (len(rows) > most)
+    return [*lines, *more, ""]
 
 
 def general(hint):

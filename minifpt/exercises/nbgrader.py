@@ -43,8 +43,8 @@ def write_assignments(folder):
         target = folder / "source" / f"lesson_{path.stem[:2]}" / path.name
         if target.exists():
             raise ValueError(f"{target} is there already: choose another folder")
-        text = json.dumps(assignment(path, solutions), indent=1, ensure_ascii=False) + "\n"
-        save_text(target, text)
+        cells, metadata = assignment(path, solutions)
+        notebooks.save(target, cells, **metadata)
         save_text(target.parent / "lesson" / path.name, without_outputs(path))
         written.append(target)
     if not (folder / "nbgrader_config.py").exists():
@@ -53,7 +53,7 @@ def write_assignments(folder):
 
 
 def assignment(path, solutions):
-    """Return a lesson's notebook as an assignment with solutions and hidden checks."""
+    """Return the cells and metadata of an assignment with solutions and hidden checks."""
     lesson = json.loads(path.read_text(encoding="utf-8"))
     statements, _ = notebooks.read_cells("".join(cell["source"]) for cell in lesson["cells"]
                                          if cell["cell_type"] == "code")
@@ -61,10 +61,10 @@ def assignment(path, solutions):
     answers = [s for s in ast.parse(solutions.read_text(encoding="utf-8")).body
                if not isinstance(s, ast.If)]
     title = "".join(lesson["cells"][0]["source"]).partition("\n")[0]
-    cells = [markdown("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
-                      "first: it explains the words and symbols. A check says at once what is "
-                      "right. Leave the names of the functions as they are.")]
-    cells.append(code("imports", imports(statements), locked=True))
+    cells = [notebooks.cell("title", f"{title}: exercises\n\nRead [the lesson](lesson/{path.name}) "
+                  "first: it explains the words and symbols. A check says at once what is "
+                  "right. Leave the names of the functions as they are.", "markdown"),
+             code("imports", imports(statements), locked=True)]
     text = ""
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
@@ -74,12 +74,11 @@ def assignment(path, solutions):
             continue
         for name, (answer, _) in calls.items():
             if f'check("{name}",' in source:
-                cells += [markdown(f"text-{name}", text),
+                cells += [notebooks.cell(f"text-{name}", text, "markdown"),
                           code(name, solved(name, statements, answers), solution=True),
                           code(f"check-{name}", HIDDEN.format(
                               name=name, answer=ast.unparse(answer), seeds=SEEDS), points=1)]
-    return {"cells": cells, "metadata": lesson["metadata"] | {"minifpt": {}},
-            "nbformat": 4, "nbformat_minor": 5}
+    return cells, lesson["metadata"] | {"minifpt": {}}
 
 
 def imports(statements):
@@ -102,16 +101,9 @@ def solved(name, statements, answers):
             + textwrap.indent(lines, "    ") + "\n    ### END SOLUTION")
 
 
-def markdown(identifier, source):
-    """Return a text cell, which is not graded."""
-    return {"cell_type": "markdown", "id": identifier[:64], "metadata": {},
-            "source": source.splitlines(keepends=True)}
-
-
 def code(identifier, source, solution=False, points=None, locked=False):
     """Return a code cell with nbgrader's metadata: an answer, a check with points, or imports."""
     marks = {"schema_version": 3, "grade_id": identifier, "solution": solution, "task": False,
              "grade": points is not None, "locked": locked or points is not None}
-    marks |= {} if points is None else {"points": points}
-    return {"cell_type": "code", "id": identifier[:64], "metadata": {"nbgrader": marks},
-            "execution_count": None, "outputs": [], "source": source.splitlines(keepends=True)}
+    return notebooks.cell(identifier, source, nbgrader=marks | (
+        {} if points is None else {"points": points}))

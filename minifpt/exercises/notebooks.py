@@ -10,7 +10,7 @@ import json
 import re
 import symtable
 
-from ..files import one_line
+from ..files import one_line, save_text
 
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -36,6 +36,19 @@ def contents(raw, is_notebook):
         return {"error": f"It is not Python ({unread[0][1]})."}
     return {"error": "", "cells": code, "checks": [*checks(statements)], "guesses": guesses(cells),
             "names": [s.name for s in statements if isinstance(s, ast.FunctionDef)]}
+
+
+def cell(identifier, source, kind="code", **metadata):
+    """Return a new cell of a notebook."""
+    more = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "id": identifier[:64], "metadata": metadata,
+            "source": source.splitlines(keepends=True)} | more
+
+
+def save(path, cells, **metadata):
+    """Write a notebook."""
+    notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    save_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def cells_of(raw):
@@ -99,15 +112,16 @@ def checks(statements):
 
 
 def load(cells):
-    """Return a function of an exercise's name that returns (its answer, what failed before it, why
-    there is none); for :mod:`apart`."""
+    """Return a function of an exercise's name that returns its answer, as :func:`answered` does;
+    for :mod:`apart`."""
     statements, unread = read_cells(cells)
     calls = checks(statements)
     return lambda name: answered(name, calls.get(name), statements, unread)
 
 
 def answered(name, call, statements, unread):
-    """Run the statements that an answer needs; return (answer, what failed, why there is none).
+    """Run the statements that an answer needs; return (answer, what failed before it).  Raises
+    ``ValueError`` with the reason if there is none.
 
     ``call`` is its value of :func:`checks`, ``None`` where no ``check`` has the answer."""
     expression, end = call or (ast.Name(name, ast.Load()), None)
@@ -123,9 +137,10 @@ def answered(name, call, statements, unread):
     except Exception as e:
         broken = [f"The cell of {name} is not Python: {error}." for text, error in unread
                   if re.search(rf"\b{name}\b", text)]
-        return None, failed, broken[0] if broken else "" if isinstance(
-            e, NameError) and not failed else f"It raised {one_line(e)}.{failed}"
-    return answer, failed, ""
+        if broken or failed or not isinstance(e, NameError):
+            raise ValueError(broken[0] if broken else f"It raised {one_line(e)}.{failed}") from None
+        answer = None
+    return answer, failed
 
 
 def needed(expression, statements):

@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import os
 import sys
-import traceback
 import types
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -21,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import exercises, fast, layers, tracing
+from .. import fast, layers, tracing
 from .. import functional as F
 from ..examples import examples
 from ..files import one_line, read_text, save_text
-from . import apart
+from . import NOT_WRITTEN, PASSED, WRONG, apart, lines_of
 from .lesson import lessons_folder
-from .operations import NOT_WRITTEN, WRONG, examine
+from .operations import examine, learned
 
 # In which lesson each operation is derived; "attention" is done in two.
 LESSONS = {"linear": 1, "softmax": 2, "log_sum_exp": 2, "cross_entropy": 2, "layer_norm": 3,
@@ -81,29 +80,31 @@ def test_function(result):
 # ------------------------------------------------------------------------ the skeleton
 
 
+def functions_of(text):
+    """Return {name: AST} of the functions of a file's text."""
+    return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+
+
 def skeleton(bare=False):
     """Return ``functional.py`` without the bodies of operations and backward passes; caches and
     helpers stay.  With ``bare``, the backward passes have no formulas either."""
     source = inspect.getsource(F)
-    lines = source.splitlines()
-    tree = ast.parse(source)
-    for node in reversed(tree.body):                      # from below: line numbers stay right
-        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+    lines, first = source.splitlines(), ast.parse(source).body[0]
+    for name, node in reversed(functions_of(source).items()):          # line numbers stay right
+        if name in FUNCTIONS:
             docstring = lines[node.body[0].lineno - 1:node.body[0].end_lineno]
-            if bare and node.name.endswith("_backward"):
-                docstring = [f'    """{task(node.name.removesuffix("_backward"))}"""']
+            if bare and name.endswith("_backward"):
+                docstring = [f'    """{task(name.removesuffix("_backward"))}"""']
             lines[node.body[0].lineno - 1:node.end_lineno] = [
-                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[node.name]}")']
+                *docstring, f'    raise NotImplementedError("lesson {FUNCTIONS[name]}")']
     introduction = INTRODUCTION.rstrip() + "\n" + STUCK * bare
-    lines[tree.body[0].end_lineno:tree.body[0].end_lineno] = introduction.rstrip().splitlines()
+    lines[first.end_lineno:first.end_lineno] = introduction.rstrip().splitlines()
     return "\n".join(lines) + "\n"
 
 
 def task(op):
     """Describe what a backward pass returns, without a formula: its inputs and their shapes."""
-    inputs, _ = examples(op, np.random.default_rng(0))[0]
-    names = [n for n, x in zip(inspect.signature(vars(F)[op]).parameters, inputs, strict=False)
-             if x.dtype == np.float64][:1 if op == "residual" else None]
+    names = learned(op, examples(op, np.random.default_rng(0))[0][0])
     more = "\n    dbranch came back through the branch." * (op == "residual")
     return (f"Return {', '.join(f'd{n}' for n in names)}, of the shape{'s' * (len(names) > 1)} of "
             f"{', '.join(names)}; dy has the shape of y.{more}")
@@ -136,12 +137,11 @@ def put(path, *functions):
     path = Path(path)
     for function in functions:
         text = path.read_text(encoding="utf-8")
-        nodes = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+        nodes = functions_of(text)
         if isinstance(function, (str, Path)):
             source = Path(function).read_text(encoding="utf-8")
-            new = {n.name: ast.get_source_segment(source, n) for n in ast.parse(source).body
-                   if isinstance(n, ast.FunctionDef)}
-            new = {name: text for name, text in new.items()
+            new = {name: ast.get_source_segment(source, node)
+                   for name, node in functions_of(source).items()
                    if name in nodes and is_stub(nodes[name])}
         else:
             new = {function.__name__: inspect.getsource(function).rstrip()}
@@ -172,12 +172,6 @@ class Own:
                          "functional_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
         self.calls, self.functions, self.wrong = Counter(), {}, []
 
-    def line(self, error):
-        """Return ``line 12``, the line of the reader's file that raised an error, or ``""``."""
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
-                 if frame.filename == str(self.path)]
-        return f"line {lines[-1]}" if lines else ""
-
 
 def load(path):
     """Run a reader's file; return its :class:`Own`.  Raises ``ValueError`` of one line for a file
@@ -187,7 +181,8 @@ def load(path):
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     try:
         text = path.read_text(encoding="utf-8")
-        tree, code = ast.parse(text), compile(text, str(path), "exec")
+        stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
+        code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:
         where = f", line {e.lineno}" if getattr(e, "lineno", None) else ""
         raise ValueError(f"{path}{where}: not Python ({getattr(e, 'msg', None) or one_line(e)})"
@@ -198,9 +193,8 @@ def load(path):
     try:
         exec(code, vars(module))
     except (Exception, SystemExit) as e:
-        where = reader.line(e) or "its first line"
-        raise ValueError(f"{path}, {where}: it raised {one_line(e)} when it was run") from None
-    stubs = {node.name: is_stub(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
+        _, line = lines_of(e, code)
+        raise ValueError(f"{path}, line {line}: it raised {one_line(e)} when it was run") from None
     for name, theirs in vars(F).items():
         mine = vars(module).get(name)
         if name in FUNCTIONS and callable(mine) and mine is not theirs and not stubs.get(name):
@@ -292,8 +286,8 @@ def _running(reader, simple, mine, pair):
             raise
         except Exception as e:
             if mine:
-                raise Raised(f"{reader.path}, {reader.line(e) or name}: {name} raised {one_line(e)}"
-                             ) from e
+                line = lines_of(e, getattr(function, "__code__", None))[1]
+                raise Raised(f"{reader.path}, line {line}: {name} raised {one_line(e)}") from e
             if not reader.calls:                             # nothing of the reader's has run yet
                 raise
             raise Raised(f"{reader.path}: the library's {name} raised {one_line(e)}, on what your "
@@ -315,12 +309,12 @@ def check(path):
             if r.status == NOT_WRITTEN:
                 missing.append(r)
             else:
-                word = "done" if r.status == "passed" else f"wrong. {r.hint}"
+                word = "done" if r.status == PASSED else f"wrong. {r.hint}"
                 print(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
         if missing:
             print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                   f"{', '.join(r.name for r in missing)}")
-    n_done, n_wrong = (sum(r.status == s for r in checked) for s in ("passed", WRONG))
+    n_done, n_wrong = (sum(r.status == s for r in checked) for s in (PASSED, WRONG))
     following = next((r for s in (WRONG, NOT_WRITTEN) for r in checked if r.status == s), None)
     print(f"{n_done} of {len(checked)} done, {n_wrong} wrong. " + (
         f"Next: {following.name}, lesson {FUNCTIONS[following.name]}." if following else
@@ -333,38 +327,27 @@ def results(path, seed=None):
     The file runs in a process of its own.  Raises ``ValueError`` if it cannot be run."""
     path = Path(path).absolute()
     try:
-        return [result for result, _ in judged(path.name, read_text(path), seed)]
+        return [*judged(path.name, read_text(path), seed)]
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it"
                                 ) from None
-    except (apart.Lost, Refused) as e:
+    except apart.Lost as e:
         raise ValueError(f"{path}: {e}") from None
 
 
-class Refused(ValueError):
-    """A reader's file cannot be run; the text says why."""
-
-
 def judged(name, text, seed=None, **limits):
-    """Yield (:class:`Result`, whether it was lost) for each function of a file's text, which runs
-    in a process of its own; ``limits`` are those of :func:`apart.judged`."""
-    def examine_one(functions, name):
-        if isinstance(functions, str):
-            raise Refused(functions)
-        reader = Own(path, text)
-        reader.functions, reader.line = functions, lambda error: getattr(error, "line", "")
-        return examine(reader, name, seed)
-    path = Path(name)
-    return apart.judged(FUNCTIONS, f"{__name__}:work", (name, text), examine_one, **limits)
+    """Yield the :class:`Result` of each function of a file's text, which runs in a process of its
+    own; ``limits`` are those of :func:`apart.judged`."""
+    return apart.judged(FUNCTIONS, f"{__name__}:work", (Path(name).name, text), lambda functions,
+                        name: examine(functions, name, seed), **limits)
 
 
 def work(name, text):
-    """Return the functions of a file, or why it cannot be run; for :mod:`apart`.  Checks that the
-    file itself calls do nothing: the answers may be hidden, and the caller checks all."""
-    exercises.check = globals()["check"] = lambda *args: None
+    """Return the functions of a file; for :mod:`apart`."""
+    globals()["results"] = lambda path: []                # if the file checks itself
     path = Path.cwd() / name
     path.write_text(text, encoding="utf-8")
     try:
         return load(path).functions
     except (ValueError, OSError) as e:
-        return str(e).removeprefix(f"{path}").lstrip(":, ")
+        raise ValueError(str(e).removeprefix(f"{path}").lstrip(":, ")) from None

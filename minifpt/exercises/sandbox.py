@@ -18,6 +18,11 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+try:
+    import resource
+except ImportError:                                       # Windows
+    resource = None
+
 ROOT = str(Path(__file__).resolve().parents[2])           # where minifpt is imported from
 MEMORY = 4 << 30                                          # bytes of address space of a process
 FILE_SIZE = 100 << 20                                     # bytes of each file that it writes
@@ -50,7 +55,7 @@ def command(closed=(), answers=()):
                 ["--ro-bind", os.devnull, path])
                for path in map(os.path.realpath, answers) if os.path.exists(path)]
     mounts.sort(key=lambda mount: len(Path(mount[0]).parts))           # outer folders first
-    # Linux limits no process of root's: the child of root's becomes NOBODY (see ``limit``).
+    # Linux limits no process of root's: the child of root's becomes NOBODY (see ``hold``).
     user = ["--cap-drop", "ALL", *(["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
                                    if is_root() else ["--unshare-user"])]
     return ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", *user,
@@ -79,29 +84,22 @@ def is_below(path, folder):
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def limit(seconds, is_closed=False):
+def hold(seconds, parent, is_open=False, is_closed=False):
     """Limit this process: its memory, its files, its processes and its time in seconds of a core,
-    where the system has such limits.  If it ``is_closed``, by bubblewrap, it gives up root."""
+    where the system has such limits; it ends with ``parent``, the number of the process that
+    started it.  Unless it ``is_open``, it starts no process and no connection by Python's own
+    functions.  If it ``is_closed``, by bubblewrap, it gives up root."""
     if is_closed and is_root():
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-    most_tasks = 2 * PROCESSES + (0 if is_closed else tasks())
-    try:
-        import resource
-    except ImportError:                                   # Windows
-        return
-    for name, most in (("AS", MEMORY), ("FSIZE", FILE_SIZE), ("CORE", 0),
-                       ("NPROC", most_tasks), ("CPU", int(seconds * (os.cpu_count() or 1)) + 10)):
-        try:
-            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-        except (ValueError, OSError):                     # there is a lower one
-            pass
+    if resource:
+        for name, most in (("AS", MEMORY), ("FSIZE", FILE_SIZE), ("CORE", 0),
+                           ("NPROC", 2 * PROCESSES + (0 if is_closed else tasks())),
+                           ("CPU", int(seconds * (os.cpu_count() or 1)) + 10)):
+            with contextlib.suppress(ValueError, OSError):             # there is a lower one
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
-
-def close(parent, is_open=False):
-    """Have this process end with ``parent``, the number of the process that started it, and, unless
-    it ``is_open``, start no process and no connection by Python's own functions."""
     def refuse(event, args):
         if event.startswith(REFUSED):
             raise PermissionError(f"{event}: there is neither network nor another process here")
@@ -129,34 +127,24 @@ def tasks():
 
 def marked(mark):
     """Return the numbers of the processes with this mark, where the system tells of them."""
-    numbers, text = [], f"{MARK}={mark}".encode()
-    for name in os.listdir("/proc") if sys.platform == "linux" else ():
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as f:
-                    if text in f.read().split(b"\0"):
-                        numbers.append(int(name))
-            except OSError:                               # it has ended, or is not ours
-                pass
+    numbers = []
+    for path in Path("/proc").glob("[0-9]*/environ") if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):                # it has ended, or is not ours
+            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
+                numbers.append(int(path.parent.name))
     return numbers
 
 
 def kill(process, mark):
     """End a process and all that it started."""
-    if hasattr(os, "killpg"):
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):     # it has ended
-            pass
-        for _ in range(100):
-            numbers = marked(mark)
-            for number in numbers:
-                try:
-                    os.kill(number, signal.SIGKILL)
-                except OSError:
-                    pass
-            if not numbers:
-                break
-    else:
-        process.kill()
+    process.kill()
+    for _ in range(100):
+        numbers = marked(mark)
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                os.kill(number, signal.SIGKILL)
+        if not numbers:
+            break
+    with contextlib.suppress(AttributeError, OSError):    # what it left, where there is no mark
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()

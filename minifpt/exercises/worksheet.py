@@ -7,7 +7,6 @@ import ast
 import html
 import inspect
 import itertools
-import json
 import textwrap
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..files import save_text
 from ..viewer.rewriting import rewrite
 from . import EXERCISES, Exercise, _load, _sentence, own
 from .mistakes import MISTAKES
+from .notebooks import cell, save
 
 QUESTIONS = ("In each function one line may be wrong; some are right as they stand. Which line? "
              "What should it be? What does the mistake do to the result, and which data would show "
@@ -92,23 +92,17 @@ def write(lesson, folder, seed=0, items=6):
     name = f"worksheet-{lesson:02}-{seed}"
     page = [f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>",
             f"<h1>{title}</h1><p>{QUESTIONS}</p>"]
-    cells = [cell("markdown", f"# {title}\n\n{QUESTIONS}")]
+    cells = [cell("title", f"# {title}\n\n{QUESTIONS}", "markdown")]
     key = [f"# {title}: key"]
     for i, (code, answer) in enumerate(sheet, start=1):
         rows = [f"{n:2}  {row}" for n, row in enumerate(code.splitlines(), start=1)]
         page.append(f"<h2>{i}</h2><pre>{html.escape(chr(10).join(rows))}</pre>"
                     + "<div class=answer></div>" * 3)
-        cells += [cell("markdown", f"**{i}.**"), cell("code", code), cell("markdown", "*Answer:* ")]
+        cells += [cell(f"number-{i}", f"**{i}.**", "markdown"), cell(f"code-{i}", code),
+                  cell(f"answer-{i}", "*Answer:* ", "markdown")]
         key.append(f"**{i}.** {answer}")
-    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     paths = [folder / f"{name}.html", folder / f"{name}.ipynb", folder / f"{name}-key.md"]
-    for path, text in zip(paths, ("\n".join(page), json.dumps(notebook, indent=1),
-                                  "\n\n".join(key)), strict=True):
-        save_text(path, text + "\n")
+    save_text(paths[0], "\n".join(page) + "\n")
+    save(paths[1], cells)
+    save_text(paths[2], "\n\n".join(key) + "\n")
     return paths
-
-
-def cell(kind, text):
-    """Return a cell of a notebook, as JSON."""
-    more = {"outputs": [], "execution_count": None} if kind == "code" else {}
-    return {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)} | more
