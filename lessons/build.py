@@ -22,12 +22,10 @@ import argparse
 import ast
 import hashlib
 import importlib
-import inspect
 import json
 import os
 import re
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -99,19 +97,18 @@ def shown_sources(notebook):
 
 
 def current_source(name):
-    """Return what ``lesson.show`` shows of ``module:object.attribute`` in the library as it is now,
-    {MIME type: text}; ``None`` where there is no such object any more."""
+    """Return what ``lesson.show`` shows of ``module:object.attribute``, or of some of its lines, in
+    the library as it is now, {MIME type: text}; ``None`` where they are gone."""
+    from minifpt.exercises.lesson import shown
+    name, *lines = name.split("|")
     module, path = name.split(":")
     try:
         obj = importlib.import_module(module)
         for part in path.split("."):
             obj = getattr(obj, part)
-    except (ImportError, AttributeError):
+        return shown(obj, *lines)
+    except (ImportError, AttributeError, StopIteration):
         return None
-    source = textwrap.dedent(inspect.getsource(obj)).rstrip()
-    where = module.replace(".", "/") + ".py"
-    return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
-            "text/plain": f"# {where}\n{source}"}
 
 
 def is_shown(now, output):

@@ -505,6 +505,7 @@ def test_gradcheck_finds_a_broken_backward(capsys, monkeypatch, op):
     assert out[-1].endswith(f" {len(failed)} failed")
 
 
+@pytest.mark.slow
 def test_gradcheck_finds_a_broken_layer(capsys, monkeypatch, few_places):
     right = layers.Embedding.backward
     monkeypatch.setattr(layers.Embedding, "backward",

@@ -38,6 +38,7 @@ def novels(tmp_path, monkeypatch):
     return tmp_path / "novels"
 
 
+@pytest.mark.slow
 def test_the_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, capsys, drawn):
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["dose", "dose", "--text", str(novels), "--seeds", "2",
@@ -65,6 +66,7 @@ def test_the_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, ca
         dose.main()
 
 
+@pytest.mark.slow
 def test_the_sources_need_no_text_and_have_two_controls(novels, tmp_path, drawn):
     text = dose.run("sources", tmp_path, seeds=1, only=["recall-9"], progress=False)
     assert "| recall-9 | sort 2 - sort statistics | " in text

@@ -89,6 +89,7 @@ found = [runs.crc(p.data for p in m.parameters()) for m in (pretrained, model)]
 """
 
 
+@pytest.mark.slow
 def test_a_model_is_made_loaded_and_trained_in_a_browser(tmp_path, monkeypatch):
     """To the same bits as here, without threads, ctypes' libraries, locks or forks."""
     monkeypatch.setattr(optim, "MIN_SHARED_BLOCKS", optim.MIN_SHARED_BLOCKS)  # put back afterwards

@@ -57,6 +57,15 @@ def test_a_mistake_that_shows_in_one_output_alone_is_named():
     assert "dB: the scale s is missing" in examine("lora_backward", answer, 0).hint
 
 
+@pytest.mark.parametrize(("name", "answer", "words"), [
+    ("weighted_sums", lambda x, w: x @ w[:, None], "an axis of length 1 is missing or too many."),
+    ("trace_after", lambda W, S, eta, n: [0.0] * n, "expected one number."),
+    ("symmetric_form", lambda W_q, W_k: (W_q @ W_k.T, W_k @ W_q.T), "yours returns 2."),
+    ("weighted_sums", lambda x, w: x.T @ w, "has length")])
+def test_a_wrong_shape_is_said_as_it_is(name, answer, words):
+    assert words in examine(name, answer, 0).hint
+
+
 SEEDS = int(os.environ.get("MINIFPT_SEEDS", 1000))        # all of them take 25 minutes of a core
 
 

@@ -258,6 +258,7 @@ def test_a_guess_and_what_the_lesson_said_of_it_are_found():
     assert notebooks.guesses(cells) == [["How many?", "4", "Your guess: 4. Answer: 5."]]
 
 
+@pytest.mark.slow
 def test_one_class_twice_gets_the_same(tmp_path):
     folder = tmp_path / "class"
     notebook(folder / "bob_01.ipynb", GOOD + " + dy.max()")
@@ -294,6 +295,7 @@ def test_mistakes_are_counted_without_their_numbers():
     assert "yours is #, it should be #. | 2 |" in grading.summary(rows, ["01"], [])
 
 
+@pytest.mark.slow
 def test_the_solution_of_the_skeleton_is_right(tmp_path):
     """And ``put`` fills a skeleton with it."""
     path = tmp_path / "mine.py"
@@ -355,8 +357,8 @@ ANSWERS = {"bias_gradient": ("dy", "dy.sum((0, 1))"),
 
 
 @needs_linux
-@pytest.mark.parametrize("has_sandbox", [
-    pytest.param(True, marks=needs_bwrap), pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("has_sandbox", [pytest.param(True, marks=needs_bwrap), False])
 def test_a_hostile_file_changes_no_other_grade(has_sandbox, tmp_path):
     top, out, teacher = tmp_path / "class", tmp_path / "out", tmp_path / "teacher"
     teacher.mkdir()

@@ -43,6 +43,15 @@ def test_the_sweep_of_lesson_12_is_the_measured_one():
             accuracy(history) for history in results[trunk]], atol=0.006)
 
 
+def test_the_products_of_lesson_8_are_the_measured_ones():
+    path = ROOT / "benchmarks" / "results" / "inside-xor.csv"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    for trunk, values in constants("08")["WITHOUT_PRODUCT"].items():
+        want = [tuple(float(row[part]) for part in ("right", "attn", "mlp", "same_look"))
+                for row in rows if row["trunk"] == trunk]
+        np.testing.assert_allclose(values, want, atol=0.51)
+
+
 def test_the_runs_of_lesson_13_are_the_measured_ones():
     results = read_rows(ROOT / "benchmarks" / "results" / "few.csv").results["few-digits"]
     for trunk, values in constants("13")["FEW_TESTS"].items():

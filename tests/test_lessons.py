@@ -19,7 +19,7 @@ from conftest import load_module
 
 import minifpt
 from minifpt import functional as F
-from minifpt.exercises import lesson, own, worksheet
+from minifpt.exercises import EXERCISES, examine, lesson, operations, own, worksheet
 from minifpt.exercises.track import written
 
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
@@ -97,13 +97,13 @@ def test_shown_sources_are_mended_without_jupyter(source, tmp_path, refresh):
     good = copy.read_bytes()
     build_again = f"run 'python lessons/build.py {source.stem[:2]}'"
 
-    n = change_shown(copy, "\n    ", "\n    # an older comment\n    ")
+    n = change_shown(copy, "\n", "\n# an older comment\n")
     assert n and sum("--sources" in p for p in build.problems(tmp_path / source.name)) == n
     lines = refresh()
     assert len(lines) == n and not any(build_again in line for line in lines)
     assert copy.read_bytes() == good
 
-    n = change_shown(copy, "def ", "def other_")
+    n = change_shown(copy, "(", "_other(")
     lines = refresh()
     assert n and len(lines) == n and all(build_again in line for line in lines)
     assert copy.read_bytes() == good
@@ -344,6 +344,23 @@ def test_each_worksheet_has_one_key(number):
             line = answer.partition("\n\n")[2]
             differing = [b for a, b in zip(rows, right_rows, strict=True) if a != b]
             assert differing == ([] if answer == "right as it stands" else [line])
+
+
+@pytest.mark.parametrize("number", [4, *(pytest.param(n, marks=pytest.mark.slow)
+                                         for n in MAP if n != 4)])
+def test_each_wrong_line_of_a_worksheet_changes_the_function(number):
+    full = own.Own("all.py", "")
+    full.functions = {name: vars(F)[name] for name in own.FUNCTIONS}
+    for name, variants in worksheet.pool(f"{number:02}").items():
+        is_operation = own.FUNCTIONS.get(name) == number
+        solution = vars(F)[name] if is_operation else EXERCISES[name].solution
+        for code, answer in variants:
+            exec(code, scope := dict(solution.__globals__))
+            full.functions[name] = scope[name]
+            result = (operations.examine(full, name, 0) if is_operation
+                      else examine(name, scope[name], 0))
+            assert (result.status == "passed") == (answer == "right as it stands"), (code, answer)
+        full.functions[name] = solution
 
 
 def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):

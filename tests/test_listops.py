@@ -131,6 +131,7 @@ def test_typos_have_the_asked_share():
     assert len(spots) == minifpt.files.weights.shipped("held-out.txt").stat().st_size - 2
 
 
+@pytest.mark.slow
 def test_the_language_model_never_saw_the_text_that_ships():
     import os
     from pathlib import Path

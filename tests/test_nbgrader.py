@@ -24,6 +24,7 @@ def cells_of(path):
             for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
 
 
+@pytest.mark.slow
 def test_the_cells_of_each_assignment_run_and_pass(course):
     """Its imports, its solutions and its hidden checks, one cell after the other."""
     exercises._load()

@@ -660,8 +660,9 @@ needs_timers = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="need
 
 
 @needs_timers
-@pytest.mark.parametrize("first, seed", [("checkpoint.npz", 0), ("checkpoint.npz", 1),
-                                         ("config.json", 2)])
+@pytest.mark.parametrize("first, seed", [
+    ("checkpoint.npz", 0), pytest.param("checkpoint.npz", 1, marks=pytest.mark.slow),
+    pytest.param("config.json", 2, marks=pytest.mark.slow)])
 def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, first, seed):
     out = tmp_path / "run"
     every = 7 if first == "checkpoint.npz" else 10 * STEPS

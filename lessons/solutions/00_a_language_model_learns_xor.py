@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from minifpt.exercises import EXERCISES, Case, check, exercise
+from minifpt.exercises import EXERCISES, Case, check_solutions, exercise
 
 
 def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
@@ -176,5 +176,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (parameters_trained, strings_right, never_seen, steps_to_learn):
-        check(solution.__name__, solution)
+    check_solutions(globals())

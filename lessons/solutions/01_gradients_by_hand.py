@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def bias_gradient(dy):
@@ -47,9 +47,17 @@ def shared_weight_gradient(x, w, dy):
         "dy @ w.T -> dy @ w",
     "the second use got x: its input is x w": "z.T @ dy -> x.T @ dy",
     "w w is a product of matrices, and the order of the factors counts: its derivative is not 2 w":
-        ["return _ -> return 2 * x.T @ dy @ w", "return _ -> return 2 * w @ x.T @ dy"],
+        ["return _ -> return 2 * x.T @ dy @ w", "return _ -> return 2 * w @ x.T @ dy",
+         "return _ -> return 2 * w * (x.T @ dy)"],
     "of w and its transpose one belongs to the left, the other to the right: z.T is w.T x.T": [
-        "return _ -> return x.T @ dy @ (w + w.T)", "return _ -> return (w + w.T) @ x.T @ dy"],
+        "return _ -> return x.T @ dy @ (w + w.T)", "return _ -> return (w + w.T) @ x.T @ dy",
+        "return _ -> return w @ x.T @ dy + x.T @ dz",
+        "return _ -> return w @ x.T @ dy + x.T @ dy @ w"],
+    "a use's gradient takes what went into it: x into the first, z = x w into the second": [
+        "return _ -> return z.T @ dy + z.T @ dz", "return _ -> return z.T @ dz",
+        "return _ -> return (z @ w).T @ dy + z.T @ dz", "return _ -> return (z @ w).T @ dy"],
+    "that is the gradient of x: of w it has w's shape": "return _ -> return dz @ w.T",
+    "the two paths add up: yours is their product": "z.T @ dy + _ -> z.T @ dy * _",
     "the two paths add up: yours is their difference": [
         "z.T @ dy + _ -> z.T @ dy - _", "z.T @ dy + _ -> _ - z.T @ dy"],
     "w was used twice: yours is the gradient of y = x w": [
@@ -232,5 +240,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (bias_gradient, shared_weight_gradient, gradient_is_right, choose_step):
-        check(solution.__name__, solution)
+    check_solutions(globals())

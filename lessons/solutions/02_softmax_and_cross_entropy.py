@@ -5,7 +5,7 @@ from unittest.mock import patch
 import numpy as np
 
 from minifpt import functional as F
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def loss_of_a_hint(V, k):
@@ -14,7 +14,8 @@ def loss_of_a_hint(V, k):
 
 
 @exercise(loss_of_a_hint, {
-    "that is in bits: take the natural logarithm": "np.log -> np.log2",
+    "nats are natural logarithms: yours has another base": ["np.log -> np.log2",
+                                                            "np.log -> np.log10"],
     "the probabilities must sum to 1: the target is one of the V words, not one more":
         "V - 1 + k -> V + k",
     "that is the loss of a model that knows nothing": "_ / k -> V",
@@ -22,6 +23,22 @@ def loss_of_a_hint(V, k):
         "_ / k -> V / k",
     "the sign is the other way round: a loss is at least 0": "np.log(_) -> -np.log(_)",
     "that is the probability; the loss is minus its logarithm": "np.log(_) -> 1 / (_)",
+    "that is one over the probability; the loss is its logarithm": "np.log(_) -> _",
+    "that is the probability of all other words; the loss is minus the target's logarithm":
+        "np.log(_) -> 1 - 1 / (_)",
+    "that is the loss of another word: the target has k parts of V - 1 + k": "_ / k -> V - 1 + k",
+    "those are odds: all parts together are V - 1 + k, and the target's k are among them": [
+        "V - 1 + k -> V - 1", "V - 1 + k -> V - k"],
+    "the target has k parts, not k more than another word": "(V - 1 + k) / k -> (V + k) / (k + 1)",
+    "k is a ratio of probabilities: it belongs inside the logarithm": [
+        "np.log((V - 1 + k) / k) -> np.log(V) / k", "np.log((V - 1 + k) / k) -> np.log(V) - k",
+        "np.log((V - 1 + k) / k) -> np.log(V - 1 + np.exp(k)) - k"],
+    "the V is missing: how many parts are there in all?": ["_ / k -> k", "_ / k -> 1 / k"],
+    "the others have a part each, together V - 1: the more words, the larger the loss":
+        "_ / k -> V * k",
+    "that is a mean over all words; the loss is that of the target alone": [
+        "return _ -> p = k / (V - 1 + k); return -p * np.log(p)",
+        "return _ -> p = k / (V - 1 + k); return -p * np.log(p) + (1 - p) * np.log(V - 1 + k)"],
 })
 def _(rng):
     for low, high in ((5, 30), (1000, 60000)):            # where V - 1 and V differ, and GPT-2's
@@ -185,6 +202,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (loss_of_a_hint, softmax_with_temperature, smoothed_gradient,
-                     log_softmax_backward, loss_scale):
-        check(solution.__name__, solution)
+    check_solutions(globals())

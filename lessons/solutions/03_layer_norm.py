@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def _standardise(x, axis=-1):
@@ -305,6 +305,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (unseen_change, sees_the_future, rms_norm, rms_norm_backward,
-                     most_moved_scale):
-        check(solution.__name__, solution)
+    check_solutions(globals())

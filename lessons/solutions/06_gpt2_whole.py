@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from minifpt import functional as F
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
@@ -197,6 +197,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (gpt2_parameters, block_backward, gelu_exact_backward, c_attn_from_three,
-                     parts_to_spare):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import EXERCISES, Case, check, exercise
+from minifpt.exercises import EXERCISES, Case, check_solutions, exercise
 
 
 def pixel_of(t, j, p, W):
@@ -175,5 +175,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (pixel_of, colour_patches, overlapping_backward, neighbour_score):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from scipy.special import expit
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def merge_step(words, times):
@@ -306,6 +306,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (merge_step, row_gradient, mean_gradient, cbow_backward, tied_gradient,
-                     best_table):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def bits_per_byte(p, n_bytes):
@@ -255,5 +255,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (bits_per_byte, drawn_from, bigram_bits, multiplications, in_circles):
-        check(solution.__name__, solution)
+    check_solutions(globals())

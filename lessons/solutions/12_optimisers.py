@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def largest_rate(H):
@@ -216,5 +216,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (largest_rate, adamw_step, trapezoid, best_rate):
-        check(solution.__name__, solution)
+    check_solutions(globals())

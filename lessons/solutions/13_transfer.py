@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import special
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def ranges_apart(n, m):
@@ -205,5 +205,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (ranges_apart, probe_gradient, difference_interval, seeds_needed):
-        check(solution.__name__, solution)
+    check_solutions(globals())

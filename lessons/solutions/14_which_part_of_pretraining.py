@@ -3,7 +3,7 @@ checked."""
 
 import numpy as np
 
-from minifpt.exercises import Case, check, either, exercise
+from minifpt.exercises import Case, check_solutions, either, exercise
 
 
 def same_spread(std, channels, new_channels):
@@ -174,5 +174,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (same_spread, directions, keep_directions, fair_arms):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def bias_for_half(n):
@@ -186,5 +186,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (bias_for_half, decay_backward, truncated_backward, reach):
-        check(solution.__name__, solution)
+    check_solutions(globals())

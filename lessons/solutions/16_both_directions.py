@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, as_mask, check, exercise, fails
+from minifpt.exercises import Case, as_mask, check_solutions, exercise, fails
 
 
 def prefix_mask(T, P):
@@ -205,5 +205,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (prefix_mask, masked_gradient, missing_token, better_of_two):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import EXERCISES, Case, check, either, exercise
+from minifpt.exercises import EXERCISES, Case, check_solutions, either, exercise
 
 
 def sizes(rng, n, low, high):
@@ -190,5 +190,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (scale_intensity, fewest_operations, windowed_scores, predict):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise, fails
+from minifpt.exercises import Case, check_solutions, exercise, fails
 
 
 def restored_share(clean, corrupted, patched, right, other):
@@ -170,5 +170,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (restored_share, induction_score, fair_control):
-        check(solution.__name__, solution)
+    check_solutions(globals())

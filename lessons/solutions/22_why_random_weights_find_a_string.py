@@ -4,7 +4,7 @@ import numpy as np
 from scipy.linalg import expm  # noqa: F401, for a mistake
 from scipy.optimize import brentq
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, exercise
 
 
 def symmetric_form(W_q, W_k):
@@ -14,14 +14,31 @@ def symmetric_form(W_q, W_k):
 
 
 @exercise(symmetric_form, {
-    "that is the whole form M: take the mean of M and its transpose": "(M + M.T) / 2 -> M",
-    "that is the antisymmetric part: the sum of M and its transpose is symmetric":
-        "(M + M.T) / 2 -> (M - M.T) / 2",
+    "that is the whole form M: take the mean of M and its transpose": [
+        "(M + M.T) / 2 -> M", "(M + M.T) / 2 -> M.T"],
+    "that is the antisymmetric part: the sum of M and its transpose is symmetric": [
+        "(M + M.T) / 2 -> (M - M.T) / 2", "(M + M.T) / 2 -> (M.T - M) / 2",
+        "(M + M.T) / 2 -> M - M.T"],
     "twice as large: M is the sum of S and A, so each has a factor 1/2": "(M + M.T) / 2 -> M + M.T",
     "M is C x C: W_q times the transpose of W_k, not the other way round":
         "W_q @ W_k.T -> W_q.T @ W_k",
     "that is the form of queries with queries: the keys are missing": "W_q @ W_k.T -> W_q @ W_q.T",
     "that is the form of keys with keys: the queries are missing": "W_q @ W_k.T -> W_k @ W_k.T",
+    "take the mean of M and its transpose, not of W_q and W_k: queries meet keys alone": [
+        "W_q @ W_k.T -> (W_q + W_k) @ (W_q + W_k).T / 2",
+        "W_q @ W_k.T -> (W_q + W_k) @ (W_q + W_k).T / 4",
+        "W_q @ W_k.T -> (W_q @ W_q.T + W_k @ W_k.T) / 2"],
+    "M and its transpose are added, not multiplied": [
+        "(M + M.T) / 2 -> M @ M.T", "(M + M.T) / 2 -> M @ M.T / 2"],
+    "brackets are missing: the sum is halved, not the transpose alone":
+        "(M + M.T) / 2 -> M + M.T / 2",
+    "the form leaves out the factor 1 / sqrt(D)":
+        "(M + M.T) / 2 -> (M + M.T) / 2 / np.sqrt(W_q.shape[1])",
+    "those are C numbers: the whole matrix is wanted":
+        "(M + M.T) / 2 -> np.linalg.eigvalsh((M + M.T) / 2)",
+    "an entry is the mean of M[i, j] and M[j, i], also above the diagonal": [
+        "(M + M.T) / 2 -> np.triu(M)", "(M + M.T) / 2 -> np.triu(M) + np.triu(M, 1).T",
+        "(M + M.T) / 2 -> np.maximum(M, M.T)", "(M + M.T) / 2 -> np.diag(np.diag(M))"],
 })
 def _(rng):
     C, D = rng.permutation([3, 4, 5, 6])[:2]
@@ -35,10 +52,19 @@ def trace_after(W, S, eta, n):
     return np.trace(W @ S @ W.T)
 
 
+def by_eigenvalues(growth, weighs=True):
+    """The trace as a sum over eigenvalues l, each with its growth(eta l, n)."""
+    def answer(W, S, eta, n):
+        values, vectors = np.linalg.eigh(S)
+        along = ((W @ vectors) ** 2).sum(axis=0) if weighs else 1
+        return (values * along * growth(eta * values, n)).sum()
+    return answer
+
+
 @exercise(trace_after, {
     "the factor 2 is missing: W is used twice in F": "2 * eta -> eta",
     "the minus sign is too much: the step goes down the loss, and the trace goes up":
-        "W + 2 * eta * W @ S -> W - 2 * eta * W @ S",
+        ["W + 2 * eta * W @ S -> W - 2 * eta * W @ S", "W + 2 * eta * W @ S -> W - eta * W @ S"],
     "that is the trace at the start: take the steps first": "range(n) -> range(0)",
     "that is one step with n times the rate: each step starts from the W of the step before":
         ("range(n) -> range(1)", "2 * eta -> 2 * eta * n"),
@@ -48,6 +74,21 @@ def trace_after(W, S, eta, n):
     "that is continuous time, exp(2 l t); the steps here are finite, 1 + 2 eta l each": [
         ("range(n) -> range(1)",
          "W + 2 * eta * W @ S -> W @ expm(2 * eta * n * S)")],
+    "W stands twice in the trace, so a direction's growth 1 + 2 eta l counts squared: to the "
+    "power 2 n": [by_eigenvalues(lambda s, n: (1 + 2 * s) ** n),
+                  by_eigenvalues(lambda s, n: (1 + s) ** n),
+                  by_eigenvalues(lambda s, n: np.exp(2 * s * n))],
+    "the square of 1 + 2 eta l has three terms": by_eigenvalues(lambda s, n: (1 + 4 * s) ** n),
+    "a direction counts by how much of W lies along it: the sum of the squares of W u": [
+        by_eigenvalues(lambda s, n: (1 + 2 * s) ** (2 * n), False),
+        by_eigenvalues(lambda s, n: np.exp(2 * s * n), False),
+        by_eigenvalues(lambda s, n: np.exp(4 * s * n), False)],
+    "the factor of a step is 2: the trace has both W's, and the square makes 4 of it":
+        "2 * eta -> 4 * eta",
+    "a step is added to W: yours takes its place": "W + 2 * eta * W @ S -> 2 * eta * W @ S",
+    "the trace is the sum of the diagonal, not of all entries":
+        "np.trace(W @ S @ W.T) -> (W @ S @ W.T).sum()",
+    "that is F itself: its trace is one number": "np.trace(W @ S @ W.T) -> W @ S @ W.T",
 })
 def _(rng):
     C, inputs = 5, 3
@@ -138,5 +179,4 @@ def _(rng):
 
 
 if __name__ == "__main__":
-    for solution in (symmetric_form, trace_after, aligned, time_to_grow):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minifpt.exercises import Case, check, exercise
+from minifpt.exercises import Case, check_solutions, close_to, exercise
 
 
 def token_sums(x):
@@ -32,6 +32,15 @@ def weighted_sums(x, w):
     "that adds over the rows: the index c is summed over": "x @ w -> (x * w).sum(axis=0)",
     "a mean for a sum": "x @ w -> (x * w).mean(axis=1)",
     "the weights are missing": "x @ w -> x.sum(axis=1)",
+    "that is a weighted mean: the sum is not divided by anything": "x @ w -> x @ w / w.sum()",
+    "a sum of products is not the product of two sums: multiply first, then add":
+        "x @ w -> x.sum(axis=1) * w.sum()",
+    "multiply first, then add: yours adds x over c before a weight has met it":
+        "x @ w -> x.sum(axis=1)[:, None] * w",
+    "the weights multiply: yours adds them": "x @ w -> (x + w).sum(axis=1)",
+    "that is one row: the answer has one sum for each n": "x @ w -> x[0] @ w",
+    "a weight belongs to a column: w[c], not w[n]":
+        "x @ w -> np.resize(w, len(x)) * x.sum(axis=1)",
 })
 def _(rng):
     N, C = rng.permutation([4, 5, 6])[:2]
@@ -94,8 +103,11 @@ UP_AND_DOWN = "(f(t + 1e-5) - f(t - 1e-5)) / 2e-5 -> "
     "divide by the turn": UP_AND_DOWN + "f(t + 1e-5) - f(t - 1e-5)",
     "that is f(t), not its slope": UP_AND_DOWN + "f(t)",
     "the turn is too large: the curve bends on the way": [
-        UP_AND_DOWN + "(f(t + 1) - f(t)) / 1", UP_AND_DOWN + "(f(t + 0.1) - f(t)) / 0.1",
+        UP_AND_DOWN + "(f(t + 0.1) - f(t)) / 0.1",
         UP_AND_DOWN + "(f(t + 0.1) - f(t - 0.1)) / 0.2"],
+    "that is the slope at 0: turn t, f(t + h)": UP_AND_DOWN + "(f(1e-5) - f(-1e-5)) / 2e-5",
+    "that is h times t: the turn is added, f(t + h)":
+        UP_AND_DOWN + "(f(t + t * 1e-5) - f(t - t * 1e-5)) / 2e-5",
 }, rtol=1e-4)
 def _(rng):
     k, phase = rng.uniform(1, 2), rng.uniform(0, 0.3)
@@ -104,9 +116,21 @@ def _(rng):
     def f(t):
         return 3 + np.sin(k * t + phase)
 
-    yield Case((f, t), float(k * np.cos(k * t + phase)))
+    slope = float(k * np.cos(k * t + phase))
+    yield Case((f, t), slope, {                           # numbers that may agree by chance
+        "upside down: how far f moved, divided by how far t was turned":
+            close_to(1 / slope, rtol=1e-4),
+        "a turn of 1 is too large: the curve bends on the way": close_to(f(t + 1) - f(t)),
+        "that is f(t) / t: how far f moves, not how large it is": close_to(f(t) / t),
+        "that is the slope of one formula: f is any function, so call it": close_to(2 * t),
+        "that is enormous: take the difference first, in brackets, then divide":
+            lambda y: abs(y) > 1000,
+        "next to nothing: divide by the turn. a / 2 * h divides by 2 and multiplies by h":
+            lambda y: 0 < abs(y) < 0.01,
+        "near, but not near enough: a large turn lets the curve bend, and of a turn below 1e-9 "
+        "rounding leaves little": lambda y: abs(y - slope) < 0.3,
+    })
 
 
 if __name__ == "__main__":
-    for solution in (token_sums, weighted_sums, product_entry, inner_slope, slope_at):
-        check(solution.__name__, solution)
+    check_solutions(globals())

@@ -13,8 +13,9 @@
 # - find the control that a comparison lacks, add it, and say what is left of the first story.
 #
 # **What we know by now.** Nothing but the question of the whole course: *what does a frozen
-# transformer already have, and what must be learned?* A paper of 2021 says that a model which read
-# language computes with bits, pictures and proteins, though its weights are frozen.
+# transformer already have, and what must be learned?* [A paper of
+# 2021](https://arxiv.org/abs/2103.05247) says that a model that has read language can compute with
+# bits, pictures and proteins, though its weights are frozen.
 #
 # You need Python and a little NumPy, no other lesson. It takes about 45 minutes. What happens
 # inside the model comes later, one part in each lesson; here we use it as it is.
@@ -28,7 +29,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import band, color, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.training import step
 
@@ -82,7 +83,8 @@ show(minifpt.tasks.BitXOR.draw)
 # The model expects letters, so it needs a new front: an **input layer** that turns each bit into a
 # vector of $C = 128$ numbers, as many as the model uses for a letter. And a new back: an **output
 # layer** that turns each of the model's last five vectors into two scores, one for "0" and one for
-# "1". What stands between them is the **trunk**: six blocks of attention and feed-forward.
+# "1". What stands between them is the **trunk**: six blocks, each with two parts, *attention* and
+# *feed-forward*, which lessons 4 and 6 take apart.
 # **Frozen** means that training does not change it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$
 # `(T, C)` a vector for each position in the sequence. Each of the two new layers has a weight $w$
 # and a bias $b$:
@@ -182,10 +184,10 @@ print(f"it took {language[-1]['seconds']:.0f} seconds")
 show(minifpt.tasks.Choices.accuracy)
 
 # %% [markdown]
-# Did the novels help? Take a trunk of the same shape that has read nothing: its weights are
-# random numbers, drawn with the standard deviation that GPT-2's have before any training, 0.02. It
-# is frozen as well, with the same front, back and number of steps. How many percent does it get
-# right?
+# Did the novels help? Take a trunk of the same shape that has read nothing: its weights are random
+# numbers, drawn as GPT-2's are before any training, with the standard deviation 0.02 (and a smaller
+# one in the last layer of each part). It is frozen as well, with the same front, back and number of
+# steps. How many percent does it get right?
 
 # %%
 guess = ...                                               # a percentage
@@ -204,10 +206,8 @@ def draw(ax, runs, title):
     """Mean and range of several runs of each arm"""
     for name, histories in runs.items():
         _, style, ink = ARMS[name]
-        step, right = histories[0]["step"], [100 * h["test_accuracy"] for h in histories]
-        ax.fill_between(step, np.min(right, axis=0), np.max(right, axis=0), alpha=0.2, color=ink,
-                        linewidth=0)
-        ax.plot(step, np.mean(right, axis=0), style, color=ink, linewidth=2, label=name)
+        band(ax, histories[0]["step"], [100 * h["test_accuracy"] for h in histories], style,
+             color=ink, label=name)
     ax.axhline(50, color=color.ink, linestyle=":", linewidth=0.8)
     ax.set(xlabel="step", ylabel="bits right (%), dotted: guessing", ylim=(45, 102), title=title)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -248,7 +248,7 @@ for name, (kind, *_) in ARMS.items():
 # merely how *large* its weights are.
 #
 # We train all four with five seeds each; a **seed** fixes the new layers, the examples, and the
-# random weights. Which is the last of the four to come to 90 %? (About a minute and a half.)
+# random weights. Which is the last of the four to come to 90 %? (One to two minutes.)
 
 # %%
 guess = ...                                               # one of the four names
@@ -347,7 +347,7 @@ held_out = train(make(), task=HeldOut(), steps=600, eval_every=600)
 reveal(guess, 100 * held_out[-1]["test_accuracy"], "%")
 
 # %% [markdown]
-# It learned a rule.
+# It learned a rule. (One run.)
 #
 # *Which of the pink parts did it?* We freeze them one at a time. What is frozen stays as it was
 # at the start: the layer norms and the positions as the language model left them, the input layer

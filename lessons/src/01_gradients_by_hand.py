@@ -373,7 +373,7 @@ with written("mine.py", "linear", "linear_backward") as whose:
     with_tanh = [train_net(seed) for seed in range(5)]
     without = [train_net(seed, has_tanh=False) for seed in range(5)]
 reveal(guess, float(np.round(np.mean([losses[-1] for losses in without]), 3)))
-print("with tanh, five seeds:", *(f"{losses[-1]:.4f}" for losses in with_tanh))
+print("with tanh, five seeds:", *(f"{losses[-1]:.0e}" for losses in with_tanh))
 
 fig, (ax,) = figure(width=5.6, height=2.8)
 for runs, style, ink, name in ((with_tanh, "-", color.trained, "with tanh"),

@@ -405,9 +405,9 @@ print("before training:", f"{shares['before']:.2f}")
 
 # %% [markdown]
 # It learned this one sequence by heart: 16 numbers are enough for that. A scale that is right for
-# *all* sequences needs frozen weights in which there is something worth turning up. Do the weights
-# of a language model have it, and do random ones? [Lesson
-# 0](00_a_language_model_learns_xor.ipynb) began with that question.
+# *all* sequences needs frozen weights in which there is something worth turning up. In
+# [lesson 0](00_a_language_model_learns_xor.ipynb) random weights of the right size had it, for XOR.
+# [Lesson 22](22_why_random_weights_find_a_string.ipynb) says what it is in them.
 #
 # ## Twelve blocks train, on your own file
 #
@@ -477,13 +477,16 @@ for (rate, losses), style in zip(without.items(), ("^", "--", ":"), strict=True)
           f"steps {losses[-1]:,.0f}")
 print("with layer norm, after 40 steps:", *(f"{losses[-1]:.2f}" for losses in with_norm))
 ax.axhline(np.log(10), color=color.grey, linewidth=0.8)
-ax.set(xlabel="step", ylabel="loss (nats)", title=f"Twelve blocks on digits\n{whose}")
+ax.set(xlabel="step", ylabel="loss (nats)", ylim=(0.1, 1e8),
+       title=f"Twelve blocks on digits\n{whose}")
 ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 picture(fig)
 
 # %% [markdown]
-# Without layer norm the activations, and with them the scores and the loss, start enormous. A step
-# that is not far too large for them is far too small to get anywhere.
+# Without layer norm the activations, and with them the scores and the loss, start enormous. At the
+# two larger rates the loss is soon no longer a number. At the smallest one it falls, and after 40
+# steps it is still a thousand times that of a model that knows nothing. (Three rates, one run
+# each.)
 #
 # ## Exercises
 #
@@ -576,7 +579,7 @@ if RUN:
     print(most_moved_scale(before, after))
 
 # %% [markdown]
-# **What we do not know yet.** Each row went through its blocks alone. How does a token learn
-# anything from another one?
+# **What we do not know yet.** In the twelve blocks each row went alone. Only the map of attention,
+# which we borrowed, led from row to row. How does a token learn anything from another one?
 #
 # **Next**: [lesson 4](04_self_attention.ipynb), where the map of this lesson comes from.

@@ -12,8 +12,9 @@
 # - look at the attention maps of a trained model, find out what a head is for, and know one way to
 #   be fooled.
 #
-# **What we know by now.** A block keeps its numbers in size with layer norm, and each row passes it
-# alone. Softmax turns scores into shares, and a gradient comes back through it.
+# **What we know by now.** Softmax turns scores into shares, and a gradient comes back through it.
+# Layer norm keeps the numbers of many layers in size. So far each token has gone through its layers
+# alone.
 #
 # You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
@@ -271,7 +272,8 @@ picture(fig)
 
 # %% [markdown]
 # It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
-# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. Now let both
+# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. (One run of
+# each. That a loss below $\log 2$ needs a leak holds for all.) Now let both
 # models do what a language model is for: they get the flips so far, and say the one that is not
 # there yet.
 

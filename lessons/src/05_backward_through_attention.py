@@ -407,10 +407,11 @@ whole = minifpt.steps(small, bits, progress=False)
 picture(whole.figure())
 
 # %% [markdown]
-# The next cell shows the same step as a page, to be stepped through with the arrow keys;
-# `whole.save("step.html")` writes it into a file. A click on a number of a gradient shows its
-# formula beside a finite difference, and the third of five switches forgets the causal mask in the
-# backward pass. Which number of the backward pass changes first?
+# Run the next cell: it shows the same step as a page, to be stepped through with the arrow keys.
+# (The stored notebook is without it, because it is large.) `whole.save("step.html")` writes it into
+# a file. A click on a number of a gradient shows its formula beside a finite difference, and the
+# third of five switches forgets the causal mask in the backward pass. Which number of the backward
+# pass changes first?
 
 # %%
 whole

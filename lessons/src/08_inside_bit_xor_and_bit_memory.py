@@ -10,6 +10,7 @@
 # - draw where each head of a model looks, and put it in one number;
 # - compute which scores a model reaches without having found anything;
 # - tell looking by position from looking by content, and mute a head;
+# - find out at which depth a value moves, and which part multiplies two of them;
 # - compare a language trunk with two kinds of random ones, and say what that leaves open.
 #
 # **What we know by now.** A frozen trunk learns XOR while its layer norms, positions and two thin
@@ -17,7 +18,7 @@
 # part computes, but not which part does the work.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
-# [4](04_self_attention.ipynb). It takes about an hour.
+# [4](04_self_attention.ipynb). It takes two sittings of about 40 minutes: XOR, then memory.
 
 # %%
 from itertools import combinations
@@ -49,7 +50,7 @@ from minifpt.trunks.names import TrunkSpec
 # with 4 heads each.
 
 # %%
-show(F.attention)
+show(F.attention, lines=("scores =", "probabilities, _"))
 
 
 # %%
@@ -161,6 +162,154 @@ picture(fig)
 # Most heads can be muted, one at a time, at little cost. In both runs the first block's heads cost
 # most on average, which agrees with a part of what the paper says. But which single head costs
 # most differs from run to run. The trunk is the same; what training makes of it is not.
+#
+# ## How is XOR computed?
+#
+# A muted head shows that it is needed, not what it does. Two things must happen somewhere. The bit
+# $a$ at token $i$ must come to token $5 + i$, where its partner $b$ stands: *who carries it, and
+# when?* And the two must be combined: *who multiplies?*
+#
+# For the first question we turn the one bit $a$ in all inputs, so that the right answer at its
+# partner turns, too. While the model runs on these inputs we put what a block hands on, at one
+# token, back to what it was before the turn. If the right answer comes back, this token carried the
+# bit at this depth. `minifpt.trace(model, change={layer: function})` replaces the output of a layer
+# while the model runs. We do so for the language trunk, run 0, and for one with random weights *as
+# in the paper* (lesson 0). Which of the two has the bit at the token of $b$ sooner, `"language"` or
+# `"random"`?
+
+# %%
+guess = ...
+
+# %%
+by_trunk = {"language": xor_models[0], "random": make("random@paper", xor)}
+minifpt.train(by_trunk["random"], xor, steps=500, batch_size=4, lr=2e-3, eval_every=500)
+DEPTHS = ["trunk.wpe", *(f"trunk.h.{i}" for i in range(6))]      # after positions, after each block
+
+
+def run(model, x, change=None):
+    """Logits (B, 5, 2) and the outputs of all layers, with some of them changed"""
+    with minifpt.trace(model, change=change) as t:
+        return model.predict(x).reshape(len(x), 5, 2), t.outputs
+
+
+def put_back(values, token):
+    """Tokens count from the end: the last block computes only those that are read."""
+    def change(h):
+        if -token <= h.shape[1]:
+            h[:, token] = values[:, token]
+        return h
+    return change
+
+
+def restored(model, i, x=x_xor[:48], y=y_xor[:48]):
+    """(2, 7): how much comes back at the token of a and at that of b, for each depth"""
+    turned = x.copy()
+    turned[:, i] = 1 - x[:, i]
+
+    def score(logits):
+        return ((2 * y[:, i] - 1) * (logits[:, i, 1] - logits[:, i, 0])).mean()
+    logits, before = run(model, x)
+    best, worst = score(logits), score(run(model, turned)[0])
+    return [[(score(run(model, turned, {name: put_back(before[name], token)})[0]) - worst)
+             / (best - worst) for name in DEPTHS] for token in (i - 10, i - 5)]
+
+
+routes = {name: np.mean([restored(model, i) for i in range(5)], axis=0)
+          for name, model in by_trunk.items()}
+reveal(guess, max(routes, key=lambda name: routes[name][1][1]))
+fig, axes = figure(2, width=3.6, height=2.5, sharey=True)
+for ax, (trunk, route) in zip(axes, routes.items(), strict=True):
+    for shares, style, ink, name in zip(route, ("o-", "s--"), (color.ink, color.trained), (
+            "token of a", "token of b"), strict=True):
+        ax.plot(range(7), 100 * shares, style, color=ink, markersize=4, label=name)
+    ax.set(xlabel="behind block", title=f"{trunk}: where the bit a is")
+    ax.set_xticks(range(7), ["input", *range(6)])
+axes[0].set_ylabel("answer restored (%)")
+axes[0].legend(loc="center right")
+picture(fig)
+
+# %% [markdown]
+# With random weights one look does it: behind block 0 nearly all of the bit is at its partner's
+# token. In the language trunk it takes several blocks, and behind block 0 a part of it is at
+# neither of the two tokens: it goes by way of others. (So it was with five seeds of each.)
+#
+# Now, who multiplies? Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
+# sum of a share of $a$ and a share of $b$ is one. Any number $v$ inside the model depends on $a$
+# and $b$, all else equal, in four ways, because four equations have four unknowns:
+#
+# $$ v(a, b) = m + \alpha\, a + \beta\, b + \gamma\, a b, \qquad \gamma = \tfrac14 \big( v(1, 1) -
+#    v(1, -1) - v(-1, 1) + v(-1, -1) \big) $$
+#
+# We run the four inputs side by side and take $\gamma\,ab$ out of the output of a part at the token
+# of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. What costs more: to take the product
+# out of `"attention"` or out of `"feed-forward"`?
+
+# %%
+guess = ...
+
+
+# %%
+def without_product(i):
+    """A change: takes the product of bits i of the two strings out of an output"""
+    sign = np.array([[1, -1], [-1, 1]])[..., None]        # of a b, for (a, b) = 00, 01, 10, 11
+
+    def change(h):
+        v = h[:, i - 5].reshape(-1, 2, 2, h.shape[-1])
+        gamma = (sign * v).mean(axis=(1, 2), keepdims=True)
+        h[:, i - 5] = (v - gamma * sign).reshape(-1, h.shape[-1])
+        return h
+    return change
+
+
+def accuracy_without_products(model, *parts, contexts=24):
+    """Per cent of the answers, a mean over the five places"""
+    right, rng = [], np.random.default_rng(1)
+    for i in range(5):
+        bits = np.repeat(rng.integers(0, 2, (contexts, 10)), 4, axis=0)
+        bits[:, [i, 5 + i]] = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (contexts, 1))
+        change = {f"trunk.h.*.{part}": without_product(i) for part in parts}
+        logits, _ = run(model, bits[..., None].astype(np.float32), change)
+        right.append((logits[:, i].argmax(-1) == bits[:, i] ^ bits[:, 5 + i]).mean())
+    return 100 * float(np.mean(right))
+
+
+names = {"nothing": (), "attention": ("attn",), "feed-forward": ("mlp",), "both": ("attn", "mlp")}
+products = {trunk: {name: accuracy_without_products(model, *parts) for name, parts in names.items()}
+            for trunk, model in by_trunk.items()}
+reveal(guess, min(("attention", "feed-forward"), key=products["language"].get))
+for trunk, row in products.items():
+    print(f"{trunk:9} product taken from:", ", ".join(
+        f"{name} {value:.0f} %" for name, value in row.items()))
+
+# python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward; one look)
+WITHOUT_PRODUCT = {
+    "language": [
+        (98, 82, 62, 57), (99, 95, 52, 82), (99, 83, 56, 57),
+        (100, 94, 55, 66), (100, 100, 49, 84)],
+    "as in the paper": [
+        (100, 100, 42, 93), (100, 100, 57, 91), (100, 100, 46, 89),
+        (100, 100, 50, 90), (100, 100, 49, 96)],
+    "statistics": [
+        (100, 100, 47, 98), (100, 100, 50, 90), (100, 100, 50, 90),
+        (100, 100, 52, 98), (100, 100, 48, 92)],
+}
+print("five seeds, product taken from nothing / attention / feed-forward; one look (%):")
+for trunk, rows in WITHOUT_PRODUCT.items():
+    print(f"{trunk:15}", "  ".join("/".join(f"{value:3.0f}" for value in row) for row in rows))
+
+# %% [markdown]
+# Without the products of the feed-forward layers every trunk is down near guessing: 42 to 62 % in
+# fifteen runs. Without those of attention the random ones lose nothing, and the language trunk 0 to
+# 16 points. So with random weights the work is cleanly divided: **attention carries the bit, and
+# the feed-forward layers multiply.** How can frozen random layers multiply? A feed-forward layer
+# bends a sum of a share of $a$ and a share of $b$, and in a bent sum there is a product:
+#
+# $$ (a + b)^2 = a^2 + 2ab + b^2 $$
+#
+# Hundreds of such bends stand in each block. Training need only turn up those that are of use, and
+# read them. In the language trunk attention has a part in it, with four seeds of five: there the
+# look itself depends on the bits. (The last number of each run says so. All heads have one look for
+# all inputs, the mean of their looks; the random trunks keep 89 to 98 %, language 57 to 84 %.)
 #
 # ## Memory: which string is it?
 #
@@ -331,34 +480,18 @@ axes[1].set_ylabel("")
 picture(fig)
 
 # %% [markdown]
-# The order is reversed: now *statistics* ends ahead. (Each of the five seeds that we tried gave
-# language the better end at the small rate, and *statistics* at the large one; exercise 4 lets you
-# try more.) So the head start came from the learning rate: to compare trunks, let each have the
-# rate that suits it.
+# In this run the order is reversed: now *statistics* ends ahead. With five seeds (`python -m
+# benchmarks.inside rates`) language ends ahead with each at 0.02, by 2 to 12 points. At 0.06 it is
+# ahead with three and behind with two, by 4 points at most. So the head start came from the
+# learning rate: to compare trunks, let each have the rate that suits it.
 #
-# The paper says that the statistics of the weights do not explain what language gives. In our
-# small model and on this task they do. What is it about the size of the weights?
-
-# %%
-print("standard deviation of the weights that make queries and keys, and of their scores "
-      "before training")
-for name, kind in kinds.items():
-    model = make(kind, task)
-    with minifpt.trace(model) as t:
-        model.predict(x[:64])
-    scores = [step.inputs["x"][:, :, -1].std(axis=-1) for step in t.steps if step.op == "softmax"]
-    weights = [block.attn.c_attn.weight.data[:, :256].std() for block in model.trunk.h]
-    print(f"{name:12} weights {np.mean(weights):.3f}   scores {np.mean(scores):.3f}")
-
-# %% [markdown]
-# The weights are those of queries and keys. A score is a query times a key, so it would grow with
-# their *square*, were all else equal: but trained layer norms, which language and statistics have,
-# make what the weights read smaller. GPT-2's random starting weights are made for more channels
-# than our 128. With them every score is near 0, and every head gives all tokens nearly equal
-# shares. To change that, the scales of the layer norms would have to grow a lot. As long as a head
-# cannot choose, it cannot find. (*Language* starts with larger scores than *statistics* at nearly
-# the same size of weights: its queries and keys are made for each other. Exercise 4 goes on from
-# here.)
+# The paper says that the statistics of the weights do not explain what language gives. In our small
+# model and on this task they do, nearly. What is it about the size of the weights? A score is a
+# query times a key, so it grows with their *square*. GPT-2's random starting weights are made for
+# more channels than our 128. With them every score is near 0, and every head gives all tokens
+# nearly equal shares. As long as a head cannot choose, it cannot find. To change that, the scales
+# of the layer norms would have to grow a lot. ([Lesson 14](14_which_part_of_pretraining.ipynb)
+# measures the scores.)
 #
 # ## Where does it look?
 #
@@ -507,13 +640,14 @@ picture(fig)
 #
 # ## What we know now
 #
-# The heads that look at the right string carry the answer, and they find it by content. All that is
+# For XOR a look five tokens back carries a bit, and the feed-forward layers multiply. For memory
+# the heads that look at the right string carry the answer, and they find it by content. All that is
 # trained are the input and output layers, the positions and the layer norms. So the frozen weights
-# could already compare two tokens, and training only had to bring that out. But weights that are
-# drawn at random can do it too, once they are large enough. So here it is a matter of size: nothing
-# that we measured needs language. GPT-2's random starting weights fail in these 450 steps, and
-# their scores suggest why: for 128 channels they are too small to choose, until the layer norms
-# have grown. This page does not show that such weights can never learn it.
+# could already move, multiply and compare, and training only had to bring that out. But weights
+# that are drawn at random can do it too, once they are large enough. So here it is a matter of
+# size: nothing that we measured needs language. GPT-2's random starting weights fail in these 450
+# steps: for 128 channels their scores are too small to choose, until the layer norms have grown.
+# This page does not show that such weights can never learn it.
 #
 # What does that leave open? What ran on this page is one run of each kind, on a small model and an
 # easy version of the task, with two learning rates. The paper's GPT-2 is six times as wide, and
@@ -593,10 +727,9 @@ if RUN:
     print(results, gap(*map(np.array, results.values())))
 
 # %% [markdown]
-# **What we do not know yet.** Which single head does XOR differs from run to run, and a muted head
-# shows that it is needed, not what it does: [lesson 19](19_which_part_does_it.ipynb), a side road,
-# goes on from there. And two arms stood beside each other here with one run each. How sure is such
-# a difference?
+# **What we do not know yet.** Which single head carries the bits of XOR differs from run to run.
+# ([Lesson 19](19_which_part_does_it.ipynb), a side road, follows a value from head to head.) And
+# two arms stood beside each other here with one run each. How sure is such a difference?
 #
 # **Next** on the spine: [lesson 13](13_transfer.ipynb). A side road: [lesson
 # 9](09_pictures_as_tokens.ipynb) gives the same trunk pictures, cut into tokens.

@@ -236,7 +236,7 @@ picture(fig)
 # array, and cuts large ones into pieces; the formula is in `_update`.
 
 # %%
-show(Adam.step, Adam._update)
+show(Adam._update)
 
 # %% [markdown]
 # Is ours the same? We give both the same gradients for 200 steps. And as before we ask on which

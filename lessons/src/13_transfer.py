@@ -1,12 +1,13 @@
 # %% [markdown]
 # # 13. Transfer
 #
-# **Somebody has trained a model on their task. You have another task and a hundred labels. Is their
-# model worth having? And how many runs does it take before you may say so?**
+# **One arm is ahead of another. How sure is that, and how many runs does it take before you may say
+# so? We ask it of a common case: somebody has trained a model on their task, you have another task
+# and a hundred labels. Is their model worth having?**
 #
 # After this lesson you can
 #
-# - take features from a frozen model and train a head on them, by hand;
+# - take features from a frozen model and train a probe on them, by hand;
 # - compare frozen, fine-tuned and from scratch, and name the control that such a comparison lacks;
 # - tell over- and underfitting from a training that was too short;
 # - compare in pairs, where two arms share what was drawn;
@@ -37,8 +38,8 @@ from minifpt.training import evaluate
 # ## Two tasks
 #
 # **Source**: tell the printed digits 0 to 4 apart, with 2,000 labelled images. **Target**: tell 5
-# to 9 apart, with few labels. The digits are drawn from fonts, as in [lesson
-# 9](09_pictures_as_tokens.ipynb). The tests are on fonts that no training sees.
+# to 9 apart, with few labels. The digits are drawn from fonts, 28 by 28 pixels each. The tests are
+# on fonts that no training sees. The model gets an image as 16 tokens, patches of 7 by 7 pixels.
 
 # %%
 def draw(seed, n, digits, split):
@@ -86,9 +87,9 @@ picture(fig)
 
 # %% [markdown]
 # The model is a GPT-2 of 2 blocks and 64 channels, between an input and an output layer. We train
-# all of it on the source. (Its weights start at GPT-2's standard deviation, 0.02. That
-# is small for 64 channels, see [lesson 14](14_which_part_of_pretraining.ipynb). It holds for every
-# model here that starts from random weights.)
+# all of it on the source. (Its weights start at GPT-2's standard deviation, 0.02, as those of every
+# model here that starts from random weights. That is small for 64 channels, as lesson 0 has shown
+# for 128. Here all weights are trained, so they can grow.)
 
 # %%
 config = minifpt.GPT2Config(n_layer=2, n_head=4, n_embd=64, n_positions=16, dropout=0.0)
@@ -110,13 +111,14 @@ learned = {name: p.data.copy() for name, p in teacher.named_parameters()}
 print(f"source task, new fonts: {100 * evaluate(teacher, source, *source.split['test'])[1]:.0f} %")
 
 # %% [markdown]
-# ## Features and a head
+# ## Features and a probe
 #
 # Cut off the output layer. The rest of the model turns an image into 64 numbers, the last token's
-# activations: its **features** $f$ `(64,)`. A new output layer on top, a **head**, is all that the
-# target task needs: scores $s = f\,W + b$, with $W$ `(64, 5)` and $b$ `(5,)`. If the rest is frozen
-# the features of an image never change. So we compute them once, $f$ `(N, 64)` for $N$ images, and
-# then train the head alone. With $S$ `(N, 5)` the scores of all images, and lesson 2's gradient of
+# activations: its **features** $f$ `(64,)`. A new output layer on top, a **probe**, is all that the
+# target task needs: scores $s = f\,W + b$, with $W$ `(64, 5)` and $b$ `(5,)`. (It is also called a
+# head, and has nothing to do with the heads of attention.) If the rest is frozen the features of an
+# image never change. So we compute them once, $f$ `(N, 64)` for $N$ images, and then train the
+# probe alone. With $S$ `(N, 5)` the scores of all images, and lesson 2's gradient of
 # the mean cross-entropy:
 #
 # $$ dS = \tfrac1N (\text{softmax}(S) - \text{onehot}(y)), \qquad dW = f^\top dS, \qquad
@@ -139,7 +141,7 @@ def features(model, x):
     return hidden[:, -1]
 
 
-def head_gradient(f, W, b, y):
+def gradient_of_probe(f, W, b, y):
     """dW, db of the mean cross-entropy; y (N,)"""
     S = f @ W + b
     p = np.exp(S - S.max(axis=1, keepdims=True))
@@ -159,7 +161,7 @@ def both_ways(mask, steps=60):
     ours, rng = minifpt.optim.Adam([W, b], lr=0.01), np.random.default_rng([0, 0])
     for _ in range(steps):
         rows = rng.integers(0, 100, 16)                   # as Some.draw does
-        W.grad, b.grad = head_gradient(f[rows], W.data, b.data, y[rows])
+        W.grad, b.grad = gradient_of_probe(f[rows], W.data, b.data, y[rows])
         ours.step()
     model.freeze(mask)
     minifpt.train(model, task, steps, batch_size=16, lr=0.01, clip=1e9, progress=False)
@@ -175,7 +177,7 @@ for i in np.ndindex(W.shape):
     h[i] = 1e-5
     numerical[i] = (F.cross_entropy(f @ (W + h) + b, y)[0]
                     - F.cross_entropy(f @ (W - h) + b, y)[0]) / 2e-5
-print(f"dW against differences: {np.abs(head_gradient(f, W, b, y)[0] - numerical).max():.0e}")
+print(f"dW against differences: {np.abs(gradient_of_probe(f, W, b, y)[0] - numerical).max():.0e}")
 Mask = minifpt.FreezeMask
 print(f"W by hand and by the library: {both_ways(Mask.output_only()):.0e}")
 print("the same, and the layer norms are not frozen: "
@@ -191,14 +193,13 @@ print("the same, and the layer norms are not frozen: "
 #
 # - *from scratch*: a new model, all of it trained on the labels;
 # - *fine-tuned*: the teacher's weights as a start, all of it trained;
-# - *FPT*: the teacher's weights, attention and feed-forward frozen, the rest trained, as in the
-#   paper that this repository reproduces (*Pretrained Transformers as Universal Computation
-#   Engines*, [arXiv 2103.05247](https://arxiv.org/abs/2103.05247));
-# - *head*: the teacher's features, and nothing but a head trained.
+# - *FPT*: the teacher's weights, attention and feed-forward frozen, the rest trained, as in lesson
+#   0;
+# - *probe*: the teacher's features, and nothing but a probe trained.
 #
 # The learning rates stand in the code: one for the two that train everything, one for FPT and one
-# for the head. None of them comes from a sweep (lesson 12). The budgets differ, too: the first
-# three get 150 steps of 16 examples, the head 300 steps on all labels at once. There are 20, 100 or
+# for the probe. None of them was chosen by trying several. The budgets differ, too: the first three
+# get 150 steps of 16 examples, the probe 300 steps on all labels at once. There are 20, 100 or
 # 500 labels, two seeds each. Which is the best with 100 labels?
 
 # %%
@@ -218,8 +219,8 @@ def run(way, n, seed, steps=150):
     return [100 * evaluate(model, task, *task.split[split])[1] for split in ("train", "test")]
 
 
-def head(represent, n, choice, steps=300, lr=0.02):
-    """The same for a head on ``represent(x)``, (N, anything), trained on all labels at once"""
+def probe(represent, n, choice, steps=300, lr=0.02):
+    """The same for a probe on ``represent(x)``, (N, anything), trained on all labels at once"""
     task = labelled(n, choice)
     f = represent(task.split["train"][0])
     middle, spread = f.mean(axis=0), f.std() + 1e-6
@@ -227,7 +228,7 @@ def head(represent, n, choice, steps=300, lr=0.02):
     adam = minifpt.optim.Adam([W, b], lr=lr)
     f, y = (f - middle) / spread, task.split["train"][1][:, 0]
     for _ in range(steps):
-        W.grad, b.grad = head_gradient(f, W.data, b.data, y)
+        W.grad, b.grad = gradient_of_probe(f, W.data, b.data, y)
         adam.step()
 
     def right(x, y):
@@ -246,7 +247,7 @@ jobs = [(way, n, seed) for way in ("from scratch", "fine-tuned", "FPT") for n in
 found = {}
 for way, n, seed in tqdm(jobs, desc="few labels"):
     found.setdefault(way, {}).setdefault(n, []).append(run(way, n, seed))
-found["head"] = {n: [head(taught, n, seed) for seed in SEEDS] for n in LABELS}
+found["probe"] = {n: [probe(taught, n, seed) for seed in SEEDS] for n in LABELS}
 
 # %%
 def mean_test(way, n):
@@ -268,8 +269,8 @@ table(found)
 # the same rate: within this budget the teacher helps. (With more steps a model from scratch might
 # catch up. We give it four times as many below.) This is where most accounts of transfer stop.
 #
-# But each of these has a transformer in it. What does a head get on the *pixels*, 784 numbers, with
-# no transformer and no teacher? With 100 labels, in per cent:
+# But each of these has a transformer in it. What does a probe get on the *pixels*, 784 numbers,
+# with no transformer and no teacher? With 100 labels, in per cent:
 
 # %%
 guess = ...                                               # a percentage
@@ -285,17 +286,17 @@ def untaught(x):
 
 
 stranger = fresh(5)                                       # random weights
-for name, represent in (("head on pixels", pixels), ("head on random features", untaught)):
-    found[name] = {n: [head(represent, n, seed) for seed in SEEDS] for n in LABELS}
-reveal(guess, mean_test("head on pixels", 100), "%")
+for name, represent in (("probe on pixels", pixels), ("probe on random features", untaught)):
+    found[name] = {n: [probe(represent, n, seed) for seed in SEEDS] for n in LABELS}
+reveal(guess, mean_test("probe on pixels", 100), "%")
 table(found)
 
 # %% [markdown]
 # The simplest model of all, and with 100 labels or 500 it beats every other one. Against the
-# transformers that is a statement about these budgets, which we enlarge below. The three heads have
-# the same one, so they can be compared. The teacher's features *are* better than those of a random
-# model: it did learn something that can be passed on. But to a head what it passes on is worth less
-# than what was in the image before it went through the model.
+# transformers that is a statement about these budgets, which we enlarge below. The three probes
+# have the same one, so they can be compared. The teacher's features *are* better than those of a
+# random model: it did learn something that can be passed on. But to a probe what it passes on is
+# worth less than what was in the image before it went through the model.
 #
 # So two controls belong to a claim of transfer: the same model without the teacher, and the
 # simplest model on the raw input. The first one says whether the teacher taught something. The
@@ -319,8 +320,8 @@ guess = ...
 # %%
 fits = {way: np.mean([pair[0] for pair in found[way][500]]) for way in found}
 reveal(guess, max(fits, key=fits.get))
-shown = {"from scratch": color.ink, "fine-tuned": color.teal, "head": color.trained,
-         "head on pixels": color.ochre}
+shown = {"from scratch": color.ink, "fine-tuned": color.teal, "probe": color.trained,
+         "probe on pixels": color.ochre}
 fig, axes = figure(4, width=2.0, height=2.2, sharey=True)
 for ax, (way, ink) in zip(axes, shown.items(), strict=True):
     pairs = np.array([np.mean(found[way][n], axis=0) for n in LABELS])
@@ -328,7 +329,7 @@ for ax, (way, ink) in zip(axes, shown.items(), strict=True):
     ax.semilogx(LABELS, pairs[:, 1], "o-", color=ink, markersize=4, label="test")
     ax.fill_between(LABELS, *pairs.T, color=ink, alpha=0.12, linewidth=0)
     ax.axhline(20, color=color.ink, linestyle=":", linewidth=0.8)
-    ax.set(title=way if way != "head" else "head on features", xlabel="labels", ylim=(0, 104))
+    ax.set(title=way if way != "probe" else "probe on features", xlabel="labels", ylim=(0, 104))
     ax.set_xticks(LABELS, LABELS)
     ax.minorticks_off()
 axes[0].set_ylabel("right (%)")
@@ -338,18 +339,18 @@ print("dotted: guessing, 20 %")
 print("training labels right, of 500:",
       ", ".join(f"{way} {fit:.0f} %" for way, fit in fits.items()))
 trained = {"from scratch": sum(p.data.size for p in fresh(0).parameters()),
-           "head": 64 * 5 + 5, "head on pixels": 784 * 5 + 5}
+           "probe": 64 * 5 + 5, "probe on pixels": 784 * 5 + 5}
 print("trained parameters:", ", ".join(f"{way} {n:,}" for way, n in trained.items()))
 
 # %% [markdown]
 # With 20 labels each of the four fits all of them, and little of it generalises: the test is above
-# guessing, and far below the training, the shaded gap. With 500 labels the head on features and the
-# model from scratch do not fit them. Is that underfitting? It looks like it. But a model that has
-# not fitted its examples may also have stopped too early: then it is **undertrained**. The model
-# from scratch has by far the most parameters of the four, so it has room enough. More steps tell
-# the two apart. We give the model from scratch and the fine-tuned one 600 steps instead of 150, and
-# the head on features 3,000 instead of 300. How many of the 500 labels does the model from scratch
-# have right then, in per cent?
+# guessing, and far below the training, the shaded gap. With 500 labels the probe on features and
+# the model from scratch do not fit them. Is that underfitting? It looks like it. But a model that
+# has not fitted its examples may also have stopped too early: then it is **undertrained**. The
+# model from scratch has by far the most parameters of the four, so it has room enough. More steps
+# tell the two apart. We give the model from scratch and the fine-tuned one 600 steps instead of
+# 150, and the probe on features 3,000 instead of 300. How many of the 500 labels does the model
+# from scratch have right then, in per cent?
 
 # %%
 guess = ...                                               # a percentage
@@ -357,7 +358,7 @@ guess = ...                                               # a percentage
 # %%
 longer = {way: [run(way, 500, seed, steps=600) for seed in SEEDS]
           for way in tqdm(("from scratch", "fine-tuned"), desc="more steps")}
-longer["head"] = [head(taught, 500, seed, steps=3000) for seed in SEEDS]
+longer["probe"] = [probe(taught, 500, seed, steps=3000) for seed in SEEDS]
 reveal(guess, float(np.mean([pair[0] for pair in longer["from scratch"]])), "%")
 print("500 labels, right in training and test (%)")
 for way, pairs in longer.items():
@@ -367,13 +368,13 @@ for way, pairs in longer.items():
 # %% [markdown]
 # The model from scratch was undertrained: with four times the steps it fits the labels, and its
 # test is better by far. Fine-tuning is still ahead of it, so the teacher helps at both budgets. The
-# head on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
-# 30,000 steps it has 94 and 92 %, and no more at five times the rate.) No straight cut that we
-# found separates its features by class, and that is underfitting. The head on pixels, which
-# fitted before, is still first.
+# probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
+# 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
+# found separates its features by class, and that is underfitting. None of the others is clearly
+# ahead of the probe on pixels, which fitted before.
 #
 # So before you say "underfitting", train longer. And the number of parameters alone says little:
-# the largest model here had the worst fit, for want of steps.
+# the largest of the four had the worst fit, for want of steps.
 #
 # ## How sure is a difference?
 #
@@ -542,25 +543,25 @@ print(f"we are ahead in {100 * (lead > 0).mean():.0f} % of the studies")
 
 # %% [markdown]
 # To choose the learning rate, the step to stop at or the seed by the *test* examples is the same
-# thing. That is why the library chooses rates by validation draws of a further seed.
+# thing. The library chooses a rate on validation examples, with a seed that it does not report.
 #
 # ## What the bar does not cover
 #
-# An error bar covers only what was varied. In the table above, each run has the *same* 200 labels;
-# the seed draws the new layers and the order of the examples. Would other labels have given the
-# same? We take the head on pixels. It starts from zeros and sees all labels at each step, so it has
-# no randomness at all. Its spread over ten seeds is 0. What is it over ten choices of 100 labels,
-# in points?
+# An error bar covers only what was varied. The five runs of *images* and of its statistics have the
+# *same* 200 labels; the seed draws the new layers and the order of the examples. Would other labels
+# have given the same? We take the probe on pixels. It starts from zeros and sees all labels at each
+# step, so it has no randomness at all. Its spread over ten seeds is 0. What is it over ten choices
+# of 100 labels, in points?
 
 # %%
 guess = ...
 
 # %%
-by_labels = [head(pixels, 100, choice)[1] for choice in range(10, 20)]
-by_features = [head(taught, 100, choice)[1] for choice in range(10, 20)]
+by_labels = [probe(pixels, 100, choice)[1] for choice in range(10, 20)]
+by_features = [probe(taught, 100, choice)[1] for choice in range(10, 20)]
 reveal(guess, float(np.std(by_labels, ddof=1)))
-print(f"head on pixels:   from {min(by_labels):.0f} to {max(by_labels):.0f} %")
-print(f"head on features: from {min(by_features):.0f} to {max(by_features):.0f} %")
+print(f"probe on pixels:   from {min(by_labels):.0f} to {max(by_labels):.0f} %")
+print(f"probe on features: from {min(by_features):.0f} to {max(by_features):.0f} %")
 
 # %% [markdown]
 # A bar over seeds alone would have had no width here, and it would have been wrong. For "better
@@ -569,10 +570,10 @@ print(f"head on features: from {min(by_features):.0f} to {max(by_features):.0f} 
 #
 # ## In pairs
 #
-# Both heads had the *same* ten choices of labels. A choice that is easy for one may be easy for the
-# other as well, and then a part of the spread is common to both. It does not matter for the
-# question which of the two is better. So take the difference for each choice first, $d_i = a_i -
-# b_i$, and then the interval of its mean:
+# Both probes had the *same* ten choices of labels. A choice that is easy for one may be easy for
+# the other as well, and then a part of the spread is common to both. It does not matter for the
+# question which of the two is better. So take the difference for each choice first,
+# $d_i = a_i - b_i$, and then the interval of its mean:
 #
 # $$ \bar d \pm t\, \frac{s_d}{\sqrt n}, \qquad
 #    s_d^2 = s_a^2 + s_b^2 - 2\, r\, s_a s_b $$
@@ -592,7 +593,7 @@ a_i, b_i = np.array(by_labels), np.array(by_features)
 alone, paired = t_interval(a_i, b_i), t_interval(a_i - b_i, np.zeros(10))
 reveal(guess, width(alone) / width(paired))
 for name, (low, high), r in (
-        ("two heads, ten choices of labels", alone, None),
+        ("two probes, ten choices of labels", alone, None),
         ("the same in pairs", paired, np.corrcoef(a_i, b_i)[0, 1]),
         ("images and statistics, in pairs", t_interval(a - b, np.zeros(5)),
          np.corrcoef(a, b)[0, 1])):
@@ -600,14 +601,15 @@ for name, (low, high), r in (
           + (f", correlation {r:.2f}" if r is not None else ""))
 
 # %% [markdown]
-# What pairs gain is up to the correlation, which the second line prints: on two kinds of machine we
-# had intervals 1.1 and 1.3 times as wide without them. Ten choices do not say more than that about
-# the correlation. In the third line the two arms share no more than the number of the seed, so any
-# correlation $r$ of theirs is chance. Pairs gain most where two models answer the *same* questions,
-# some of which are hard for everybody. [Lesson 16](16_both_directions.ipynb) has such a case.
+# What pairs gain is up to the correlation, which the second line prints: on three kinds of machine
+# we had intervals 1.1, 1.2 and 1.3 times as wide without them. Ten choices do not say more than
+# that about the correlation. In the third line the two arms share no more than the number of the
+# seed, so any correlation $r$ of theirs is chance. Pairs gain most where two models answer the
+# *same* questions, some of which are hard for everybody. [Lesson 16](16_both_directions.ipynb) has
+# such a case.
 #
-# So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a head
-# on pixels is better than a head on the teacher's features. Ten choices of the labels, in pairs,
+# So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a probe
+# on pixels is better than a probe on the teacher's features. Ten choices of the labels, in pairs,
 # give an interval that is far from 0. It is not a claim about all teachers, nor about all numbers
 # of labels. It is a finding none the less.
 #
@@ -628,7 +630,7 @@ check("ranges_apart", ranges_apart)
 
 
 # %% [markdown]
-# **2.** A head with weight decay: the loss is the mean cross-entropy plus
+# **2.** A probe with weight decay: the loss is the mean cross-entropy plus
 # $\frac{\lambda}{2} \sum W^2$; the bias has none. What is its gradient?
 
 # %%

@@ -302,7 +302,7 @@ for trunk, (steps, lr) in STEPS_TO_95.items():
 # builds such trunks by name: `random+h.0.attn.*=statistics:minigpt-language`.
 
 # %%
-show(TrunkSpec._make_mixed, TrunkSpec._pairs)
+show(TrunkSpec._make_mixed)
 
 # %%
 STATISTICS = "statistics:minigpt-language"

@@ -206,7 +206,7 @@ print(f"{new:,} beside {total:,}")
 # $W$ gets none. That product, $x^\top dy$, is never computed (lesson 7). In the library:
 
 # %%
-show(adapters.LoRA)
+show(adapters.LoRA.forward, adapters.LoRA.backward)
 
 # %%
 def small(dtype=np.float64):

@@ -4,21 +4,23 @@
 # **A frozen head with random weights finds one string among five. Nobody taught it to. What in its
 # weights looks for likeness, and what does training have to do?**
 #
-# **What we know by now.** Random weights of the right size learn bit XOR and bit memory as well as
-# weights that have read novels (lessons [0](00_a_language_model_learns_xor.ipynb) and
-# [8](08_inside_bit_xor_and_bit_memory.ipynb)). A head finds a string by its content: move the
-# string, and the head's look moves along. The frozen weights cannot change. So what they do must
-# have been in them from the start.
-#
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and split it into two parts;
 # - prove in two lines that only one of them can find a token by its likeness;
 # - turn one number of a frozen trunk, and say beforehand how its training time will change;
-# - start the trained part so that a task of 1,600 steps takes 25.
+# - start the trained part so that a task of 1,600 steps takes 25;
+# - answer the question of the course, with its evidence and its limits.
 #
-# You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb), and
-# [13](13_transfer.ipynb) for what few seeds can say. It takes about 45 minutes.
+# **What we know by now.** Random weights of the right size learn bit XOR a little sooner than
+# weights that have read novels (lesson [0](00_a_language_model_learns_xor.ipynb)), and bit memory
+# as well as they do (lesson [8](08_inside_bit_xor_and_bit_memory.ipynb)). A head finds a string by
+# its content: move the string, and the head's look moves along. The frozen weights cannot change.
+# So what they do must have been in them from the start.
+#
+# You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
+# ([Lesson 13](13_transfer.ipynb) says what few seeds can show.) It takes about an hour; two parts
+# behind the exercises are for those who have more.
 
 # %%
 import numpy as np
@@ -26,7 +28,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import band, color, figure, matrix, picture, reveal, show
 from minifpt.trunks import forms
 
 # %% [markdown]
@@ -169,9 +171,7 @@ reveal(guess, sum(np.mean([c[-1] for c in runs]) > 95 for runs in curves.values(
 fig, (ax,) = figure(width=5.6, height=3.0)
 for (name, runs), style, ink in zip(curves.items(), ("-", "--", ":", "-."), (
         color.trained, color.random, color.ink, color.ochre), strict=True):
-    ax.fill_between(history["step"], np.min(runs, axis=0), np.max(runs, axis=0), color=ink,
-                    alpha=0.2, linewidth=0)
-    ax.plot(history["step"], np.mean(runs, axis=0), style, color=ink, linewidth=2, label=name)
+    band(ax, history["step"], runs, style, color=ink, label=name)
 ax.axhline(75, color=color.grey, linestyle=":")
 ax.set(xlabel="step", ylabel="bits right (%)", title="bit memory: only the frozen form differs")
 ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -309,58 +309,23 @@ picture(fig)
 # a point. **This is the picture to keep.** Beyond 90° every 5° multiplies the steps by
 # 1.2 to 1.7. A fixed budget
 # makes this look like an edge: with 1,500 steps, the dotted line, the block "can" at 115° and
-# "cannot" at 120°. It can. It needs longer.
+# "cannot" at 120°. It can. It needs longer. (The time can be predicted before the first step: see
+# below the exercises.)
 #
-# Can the time be predicted *before the first step*? Let the input layer start alike in all
-# directions. Then the trace of $F$ after a time $t$ is proportional to
-# $\sum_j \lambda_j e^{2 \lambda_j t}$, with the eigenvalues divided by their length and time in
-# units of $1/\kappa$. We call the time at which this sum reaches 1 the **growth time**. It knows
-# nothing of training but the formula above.
-
-# %%
-def growth_time(values):
-    """The time at which sum_j l_j exp(2 l_j t) reaches 1: step forward until it does"""
-    times = np.linspace(0, 200, 20_001)
-    traces = (values * np.exp(2 * values * times[:, None])).sum(axis=1)
-    return times[(traces >= 1).argmax()] if (traces >= 1).any() else np.inf
-
-
-growth = {angle: growth_time(eigenvalues(trunk_at(angle))) for angle in STEPS if angle > 90}
-unit = np.mean([np.median(STEPS[angle]) / growth[angle] for angle in (105, 120)])
-for angle, time in growth.items():
-    print(f"{angle}°: growth time {time:4.1f}, predicted {unit * time:5.0f} steps, "
-          f"measured {np.median(STEPS[angle]):5.0f}")
-
-# %% [markdown]
-# One number, the steps for a unit of time, was taken from 105° and 120°. All the others are
-# predictions, and they come out within a third. Predictions of this kind were written down
-# before the runs; three others turned out wrong (`docs/results/why.md`).
-#
-# Your own angle: set `MINE` and predict the steps from the lines above, then let it train; up to
-# 110° the 800 steps are enough. With the
-# functions of your own file it is, on the command line,
-#
-#     minifpt train bit-memory --model random:1x1x128@1.41,qk=100 --functional mine.py
-
-# %%
-MINE = None                                               # 100, say
-if MINE is not None:
-    steps, matches, accuracies = watch(make(MINE), 800)
-    print("95 % at step", *(int(s) for s in steps[accuracies >= 95][:1]))
-
-# %% [markdown]
 # ## A better start
 #
 # If all that training has to do is to turn the tokens into the positive directions, we can start
 # them there. `start="aligned"` puts the *trained* input layer into the $n$ eigendirections with the
-# largest eigenvalues, with the norm that it had. No frozen number changes. At 120° a random start
-# needs about 1,600 steps. How many does an aligned one need?
+# largest eigenvalues, with the norm that it had. No frozen number changes. (The last lines of the
+# library's function, below, choose among all rotations of these directions the one that is nearest
+# to the weight as drawn.) At 120° a random start needs about 1,600 steps. How many does an aligned
+# one need?
 
 # %%
 guess = ...
 
 # %%
-show(forms.start_input)
+show(forms.start_input, lines=("m = summed_form", "weight[...]"))
 
 # %%
 firsts = []
@@ -375,46 +340,22 @@ print("95 % at step, five seeds:", *firsts)
 # *smallest* eigenvalues. It is slow, at 90° about fifteen times as slow. It is not a trap. And
 # below 90° the aligned start is slower than a random one, for a reason that we do not know.
 #
-# ## The heads of real models
+# ## The course's question
 #
-# `minifpt.heads` measures the form of every head of a model. *Trace* is the sum of the eigenvalues
-# over the form's length. Random heads have a trace near 0. What do you expect of the language
-# trunk's 24 heads, in the mean: `"negative"`, `"near 0"`, `"slightly positive"` or `"strongly
-# positive"`?
-
-# %%
-guess = ...
-
-# %%
-shipped = {"random": "random@0.55", "statistics": "statistics:minigpt-language",
-           "language": "minigpt-language", "images": "minigpt-images", "bits": "minigpt-bits"}
-traces = {name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
-          for name, model in shipped.items()}
-mean = traces["language"].mean()
-reveal(guess, "strongly positive" if mean > 1 else "slightly positive" if mean > 0.1 else
-       "near 0" if mean > -0.1 else "negative")
-fig, (ax,) = figure(width=5.2, height=2.4)
-for row, (name, values) in enumerate(traces.items()):
-    ax.plot(values, [row] * len(values), "o", color=vars(color)[name], markersize=4, alpha=0.6)
-    print(f"{name:10} trace {values.mean():5.2f} (from {values.min():.1f} to {values.max():.1f})")
-ax.axvline(0, color=color.grey, linewidth=0.8)
-ax.set(yticks=range(len(traces)), yticklabels=list(traces), xlabel="trace of the form, each head",
-       title="Which heads look for likeness?")
-ax.invert_yaxis()
-picture(fig)
-
-# %% [markdown]
-# One model of each, so this describes these files and no others. Language leans a little towards
-# likeness. The *bits* trunk was trained on this very task with nothing frozen, and every one of its
-# heads looks for likeness: where training may change the form, it makes it positive.
+# *What does a frozen transformer already have, and what must be learned?*
 #
-# ## So was it the reading?
-#
-# - **For bits, no.** A frozen head with random weights has what bit memory needs: directions in
-#   which it looks for likeness. Training turns the tokens into them. Reading is one way to have
-#   such directions, and any random matrix has half of them.
-# - **For text, a little.** On *typos*, where some letters of a novel's page were replaced, frozen
-#   language has 60 % and all that has not read stays near 50. Counts of letter pairs do as well
+# - **It has ways to compare and to combine.** Any random head has directions in which it looks for
+#   likeness, half of all; that finds a string. Any feed-forward layer makes products of what comes
+#   in; that is where XOR is formed (lesson 8). Reading is one way to come by such weights. Drawing
+#   them at the right size is another.
+# - **What must be learned is the way in and the way out.** The input layer, the positions and the
+#   scales of the layer norms turn the task's tokens into directions that the frozen weights can
+#   use, and the output layer reads the answer. That is half a per cent of the numbers, and they
+#   need time: more, the fewer directions are of use.
+# - **Was it the reading? For bits, no.** Weights of the right size that have read nothing are as
+#   good, with five seeds each (lessons 0 and 8). **For text, a little.** On *typos*, where some
+#   letters of a novel's page were replaced, frozen language has 60 % and all that has not read
+#   stays near 50. Counts of letter pairs do as well
 #   ([lesson 14](14_which_part_of_pretraining.ipynb)).
 # - The sentence to remember: *a frozen head finds by likeness only in the positive directions of
 #   its symmetric part, and training grows into them.*
@@ -472,11 +413,41 @@ check("aligned", aligned)
 
 
 # %% [markdown]
-# **4.** *Open.* Predict the steps. Write the growth time more exactly than the lesson did: to three
-# digits, for eigenvalues that you get, some of which are positive. Then choose angles and seeds,
-# write your prediction down, set `RUN` to `True`, and say by how much you were wrong. Does the
-# prediction hold for two heads (`random:1x2x128@1.41`)? For strings in patches of 50 bits it does
-# not, and nobody has said why.
+# ## Aside: predict the time
+#
+# (15 minutes.) Can the time be predicted *before the first step*? Let the input layer start alike
+# in all directions. Then the trace of $F$ after a time $t$ is proportional to
+# $\sum_j \lambda_j e^{2 \lambda_j t}$, with the eigenvalues divided by their length and time in
+# units of $1/\kappa$. We call the time at which this sum reaches 1 the **growth time**. It knows
+# nothing of training but the formula for $dW/dt$.
+
+# %%
+def growth_time(values):
+    """The time at which sum_j l_j exp(2 l_j t) reaches 1: step forward until it does"""
+    times = np.linspace(0, 200, 20_001)
+    traces = (values * np.exp(2 * values * times[:, None])).sum(axis=1)
+    return times[(traces >= 1).argmax()] if (traces >= 1).any() else np.inf
+
+
+growth = {angle: growth_time(eigenvalues(trunk_at(angle))) for angle in STEPS if angle > 90}
+unit = np.mean([np.median(STEPS[angle]) / growth[angle] for angle in (105, 120)])
+for angle, time in growth.items():
+    print(f"{angle}°: growth time {time:4.1f}, predicted {unit * time:5.0f} steps, "
+          f"measured {np.median(STEPS[angle]):5.0f}")
+
+# %% [markdown]
+# One number, the steps for a unit of time, was taken from 105° and 120°. All the others are
+# predictions, and they come out within a third. Predictions of this kind were written down
+# before the runs; three others turned out wrong (`docs/results/why.md`).
+#
+# **4.** *Open.* Predict the steps. Write the growth time more exactly than we did: to three digits,
+# for eigenvalues that you get, some of which are positive. Then choose angles and seeds, write your
+# prediction down, set `RUN` to `True`, and say by how much you were wrong. Up to 110° the 800 steps
+# are enough. Does the prediction hold for two heads (`random:1x2x128@1.41`)? For strings in patches
+# of 50 bits it does not, and nobody has said why. With the functions of your own file it is, on the
+# command line,
+#
+#     minifpt train bit-memory --model random:1x1x128@1.41,qk=100 --functional mine.py
 
 # %%
 def time_to_grow(values):
@@ -493,6 +464,41 @@ if RUN:
         steps, matches, accuracies = watch(make(angle, seed=7), 800, seed=7)
         print(angle, "predicted", unit * growth_time(eigenvalues(trunk_at(angle), 7)),
               "95 % at step", *(int(s) for s in steps[accuracies >= 95][:1]))
+
+
+# %% [markdown]
+# ## Aside: the heads of real models
+#
+# (5 minutes.) `minifpt.heads` measures the form of every head of a model. *Trace* is the sum of the
+# eigenvalues over the form's length. Random heads have a trace near 0. What do you expect of the
+# language trunk's 24 heads, in the mean: `"negative"`, `"near 0"`, `"slightly positive"` or
+# `"strongly positive"`?
+
+# %%
+guess = ...
+
+# %%
+shipped = {"random": "random@0.55", "statistics": "statistics:minigpt-language",
+           "language": "minigpt-language", "images": "minigpt-images", "bits": "minigpt-bits"}
+traces = {name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
+          for name, model in shipped.items()}
+mean = traces["language"].mean()
+reveal(guess, "strongly positive" if mean > 1 else "slightly positive" if mean > 0.1 else
+       "near 0" if mean > -0.1 else "negative")
+fig, (ax,) = figure(width=5.2, height=2.4)
+for row, (name, values) in enumerate(traces.items()):
+    ax.plot(values, [row] * len(values), "o", color=vars(color)[name], markersize=4, alpha=0.6)
+    print(f"{name:10} trace {values.mean():5.2f} (from {values.min():.1f} to {values.max():.1f})")
+ax.axvline(0, color=color.grey, linewidth=0.8)
+ax.set(yticks=range(len(traces)), yticklabels=list(traces), xlabel="trace of the form, each head",
+       title="Which heads look for likeness?")
+ax.invert_yaxis()
+picture(fig)
+
+# %% [markdown]
+# One model of each, so this describes these files and no others. Language leans a little towards
+# likeness. The *bits* trunk was trained on this very task with nothing frozen, and every one of its
+# heads looks for likeness: where training may change the form, it makes it positive.
 
 # %% [markdown]
 # **Next**: this was the last lesson of the spine. [Lesson 14](14_which_part_of_pretraining.ipynb)

@@ -78,7 +78,8 @@ picture(fig)
 print("row 1 times column 0, by hand:", sum(x[1, i] * w.T[i, 0] for i in range(3)), "=", y[1, 0])
 
 # %% [markdown]
-# The library's first layer is one such product:
+# The library's first layer is one such product, and a number $b_o$ added to each column. (What it
+# puts into its cache is for the way back: lesson 1.)
 
 # %%
 show(F.linear)
@@ -91,14 +92,15 @@ show(F.linear)
 #
 # $$ f(t + h) \approx f(t) + f'(t)\, h $$
 #
-# Four rules are enough for lesson 1:
+# So a derivative can be measured: see how far $f$ moved, and divide by the turn $h$. More often it
+# is computed. Four rules are enough for lesson 1:
 #
 # | $f(t)$ | $f'(t)$ |
 # |---|---|
 # | $a\,t + b$ | $a$ |
 # | $t^2$ | $2t$ |
 # | $g(t) + k(t)$ | $g'(t) + k'(t)$ |
-# | $\tanh t$ | $1 - \tanh^2 t$ |
+# | $\tanh t$, a curve that climbs from −1 to 1 | $1 - \tanh^2 t$ |
 #
 # Let $f(t) = t^2$ and $t = 3$. By how much does $f$ grow if $t$ becomes 3.01, about?
 

@@ -146,6 +146,13 @@ def check(name, answer):
         print(text.encode("ascii", "replace").decode())
 
 
+def check_solutions(scope):
+    """Check the solutions among the names of a lesson's file."""
+    _load()
+    for name in filter(EXERCISES.__contains__, list(scope)):
+        check(name, scope[name])
+
+
 def examine(name, answer, seed=None):
     """Check as :func:`check` does, but return a :class:`Result`; ``seed`` fixes the numbers."""
     _load()
@@ -197,7 +204,11 @@ def ask(function, case, is_file=False):
         code = getattr(inspect.unwrap(function), "__code__", None)
         line = lines_of(e, code)[is_file]
         where = f" in line {line}" + " of your function" * (not is_file) if line else ""
-        raise Wrong(f"It raised {type(e).__name__}{where}: {' '.join(str(e).split())} "
+        text = " ".join(str(e).split())
+        if sizes := re.search(r"^matmul: .* \(size (\d+) is different from (\d+)\)", text):
+            text = ("a product sums over an axis that both factors share; here it has length "
+                    f"{sizes[2]} in one and {sizes[1]} in the other")
+        raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(names, case.args)}).") from None
     if output is None:
         raise Wrong("It returns nothing: is a return missing?")
@@ -303,8 +314,7 @@ def _general_hint(output, case):
         return f"It returns a {type(output).__name__}, expected numbers."
     a, b = np.asarray(output, np.float64), np.asarray(case.answer, np.float64)
     if a.shape != b.shape:
-        return (f"The result has shape {a.shape}, expected {b.shape}: "
-                "look at the axis that you sum or average over.")
+        return _shape_hint(a.shape, b.shape, isinstance(output, tuple))
     if not np.isfinite(a).all():
         return case.about or "The result is not finite: something overflowed or was " \
                              "divided by zero."
@@ -329,6 +339,20 @@ def _general_hint(output, case):
     digits = next((n for n in range(4, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
     return f"{case.about} The largest difference: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
+
+
+def _shape_hint(shape, expected, is_tuple):
+    """Return a hint for an output of another shape."""
+    if is_tuple:
+        return f"Return one value; yours returns {shape[0]}."
+    text = f"The result has shape {shape}, expected {expected or 'one number'}"
+    if [n for n in shape if n != 1] == [n for n in expected if n != 1]:
+        return f"{text}: an axis of length 1 is missing or too many."
+    if sorted(shape) == sorted(expected):
+        return f"{text}: the axes stand in another order."
+    if expected and (len(shape) != len(expected) or len(shape) == 1):
+        return f"{text}: look at the axis that you sum or average over."
+    return f"{text}."
 
 
 def _same(a, b, rtol):

@@ -28,15 +28,25 @@ color = SimpleNamespace(**COLORS, trained=TRAINED, frozen=FROZEN,
 SIGNED, POSITIVE = "RdBu_r", "YlGnBu"                     # colour maps of matrices
 
 
-def show(*objects):
-    """Show the source of functions, classes or methods as the library runs it now."""
+def show(*objects, lines=()):
+    """Show the source of functions, classes or methods as the library runs it now; with ``lines``
+    only those from the first that has one text to the next that has another."""
     for obj in objects:
-        source = textwrap.dedent(inspect.getsource(obj)).rstrip()
-        where = obj.__module__.replace(".", "/") + ".py"
         # The test of the committed notebooks finds by this name what has changed since.
-        _display({"text/markdown": f"`{where}`\n```python\n{source}\n```",
-                  "text/plain": f"# {where}\n{source}"},
-                 {"minifpt": {"shows": f"{obj.__module__}:{obj.__qualname__}"}})
+        _display(shown(obj, *lines), {"minifpt": {"shows": "|".join(
+            [f"{obj.__module__}:{obj.__qualname__}", *lines])}})
+
+
+def shown(obj, first="", last=None):
+    """Return what :func:`show` shows, {MIME type: text}."""
+    rows = textwrap.dedent(inspect.getsource(obj)).rstrip().split("\n")
+    start = next(i for i, row in enumerate(rows) if first in row)
+    stop = None if last is None else next(
+        i for i, row in enumerate(rows) if i >= start and last in row) + 1
+    source = textwrap.dedent("\n".join(rows[start:stop]))
+    where = obj.__module__.replace(".", "/") + ".py"
+    return {"text/markdown": f"`{where}`\n```python\n{source}\n```",
+            "text/plain": f"# {where}\n{source}"}
 
 
 def reveal(guess, answer, unit=""):
@@ -117,6 +127,13 @@ def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, dig
             ax.text(j, i, text.removeprefix("-") if float(text) == 0 else text,
                     ha="center", va="center", fontsize=8, color="white" if dark else color.ink)
     return image
+
+
+def band(ax, x, runs, style="-", **line):
+    """Plot the mean of several runs, (runs, n), and shade their range."""
+    drawn, = ax.plot(x, np.mean(runs, axis=0), style, linewidth=2, **line)
+    ax.fill_between(x, np.min(runs, axis=0), np.max(runs, axis=0), color=drawn.get_color(),
+                    alpha=0.2, linewidth=0)
 
 
 def picture(fig):

@@ -33,7 +33,7 @@ MISTAKES = {
         "only one row: b is added to every row": "_.sum(axis=0) -> _[-1]"},
     "positions": {
         "the argument start is not heeded: the first token is at position start":
-            "w[tokens] -> w[:x.shape[1]]"},
+            "x + w[tokens] -> x + w[:x.shape[1]]"},
     "positions_backward": {
         "a mean for a sum: each sequence of the batch adds its whole share":
             "dy.sum(axis=0) -> dy.mean(axis=0)",

@@ -1,0 +1,160 @@
+"""What lesson 8 says on five seeds: how XOR is computed, and which trunk is ahead at which rate.
+
+    python -m benchmarks.inside [xor] [rates] [--seeds N]
+
+Each run is a row of ``results/inside-xor.csv`` or ``results/inside-rates.csv``, written as it ends:
+the command goes on where it was stopped.
+
+*xor*: a frozen trunk is trained on bit XOR, 500 steps of 4 at 2e-3.  Then, in per cent right:
+
+    right        as it is.
+    attn, mlp, both   without the **product**: for the bits a of one place and b of its partner,
+                 an output is a constant, a share of a, a share of b, and a share of their product;
+                 the last is taken from each output of attention, of the feed-forward part, or of
+                 both, at the token of b, in all blocks.
+    same_look    all heads with their mean probabilities over the examples, in all blocks.
+
+*from* and *to* are shares of the answer, one for the input and one after each block: if one bit a
+is turned, how much of the right answer comes back if the residual stream is put back at the token
+of a (*from*), or at the token of b (*to*).
+
+*rates*: bit memory as in lesson 8, 450 steps of 8 at 0.02 and 0.06.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from benchmarks.memory_map import read_rows, write_rows
+from minifpt.machine import single_threaded_blas
+
+RESULTS = Path(__file__).resolve().parent / "results"
+TRUNKS = {"language": "minigpt-language", "as in the paper": "random@paper",
+          "statistics": "statistics:minigpt-language"}
+N = 5                                                     # bits of a string
+PRODUCT = np.array([[1, -1], [-1, 1]])[..., None]         # the sign of each pair (a, b)
+HIDDEN = "trunk.wpe", *(f"trunk.h.{i}" for i in range(6))      # the stream, before and after blocks
+
+
+def train(task, trunk, seed, **settings):
+    """Return a trained FPT and its history."""
+    model = minifpt.FPT.for_task(task, TRUNKS[trunk], seed=seed, dropout=0.0)
+    return model, minifpt.train(model, task, seed=seed, test_examples=128, progress=False,
+                                **settings)
+
+
+def run(model, x, change=None):
+    """Return the logits (B, N, 2) with some values changed, and the trace."""
+    with minifpt.trace(model, change=change) as t:
+        logits = model.predict(x)
+    return logits.reshape(len(x), N, 2), t
+
+
+def without_product(place):
+    """Return a change that takes the product of bits ``place`` from the token of b.  The examples
+    are four for each context, with (a, b) = 00, 01, 10, 11."""
+    def change(y):
+        v = y[:, place - N].reshape(-1, 2, 2, y.shape[-1])
+        v = v - PRODUCT * (PRODUCT * v).mean(axis=(1, 2), keepdims=True)
+        y[:, place - N] = v.reshape(-1, y.shape[-1])
+        return y
+    return change
+
+
+def same_look(probabilities):
+    return np.broadcast_to(probabilities.mean(axis=0), probabilities.shape)
+
+
+def put_back(values, token):
+    """Return a change that puts one token of the stream back; the last block has no others than
+    those that are read."""
+    def change(y):
+        if -token <= y.shape[1]:
+            y[:, token] = values[:, token]
+        return y
+    return change
+
+
+def examples(bits):
+    return bits[..., None].astype(np.float32), bits[:, :N] ^ bits[:, N:]
+
+
+def parts(model):
+    """Return {column: per cent right} of a trained model."""
+    rng, rows = np.random.default_rng(1), []
+    x, y = examples(rng.integers(0, 2, (256, 2 * N)))
+    for place in range(N):
+        bits = np.repeat(rng.integers(0, 2, (24, 2 * N)), 4, axis=0)
+        bits[:, [place, N + place]] = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (24, 1))
+        inputs, answers = examples(bits)
+        take = without_product(place)
+        changes = {"right": None, "attn": {"trunk.h.*.attn": take}, "mlp": {"trunk.h.*.mlp": take},
+                   "both": {"trunk.h.*.attn": take, "trunk.h.*.mlp": take}}
+        rows.append({name: (run(model, inputs, change)[0].argmax(-1) == answers)[:, place].mean()
+                     for name, change in changes.items()})
+    means = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+    looks = run(model, x, {"trunk.h.*.attn.softmax": same_look})[0]
+    means["same_look"] = (looks.argmax(-1) == y).mean()
+    return {name: round(100 * float(value), 1) for name, value in means.items()}
+
+
+def route(model):
+    """Return {"from": shares, "to": shares}, each (7,) as text: before and after each block."""
+    clean, y = examples(np.random.default_rng(2).integers(0, 2, (48, 2 * N)))
+    shares, stream = np.zeros((N, 2, len(HIDDEN))), run(model, clean)[1].outputs
+    for place in range(N):
+        turned = clean.copy()
+        turned[:, place] = 1 - clean[:, place]
+
+        def score(inputs, change=None, place=place):
+            logits, right = run(model, inputs, change)[0][:, place], y[:, place]
+            return float((np.where(right == 1, 1, -1) * (logits[:, 1] - logits[:, 0])).mean())
+
+        best, worst = score(clean), score(turned)
+        for i, token in enumerate((place - 2 * N, place - N)):
+            for j, name in enumerate(HIDDEN):
+                restored = score(turned, {name: put_back(stream[name], token)})
+                shares[place, i, j] = (restored - worst) / (best - worst)
+    return {name: " ".join(f"{share:.2f}" for share in row)
+            for name, row in zip(("from", "to"), shares.mean(axis=0), strict=True)}
+
+
+def xor_run(trunk, seed):
+    model, _ = train(minifpt.tasks.get("bit-xor"), trunk, seed, steps=500, batch_size=4, lr=2e-3,
+                     eval_every=500)
+    return parts(model) | route(model)
+
+
+def rate_run(trunk, lr, seed):
+    task = minifpt.tasks.get("bit-memory", strings=5, bits=40, patch=10)
+    _, history = train(task, trunk, seed, steps=450, batch_size=8, lr=lr, schedule="cosine",
+                       warmup=50, eval_every=75)
+    return {"curve": " ".join(f"{100 * value:.1f}" for value in history["test_accuracy"])}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("studies", nargs="*", default=["xor", "rates"])
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
+    plans = {"xor": [{"trunk": trunk, "seed": seed} for seed in range(args.seeds)
+                     for trunk in TRUNKS],
+             "rates": [{"trunk": trunk, "lr": lr, "seed": seed} for seed in range(args.seeds)
+                       for trunk in ("language", "statistics") for lr in (0.02, 0.06)]}
+    measures = {"xor": xor_run, "rates": rate_run}
+    for study in args.studies:
+        path = RESULTS / f"inside-{study}.csv"
+        rows = read_rows(path)
+        for plan in plans[study]:
+            if any(all(row[key] == str(plan[key]) for key in plan) for row in rows):
+                continue
+            rows.append({key: str(value) for key, value in plan.items()} | measures[study](**plan))
+            write_rows(path, rows, list(rows[0]))
+            print(rows[-1], flush=True)
+
+
+if __name__ == "__main__":
+    with single_threaded_blas:
+        main()
