@@ -131,7 +131,6 @@ function show_letters() {
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
     "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});
-  by("letters").hidden = false;
   by("letters").replaceChildren(el("label", {}, "letters in ", input),
     el("p", {class: "note"}, "It sees the last twelve. What it expects next:"), bars);
   bars.addEventListener("click", () => { dirty = true; });
@@ -142,14 +141,13 @@ function show_letters() {
 
 const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
   "minigpt-bits": "bit memory"};
-function show_points() {                   // a point for each head
+function show_points(shown) {              // the band of random heads, and a point for each head
   const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
-  by("points").hidden = false;
   by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
     `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
     Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + rows.flat().map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
+      "</text>" + (shown ? rows.flat() : []).map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
       "r=\"3\"/>").join("")).join("") +
     [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
     "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";
