@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,7 +83,19 @@ def test_a_station_has_one_question_of_at_most_sixty_words(page):
     for station in stations:
         assert station["title"].endswith("?") and station["more"].endswith((".", "xor."))
         assert 20 < len(station["text"].split()) <= 60
-        assert len(station["options"]) in (0, 2, 3)
+        assert len(station["options"]) in (0, 2, 3, 5)
+
+
+def test_the_steps_that_a_station_names_are_those_of_the_results():
+    said, root = playground.read("stations.js"), Path(__file__).resolve().parent.parent
+    table = (root / "docs" / "results" / "paper.md").read_text(encoding="utf-8")
+    for trunk, steps in [("pretrained on bit memory", "200"), ("pretrained on novels", "1100"),
+                         ("random", "700")]:
+        row = re.search(rf"^\| {trunk} \| [\d/a-z]+; .*? \| ([\d/a-z]+);", table, re.M)
+        assert row[1].endswith(f"/{steps}") and f"{int(steps):,}" in said
+    rows = (root / "docs" / "results" / "language.md").read_text(encoding="utf-8")
+    for trunk, share in [("pretrained on novels", "45.4"), ("matched random", "39.7")]:
+        assert f"| {trunk} | {share} (" in rows and f"{share} %" in said
 
 
 def test_heads_that_were_trained_on_bit_memory_look_for_likeness(page):

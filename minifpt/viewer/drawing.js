@@ -1,21 +1,13 @@
 // The canvases: the flow of numbers through the model, and the curves.
 
-const DARK = window.matchMedia("(prefers-color-scheme: dark)");
+const [DARK, PRINT] = ["(prefers-color-scheme: dark)", "print"].map(q => window.matchMedia(q));
 const STYLE = getComputedStyle(document.documentElement), colors = {};
 const paint = name => colors[name] || (colors[name] = STYLE.getPropertyValue(name).trim());
-DARK.addEventListener("change", () => {
+for (const media of [DARK, PRINT]) media.addEventListener("change", () => {
   for (const name in colors) delete colors[name];
   table = null;
-  dirty = true;
+  draw();                                  // at once: paper does not wait for a frame
 });
-let printing = false;                      // on paper the page is light
-for (const [event, on] of [["beforeprint", true], ["afterprint", false]]) {
-  addEventListener(event, () => {
-    printing = on;
-    table = null;
-    draw();
-  });
-}
 const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
 
@@ -36,7 +28,7 @@ function draw_on(canvas, width, height) {
 // 511 colours from blue below 0 to orange above, red, green and blue one after the other.
 let table = null;
 function color_table() {
-  const dark = DARK.matches && !printing, zero = dark ? [34, 43, 49] : [250, 250, 248];
+  const dark = DARK.matches && !PRINT.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
   const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
   return Array.from({length: 511}, (_, i) => {
     const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
@@ -200,7 +192,10 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
       g.stroke();
       g.setLineDash([]);
       const [h, v] = [x(end(curve)[0]), y(value(end(curve)))];
-      if (n < 0) return top < 100 && g.fillText(label, Math.min(h + 3, right - 8 * label.length), v + 13);
+      if (n < 0) {                         // labels in turn below and above
+        if (top < 100) g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + (i % 2 ? -5 : 13));
+        return;
+      }
       g.beginPath(); g.arc(h, v, 3.5, 0, 7); g.fill();
     });
   }

@@ -113,6 +113,7 @@ function expects(text) {
   return Array.from(E.softmax(E.reshape(logits, [1, logits.length]))[0], (p, i) => [
     String.fromCharCode(i), p]).sort((a, b) => b[1] - a[1]);
 }
+const spelled = letter => ({" ": "space", "\n": "new line"})[letter] || letter;
 const LETTERS = 12;                        // that it sees, as many positions as are stored
 let letters = "the old wom";
 function show_letters() {
@@ -126,7 +127,7 @@ function show_letters() {
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
         put(input.value);
-      }}, letter === " " ? "space" : letter === "\n" ? "new line" : letter),
+      }}, spelled(letter)),
       el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",

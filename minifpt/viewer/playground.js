@@ -269,6 +269,7 @@ function arrange() {
     station.rows.includes(row.part)));
   height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
   for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
+  [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
   BRACKETS.forEach((bracket, i) => {
     const own = drawn_rows.filter(row => row.block === i + 1), last = own[own.length - 1];
     bracket.hidden = own.length < 2;
@@ -463,7 +464,8 @@ function show_numbers(model) {
     lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
   if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], layout.chart,
-    S.tour ? NOTES[S.tour - 1].runs.filter(r => r.lanes.length === 1) : []);
+    S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
+      (all.length > 1 || lanes !== latest.lanes)) : []);
   draw_spark(by("spark"), latest.lanes, TASKS[S.task].chance);
   by("reach").textContent = verdict_of(latest);
   const several = models.length > 1;

@@ -69,7 +69,7 @@ const STATIONS = [
   {set: {task: "bit-xor"}, show: ["letters"],
     acts: [["Try “it was very”", () => { letters = "it was very"; show_letters(); }]],
     judge: () => letters && trunk.arrays["wte.weight"] ? (([[a, p], [b]]) => `After “${letters.slice(
-      -LETTERS)}” it expects “${a}” with ${percent(p)}, then “${b}”.`)(expects(letters.slice(
+      -LETTERS)}” it expects ${spelled(a)} with ${percent(p)}, then ${spelled(b)}.`)(expects(letters.slice(
       -LETTERS))) : ""},
   {set: {task: "bit-xor"},
     show: ["flow", "back", "bar", "chart", "sentence", "legend"], rows: FIRST,
