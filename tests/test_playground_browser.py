@@ -518,7 +518,7 @@ def test_a_token_of_the_random_block_can_be_looked_at(tour):
     tour.evaluate("go_to(7)")
     wait(tour, "S.tour === 7 && latest !== null")
     tour.locator("#bits .token:nth-child(4) button").first.hover()
-    wait(tour, "by('looking').innerText.includes('block 1, head 1 string')")
+    wait(tour, "by('looking').innerText.includes('block 1, head 1')")
     assert tour.locator("#heads button:visible").all_inner_texts() == ["head 1"]
 
 
@@ -536,7 +536,7 @@ def test_the_beamer_has_large_type_and_a_pointer_that_meets_its_token(file, brow
     page.goto(file.as_uri() + "#tour=5&beamer")
     wait(page, "latest !== null")
     size = "el => parseFloat(getComputedStyle(el).fontSize) * (el.currentCSSZoom || 1)"
-    assert page.locator("#story").evaluate(size) > 25
+    assert page.locator("#story").evaluate(size) > 26
     assert page.evaluate("document.documentElement.scrollWidth") <= 1920
     box = page.locator("#picture").bounding_box()
     page.mouse.move(box["x"] + 0.85 * box["width"], box["y"] + 100)       # the column of b4

@@ -192,11 +192,10 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
       g.stroke();
       g.setLineDash([]);
       const [h, v] = [x(end(curve)[0]), y(value(end(curve)))];
-      if (n < 0) {                         // labels in turn below and above
-        if (top < 100) g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + (i % 2 ? -5 : 13));
-        return;
-      }
-      g.beginPath(); g.arc(h, v, 3.5, 0, 7); g.fill();
+      if (n >= 0) {
+        g.beginPath(); g.arc(h, v, 3.5, 0, 7); g.fill();
+      } else if (top < 100)                // labels in turn below and above
+        g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + (i % 2 ? -5 : 13));
     });
   }
   g.fillStyle = paint("--soft");

@@ -317,11 +317,14 @@ function look_at(t) {
   hover = t;
   dirty = true;
 }
-const token_at = e => Math.floor(e.offsetX / picture.clientWidth * TASKS[S.task].tokens);
+const inside = (e, box = picture.getBoundingClientRect()) =>      // shares of width and height
+  [(e.clientX - box.left) / box.width, (e.clientY - box.top) / box.height];
+const token_at = e => Math.floor(inside(e)[0] * TASKS[S.task].tokens);
 picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
 picture.addEventListener("click", e => {   // a token stays; a line of a token that stays is cut
-  const t = token_at(e), row = drawn_rows.find(r => r.top + r.height > e.offsetY);
+  const t = token_at(e), y = inside(e)[1] * height;
+  const row = drawn_rows.find(r => r.top + r.height > y);
   if (S.look !== null && t < S.look && row && row.kind === "attention") return cut_line(S.look, t);
   set({look: S.look === t ? null : t}, true);
 });

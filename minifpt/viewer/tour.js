@@ -19,7 +19,7 @@ function verdict_of({lanes, step}) {
 }
 
 function show_station() {
-  const now = station(), zoom = Math.max(1.25, innerWidth / 1100);
+  const now = station(), zoom = Math.max(1.15, innerWidth / 1280);
   document.body.style.zoom = S.beamer ? zoom : "";
   document.body.className = now ? ["tour", ...now.show.map(part => `show-${part}`)].join(" ") : "";
   by("tour").hidden = !now;
@@ -76,5 +76,4 @@ function go_to(tour) {
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
-by("skip").setAttribute("href", "#free");
-by("restart").setAttribute("href", "#tour=1");
+for (const [id, to] of [["skip", "#free"], ["restart", "#tour=1"]]) by(id).setAttribute("href", to);
