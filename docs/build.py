@@ -35,8 +35,8 @@ from minifpt.files import cache_folder  # noqa: E402
 MATHJAX = "https://registry.npmjs.org/mathjax/-/mathjax-3.2.2.tgz"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
-         "lessons/[0-9]*.ipynb", "minifpt/viewer/tour.md", "weights/README.md", "benchmarks/README.md",
-         "README.md")
+         "lessons/[0-9]*.ipynb", "minifpt/viewer/tour.md", "weights/README.md",
+         "benchmarks/README.md", "README.md")
 FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.*", "benchmarks/*.png",
          "benchmarks/*.py", "benchmarks/paper.csv",
          "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
@@ -204,8 +204,9 @@ def launch_links(text):
 def station_links(text):
     """The texts of the tour, each station with its number and a link to it."""
     head, *stations = text.split("\n## ")
+    page = "../../pages/playground.html"
     return head + "".join(
-        f"\n## {n}. {station}\n<a href=\"../../pages/playground.html#tour={n}\">Open station {n}</a>\n"
+        f'\n## {n}. {station}\n<a href="{page}#tour={n}">Open station {n}</a>\n'
         for n, station in enumerate(stations, 1))
 
 
