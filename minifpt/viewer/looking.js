@@ -9,15 +9,15 @@ function cut_line(query, key) {            // or mend it; a token sees one token
   if (cut.filter(([q]) => q === query).length <= query) set({cut}, true);
 }
 // Each answer's accuracy over all inputs, whole and with the cuts, by the worker that checks.
-function measure_cuts() {
+async function measure_cuts() {
   cut_table = null;
-  if (!S.cut.length || !latest) return Promise.resolve();
+  if (!S.cut.length || !latest) return;
   const {kind, scale, angle, start, model} = models[shown], {cut} = S, step = latest.step;
-  return ask({kind: "cut", settings: settings_of(), lane: {kind, scale, angle, start}, cuts: cut,
-    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut").then(m => {
-    if (cut === S.cut) cut_table = {step, before: m.before, after: m.after};
-    dirty = true;
-  });
+  const {before, after} = await ask({kind: "cut", settings: settings_of(), cuts: cut,
+    lane: {kind, scale, angle, start},
+    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut");
+  if (cut === S.cut) cut_table = {step, before, after};
+  dirty = true;
 }
 // Where the cuts matter: the answers that lose, as text, and the least of the others.
 function losses(task) {

@@ -38,8 +38,10 @@ async function cut_pair(notes, query, key) {
   set({cut: [], look: query}, true);
   if (!(latest && latest.lanes[0].accuracy >= 0.99) &&
     !await train(notes, "First it learns XOR, then the line is cut", 3000)) return;
-  cut_line(query, key);
+  notes.busy = "Counting right answers";
+  set({cut: [[query, key]]}, true);
   await measure_cuts();
+  notes.busy = null;
   if (cut_table) notes.cuts[`${query}-${key}`] = losses(TASKS[S.task]);
 }
 const cut_text = (cuts, query, key) => {
@@ -173,7 +175,6 @@ const STATIONS = [
     "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?
     "A gradient check, which compares with finite differences, can tell." : ""))},
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
-    acts: [["The free page", () => { location.hash = "free"; }]],
-    judge: () => ""},
+    acts: [["The free page", () => { location.hash = "free"; }]], judge: () => ""},
 ];
 STATIONS.forEach((station, n) => Object.assign(station, D.stations[n]));

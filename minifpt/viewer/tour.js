@@ -37,7 +37,6 @@ function show_station() {
     onclick: async () => {
       if (notes.busy) return;
       await act(notes);
-      show_judged();
       dirty = true;
     }}, label)));
   by("back").disabled = S.tour === 1;
