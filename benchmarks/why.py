@@ -9,7 +9,7 @@ trunk on bit memory until its test accuracy reaches a goal, or to its last step,
 ``benchmarks/results``), written as it ends: the command goes on where it was stopped.
 ``--plan`` prints the number of runs of each study and of their steps.
 
-The study *arms* is a grid of runs in ``runs/why-arms`` (:func:`arms`), written into ``arms.csv``.
+The studies of ``GRIDS`` keep their runs in ``runs/why-STUDY``.
 """
 
 import argparse
@@ -214,25 +214,42 @@ FORMS = {"positive": ",qk=0", "random": "", "antisymmetric": ",qk=antisymmetric"
 TASKS = {"bit-memory": 1500, "bit-xor": 3000, "bit-recall": 3000, "mnist": 2000, "typos": 600}
 
 
-def arms(folder):
-    """Train blocks whose heads have four kinds of form, and one with its output weights negated,
-    on five tasks, six blocks on two; each at its own best learning rate, five seeds."""
-    def columns(names, end=""):
-        return [Column(name, {}, {"steps": TASKS[name], "eval_every": TASKS[name] // 15,
-                                  "test_examples": 1000},
-                       name + end) for name in names]
-    grids = [(columns(TASKS), [*(Arm(f"random:1x4x128@1.41{end}", label=label)
-                                 for label, end in FORMS.items()),
-                               Arm("benchmarks/why.py:output_negated", label="output negated")]),
-             (columns(["bit-memory", "bit-xor"], "-6"),
-              [Arm(f"random:6x4x128@1.41{end}", label=label) for label, end in FORMS.items()])]
+def columns(*names, end=""):
+    """Return the columns of a grid, for tasks by name."""
+    return [Column(name, {}, {"steps": TASKS[name], "eval_every": TASKS[name] // 15,
+                              "test_examples": 1000}, name + end) for name in names]
+
+
+def of(model, forms):
+    """Return the arms of a trunk whose heads have other forms, {label: end of the name}."""
+    return [Arm(f"{model}{end}", label=label) for label, end in forms.items()]
+
+
+# Grids of runs, each arm at its own best learning rate: (columns, arms) of each part.
+GRIDS = {
+    # Four kinds of head, and output weights negated.
+    "arms": [(columns(*TASKS), [*of("random:1x4x128@1.41", FORMS), Arm(
+                  "benchmarks/why.py:output_negated", label="output negated")]),
+             (columns("bit-memory", "bit-xor", end="-6"), of("random:6x4x128@1.41", FORMS))],
+    # What of the pretrained heads' own forms is needed.
+    "own": [(columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
+                 part: f",qk={part}" for part in forms.PARTS}))],
+    # The start of the input layer with the pretrained trunk.
+    "start": [(columns("bit-memory", "bit-recall", "mnist", "typos"), [
+                  Arm("minigpt-language", label=start or "as drawn", start=start)
+                  for start in (None, *forms.STARTS[:1])])],
+}
+
+
+def run_grid(name, folder):
+    """Do the runs of a grid with five seeds, and write its CSV file after each column."""
     whole = tables.Grid({}, {}, {}, range(5))
-    for column, rows in ((column, rows) for several, rows in grids for column in several):
-        part = grid("runs/why-arms", [column], rows, range(5), share=0.5,
+    for column, arms in ((column, arms) for columns, arms in GRIDS[name] for column in columns):
+        part = grid(f"runs/why-{name}", [column], arms, range(5), share=0.5,
                     rates=(3e-3, 1e-2, 3e-2, 1e-1))
-        for name in "results", "rates", "sweeps":
-            getattr(whole, name).update(getattr(part, name))
-        save_text(folder / "arms.csv", tables.rows(whole))
+        for field in "results", "rates", "sweeps":
+            getattr(whole, field).update(getattr(part, field))
+        save_text(folder / f"why-{name}.csv", tables.rows(whole))
 
 
 def table(path):
@@ -362,8 +379,8 @@ def key(setting):
 def run_all(names, folder, seeds=None):
     """Fill the CSV file of each study with a row for each of its runs."""
     for name in names:
-        if name == "arms":
-            arms(folder)
+        if name in GRIDS:
+            run_grid(name, folder)
             continue
         path = folder / f"why-{name}.csv"
         if name == "mechanism":
@@ -391,7 +408,7 @@ def main():
                         help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
-    every = *STUDIES, "mechanism", "arms"
+    every = *STUDIES, "mechanism", *GRIDS
     names = args.studies or every
     for name in names:
         if name not in every:
