@@ -35,7 +35,8 @@ from minifpt.files import cache_folder  # noqa: E402
 MATHJAX = "https://registry.npmjs.org/mathjax/-/mathjax-3.2.2.tgz"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
 PAGES = ("RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "lessons/*.md",
-         "lessons/[0-9]*.ipynb", "weights/README.md", "benchmarks/README.md", "README.md")
+         "lessons/[0-9]*.ipynb", "minifpt/viewer/tour.md", "weights/README.md",
+         "benchmarks/README.md", "README.md")
 FILES = ("docs/**/*.png", "docs/**/*.ipynb", "docs/results/claims.*", "benchmarks/*.png",
          "benchmarks/*.py", "benchmarks/paper.csv",
          "weights/*.png", "weights/*.csv", "tests/extend/*.py", "tests/gradient_cases.py",
@@ -200,6 +201,15 @@ def launch_links(text):
                   rf"- [\g<1>{repository}\g<2>](\g<1>{repository}\g<2>)", text, flags=re.M)
 
 
+def station_links(text):
+    """The texts of the tour, each station with its number and a link to it."""
+    head, *stations = text.split("\n## ")
+    page = "../../pages/playground.html"
+    return head + "".join(
+        f'\n## {n}. {station}\n<a href="{page}#tour={n}">Open station {n}</a>\n'
+        for n, station in enumerate(stations, 1))
+
+
 def lay_out(stage):
     """Copy and make every page under ``stage``, as in the repository."""
     for pattern in (*PAGES, *FILES):
@@ -209,6 +219,8 @@ def lay_out(stage):
             if path.suffix == ".md":
                 text = path.read_text(encoding="utf-8")
                 text = launch_links(plain_folders(text, path.parent))
+                if path.name == "tour.md":
+                    text = station_links(text)
                 alone = "---\norphan: true\n---\n" * (path.name == "README.md"
                                                      and path.parent == ROOT)
                 target.write_text(alone + text, encoding="utf-8")
@@ -299,6 +311,8 @@ def check(out):
             anchor = urllib.parse.unquote(url.fragment)
             if not to.exists():
                 problems.append(f"{path.relative_to(out)}: {target} leads nowhere")
+            elif to.name == "playground.html":            # what follows # are its settings
+                continue
             elif anchor and to in pages and anchor not in pages[to].ids:
                 problems.append(f"{path.relative_to(out)}: {target} has no such place")
     return problems

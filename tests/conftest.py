@@ -194,3 +194,16 @@ def browser():
         browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """Serious findings of axe-core on a page, which is no part of this repository."""
+    module = pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python")
+
+    def findings(page):
+        page.add_script_tag(path=os.path.join(module.__path__[0], "axe.min.js"))
+        found = page.evaluate("axe.run().then(r => r.violations)")
+        return [[rule["id"], node["target"]] for rule in found for node in rule["nodes"]
+                if rule["impact"] in ("serious", "critical")]
+    return findings

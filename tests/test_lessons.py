@@ -349,18 +349,17 @@ def test_each_worksheet_has_one_key(number):
 @pytest.mark.parametrize("number", [4, *(pytest.param(n, marks=pytest.mark.slow)
                                          for n in MAP if n != 4)])
 def test_each_wrong_line_of_a_worksheet_changes_the_function(number):
-    full = own.Own("all.py", "")
-    full.functions = {name: vars(F)[name] for name in own.FUNCTIONS}
+    full = {name: vars(F)[name] for name in own.FUNCTIONS}
     for name, variants in worksheet.pool(f"{number:02}").items():
         is_operation = own.FUNCTIONS.get(name) == number
         solution = vars(F)[name] if is_operation else EXERCISES[name].solution
         for code, answer in variants:
             exec(code, scope := dict(solution.__globals__))
-            full.functions[name] = scope[name]
+            full[name] = scope[name]
             result = (operations.examine(full, name, 0) if is_operation
                       else examine(name, scope[name], 0))
             assert (result.status == "passed") == (answer == "right as it stands"), (code, answer)
-        full.functions[name] = solution
+        full[name] = solution
 
 
 def test_a_worksheet_is_a_page_a_notebook_and_a_key(tmp_path):

@@ -543,6 +543,13 @@ def test_without_scripts_it_lists_the_operations(steps, browser, tmp_path):
     context.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page, axe, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("state.all = false; render()")          # the short path, as the page opens
+    assert axe(page) == []
+
+
 def test_in_a_notebook(steps, browser):
     assert isinstance(steps, Steps)
     page = browser.new_page()

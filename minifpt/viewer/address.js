@@ -39,6 +39,7 @@ function read_address() {
     if (k === "angle" && number >= 0 && number <= 180) values.angle = number;
     if (k === "start" && STARTS.includes(text)) values.start = text;
     if (k === "follow") values.follow = text === "true";
+    if (k === "beamer") values.beamer = text !== "false";
     if (k === "cut") values.cut = text.split(",").map(pair => pair.split("-").map(Number))
       .filter(([q, key]) => Number.isInteger(key) && key >= 0 && key <= q && q < 12 && q > 0);
     if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)

@@ -1,22 +1,18 @@
 // The canvases: the flow of numbers through the model, and the curves.
 
-const DARK = window.matchMedia("(prefers-color-scheme: dark)");
+const [DARK, PRINT] = ["(prefers-color-scheme: dark)", "print"].map(q => window.matchMedia(q));
 const STYLE = getComputedStyle(document.documentElement), colors = {};
 const paint = name => colors[name] || (colors[name] = STYLE.getPropertyValue(name).trim());
-DARK.addEventListener("change", () => { for (const name in colors) delete colors[name]; });
-let printing = false;                      // on paper the page is light
-for (const [event, on] of [["beforeprint", true], ["afterprint", false]]) {
-  addEventListener(event, () => {
-    printing = on;
-    table = null;
-    draw();
-  });
-}
+for (const media of [DARK, PRINT]) media.addEventListener("change", () => {
+  for (const name in colors) delete colors[name];
+  table = null;
+  draw();                                  // at once: paper does not wait for a frame
+});
 const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
 
 function draw_on(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
+  const ratio = (window.devicePixelRatio || 1) * (document.body.currentCSSZoom || 1);
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
   if (canvas.width !== w || canvas.height !== h) {
     [canvas.width, canvas.height] = [w, h];
@@ -32,14 +28,13 @@ function draw_on(canvas, width, height) {
 // 511 colours from blue below 0 to orange above, red, green and blue one after the other.
 let table = null;
 function color_table() {
-  const dark = DARK.matches && !printing, zero = dark ? [34, 43, 49] : [250, 250, 248];
+  const dark = DARK.matches && !PRINT.matches, zero = dark ? [34, 43, 49] : [250, 250, 248];
   const ends = dark ? [[96, 165, 245], [245, 150, 60]] : [[28, 88, 160], [196, 84, 0]];
   return Array.from({length: 511}, (_, i) => {
     const share = Math.pow(Math.abs(i - 255) / 255, 0.7), end = ends[i < 255 ? 0 : 1];
     return zero.map((v, c) => v + (end[c] - v) * share);
   });
 }
-DARK.addEventListener("change", () => { table = null; });
 
 // The numbers of each token as a strip of cells: values (tokens, C), each strip at its left end.
 // A colour is as strong as a number is large among the token's `sizes`.
@@ -93,7 +88,7 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     if (row.kind === "attention") {
       const {probabilities: p} = cache[row.cache];
       const lines = trail ? Object.assign(trail.lines[row.cache], {shape: p.shape}) : p;
-      attention_lines(g, lines, {y, h, middle, look: trail ? null : look, heads, cuts});
+      attention_lines(g, lines, {y, h, width, middle, look: trail ? null : look, heads, cuts});
     } else if (row.output) {
       const {difference, size} = trail ? trail.outputs[row.output] : {};
       const values = difference || cache.outputs[row.output];
@@ -105,7 +100,7 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
   });
 }
 
-function attention_lines(g, probabilities, {y, h, middle, look, heads, cuts}) {
+function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cuts}) {
   const [, H, T] = probabilities.shape, spread = H > 1 ? Math.min(8, 20 / H) : 0;
   const order = Array.from({length: H * T * T}, (_, i) => i)
     .filter(i => probabilities[i] > 0.03 && heads[Math.floor(i / (T * T))])
@@ -142,7 +137,8 @@ function attention_lines(g, probabilities, {y, h, middle, look, heads, cuts}) {
     for (let head = 0; head < H; head++) {
       const p = probabilities[(head * T + look) * T + key];
       if (!heads[head] || p < 0.1) continue;
-      const x = middle(key), at = y + 13 + 14 * head, text = `${Math.round(100 * p)} %`;
+      const narrow = width < 26 * T, text = `${Math.round(100 * p)}${narrow ? "" : " %"}`;
+      const x = Math.max(16, Math.min(width - 16, middle(key))), at = y + 13 + 14 * head;
       g.lineWidth = 4;
       g.strokeStyle = paint("--paper");
       g.strokeText(text, x, at);
@@ -153,17 +149,20 @@ function attention_lines(g, probabilities, {y, h, middle, look, heads, cuts}) {
 }
 
 // Accuracy above, loss below, against steps; where a block's keys are turned, its match instead of
-// the loss. `lanes` are {curve}, lists of [step, loss, accuracy, match].
-function draw_curves(canvas, lanes, chance, width) {
+// the loss. `lanes` are {curve}, lists of [step, loss, accuracy, match]; `earlier` are runs before
+// this one, {label, lanes}, drawn thin.
+function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   const height = 196, left = 46, right = width - 8;
   const g = draw_on(canvas, width, height), end = curve => curve[curve.length - 1];
-  const steps = Math.max(200, ...lanes.map(({curve}) => end(curve)[0]));
+  const before = earlier.map(({label, lanes: [{curve}]}) => ({label, curve}));
+  const steps = Math.max(200, ...[...lanes, ...before].map(({curve}) => end(curve)[0]));
   const losses = lanes.flatMap(({curve}) => curve.map(p => p[1])).filter(Number.isFinite);
   const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = Math.min(chance, 0.6) - 0.15;
   const has_match = lanes.every(({curve}) => end(curve)[3] !== null);
   const panels = [
-    {title: "accuracy", top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
-      marks: [[1, "100 %"], [(chance - low) / (1 - low), "chance"]]},
+    {title: `accuracy (${percent(chance)}: ${floor})`, top: 20, bottom: 112,
+      value: p => (p[2] - low) / (1 - low),
+      marks: [[1, "100 %"], [(chance - low) / (1 - low), percent(chance)]]},
     has_match ? {title: "match: above 0, the input layer looks for likeness", top: 132, bottom: 178,
       value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
       {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
@@ -183,15 +182,20 @@ function draw_curves(canvas, lanes, chance, width) {
     }
     g.textAlign = "left";
     g.fillText(title, left, top - 5);
-    lanes.forEach(({curve}, n) => {
-      g.strokeStyle = g.fillStyle = paint(LANES[n]);
-      g.lineWidth = 2;
-      g.setLineDash(DASHES[n]);
+    [...before, ...lanes].forEach(({curve, label}, i) => {
+      const n = i - before.length;
+      g.strokeStyle = g.fillStyle = paint(n < 0 ? "--soft" : LANES[n]);
+      g.lineWidth = n < 0 ? 1 : 2;
+      g.setLineDash(DASHES[n] || []);
       g.beginPath();
-      curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](x(p[0]), y(value(p))));
+      curve.forEach((p, at) => g[at ? "lineTo" : "moveTo"](x(p[0]), y(value(p))));
       g.stroke();
       g.setLineDash([]);
-      g.beginPath(); g.arc(x(end(curve)[0]), y(value(end(curve))), 3.5, 0, 7); g.fill();
+      const [h, v] = [x(end(curve)[0]), y(value(end(curve)))];
+      if (n >= 0) {
+        g.beginPath(); g.arc(h, v, 3.5, 0, 7); g.fill();
+      } else if (top < 100)                // labels in turn below and above
+        g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + (i % 2 ? -5 : 13));
     });
   }
   g.fillStyle = paint("--soft");

@@ -1,5 +1,4 @@
 // The form of attention: how a frozen head compares two tokens. After trunks/forms.py.
-"use strict";
 
 // Turn the keys of a new block against its queries: W_k = cos(a) W_q + sin(a) Z, in place, where Z
 // are the keys that were drawn.  w is c_attn's (C, 3C); the distribution of each number stays.

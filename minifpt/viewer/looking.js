@@ -9,15 +9,15 @@ function cut_line(query, key) {            // or mend it; a token sees one token
   if (cut.filter(([q]) => q === query).length <= query) set({cut}, true);
 }
 // Each answer's accuracy over all inputs, whole and with the cuts, by the worker that checks.
-function measure_cuts() {
+async function measure_cuts() {
   cut_table = null;
-  if (!S.cut.length || !latest) return Promise.resolve();
+  if (!S.cut.length || !latest) return;
   const {kind, scale, angle, start, model} = models[shown], {cut} = S, step = latest.step;
-  return ask({kind: "cut", settings: settings_of(), lane: {kind, scale, angle, start}, cuts: cut,
-    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut").then(m => {
-    if (cut === S.cut) cut_table = {step, before: m.before, after: m.after};
-    dirty = true;
-  });
+  const {before, after} = await ask({kind: "cut", settings: settings_of(), cuts: cut,
+    lane: {kind, scale, angle, start},
+    parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut");
+  if (cut === S.cut) cut_table = {step, before, after};
+  dirty = true;
 }
 // Where the cuts matter: the answers that lose, as text, and the least of the others.
 function losses(task) {
@@ -113,6 +113,7 @@ function expects(text) {
   return Array.from(E.softmax(E.reshape(logits, [1, logits.length]))[0], (p, i) => [
     String.fromCharCode(i), p]).sort((a, b) => b[1] - a[1]);
 }
+const spelled = letter => ({" ": "space", "\n": "new line"})[letter] || letter;
 const LETTERS = 12;                        // that it sees, as many positions as are stored
 let letters = "the old wom";
 function show_letters() {
@@ -126,12 +127,11 @@ function show_letters() {
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
         put(input.value);
-      }}, letter === " " ? "space" : letter === "\n" ? "new line" : letter),
+      }}, spelled(letter)),
       el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
     "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});
-  by("letters").hidden = false;
   by("letters").replaceChildren(el("label", {}, "letters in ", input),
     el("p", {class: "note"}, "It sees the last twelve. What it expects next:"), bars);
   bars.addEventListener("click", () => { dirty = true; });
@@ -142,14 +142,13 @@ function show_letters() {
 
 const TRAINED_ON = {"minigpt-language": "language", "minigpt-images": "images",
   "minigpt-bits": "bit memory"};
-function show_points() {                   // a point for each head
+function show_points(shown) {              // the band of random heads, and a point for each head
   const {traces, random: [mean, deviation]} = D.heads, x = v => 30 + 80 * (v + 1);
-  by("points").hidden = false;
   by("points").innerHTML = `<svg viewBox="0 0 420 210" role="img" aria-label="Each head's trace">` +
     `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
     Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + rows.flat().map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
+      "</text>" + (shown ? rows.flat() : []).map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
       "r=\"3\"/>").join("")).join("") +
     [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
     "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";

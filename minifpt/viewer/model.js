@@ -1,6 +1,5 @@
 // The model and its training in plain JavaScript: layers.py, gpt2.py, fpt.py and optim.py, and the
 // three tasks. It calls the operations of engine.js.
-"use strict";
 
 // A model is {config, parameters, cuts}; a parameter is {data, grad, trainable} under GPT-2's own
 // name, and cuts are the pairs of tokens between which attention carries nothing.

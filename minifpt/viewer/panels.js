@@ -48,7 +48,7 @@ const PANELS = {
   break: () => {
     const fault = fault_of(S.fault);
     return [
-      el("div", {class: "chips", role: "group", "aria-label": "Faults"}, FAULTS.map(f =>
+      el("div", {class: "chips", id: "faults", role: "group", "aria-label": "Faults"}, FAULTS.map(f =>
         el("button", {"aria-pressed": String(f === fault),
           onclick: () => set({fault: f === fault ? null : f.id})}, f.title))),
       fault ? [el("p", {class: "note"}, el("b", {}, `${fault.op}: `), fault.text),
@@ -87,7 +87,7 @@ function show_panel() {
   const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(
     e => key_of(e) === key);
   if (again) again.focus();                // the focus stays where it was
-  if (S.tab === "break" && S.fault) verify();
+  if (S.tab === "break" && S.fault && !S.tour) verify();
 }
 function show_controls() {
   by("task").value = S.task;
@@ -136,16 +136,18 @@ function show_verdict() {
   const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
   let text = latest.step ? `After ${count(latest.step)} steps: the right engine ${right}, the one ` +
     `with the fault ${broken}. ` : "Press Train. ";
-  if (noticed && noticed.fault === S.fault) {
-    const {worst, wrong, checked} = noticed;
-    text += wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
-      `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by ` +
-      `finite differences ${short(worst.difference)}.` :
-      `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
-      (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
-        " What is wrong reaches nothing that is trained here.");
-  }
+  text += check_text();
   if (e.textContent !== text) e.textContent = text;
+}
+function check_text() {
+  if (!noticed || noticed.fault !== S.fault) return "";
+  const {worst, wrong, checked} = noticed;
+  return wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
+    `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by ` +
+    `finite differences ${short(worst.difference)}.` :
+    `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
+    (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
+      " What is wrong reaches nothing that is trained here.");
 }
 
 // ------------------------------------------------------------------------ the game
@@ -228,17 +230,16 @@ by("slow").onchange = e => set({pace: e.target.checked ? 5 : 0});
 document.querySelectorAll("#tabs button").forEach(b => {
   b.onclick = () => set({tab: b.dataset.tab});
 });
-by("heads").append("heads drawn ", ...heads.map((_, n) => el("button", {"aria-pressed": "true",
+by("heads").append(...heads.map((_, n) => el("button", {"aria-pressed": "true",
   style: `--own:var(${HEADS[n % HEADS.length]})`, onclick: e => {
     heads[n] = !heads[n];
     e.target.setAttribute("aria-pressed", String(heads[n]));
     draw();
-  }}, String(n + 1))));
+  }}, `head ${n + 1}`)));
 addEventListener("resize", () => {
   layout = null;
   dirty = true;
 });
-DARK.addEventListener("change", () => { dirty = true; });
 document.addEventListener("visibilitychange", () => {
   if (document.hidden && running) run(0);  // nobody watches
 });

@@ -107,7 +107,7 @@ const STARTS = ["drawn", "aligned", "opposed"];
 const RANDOM = {0.1: "random, too small", 0.55: "random, as the paper draws it"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
-  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null,
+  pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
 let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
@@ -150,7 +150,7 @@ function restart() {
   noticed = null;
   latest = null;
   const done = tell({kind: "reset", settings: settings_of(), lanes});
-  if (running) run(Infinity);
+  if (running) running = false, S.tour || run(Infinity);
   return done;
 }
 // The bits of the picture: those that were set, S.bits, or some that the seed draws.
@@ -209,7 +209,12 @@ function set(values, replace = false) {
   if (changed.includes("task") && !("cut" in values)) S.cut = [];
   write_address(replace);
   if (changed.includes("open")) show_step();
-  const again = changed.some(k => ["task", "seed"].includes(k)) ||
+  if (changed.includes("tour")) {          // what the station before it began is over
+    running = false;
+    flipped = null;
+    for (const notes of NOTES) notes.busy = null;
+  }
+  const again = changed.some(k => ["task", "seed", "tour"].includes(k)) ||
     before !== JSON.stringify(lanes_of());
   if (changed.includes("follow")) trail = null;
   by("follow").checked = S.follow;
@@ -264,6 +269,7 @@ function arrange() {
     station.rows.includes(row.part)));
   height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
   for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
+  [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
   BRACKETS.forEach((bracket, i) => {
     const own = drawn_rows.filter(row => row.block === i + 1), last = own[own.length - 1];
     bracket.hidden = own.length < 2;
@@ -311,11 +317,14 @@ function look_at(t) {
   hover = t;
   dirty = true;
 }
-const token_at = e => Math.floor(e.offsetX / picture.clientWidth * TASKS[S.task].tokens);
+const inside = (e, box = picture.getBoundingClientRect()) =>      // shares of width and height
+  [(e.clientX - box.left) / box.width, (e.clientY - box.top) / box.height];
+const token_at = e => Math.floor(inside(e)[0] * TASKS[S.task].tokens);
 picture.addEventListener("mousemove", e => look_at(token_at(e)));
 picture.addEventListener("mouseleave", () => look_at(null));
 picture.addEventListener("click", e => {   // a token stays; a line of a token that stays is cut
-  const t = token_at(e), row = drawn_rows.find(r => r.top + r.height > e.offsetY);
+  const t = token_at(e), y = inside(e)[1] * height;
+  const row = drawn_rows.find(r => r.top + r.height > y);
   if (S.look !== null && t < S.look && row && row.kind === "attention") return cut_line(S.look, t);
   set({look: S.look === t ? null : t}, true);
 });
@@ -354,7 +363,8 @@ function show_answers(task, logits, y) {
     if (t < first) return;
     const content = Array.from({length: each}, (_, j) => {
       const n = (t - first) * each + j, right = chosen[n] === y[n];
-      return `<span class="answer ${right ? "right" : "wrong"}" ` +
+      const masked = example.visible && !example.visible[n] ? " masked" : "";
+      return `<span class="answer ${right ? "right" : "wrong"}${masked}" ` +
         `title="${percent(p[2 * n + 1])} for 1">${chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
     }).join("");
     if (cell.innerHTML !== content) cell.innerHTML = content;
@@ -426,14 +436,12 @@ function show_looking(task, cache, look) {
     text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
       `needs ${names[0]} … ${names[names.length - 1]}` : `needs ${names.join(" and ")}`) +
       ". It looks most at: ";
-    text += blocks.map((h, i) => {
-      const {probabilities} = cache[`trunk.${h}.attn`];
-      return `block ${i + 1} ` + heads.map((on, head) => {
+    text += blocks.map(h => cache[`trunk.${h}.attn`]).filter(c => c).map(({probabilities}, i) =>
+      `block ${i + 1}, ` + heads.slice(0, probabilities.shape[1]).map((on, head) => {
         const row = probabilities.subarray((head * T + look) * T, (head * T + look + 1) * T);
         const key = row.indexOf(Math.max(...row));
-        return on ? `${task.names[key]} ${percent(row[key])}` : "";
-      }).filter(t => t).join(", ");
-    }).join("; ");
+        return on ? `head ${head + 1} ${task.names[key]} ${percent(row[key])}` : "";
+      }).filter(t => t).join(", ")).join("; ");
   }
   if (by("looking").textContent !== text) by("looking").textContent = text;
 }
@@ -449,7 +457,7 @@ function show_numbers(model) {
     `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
     (latest ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
-  by("train").textContent = running ? "Pause" : "Train";
+  by("train").textContent = !running ? "Train" : S.tour ? "Stop" : "Pause";
   by("train").setAttribute("aria-pressed", String(running));
   if (!latest) return;
   const lane = latest.lanes[shown];
@@ -458,7 +466,9 @@ function show_numbers(model) {
   by("loss").textContent = Number.isFinite(lane.loss) ? lane.loss < 5e-4 ? "< 0.001" :
     lane.loss.toFixed(3) : "not finite";
   by("speed").textContent = latest.speed ? `${count(Math.round(latest.speed))} steps/s` : "";
-  if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task].chance, layout.chart);
+  if (layout.chart) draw_curves(by("curve"), latest.lanes, TASKS[S.task], layout.chart,
+    S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
+      (all.length > 1 || lanes !== latest.lanes)) : []);
   draw_spark(by("spark"), latest.lanes, TASKS[S.task].chance);
   by("reach").textContent = verdict_of(latest);
   const several = models.length > 1;
@@ -467,11 +477,11 @@ function show_numbers(model) {
     by("lanes").replaceChildren(...(several ? models : []).map((_, n) =>
       el("button", {onclick: () => { shown = n; draw(); }})));
   Array.from(by("lanes").children).forEach((b, n) => {
-    const text = `${lane_name(models[n], several)}: ${percent(latest.lanes[n].accuracy)}`;
+    const name = `${lane_name(models[n], several)}: `, share = percent(latest.lanes[n].accuracy);
     b.style.setProperty("--own", `var(${LANES[n]})`);
     b.setAttribute("aria-pressed", String(n === shown));
     b.title = "draw this model";
-    if (b.textContent !== text) b.textContent = text;
+    if (b.textContent !== name + share) b.replaceChildren(el("span", {}, name), share);
   });
   if (S.tab === "break") show_verdict();
 }

@@ -3,13 +3,12 @@
 // An example is a list of bits and, for bit memory, what is asked for.  `inputs` are the numbers
 // that the model gets, tokens x input_dim; `answers` are the classes that it should choose; `needs`
 // are the tokens that the answer at token t depends on; `settings` are a good rate and batch size.
-"use strict";
 
 const TASKS = {
   // Two strings of five bits come in, one bit a token; their XOR goes out.
   "bit-xor": {
     title: "bit XOR", tokens: 10, input_dim: 1, output_dim: 2, output_tokens: 5, chance: 0.5,
-    settings: {rate: 3e-3, batch: 4},
+    floor: "guessed", settings: {rate: 3e-3, batch: 4},
     names: ["a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"],
     draw: rng => ({bits: Array.from({length: 10}, rng.bit)}),
     inputs: ({bits}) => bits,
@@ -19,7 +18,7 @@ const TASKS = {
   // Ten bits come in; at each token: have there been more ones than zeros so far?
   "majority": {
     title: "majority", tokens: 10, input_dim: 1, output_dim: 2, output_tokens: 10, chance: 0.5,
-    settings: {rate: 3e-3, batch: 4},
+    floor: "guessed", settings: {rate: 3e-3, batch: 4},
     names: ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
     draw: rng => ({bits: Array.from({length: 10}, rng.bit)}),
     inputs: ({bits}) => bits,
@@ -33,6 +32,7 @@ const TASKS = {
   // masked; it goes out whole.  A bit is -1 or 1, a masked one 0.
   "bit-memory": {
     title: "bit memory", tokens: 4, input_dim: 12, output_dim: 24, output_tokens: 1, chance: 0.75,
+    floor: "visible bits copied, hidden ones guessed",
     names: ["string 1", "string 2", "string 3", "again"], settings: {rate: 0.01, batch: 16},
     draw: rng => ({bits: Array.from({length: 36}, rng.bit), which: Math.floor(3 * rng.uniform()),
       visible: Array.from({length: 12}, rng.bit)}),

@@ -8,18 +8,19 @@ function verdict_of({lanes, step}) {
   if (S.tab !== "race" || !step || lanes.length !== S.race.length) return "";
   const names = models.map(m => lane_name(m, true));
   const text = `${lanes.map((lane, n) => `${names[n]}: ${steps_of({lanes, step}, n)}`).join("; ")}. `;
-  const reached = (kind, ...scales) => S.race.some(([k, scale], n) => k === kind && lanes[n].reached &&
-    (!scales.length || scales.includes(scale)));
-  const failed = S.race.some(([k, scale], n) => k === "random" && scale < 0.3 && !lanes[n].reached);
-  if (!S.race.some(([kind]) => kind === "pretrained")) return text;
-  return text + (reached("pretrained") && S.race.some(([kind, scale], n) => kind === "random" &&
-    scale >= 0.3 && lanes[n].reached) ? failed ? "Random numbers learn as well: it is not the " +
-    "reading. Numbers that are too small do not: their size matters." : "Random numbers learn as " +
-    "well: it is not the reading." : running ? "" : "The curves still rise: train longer.");
+  const of = test => lanes.filter((_, n) => test(...S.race[n])).map(lane => lane.reached);
+  const [read] = of(kind => kind === "pretrained"), small = of((kind, s) => kind === "random" && s < 0.3);
+  const times = Math.min(...of((kind, s) => kind === "random" && s >= 0.3).filter(r => r)) / read;
+  if (read === undefined) return text;
+  return text + (read && Number.isFinite(times) ? `Random numbers learn it too${times > 1.15 ?
+    `, in ${times.toFixed(1)} times the steps` : times < 0.85 ? ", in fewer steps" : ""}: the ` +
+    `reading is not needed.${small.includes(null) ? " Numbers that are too small did not: their " +
+    "size matters." : ""}` : running ? "" : "The curves still rise: train longer.");
 }
 
 function show_station() {
-  const now = station();
+  const now = station(), zoom = Math.max(1.15, innerWidth / 1280);
+  document.body.style.zoom = S.beamer ? zoom : "";
   document.body.className = now ? ["tour", ...now.show.map(part => `show-${part}`)].join(" ") : "";
   by("tour").hidden = !now;
   by("task").disabled = Boolean(now);
@@ -36,51 +37,42 @@ function show_station() {
     onclick: async () => {
       if (notes.busy) return;
       await act(notes);
-      show_judged();
       dirty = true;
     }}, label)));
   by("back").disabled = S.tour === 1;
   by("next").textContent = S.tour < STATIONS.length ? "Next →" : "The free page →";
   if (now.show.includes("letters")) show_letters();
-  if (now.show.includes("points") && notes.shown) show_points();
-  by("points").hidden = !notes.shown;
-  show_guess();
+  if (now.show.includes("points")) show_points(notes.shown);
+  by("guess").hidden = !now.options.length;
+  by("guess").replaceChildren(by("ask"), ...now.options.map((text, n) => el("button", {
+    onclick: () => {
+      notes.guess = n;
+      show_judged();
+    }}, text)));
   show_judged();
 }
 
-function show_guess() {
-  const {options} = station(), notes = NOTES[S.tour - 1];
-  by("guess").hidden = !options.length;
-  by("guess").replaceChildren(el("b", {id: "ask"}, "Your guess: "), ...options.map(
-    (text, n) => el("button", {"aria-pressed": String(notes.guess === n), onclick: () => {
-      notes.guess = n;
-      show_guess();
-      by("guess").querySelectorAll("button")[n].focus();
-      show_judged();
-    }}, text)));
-  by("guess").setAttribute("aria-labelledby", "ask");
-}
 
 function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
-  let text = !notes.busy ? now.judge(notes) : latest && latest.speed && latest.speed < 30 ?
-    "Training … This machine is slow, so it takes a while." : "Training …";
+  let text = !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
+    latest.speed < 30 ? " This machine is slow, so it takes a while." : "");
+  document.body.classList.toggle("playing", S.tab === "game");
+  by("guess").querySelectorAll("button").forEach((b, n) =>
+    b.setAttribute("aria-pressed", String(notes.guess === n)));
   if (!notes.busy && text && right !== null && notes.guess !== null)
     text = `${notes.guess === right ? "You guessed right." : "You guessed otherwise."} ${text}`;
   if (by("judged").textContent !== text) by("judged").textContent = text;
 }
 
 function go_to(tour) {
-  if (running) run(0);
-  NOTES.forEach(notes => { notes.busy = null; });
-  flipped = null;
-  set({...start_of(STATIONS[tour - 1] ? tour : null), seed: S.seed});
+  const start = start_of(STATIONS[tour - 1] ? tour : null);
+  set({...start, seed: S.seed, beamer: S.beamer, bits: start.task === S.task ? S.bits : null});
   by(STATIONS[tour - 1] ? "question" : "task").focus({preventScroll: true});
   scrollTo({top: 0});
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
-by("skip").setAttribute("href", "#free");
-by("restart").setAttribute("href", "#tour=1");
+for (const [id, to] of [["skip", "#free"], ["restart", "#tour=1"]]) by(id).setAttribute("href", to);

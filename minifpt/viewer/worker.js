@@ -1,6 +1,5 @@
 // The worker: trains up to three models side by side and checks gradients.  Before this text stand
 // ENGINES, the right engine and one for each fault.
-"use strict";
 const SLICE = 12;                          // milliseconds of training between two looks at messages
 const FRAME = 33;                          // milliseconds between two reports
 const WINDOW = 50;                         // steps that the loss and accuracy are means of
@@ -35,9 +34,9 @@ function reset(message) {
     engine.learn(model, R.draw_batch(task, rng, settings.batch));      // for the way back
     const has_match = lane.kind === "turned";
     return {...lane, model, engine, recent: [], ...first, has_match, reached: null,
-      moved: new Set(trained(model)), angles: null,
-      curve: [[0, first.loss, first.accuracy, has_match ? R.match(model) : null]]};
+      moved: new Set(trained(model)), angles: null, curve: []};
   });
+  note();
   count();
   report();
 }
@@ -108,9 +107,10 @@ function count() {
   multiply_adds = R.work.multiply_adds - before;
 }
 
+const point = ({loss, accuracy, has_match, model}) =>
+  [step, loss, accuracy, has_match ? R.match(model) : null];
 function note() {                          // a point of every curve
-  for (const lane of lanes) lane.curve.push([step, lane.loss, lane.accuracy,
-    lane.has_match ? R.match(lane.model) : null]);
+  for (const lane of lanes) lane.curve.push(point(lane));
   if (lanes[0].curve.length <= POINTS) return;
   stride *= 2;
   for (const lane of lanes) lane.curve = lane.curve.filter(([at]) => at % stride === 0);
@@ -122,7 +122,8 @@ function report() {
   postMessage({kind: "state", number: answered, step, running, multiply_adds,
     speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
     lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, reached: lane.reached,
-      norms: norms(lane.model), angles: lane.angles, curve: lane.curve,
+      norms: norms(lane.model), angles: lane.angles,
+      curve: step % stride ? [...lane.curve, point(lane)] : lane.curve,
       parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
 }
 
