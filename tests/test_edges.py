@@ -200,18 +200,3 @@ def test_attention_is_finite(x, causal):
     np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("T", [5, 70])
-def test_attention_is_finite_with_scores_near_the_largest_number(T, causal):
-    """Up to 3.4e38 a score is finite in float32, but not always its difference from another."""
-    qkv = np.random.default_rng(0).standard_normal((2, T, 12)).astype(np.float32)
-    qkv[..., :8] *= 1e19
-    scores = np.abs(qkv[..., :4].astype(float) @ qkv[..., 4:8].astype(float).swapaxes(1, 2)) / 2
-    assert scores.max() > 8.5e37
-    y, cache = fast.attention(qkv, 1, causal=causal)
-    want, exact = F.attention(qkv.astype(np.float64), 1, causal=causal)
-    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
-    dy = np.ones_like(y)
-    np.testing.assert_allclose(fast.attention_backward(dy, cache)[..., 8:],
-                               F.attention_backward(dy.astype(float), exact)[..., 8:], rtol=1e-5,
-                               atol=1e-6)

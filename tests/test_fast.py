@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import time
-import types
 from contextlib import contextmanager
 
 import numpy as np
@@ -154,30 +153,6 @@ def test_attention_equals_the_simple_form_at_scores_of_any_size(size, T):
     want, simple = F.attention(qkv, 2)
     close(y, want, 1e-11)
     close(fast.attention_backward(dy, cache), F.attention_backward(dy, simple), 1e-11)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.3])
-@pytest.mark.parametrize("size", [1e18, 1e19, 1e20, 1e38])
-def test_attention_is_right_where_scores_overflow(size, p):
-    """The results equal those of float64, with dropout, too, and beside usual rows."""
-    qkv = normal((2, 70, 12), np.float32)
-    qkv[1, :, :8] *= np.float32(size)                     # queries and keys
-    one, other = np.random.default_rng(2), np.random.default_rng(2)
-    y, cache = fast.attention(qkv, 2, p, one)
-    want, simple = F.attention(qkv.astype(np.float64), 2, p, other)
-    close(y, want.astype(np.float32), 1e-5)
-    assert np.isfinite(y).all() and one.bytes(8) == other.bytes(8)
-    if size < 1e38:                                       # there a gradient is as large itself
-        dqkv = fast.attention_backward(np.ones_like(y), cache)
-        assert np.isfinite(dqkv).all()
-        want = F.attention_backward(np.ones_like(y, np.float64), simple)
-        close(dqkv[0], want[0].astype(np.float32), 1e-4)
-    past = layers.KeyValues(70)
-    past.extend(*F.split_heads(qkv[:, :40], 2)[1:])
-    with np.errstate(over="ignore"):
-        tail = fast.attention(qkv[:, 40:], 2, past=past)[0]
-    whole, _ = F.attention(qkv.astype(np.float64), 2)
-    close(tail, whole[:, 40:].astype(np.float32), 1e-5)
 
 
 # ------------------------------------------------------------------- threads and BLAS
@@ -412,14 +387,6 @@ def recorded_setting():
     return setting, events
 
 
-def test_a_setting_needs_no_fork(monkeypatch):
-    monkeypatch.delattr(os, "register_at_fork", raising=False)
-    setting, did = recorded_setting()
-    with setting:
-        assert did == ["made"]
-    assert did == ["made", "undone"]
-
-
 def test_a_nested_setting_is_made_once():
     setting, did = recorded_setting()
     for _ in range(2):                                    # and again
@@ -431,13 +398,6 @@ def test_a_nested_setting_is_made_once():
         assert did == ["made", "undone"]
         did.clear()
     assert setting.__doc__ == "A docstring."
-
-
-def test_a_setting_is_undone_after_an_error():
-    setting, did = recorded_setting()
-    with pytest.raises(ZeroDivisionError), setting, setting:
-        raise ZeroDivisionError
-    assert did == ["made", "undone"]
 
 
 def test_the_last_of_four_threads_undoes_a_setting():
@@ -458,34 +418,6 @@ def test_the_last_of_four_threads_undoes_a_setting():
         turns[i].set()
         threads[i].join(20)
     assert did == ["made", "undone"]
-
-
-def test_a_setting_holds_under_a_crowd_of_threads():
-    """The setting is made whenever a thread is within it."""
-    level, failures = [0], []
-
-    @machine.ProcessSetting
-    def setting():
-        level[0] += 1
-        yield
-        level[0] -= 1
-
-    def work(i):
-        for _ in range(300):
-            with setting:
-                if level[0] != 1:
-                    failures.append(i)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        sys.setswitchinterval(interval)
-    assert level == [0] and not failures
 
 
 def in_a_child(work):
@@ -510,48 +442,6 @@ def forks(test):
     """Mark a test that forks."""
     quiet = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")(quiet(test))
-
-
-@forks
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_forked_child_starts_without_the_setting(depth):
-    """A child starts without the setting and may make it again; the parent's stays.  If the child
-    leaves its parent's blocks, nothing ends."""
-    setting, did = recorded_setting()
-
-    def child():
-        at_start = did.copy()
-        with setting:
-            again = did.copy()
-        for _ in range(depth):
-            setting.__exit__()                            # as when the child leaves the blocks
-        with setting:
-            third = did.copy()
-        return at_start == before, again == before + ["made"], third == before + [
-            "made", "undone", "made"], did == before + 2 * ["made", "undone"]
-    before = ["made", "undone"] if depth else []          # the child undoes it at once
-    for _ in range(depth):
-        setting.__enter__()
-    assert in_a_child(child) == "(True, True, True, True)"
-    assert did == before[:1]
-    for _ in range(depth):
-        setting.__exit__()
-    setting._forked()                                     # nothing is left to be undone
-    assert did == before
-
-
-@forks
-def test_a_forked_child_gets_an_open_lock():
-    """In the child no thread would ever release the lock."""
-    setting, _ = recorded_setting()
-
-    def child():
-        assert setting.lock.acquire(timeout=10)
-        setting.lock.release()
-        with setting:
-            return "in"
-    with setting.lock:                                    # as a thread that is about to enter
-        assert in_a_child(child) == "'in'"
 
 
 @forks
@@ -604,17 +494,6 @@ def test_single_threaded_blas_restores_the_count(blas, before):
     with pytest.raises(ValueError, match="x has shape"):
         model.forward(normal((2, 5, 3), np.float32))
     assert get() == before
-
-
-@pytest.mark.parametrize("spelling", ["scipy_openblas_get_it64_", "scipy_openblas_get_it",
-                                      "openblas_get_it64_", "openblas_get_it"])
-def test_openblas_by_any_name(monkeypatch, spelling):
-    def get():
-        return b"Zen"
-    lib = {np.linalg._umath_linalg.__file__: types.SimpleNamespace(**{spelling: get})}
-    monkeypatch.setattr(machine.ctypes, "CDLL", lib.__getitem__)
-    assert machine._openblas("get_it", machine.ctypes.c_char_p) is get
-    assert get.restype is machine.ctypes.c_char_p and machine._openblas("it") is None
 
 
 def test_lstm_has_the_bits_of_the_simple_form(blas):
@@ -676,10 +555,6 @@ def test_cores_listen_to_the_environment(monkeypatch, variables, most):
     assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
-def test_blas_kernels_is_one_line():
-    assert machine.blas_kernels().startswith("kernels ") and "\n" not in machine.blas_kernels()
-
-
 def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
     qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
     np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])
@@ -714,22 +589,6 @@ def test_subnormal_numbers_are_zero_within_no_subnormals_alone(cores):
         assert results == 8 * [False] and not machine.subnormals_are_zero()
         machine.shared(work, range(8))
     assert results[8:] == 8 * [True]
-
-
-@pytest.mark.skipif(machine._floating_point() is None, reason="needs Linux on x86-64")
-def test_helper_threads_that_start_within_no_subnormals_keep_subnormal_numbers(monkeypatch):
-    """A thread starts with the floating-point settings of the thread that starts it."""
-    settings, barrier = [], threading.Barrier(2)
-
-    def work(i):
-        barrier.wait(10)                                  # one piece for each thread
-        settings.append(machine.subnormals_are_zero())
-    with on(2):
-        machine._team.cache_clear()
-        with machine.no_subnormals():
-            machine.shared(work, range(2))
-        machine.shared(work, range(2))
-    assert settings == [True, True, False, False]
 
 
 def test_no_subnormals_elsewhere_changes_nothing(monkeypatch):

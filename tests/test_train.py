@@ -420,8 +420,7 @@ def test_resume_with_one_other_label_is_refused(tmp_path):
             picked = rng.integers(0, 1000, size)
             return tuple(a[picked] for a in self.examples["train"])
     go(tmp_path / "run", task=Stored())
-    task = Stored()
-    go(tmp_path / "run", task=task, resume=True)
+    go(tmp_path / "run", task=(task := Stored()), resume=True)
     task.examples["train"][1][567] ^= 1
     refuse(tmp_path / "run", ValueError, "data_crc = .*: other data", task=task, resume=True)
 
