@@ -327,21 +327,22 @@ def table(path):
 
 
 def by_angle(rows):
-    """Return the Markdown table of the study *angle*: a row for each angle, and a column for each
-    number of heads, size of a patch, scale and number of blocks; the base values of the last two
-    are not named."""
+    """Return the Markdown table of the study *angle*: a row for each number of heads, size of a
+    patch, scale and number of blocks, where they differ from the base, and a column for each of
+    the ``COARSE`` angles; the picture has the others."""
     base = re.split("[:x@]", DEFAULTS["trunk"])
     cells = {}
     for row in rows:
         _, blocks, heads, _, scale = re.split("[:x@]", row["trunk"])
-        column = f"{heads} head{'s' * (heads != '1')}, patches of {row['patch']}"
-        column += f", scale {scale}" * (scale != base[4]) + f", {blocks} blocks" * (
-            blocks != base[1])
-        cells.setdefault(column, {}).setdefault(row["angle"], []).append(row)
-    angles = sorted({row["angle"] for row in rows}, key=int)
-    return tables.markdown([["steps at the angle", *cells], *(
-        [angle, *(answer(runs[angle]) if angle in runs else "" for runs in cells.values())]
-        for angle in angles)])
+        differing = [text for text, differs in (
+            (f"{heads} heads", heads != base[2]), (f"patches of {row['patch']}",
+             int(row["patch"]) != DEFAULTS["patch"]), (f"scale {scale}", scale != base[4]),
+            (f"{blocks} blocks", blocks != base[1])) if differs]
+        name = ", ".join(differing) or "base"
+        cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
+    return tables.markdown([["steps at the angle", *(f"{angle}°" for angle in COARSE)], *(
+        [name, *(answer(runs[str(angle)]) if str(angle) in runs else "" for angle in COARSE)]
+        for name, runs in cells.items())])
 
 
 OTHER_TABLES = {"mechanism": by_measure, "heads": by_trunk}

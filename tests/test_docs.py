@@ -239,7 +239,7 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
     ("RESULTS.md", "77.1 %", "77.2 %"), ("RESULTS.md", "3,000 and", "3,100 and"),
     ("RESULTS.md", "90.7 %", "91.7 %"), ("RESULTS.md", "level, 85.4", "level, 85.5"),
     ("RESULTS.md", "at 3e-4 to", "at 1e-4 to"), ("RESULTS.md", "60.4 %", "61.4 %"),
-    ("docs/results/why.md", "0.90 over", "0.95 over"),
+    ("docs/results/why.md", "0.89 over", "0.95 over"),
     ("docs/results/adapters.md", "(2.6 to", "(3.7 to"),
     ("docs/results/scale.md", "21.2.", "21.3."),
     ("docs/results/images.md", "2,000 and 2,500", "2,000 and 2,700"),
@@ -260,10 +260,9 @@ def test_a_number_that_is_changed_by_hand_is_found(file, was, now):
 def test_the_table_of_angles_keeps_scales_and_depths_apart():
     runs = [{"angle": "0", "patch": "20", "reached": "25", "steps": "50", "trunk": f"random:{name}"}
             for name in ("1x2x128@1.41", "1x2x128@0.55", "6x2x128@1.41")]
-    head, _, row = results_module().why.by_angle(runs).splitlines()
-    base = "2 heads, patches of 20"
-    assert head == f"| steps at the angle | {base} | {base}, scale 0.55 | {base}, 6 blocks |"
-    assert row == "| 0 | 25 | 25 | 25 |"
+    _, _, *lines = results_module().why.by_angle(runs).splitlines()
+    assert [line.split(" | ")[:2] for line in lines] == [
+        ["| 2 heads", "25"], ["| 2 heads, scale 0.55", "25"], ["| 2 heads, 6 blocks", "25"]]
 
 
 def test_a_claim_changes_in_every_text():
