@@ -492,8 +492,9 @@ print("not trainable, distance after the last step:", not_trainable[-1])
 # a frozen parameter has no gradient, `None`, and the optimizer leaves it alone.
 #
 # So, the question at the top. FPT trains about one per cent, and its step still computes two of
-# three products. It saves a good part of the cache and nearly all that the optimizer keeps. It does
-# not save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
+# three products. It saves the inputs of the frozen products, and nearly all that the optimizer
+# keeps: two numbers for each one that is trained. It does not save the way back: that ends at the
+# lowest block that learns, and FPT trains in the lowest.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #

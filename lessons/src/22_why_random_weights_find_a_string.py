@@ -196,12 +196,15 @@ for name, runs in curves.items():
 #
 # $$ (b\,W)\,M\,(b'\,W)^\top = b\,F\,b'^\top, \qquad F = W\,M\,W^\top \quad (n, n) $$
 #
-# Bits are independent and ±1. Then the right string scores $\tfrac12 \operatorname{tr} F$ on
-# average (half of the bits are hidden), a wrong one 0, and such scores have the spread $\lVert F
-# \rVert / \sqrt 2$. We call the ratio $\operatorname{tr} F / \lVert F \rVert$ the **match**: the
-# head finds the string when it is large.
+# The score is the sum of all $b_i F_{ij} b'_j$. Bits are independent and ±1, so on average a product
+# of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not hidden, half of
+# the time: its score is $\tfrac12 \operatorname{tr} F$ on average, the sum of the diagonal. That of a
+# wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where $\lVert F \rVert$ is the root
+# of the sum of all $F_{ij}^2$. We call the ratio $\operatorname{tr} F / \lVert F \rVert$ the
+# **match**: the head finds the string when it is large.
 #
-# While the scores are small, more score for the right string is worth the same for each bit. So the
+# A larger $F_{ii}$ raises the score of the right string, each by as much as any other, and the loss
+# falls. A larger $F_{ij}$ raises no string's score on average. So while the scores are small, the
 # gradient of the loss with respect to $F$ is $-\kappa I$, with some number $\kappa > 0$. The chain
 # rule of lesson 1 turns that into a gradient for $W$, and since $W$ is used twice, $M$ appears once
 # as it is and once transposed:
@@ -350,12 +353,13 @@ print("95 % at step, five seeds:", *firsts)
 #   them at the right size is another.
 # - **What must be learned is the way in and the way out.** The input layer, the positions and the
 #   scales of the layer norms turn the task's tokens into directions that the frozen weights can
-#   use, and the output layer reads the answer. That is half a per cent of the numbers, and they
-#   need time: more, the fewer directions are of use.
-# - **Was it the reading? For bits, no.** Weights of the right size that have read nothing are as
-#   good, with five seeds each (lessons 0 and 8). **For text, a little.** On *typos*, where some
-#   letters of a novel's page were replaced, frozen language has 60 % and all that has not read
-#   stays near 50. Counts of letter pairs do as well
+#   use, and the output layer reads the answer. That is half a per cent of the numbers on bit XOR,
+#   and they need time: beyond 90° more, the fewer directions are of use.
+# - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
+#   read nothing solve both tasks, too (lesson 0). Which trunk is ahead depends on the learning rate
+#   (lesson 8), and at the paper's length, at one rate, language did better. **For text, a little.** On
+#   *typos*, where some letters of a novel's page were replaced, frozen language has 60 % and all
+#   that has not read stays near 50. Counts of letter pairs do as well
 #   ([lesson 14](14_which_part_of_pretraining.ipynb)).
 # - The sentence to remember: *a frozen head finds by likeness only in the positive directions of
 #   its symmetric part, and training grows into them.*
@@ -501,6 +505,6 @@ picture(fig)
 # heads looks for likeness: where training may change the form, it makes it positive.
 
 # %% [markdown]
-# **Next**: this was the last lesson of the spine. [Lesson 14](14_which_part_of_pretraining.ipynb)
+# **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson 14](14_which_part_of_pretraining.ipynb)
 # compares more trunks and plans a study of your own; the other side roads are on [the
 # map](README.md).

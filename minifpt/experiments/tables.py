@@ -245,7 +245,8 @@ def picture(results, path, limits=None, chances=None):
         plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
         plots.mark_level(ax, (limits or {}).get(task), "threshold")
         plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
-        ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5, loc="left", pad=10)
+        ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5, loc="left",
+                     pad=10)
         ax.set(xlabel="step", ylabel="test accuracy (%)")
     plots.save(fig, path, KIND)
 
