@@ -62,8 +62,8 @@ const PANELS = {
   game: () => [
     el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient " +
       "checks: choose parts of the model in the column at its right. A check compares the part's " +
-      "gradient with finite differences. The way back runs from the answers up: the fault spoils " +
-      "gradients above it, never below."),
+      "gradient with finite differences. The way back runs from the answers up: where a gradient is " +
+      "wrong, the fault is in that part or below it. It may spoil that part alone."),
     el("p", {id: "left", role: "status"}, game.said),
     el("div", {id: "evidence"}, game.rows.map(evidence)),
     el("p", {class: "note"}, "Which fault is it? You have three guesses."),

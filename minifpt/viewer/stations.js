@@ -156,10 +156,10 @@ const STATIONS = [
       const {traces, random: [mean, deviation]} = D.heads;
       return Object.entries(traces).map(([name, rows]) => {
         const all = rows.flat(), above = all.filter(v => v > mean + 2 * deviation).length;
-        return `${TRAINED_ON[name]}: ${above} of ${all.length} heads above the band`;
-      }).join("; ") + ". So bit memory is learned in 200 steps after bit memory, in 700 with random " +
-        "numbers, in 1,100 after novels. Reading helps on text: the next letter, 45.4 % after " +
-        "novels, 39.7 % with random numbers of the same spread.";
+        return `${TRAINED_ON[name]}: ${above} of ${all.length} heads beyond the band`;
+      }).join("; ") + ". Such a model learns bit memory in 200 steps after bit memory, in " +
+        "700 with random numbers, in 1,100 after novels. Reading helps on text: the next letter, " +
+        "45.4 % after novels, 39.7 % with random numbers of the same spread.";
     }},
   {set: {task: "bit-xor", tab: "break",
     fault: "positions"}, show: ["flow", "back", "bar", "chart", "panel"],
