@@ -242,7 +242,7 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
     ("docs/results/why.md", "0.89 over", "0.95 over"),
     ("docs/results/adapters.md", "(2.6 to", "(3.7 to"),
     ("docs/results/scale.md", "21.2.", "21.3."),
-    ("docs/results/images.md", "2,000 and 2,500", "2,000 and 2,700"),
+    ("docs/results/images.md", "1,500 and 2,500", "1,500 and 2,700"),
     ("docs/results/dose.md", "| random | 99.6", "| random | 99.7"),
     ("docs/results/why.md", "130 to 210", "150 to 210"),
     ("docs/performance.md", "20 to 45 %", "20 to 50 %"),
