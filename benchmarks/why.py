@@ -255,9 +255,9 @@ GRIDS = {
                   "benchmarks/why.py:output_negated", label="output negated")]),
              (columns("bit-memory", "bit-xor", end="-6"), of("random:6x4x128@1.41", FORMS))],
     # What of the pretrained heads' own forms is needed.
-    "own": [(columns("bit-memory", end="-bits"), of("minigpt-bits", {
-                 "whole": "", "antisymmetric": ",qk=antisymmetric"})),
-            (columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
+    "bits": [(columns("bit-memory"), of("minigpt-bits", {
+                 "whole": "", "antisymmetric": ",qk=antisymmetric"}))],
+    "own": [(columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
                  part: f",qk={part}" for part in forms.PARTS}))],
     # The start of the input layer with the pretrained trunk.
     "start": [(columns("bit-memory", "bit-recall", "mnist", "typos"), [
