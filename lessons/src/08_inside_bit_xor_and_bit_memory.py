@@ -300,15 +300,18 @@ for trunk, rows in WITHOUT_PRODUCT.items():
 # %% [markdown]
 # Without the products of the feed-forward layers every trunk is down near guessing: 42 to 62 % in
 # fifteen runs. Without those of attention the random ones lose nothing, and the language trunk 0 to
-# 16 points. (The fourth number of a run, *one look*, is explained below.) So with random weights the work is cleanly divided: **attention carries the bit, and
+# 16 points. (The fourth number of a run, *one look*, is explained below.) So with random weights
+# the work is cleanly divided: **attention carries the bit, and
 # the feed-forward layers multiply.** How can frozen random layers multiply? A feed-forward layer
 # bends a sum of a share of $a$ and a share of $b$, and in a bent sum there is a product:
 #
 # $$ (a + b)^2 = a^2 + 2ab + b^2 $$
 #
 # GELU is no square, but it bends, and so its output has such a part, too. Hundreds of such bends
-# stand in each block. They are frozen; the trained input layer, positions and layer norms decide how
-# much of $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the language trunk attention has a part in it, with four seeds of five: there the
+# stand in each block. They are frozen; the trained input layer, positions and layer norms decide
+# how
+# much of $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the
+# language trunk attention has a part in it, with four seeds of five: there the
 # look itself depends on the bits. The fourth number of each run says so. There each head gets *one
 # look* for all inputs, the mean of its attention over many: the random trunks keep 89 to 98 %,
 # language 57 to 84 %.
@@ -399,7 +402,8 @@ for name, value in level.items():
 # We train three FPTs that differ only in their frozen weights:
 #
 # - *language*: the shipped trunk;
-# - *random*: drawn as GPT-2 is before any training, with smaller weights than *as in the paper* above;
+# - *random*: drawn as GPT-2 is before any training, with smaller weights than *as in the paper*
+#   above;
 # - *statistics*: random as well, but each array has the mean and the standard deviation of the
 #   language trunk's. It knows how large the weights should be, and nothing else.
 #

@@ -196,10 +196,14 @@ for name, runs in curves.items():
 #
 # $$ (b\,W)\,M\,(b'\,W)^\top = b\,F\,b'^\top, \qquad F = W\,M\,W^\top \quad (n, n) $$
 #
-# The score is the sum of all $b_i F_{ij} b'_j$. Bits are independent and ±1, so on average a product
-# of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not hidden, half of
-# the time: its score is $\tfrac12 \operatorname{tr} F$ on average, the sum of the diagonal. That of a
-# wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where $\lVert F \rVert$ is the root
+# The score is the sum of all $b_i F_{ij} b'_j$. Bits are independent and ±1, so on average a
+# product
+# of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not hidden, half
+# of
+# the time: its score is $\tfrac12 \operatorname{tr} F$ on average, the sum of the diagonal. That of
+# a
+# wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where $\lVert F \rVert$ is the
+# root
 # of the sum of all $F_{ij}^2$. We call the ratio $\operatorname{tr} F / \lVert F \rVert$ the
 # **match**: the head finds the string when it is large.
 #
@@ -357,7 +361,8 @@ print("95 % at step, five seeds:", *firsts)
 #   and they need time: beyond 90° more, the fewer directions are of use.
 # - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
 #   read nothing solve both tasks, too (lesson 0). Which trunk is ahead depends on the learning rate
-#   (lesson 8), and at the paper's length, at one rate, language did better. **For text, a little.** On
+#   (lesson 8), and at the paper's length, at one rate, language did better. **For text, a little.**
+# On
 #   *typos*, where some letters of a novel's page were replaced, frozen language has 60 % and all
 #   that has not read stays near 50. Counts of letter pairs do as well
 #   ([lesson 14](14_which_part_of_pretraining.ipynb)).
@@ -505,6 +510,7 @@ picture(fig)
 # heads looks for likeness: where training may change the form, it makes it positive.
 
 # %% [markdown]
-# **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson 14](14_which_part_of_pretraining.ipynb)
+# **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson
+# 14](14_which_part_of_pretraining.ipynb)
 # compares more trunks and plans a study of your own; the other side roads are on [the
 # map](README.md).
