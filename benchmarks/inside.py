@@ -1,4 +1,4 @@
-"""What lesson 8 says on five seeds: how XOR is computed, and which trunk is ahead at which rate.
+"""The claims of lesson 8 on five seeds: where XOR is computed, and the best trunk of each rate.
 
     python -m benchmarks.inside [xor] [rates] [--seeds N]
 

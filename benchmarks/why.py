@@ -213,11 +213,18 @@ def output_negated(seed=0, dropout=0.0, dtype=np.float32):
     return trunk
 
 
+def mechanisms(seeds):
+    """Yield the rows of the study *mechanism*, of three seeds by default."""
+    for seed in seeds or range(3):
+        for *names, value in mechanism(seed):
+            yield dict(zip(MECHANISM, (*names, f"{value:.4f}"), strict=True))
+
+
 HEADS = "trunk", "block", *NAMES
 DOSES = 60, 125, 250, 500, 1000
 
 
-def heads_of_all():
+def heads_of_all(_):
     """Yield a row for each block of random weights, of trunks that were pretrained on bits for
     fewer steps than the one that ships, and of the trunks that ship: the means over its heads."""
     short = {f"bits, {steps} steps": Path(f"runs/why-heads/bits-{steps}.npz") for steps in DOSES}
@@ -254,7 +261,7 @@ GRIDS = {
     "arms": [(columns(*TASKS), [*of("random:1x4x128@1.41", FORMS), Arm(
                   "benchmarks/why.py:output_negated", label="output negated")]),
              (columns("bit-memory", "bit-xor", end="-6"), of("random:6x4x128@1.41", FORMS))],
-    # What of the pretrained heads' own forms is needed.
+    # Pretrained heads, whole and with a part of their own forms.
     "bits": [(columns("bit-memory"), of("minigpt-bits", {
                  "whole": "", "antisymmetric": ",qk=antisymmetric"}))],
     "own": [(columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
@@ -304,12 +311,9 @@ def by_trunk(rows):
 
 def table(path):
     """Return a study's Markdown table: a row for each setting, with the steps of each seed."""
-    study = path.stem.removeprefix("why-")
-    if study in GRIDS:
-        return tables.table(tables.read_rows(path))
-    rows = read_rows(path)
-    if study in OTHER_TABLES:
-        return OTHER_TABLES[study](rows)
+    rows, study = read_rows(path), path.stem.removeprefix("why-")
+    if study in MEASURES:
+        return MEASURES[study][2](rows)
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
     if {"angle", "trunk", "patch"} <= {*varied}:
@@ -345,7 +349,9 @@ def by_angle(rows):
         for name, runs in cells.items())])
 
 
-OTHER_TABLES = {"mechanism": by_measure, "heads": by_trunk}
+# Studies of trained models: the columns of the CSV file, its rows, its table.
+MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure),
+            "heads": (HEADS, heads_of_all, by_trunk)}
 
 
 def matches_of(row):
@@ -437,14 +443,10 @@ def run_all(names, folder, seeds=None):
             run_grid(name, folder)
             continue
         path = folder / f"why-{name}.csv"
-        if name == "heads":
-            write_rows(path, [*heads_of_all()], HEADS)
-            continue
-        if name == "mechanism":
+        if name in MEASURES:
+            columns, rows_of, _ = MEASURES[name]
             with single_threaded_blas:
-                rows = [dict(zip(MECHANISM, (*row[:3], f"{row[3]:.4f}"), strict=True))
-                        for seed in seeds or range(3) for row in mechanism(seed)]
-            write_rows(path, rows, MECHANISM)
+                write_rows(path, [*rows_of(seeds)], columns)
             continue
         todo = [s for s in STUDIES[name] if seeds is None or s["seed"] in seeds]
         with (progress_bar(total=sum(s["steps"] for s in todo), unit="step", desc=name) as bar,
@@ -457,7 +459,7 @@ def run_all(names, folder, seeds=None):
 
 def main():
     """Run the studies, or print their cost."""
-    every = *STUDIES, "mechanism", "heads", *GRIDS
+    every = *STUDIES, *MEASURES, *GRIDS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
     parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")

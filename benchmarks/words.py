@@ -44,6 +44,3 @@ def word(label):
         return pattern.sub(word, match[0])
     return WORD.sub(replace, label)
 
-
-if __name__ == "__main__":
-    print(__doc__)                                        # no command: it is imported

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import brief, number, whole
+from .checks import arrays_in, brief, number, whole
 from .files import read_text
 from .files.plots import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
@@ -175,18 +175,10 @@ def fingerprint(task):
     that the task holds."""
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
-    drawn = [np.asarray(a) for split in ("train", "test")
-             for a in task.batch(np.random.default_rng(0), 16, split)]
-    return crc([*drawn, *arrays_in(vars(task))])          # some tasks read theirs at the first draw
-
-
-def arrays_in(value):
-    """Yield the arrays of numbers or texts in an array, or in lists, tuples and dictionaries."""
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from arrays_in(item)
+    examples = [np.asarray(a) for split in ("train", "test")
+                for a in task.batch(np.random.default_rng(0), 16, split)]
+    held = [a for a in arrays_in(task) if not a.dtype.hasobject]     # some are read at a first draw
+    return crc([*examples, *held])
 
 
 def _loop(model, task, run, out, checkpoint_every, progress, stop_event):

@@ -301,20 +301,18 @@ for trunk, rows in WITHOUT_PRODUCT.items():
 # Without the products of the feed-forward layers every trunk is down near guessing: 42 to 62 % in
 # fifteen runs. Without those of attention the random ones lose nothing, and the language trunk 0 to
 # 16 points. (The fourth number of a run, *one look*, is explained below.) So with random weights
-# the work is cleanly divided: **attention carries the bit, and
-# the feed-forward layers multiply.** How can frozen random layers multiply? A feed-forward layer
-# bends a sum of a share of $a$ and a share of $b$, and in a bent sum there is a product:
+# the work is cleanly divided: **attention carries the bit, and the feed-forward layers multiply.**
+# How can frozen random layers multiply? A feed-forward layer bends a sum of a share of $a$ and a
+# share of $b$, and in a bent sum there is a product:
 #
 # $$ (a + b)^2 = a^2 + 2ab + b^2 $$
 #
-# GELU is no square, but it bends, and so its output has such a part, too. Hundreds of such bends
-# stand in each block. They are frozen; the trained input layer, positions and layer norms decide
-# how
-# much of $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the
-# language trunk attention has a part in it, with four seeds of five: there the
-# look itself depends on the bits. The fourth number of each run says so. There each head gets *one
-# look* for all inputs, the mean of its attention over many: the random trunks keep 89 to 98 %,
-# language 57 to 84 %.
+# GELU bends in another way, but its output has such a part, too. Hundreds of such bends stand in
+# each block. They are frozen; the trained input layer, positions and layer norms decide how much of
+# $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the language
+# trunk attention has a part in it, with four seeds of five: there the look itself depends on the
+# bits. The fourth number of each run says so. There each head gets *one look* for all inputs, the
+# mean of its attention over many: the random trunks keep 89 to 98 %, language 57 to 84 %.
 #
 # ## Memory: which string is it?
 #

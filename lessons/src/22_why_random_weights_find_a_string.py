@@ -197,15 +197,11 @@ for name, runs in curves.items():
 # $$ (b\,W)\,M\,(b'\,W)^\top = b\,F\,b'^\top, \qquad F = W\,M\,W^\top \quad (n, n) $$
 #
 # The score is the sum of all $b_i F_{ij} b'_j$. Bits are independent and ±1, so on average a
-# product
-# of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not hidden, half
-# of
-# the time: its score is $\tfrac12 \operatorname{tr} F$ on average, the sum of the diagonal. That of
-# a
-# wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where $\lVert F \rVert$ is the
-# root
-# of the sum of all $F_{ij}^2$. We call the ratio $\operatorname{tr} F / \lVert F \rVert$ the
-# **match**: the head finds the string when it is large.
+# product of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not
+# hidden, half of the time: its score is $\tfrac12 \operatorname{tr} F$ on average, half of the
+# diagonal's sum. That of a wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where
+# $\lVert F \rVert$ is the root of the sum of all $F_{ij}^2$. We call the ratio $\operatorname{tr}
+# F / \lVert F \rVert$ the **match**: the head finds the string when it is large.
 #
 # A larger $F_{ii}$ raises the score of the right string, each by as much as any other, and the loss
 # falls. A larger $F_{ij}$ raises no string's score on average. So while the scores are small, the
@@ -362,8 +358,7 @@ print("95 % at step, five seeds:", *firsts)
 # - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
 #   read nothing solve both tasks, too (lesson 0). Which trunk is ahead depends on the learning rate
 #   (lesson 8), and at the paper's length, at one rate, language did better. **For text, a little.**
-# On
-#   *typos*, where some letters of a novel's page were replaced, frozen language has 60 % and all
+#   On *typos*, where some letters of a novel's page were replaced, frozen language has 60 % and all
 #   that has not read stays near 50. Counts of letter pairs do as well
 #   ([lesson 14](14_which_part_of_pretraining.ipynb)).
 # - The sentence to remember: *a frozen head finds by likeness only in the positive directions of

@@ -45,7 +45,7 @@ needs. Elsewhere use a container, in a clone of minifpt:
 Without a sandbox a file that means harm can change whatever you can change.
 """
 NO_EXERCISE = "It holds no exercise: neither check(...) of a lesson nor a function of one."
-# What is not looked at, by the names of files and folders.
+# Files and folders that are passed over, by their names.
 LEFT_OUT = {r".*\.(zip|gz|tar|7z|rar)": "an archive: unpack it",
             r"test_.*\.py": "a test as 'minifpt new' writes it",
             r"solutions/": "solutions as 'minifpt lessons' copies them",

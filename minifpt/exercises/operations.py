@@ -152,7 +152,7 @@ def part_of(function, take, **options):
 
 
 def y_of(result):
-    """Return y of what a forward pass returns."""
+    """Return y from the result of a forward pass."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise Wrong("Return two things: y, and the cache that the backward pass will read.")
     if result[0] is None or result[0] is ...:
