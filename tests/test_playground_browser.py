@@ -67,11 +67,12 @@ def visit(file, browser):
 
 
 def wait(page, expression, seconds=30):
-    """Until an expression is true; the page forbids the eval that ``wait_for_function`` needs."""
+    """Until an expression is true, and drawn; the page forbids ``wait_for_function``'s eval."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"{expression} is still false"
         page.wait_for_timeout(50)
+    page.evaluate("new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f())))")
 
 
 def state(page):
@@ -609,7 +610,7 @@ def test_the_hidden_fault_can_be_found_with_six_checks(page):
     assert "No, it is not" in page.locator("#left").inner_text()
     page.get_by_role("button", name="keys without transpose").click()
     assert "Found, with 3 checks" in page.locator("#left").inner_text()
-    assert page.get_by_role("button", name="check", exact=True).count() == 0
+    wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
 # ------------------------------------------------------------------------ the address, the keys
@@ -689,7 +690,7 @@ def test_another_seed_hides_another_fault(page):
     wait(page, "document.getElementById('left').innerText.includes('5 checks left')")
     page.click("#seed")
     wait(page, "document.getElementById('left').innerText.includes('Six checks left')")
-    assert page.locator(".back.game button:enabled").count() == 12
+    wait(page, "document.querySelectorAll('.back.game button:enabled').length === 12")
 
 
 # ---------------------------------------------------------------------- the open operation
