@@ -125,8 +125,10 @@ STUDIES = {
     "basins": [*settings(seed=range(40)),
                *settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
                *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
-    # Antisymmetric forms in more than one block, and with the positions frozen.
-    "depth": [*settings(trunk="minigpt-bits", angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"],
+    # Antisymmetric forms with the positions frozen, and in more than one block.
+    "depth": [*settings(angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"], steps=8000,
+                        seed=range(3)),
+              *settings(trunk="minigpt-bits", angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"],
                         lr=3e-2, steps=3000, seed=range(5)),
               *settings(trunk=["random:2x1x128@1.41", "random:6x1x128@1.41"], lr=[1e-2, 3e-2],
                         angle="antisymmetric", steps=20_000, seed=range(2))],
@@ -225,7 +227,7 @@ def mechanisms(seeds):
             yield dict(zip(MECHANISM, (*names, f"{value:.4f}"), strict=True))
 
 
-MAPS = "trunk", "lr", "seed", "accuracy", "without", "block", "likeness", "match", "right"
+MAPS = "trunk", "lr", "steps", "seed", "accuracy", "without", "block", "likeness", "match", "right"
 
 
 def map_of(x, read):
@@ -240,8 +242,8 @@ def without_the_last(n):
     return lambda y: y * (np.arange(y.shape[1]) < y.shape[1] - n)[:, None]
 
 
-def maps_of(trunk, lr, seed):
-    """Train six blocks on bit memory and yield a row of ``MAPS`` for each.
+def maps_of(trunk, lr, steps, seed):
+    """Train a trunk on bit memory and yield a row of ``MAPS`` for each of its blocks.
 
     accuracy   of the model; *without* the first block's feed-forward layer at the query's tokens.
     likeness   cosine of two maps from a token's bits to what the block's attention reads of it: of
@@ -252,7 +254,7 @@ def maps_of(trunk, lr, seed):
     """
     task = minifpt.tasks.get("bit-memory")
     model = minifpt.FPT.for_task(task, trunk, seed=seed)
-    minifpt.train(model, task, seed=seed, steps=1500, lr=lr, eval_every=1500, progress=False)
+    minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=steps, progress=False)
     x, y, which = task.sample(np.random.default_rng([seed, 1]), 1000)
     P, n, looks = task.output_tokens, len(x), []
 
@@ -270,7 +272,7 @@ def maps_of(trunk, lr, seed):
         two = [(query @ q) @ (strings @ k).T for q, k in pairs]
         look = look[:, :, -P:, :-P].reshape(n, -1, P, task.strings, P)
         place = look[:, :, range(P), :, range(P)]                 # (P, n, heads, strings)
-        yield (trunk, lr, seed, np.float64(accuracy), np.float64(without), i,
+        yield (trunk, lr, steps, seed, np.float64(accuracy), np.float64(without), i,
                (strings * query).sum() / np.linalg.norm(strings) / np.linalg.norm(query),
                np.mean([np.trace(form) / np.linalg.norm(form) for form in two]),
                (place[:, range(n), :, which] / place.sum(axis=-1).swapaxes(0, 1)).mean())
@@ -278,10 +280,11 @@ def maps_of(trunk, lr, seed):
 
 def maps(seeds):
     """Yield the rows of the study *maps*, of five seeds by default."""
-    for trunk, lr in (("minigpt-bits", 1e-2), ("minigpt-bits,qk=antisymmetric", 3e-2),
-                      ("random:6x4x128@1.41,qk=antisymmetric", 3e-2)):
+    for model in (("minigpt-bits", 1e-2, 1500), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500),
+                  ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500),
+                  ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000)):
         for seed in seeds or range(5):
-            for row in maps_of(trunk, lr, seed):
+            for row in maps_of(*model, seed):
                 yield {name: f"{value:.4f}" if isinstance(value, np.floating) else value
                        for name, value in zip(MAPS, row, strict=True)}
 
