@@ -458,7 +458,7 @@ function show_numbers(model) {
   by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Click a part to thaw it. " :
     `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
-    (seen < trained ? `(${count(seen)} in these rows, ${count(trained - seen)} in rows left out.)` :
+    (seen < trained ? `(${count(seen)} in the pink rows drawn, ${count(trained - seen)} in rows left out.)` :
       latest && !S.tour ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
   by("train").textContent = !running ? "Train" : S.tour ? "Stop" : "Pause";
   by("train").setAttribute("aria-pressed", String(running));
