@@ -163,7 +163,7 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
     {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: 112,
       value: p => (p[2] - low) / (1 - low),
       marks: [[1, "100 %"], [(chance - low) / (1 - low), percent(chance)]]},
-    has_match ? {title: "above 0: tokens look at their like (match)", top: 132, bottom: 178,
+    has_match ? {title: "above 0: tokens look at their like", top: 132, bottom: 178,
       value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
       {title: "loss: how wrong it is", top: 132, bottom: 178, value: p => p[1] / most,
         marks: [[1, most.toFixed(1)], [0, "0"]]}];
