@@ -696,11 +696,11 @@ at = dict(zip(MEMORY_RATES, zip(*MEMORY_SWEEP.values(), strict=True), strict=Tru
 at = dict(zip(MEMORY_SWEEP, at, strict=True))
 reveal(guess, at["language"] - at["random (spread 0.55)"])
 
-fig, (ax,) = figure(width=4.2, height=2.5)
+fig, (ax,) = figure(width=5.6, height=2.5)
 for (trunk, values), style in zip(MEMORY_SWEEP.items(), ("o-", "s--", "^-.", "x:"), strict=True):
     ax.semilogx(MEMORY_RATES, values, style, color=inks[trunk], label=names[trunk])
 ax.set(title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)")
-ax.legend(loc="center right", bbox_to_anchor=(1, 0.42))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 picture(fig)
 for trunk, values in MEMORY_TESTS.items():
     best = MEMORY_RATES[int(np.argmax(MEMORY_SWEEP[trunk]))]
