@@ -12,6 +12,9 @@
 # - test an explanation by changing what it speaks of, and nothing else;
 # - plan a study of your own, and run it.
 #
+# In the live page: [station 4](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(4)` in a cell here.
+#
 # You need lessons [8](08_inside_bit_xor_and_bit_memory.ipynb), [12](12_optimisers.ipynb) and
 # [13](13_transfer.ipynb). It takes about an hour.
 
