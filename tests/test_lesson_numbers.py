@@ -75,14 +75,6 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
             accuracy(h) for h in measured[trunk]], atol=0.006)
 
 
-def test_the_steps_to_95_of_lesson_14_are_the_fewest_measured():
-    with open(ROOT / "benchmarks" / "results" / "memory-map.csv", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["steps_to_95"]]
-    for trunk, (steps, rate) in constants("14")["STEPS_TO_95"].items():
-        assert (steps, rate) == min((int(row["steps_to_95"]), float(row["rate"]))
-                                    for row in rows if row["trunk"] == trunk)
-
-
 def test_the_steps_of_lesson_22_are_the_measured_ones():
     def steps(*studies, start=""):
         """{angle: steps of each seed}, of the runs with the defaults of ``benchmarks.why``."""

@@ -17,6 +17,8 @@
 # layers train. So do random weights of the right size. We have seen *that* it works, and what each
 # part computes, but not which part does the work.
 #
+# **The question:** Does looking matter?
+#
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb). It
 # takes about an hour, half of it for XOR and half for memory.
 
@@ -382,6 +384,7 @@ def draw(histories, lr):
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
 reveal(guess, ", ".join(name for name in final if final[name] > level["copy and vote"] + 1))
 draw(histories, 0.02)
+
 # %% [markdown]
 # The random trunk stays near the floor in these 450 steps. The language trunk finds the string. And
 # so does *statistics*, which has never read a word; it only starts later. Is that what language
@@ -397,6 +400,7 @@ faster = {name: train(make(kinds[name], task), lr=0.06) for name in ("language",
 # %%
 reveal(guess, max(faster, key=lambda name: faster[name][-1]["test_accuracy"]))
 draw(faster, 0.06)
+
 # %% [markdown]
 # In this run the order is reversed: now *statistics* ends ahead. With five seeds (`python -m
 # benchmarks.inside rates`) language ends ahead with each at 0.02, by 2 to 12 points. At 0.06 it is
@@ -631,6 +635,12 @@ if RUN:
     print(results, gap(*map(np.array, results.values())))
 
 # %% [markdown]
+# **The picture to keep:** accuracy without a pair of heads, against their share on the right
+# string.
+#
+# **The sentence to remember:** *A picture of attention is a hypothesis, and muting the head is the
+# test.*
+#
 # **What we do not know yet.** Which single head carries the bits of XOR differs from run to run.
 # ([Lesson 19](19_which_part_does_it.ipynb), a side road, follows a value from head to head.) And
 # two arms stood beside each other here with one run each. How sure is such a difference?

@@ -225,6 +225,7 @@ curves({f"{name}: {final[name]:.1f} %": 100 * history["test_accuracy"]
         for name, history in histories.items()}, "printed digits in fonts that were not seen",
        ylabel="digits right (%)", x=histories["random"]["step"], styles=("-", "-.", "--"),
        inks=[vars(color)[name] for name in histories], level=10, ylim=(0, 100))
+
 # %% [markdown]
 # *Language* and *statistics* end close together. One run each does not rank two that are so close:
 # of five seeds that we tried, four put *language* ahead and one *statistics*, and the seeds differ
@@ -276,6 +277,7 @@ matrix(axes[0], s_start, "similarity, as language left them", "position", "posit
        digits=None)
 matrix(axes[1], s_end, "after training on digits", "position", limit=1, digits=None)
 picture(fig)
+
 # %% [markdown]
 # Before training we see a line of text: a position is similar to the ones before and after it, also
 # across the end of a row. Nothing in it knows of above and below.
@@ -349,6 +351,7 @@ curves({{"language": "whole"}.get(name, name): 100 * histories[name]["test_accur
         for name in ("language", *torn)}, "digits torn up, language trunk", level=10,
        ylabel="digits right (%)", x=histories["language"]["step"], styles=("-", "--", "-."),
        inks=(color.language, color.teal, color.ochre), ylim=(0, 100))
+
 # %% [markdown]
 # To tear all pictures up in the same way costs little. For us they become riddles, because we look
 # for lines that go on. Nothing in the model does. Look at the formula: if token $t$ holds patch

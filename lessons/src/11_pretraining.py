@@ -318,16 +318,11 @@ for ax, (temperature, top_k, top_p) in zip(axes, (
     p[falling[kept:]] = 0
     p /= p.sum()
     share = np.bincount(drawn, minlength=256) / len(drawn)
-    ax.bar(range(8), share[likeliest], color=color.language, label="drawn")
-    ax.plot(range(8), p[likeliest], "o", color=color.ink, markersize=5, label="formula")
     name = (f"temperature {temperature}" + (f", top-k {top_k}" if top_k else "")
             + (f", top-p {top_p}" if top_p < 1 else ""))
-    ax.set_title(name, fontsize=9)
-    ax.set_xlabel("byte")
-    ax.set_xticks(range(8), [chr(i) for i in likeliest])
+    curves({"drawn": share[likeliest], "formula": p[likeliest]}, name, "byte", "share", ax=ax,
+           x=[chr(i) for i in likeliest], styles=("o", "x"), inks=(color.language, color.ink))
     print(f"{name}: {kept} bytes kept, largest difference {np.abs(share - p).max():.4f}")
-axes[0].set_ylabel("share")
-axes[0].legend()
 picture(fig)
 
 page = held_out[3000:3200]
@@ -336,6 +331,7 @@ falling = -np.sort(-p, axis=1)
 kept = (falling.cumsum(axis=1) - falling < 0.9).sum(axis=1)          # (T,)
 print("top-p 0.9 on a page of the held-out text keeps between", kept.min(), "and", kept.max(),
       f"bytes, in the median {np.median(kept):.0f}")
+
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
 # model write at several temperatures and ask two things of the text. First, what share of its words

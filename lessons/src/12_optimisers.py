@@ -207,6 +207,7 @@ names = None, "m not corrected", "v not corrected", "neither corrected"
 curves({name or "both corrected": step_lengths(name) for name in names}, log="xy",
        title="Adam's steps while the gradient stays the same", ylabel="length in learning rates",
        x=range(1, 4001), inks=(color.teal, color.ink, color.ink, color.ochre))
+
 # %% [markdown]
 # Write the mean as a sum. After $t$ steps
 #
@@ -472,6 +473,7 @@ reveal(guess, float(np.mean(right["a rate for each kind, 0.03"])), "%")
 for name, values in right.items():
     print(f"{name:27}", ", ".join(f"{value:.1f}" for value in values),
           f"%, mean {np.mean(values):.1f}")
+
 # %% [markdown]
 # So this is something that we *can* say, for this task and these steps: most of what gradient
 # descent lacks here is a rate for each kind of parameter. Seven fixed numbers close most of the

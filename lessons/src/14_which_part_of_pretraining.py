@@ -68,30 +68,22 @@ guess = ...                                               # of 4
 # minifpt compare typos --steps 600 --seeds 5 --rates 3e-3 1e-2 3e-2 --models ...
 #     minigpt-language statistics:minigpt-language random@0.55 random
 LADDER = {
-    "bit XOR": {
-        "random": (100.0, 100.0, 86.7, 100.0, 100.0),
-        "scaled random": (100.0, 100.0, 100.0, 100.0, 100.0),
-        "statistics": (100.0, 100.0, 100.0, 100.0, 100.0),
-        "language": (100.0, 100.0, 100.0, 100.0, 100.0),
-    },
-    "bit memory": {
-        "random": (76.6, 77.9, 77.3, 76.9, 76.9),
-        "scaled random": (99.6, 99.4, 99.6, 99.3, 99.3),
-        "statistics": (99.8, 99.7, 99.7, 99.6, 99.6),
-        "language": (98.9, 99.1, 99.1, 98.9, 97.9),
-    },
-    "few labels": {
-        "random": (46.4, 51.5, 39.7, 57.8, 55.3),
-        "scaled random": (77.1, 75.0, 76.5, 76.0, 74.4),
-        "statistics": (76.5, 76.0, 76.1, 74.1, 76.8),
-        "language": (70.7, 63.7, 76.0, 69.8, 72.1),
-    },
-    "typos": {
-        "random": (50.3, 49.6, 51.5, 50.2, 50.3),
-        "scaled random": (50.9, 49.7, 50.8, 50.3, 49.6),
-        "statistics": (50.4, 50.5, 50.7, 50.4, 50.8),
-        "language": (61.2, 60.3, 60.2, 59.8, 60.5),
-    },
+    "bit XOR": {"random": (100.0, 100.0, 86.7, 100.0, 100.0),
+                "scaled random": (100.0, 100.0, 100.0, 100.0, 100.0),
+                "statistics": (100.0, 100.0, 100.0, 100.0, 100.0),
+                "language": (100.0, 100.0, 100.0, 100.0, 100.0)},
+    "bit memory": {"random": (76.6, 77.9, 77.3, 76.9, 76.9),
+                   "scaled random": (99.6, 99.4, 99.6, 99.3, 99.3),
+                   "statistics": (99.8, 99.7, 99.7, 99.6, 99.6),
+                   "language": (98.9, 99.1, 99.1, 98.9, 97.9)},
+    "few labels": {"random": (46.4, 51.5, 39.7, 57.8, 55.3),
+                   "scaled random": (77.1, 75.0, 76.5, 76.0, 74.4),
+                   "statistics": (76.5, 76.0, 76.1, 74.1, 76.8),
+                   "language": (70.7, 63.7, 76.0, 69.8, 72.1)},
+    "typos": {"random": (50.3, 49.6, 51.5, 50.2, 50.3),
+              "scaled random": (50.9, 49.7, 50.8, 50.3, 49.6),
+              "statistics": (50.4, 50.5, 50.7, 50.4, 50.8),
+              "language": (61.2, 60.3, 60.2, 59.8, 60.5)},
 }
 inks = {"random": color.random, "scaled random": color.ink, "statistics": color.statistics,
         "language": color.language}
@@ -190,6 +182,7 @@ curves({f"after {150 * (i + 1)} steps": [[by_spread[r][seed][i] for r in spreads
        "bit memory, one frozen random block, two seeds (dotted: copy and vote)",
        "spread of the frozen weights", "bits right (%)", x=spreads, styles=("s--", "o-"),
        inks=(color.grey, color.ink), level=VOTE)
+
 # %% [markdown]
 # No reading, no statistics, one block. (One learning rate, 300 steps and two seeds: this says what
 # is possible. It does not rank the larger spreads, and does not show that 0.23 fails for ever.) But
@@ -395,6 +388,7 @@ curves({name: (s / s[:, :1]).mean(axis=0) for name, s in values.items()}, "what 
        "direction", "strength, the first is 1", inks=[vars(color)[name] for name in values])
 for name, n in count.items():
     print(f"{name:12} directions {n.mean():4.1f} (from {n.min():.1f} to {n.max():.1f})")
+
 # %% [markdown]
 # In the mean trained heads pass on few directions, random ones many, whatever their scale. That
 # fits the idea, but it is a *correlation*: language differs from statistics in more than this. A

@@ -133,18 +133,8 @@ for size, one in zip(sizes, lengths, strict=True):
 #
 # The bracket is between 0 and 1 and can only shorten. The rotation keeps the length, and $s$
 # multiplies it. So after $k$ steps the length is at most $s^k$, whatever the tokens are. Even
-# $s = 1$ loses something at each step. Does the bound hold for every network above?
-
-# %%
-k = np.arange(T)
-ratio = lengths / sizes[:, None, None] ** k                # (sizes, seeds, T)
-for size, one in zip(sizes, ratio, strict=True):
-    print(f"s = {size}: length / s^k is at most {one[:, 1:].max():.3f}; 50 steps back "
-          f"s^k = {size ** 50.0:.1e}, of which {np.median(one[:, 50]):.1e} is left")
-
-# %% [markdown]
-# No ratio is above 1. The last number of a line says what the tanh left in 50 steps. It takes more
-# away where the weights are larger, because then the states are closer to ±1, where tanh is flat.
+# $s = 1$ loses something at each step, and the tanh takes more where the weights are larger,
+# because then the states are closer to ±1, where it is flat.
 #
 # ## Clipped and truncated
 #

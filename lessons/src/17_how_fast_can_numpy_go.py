@@ -119,6 +119,7 @@ print(f"y = 2x, large arrays: {memory / 1e9:.1f} billion bytes a second, "
 print(f"y = 2x at its best:   {cached / 1e9:.1f} billion bytes a second")
 print(f"one call of np.multiply on a single number: {1e6 * call:.2f} microseconds, in which the "
       f"best product does {call * peak:,.0f} operations")
+
 # %% [markdown]
 # What to look for in your own two curves:
 #
@@ -182,7 +183,7 @@ for name, (operations, moved, seconds) in found.items():
     ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
             color=color.ochre if small else color.teal)
     ax.annotate(name.removesuffix(" rows"), (operations / moved, operations / seconds / 1e9),
-                (6, -3), textcoords="offset points", fontsize=7)
+                (6, 2 if small else -8), textcoords="offset points", fontsize=7)
 ax.set(title="The roofline of this machine", xlabel="intensity: operations for each byte",
        ylabel="10⁹ operations a second")
 ax.legend(fontsize=8)
@@ -457,6 +458,7 @@ else:
         print(f"{name:9} one thread {1e3 * one:8.3g} ms, times as fast: two threads "
               f"{one / two:.3g}, cut {one / cut:.3g}")
     print(f"cores that minifpt uses here: {machine.cores()}")
+
 # %% [markdown]
 # Below 1 the second thread does harm. Look for two things: does a small product gain at all (the
 # threads have to be woken, and wait for each other at the end)? Does a large one come near 2? A

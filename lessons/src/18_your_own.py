@@ -323,6 +323,7 @@ curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.
        | {whose: 100 * history["test_accuracy"]}, f"A frozen language model learns XOR, on {whose}",
        ylabel="bits right (%)", x=history["step"], styles=("--", "-.", ":", "-"), level=50,
        inks=[color.ochre] * 3 + [color.trained], ylim=(42, 102))
+
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
 # yours. Nothing else of the model knows of it: `Block` calls what stands under the name. It says
@@ -369,9 +370,9 @@ check("scaled", scaled)
 
 
 # %% [markdown]
-# **2.** An operation that is not in the file. **Swish** with a learned slope: $y = x\,\sigma(\beta
-# x)$ with $x$ `(B, T, C)`, $\beta$ `(C,)`, and $\sigma(a) = 1 / (1 + e^{-a})$, whose derivative is
-# $\sigma\,(1 - \sigma)$. Write its backward pass.
+# **2.** An operation that is not in the file. **Swish** with a learned slope:
+# $y = x\,\sigma(\beta x)$ with $x$ `(B, T, C)`, $\beta$ `(C,)`, and $\sigma(a) = 1 / (1 + e^{-a})$,
+# whose derivative is $\sigma\,(1 - \sigma)$. Write its backward pass.
 
 # %%
 def swish_backward(dy, x, beta):

@@ -388,6 +388,7 @@ picture(fig)
 print(f"five strings: largest induction score {inductions.max(axis=(1, 2)).min():.2f} to "
       f"{inductions.max():.2f}, largest share on the token before "
       f"{befores.max(axis=(1, 2)).min():.2f} to {befores.max():.2f}")
+
 # %% [markdown]
 # None. No head gives the token after the same letter more than a few per cent, about what equal
 # shares would give. But one head of block 0 looks at the token before, as all heads of block 0 do

@@ -83,11 +83,12 @@ print(", ".join(f"{name}: {loss:.2f} nats" for name, loss in before.items()))
 # ## How many directions does training need?
 #
 # First the costly way: all of the trunk is trained, 150 steps of 16 passages, five seeds. Take the
-# weight $W$ `(32, 96)` that makes queries, keys and values, `c_attn`, and its **change** $\Delta
-# W$, after minus before. Any matrix is a sum of outer products, $\Delta W = \sum_i \sigma_i\, u_i
-# v_i^\top$, with the largest **singular value** $\sigma_1$ first. Each term reads one direction of
-# the input and writes one direction of the output. The number of terms that are not zero is the
-# **rank**, here 32 at most, and the first $r$ terms are the best approximation of rank $r$.
+# weight $W$ `(32, 96)` that makes queries, keys and values, `c_attn`, and its **change**
+# $\Delta W$, after minus before. Any matrix is a sum of outer products,
+# $\Delta W = \sum_i \sigma_i\, u_i v_i^\top$, with the largest **singular value** $\sigma_1$ first.
+# Each term reads one direction of the input and writes one direction of the output. The number of
+# terms that are not zero is the **rank**, here 32 at most, and the first $r$ terms are the best
+# approximation of rank $r$.
 #
 # We keep the $r$ largest terms of the change of each of the eight weight matrices of the trunk, and
 # put the matrices back to `before + change of rank r`. All else stays as trained. How large must

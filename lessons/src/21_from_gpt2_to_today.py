@@ -273,6 +273,7 @@ reveal(guess, float(np.mean(shares["GPT-2 (layer norm)"])), "%")
 curves(shares, "how much of a row's square is its mean", "norm, from the first block to the last",
        x=["0: ln_1", "0: ln_2", "1: ln_1", "1: ln_2", "ln_f"], ylabel="%", level=100 / C,
        styles=("o-", "s--"), ylim=(0, None))
+
 # %% [markdown]
 # In this GPT-2 less than a hundredth: layer norm has next to nothing to subtract. In this Llama the
 # mean is a direction like others (dotted: 1 / C). One model of each does not make a law. It shows
