@@ -34,7 +34,7 @@ def ranges_apart(n, m):
 })
 def _(rng):
     for n in rng.permutation([3, 4, 5]):
-        n, m = int(n), int(n + rng.integers(2, 5))
+        n, m = int(n), int(n + rng.integers(2, 4))
         yield Case((n, m), mistakes={
             "a probability is at most 1: divide by the number of ways": lambda out: out > 1,
             "the formula is exact: do not round, and do not draw":

@@ -415,7 +415,7 @@ votes = {n: vote(minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16))
 curves({kind: np.transpose([results[n, kind] for n in tasks]) for kind in KINDS}
        | {"vote": [votes[n] for n in tasks]}, "Bit memory after 300 steps (dotted: floor)",
        "strings to remember", "bits right, %", x=list(tasks), styles=("s-", "o--", "^-."), level=75,
-       inks=(color.teal, color.ochre, color.ink), ylim=(70, 101))
+       inks=(color.teal, color.ochre, color.ink), ylim=(70, 101), xticks=list(tasks))
 for kind in KINDS:
     size = sum(p.data.size for p in minifpt.FPT(trunk_of(kind, 0), 16, 32, 1).parameters())
     print(f"{kind:9} {size:6} parameters   " + "   ".join(

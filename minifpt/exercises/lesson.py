@@ -161,11 +161,13 @@ def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height
     """
     fig, (ax,) = figure(width=width, height=1 + height * len(values))
     means = [np.mean(runs) for runs in values.values()]
-    ax.bar_label(ax.barh(list(values), means, color=ink or color.teal, height=0.6),
-                 fmt=f"%.{digits}f", fontsize=8, padding=6)
-    for i, runs in enumerate(values.values()):
-        if np.ndim(runs):
-            ax.plot(runs, [i] * len(runs), "o", color=color.ink, markersize=3)
+    ax.barh(list(values), means, color=ink or color.teal, height=0.6)
+    for i, (mean, runs) in enumerate(zip(means, values.values(), strict=True)):
+        ends = np.atleast_1d(runs)                        # the label stands beyond the last dot
+        ax.plot(ends, [i] * len(ends), "o", color=color.ink, markersize=3 * (len(ends) > 1))
+        ax.annotate(f"{mean:.{digits}f}", (max(ends) if mean > 0 else min(ends), i),
+                    (6 if mean > 0 else -6, 0), textcoords="offset points", fontsize=8,
+                    va="center", ha="left" if mean > 0 else "right")
     for level in levels:
         ax.axvline(level, color=color.ink, linestyle=":", linewidth=1)
     ax.invert_yaxis()
