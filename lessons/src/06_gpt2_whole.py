@@ -446,7 +446,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # (float16 lost nothing here only because the shipped numbers were float16 to begin with.)
 #
-# OpenAI's weights go the same way: `pip install '.[gpt2]'`, then `minifpt convert gpt2` and
+# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
 # `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
 #
 # ## What shapes cannot see

@@ -183,7 +183,7 @@ for name, (operations, moved, seconds) in found.items():
     ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
             color=color.ochre if small else color.teal)
     ax.annotate(name.removesuffix(" rows"), (operations / moved, operations / seconds / 1e9),
-                (6, 2 if small else -8), textcoords="offset points", fontsize=7)
+                (6, -3), textcoords="offset points", fontsize=7)
 ax.set(title="The roofline of this machine", xlabel="intensity: operations for each byte",
        ylabel="10⁹ operations a second")
 ax.legend(fontsize=8)

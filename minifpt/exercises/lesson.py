@@ -148,8 +148,9 @@ def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), lo
                **{f"{axis}scale": "log" for axis in log}, **options)
     if level is not None:
         target.axhline(level, color=color.grey, linestyle=":")
-    if len(series) > 1:
-        target.legend()
+    if len(series) > 1:                                   # many names stand beside the picture
+        target.legend(**{"loc": "upper left", "bbox_to_anchor": (1, 1)} if fig and len(
+            series) > 3 else {})
     if fig:
         picture(fig)
 
