@@ -262,6 +262,11 @@ def test_a_forward_alone_keeps_what_the_librarys_backward_reads(file, name):
     assert hint in result.hint, result
 
 
+def test_a_forward_alone_as_the_librarys_is_right(file):
+    for name in (*HALF, "attention"):
+        assert results(file(**{name: body(name)}))[name].status == "passed"
+
+
 @pytest.fixture
 def checked_here(monkeypatch):
     """``using`` checks in this process."""

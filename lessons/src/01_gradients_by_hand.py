@@ -17,6 +17,9 @@
 #
 # **The question:** Which way does a weight move?
 #
+# In the live page: [station 11](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(11)` in a cell here.
+#
 # You need a derivative, a matrix product and a little NumPy; [the lesson before the
 # first](23_before_the_first.ipynb) has five questions that say whether you have them. It takes
 # about 45 minutes.

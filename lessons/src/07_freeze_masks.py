@@ -15,6 +15,9 @@
 #
 # **The question:** What does freezing leave?
 #
+# In the live page: [stations 3 and 6](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(3)` in a cell here.
+#
 # You need [lesson 6](06_gpt2_whole.ipynb). It takes about an hour.
 
 # %%

@@ -19,6 +19,9 @@
 #
 # **The question:** Does looking matter?
 #
+# In the live page: [stations 5 and 7](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(5)` in a cell here.
+#
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb). It
 # takes about an hour, half of it for XOR and half for memory.
 

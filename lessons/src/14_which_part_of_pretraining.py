@@ -12,6 +12,9 @@
 # - test an explanation by changing what it speaks of, and nothing else;
 # - plan a study of your own, and run it.
 #
+# In the live page: [station 4](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(4)` in a cell here.
+#
 # You need lessons [8](08_inside_bit_xor_and_bit_memory.ipynb), [12](12_optimisers.ipynb) and
 # [13](13_transfer.ipynb). It takes about an hour.
 
@@ -482,10 +485,8 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #
 # All of this is for narrow trunks, few shapes, a few tasks. Nothing here was run on GPT-2's own
 # weights. The paper's model is six times as wide, and there 0.02 is the spread 0.55. Its random
-# trunk of 12 blocks did not find the strings of 1,000 bits. The same random weights did here, at
-# thirty times its learning rate of 1e-3 and without dropout (two seeds). One block found them with
-# the paper's rate, dropout and batches, in 8,300 steps (one seed). For twelve blocks at that rate
-# we do not know.
+# trunk of 12 blocks did not find the strings of 1,000 bits; the same random weights did here, at
+# thirty times its learning rate and without dropout (two seeds). At its rate we do not know.
 #
 # ## A study of your own
 #
