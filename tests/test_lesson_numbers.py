@@ -1,5 +1,4 @@
-"""Numbers that come with a lesson because their runs take too long for it: they are those of
-benchmarks/results."""
+"""The numbers that come with a lesson are those of benchmarks/results."""
 
 import ast
 import csv
@@ -81,11 +80,10 @@ def test_the_steps_of_lesson_22_are_the_measured_ones():
         runs = {}
         for study in studies:
             path = ROOT / "benchmarks" / "results" / f"why-{study}.csv"
-            with open(path, encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    if row["reached"] and row["start"] == start and row["patch"] == "20" and (
-                            row["trunk"] == "random:1x1x128@1.41" and float(row["lr"]) == 1e-2):
-                        runs.setdefault(row["angle"], []).append(int(row["reached"]))
+            for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+                if row["reached"] and row["start"] == start and row["patch"] == "20" and (
+                        row["trunk"] == "random:1x1x128@1.41" and float(row["lr"]) == 1e-2):
+                    runs.setdefault(row["angle"], []).append(int(row["reached"]))
         return {angle: tuple(values) for angle, values in runs.items()}
     lesson = constants("22")
     for name, measured in (("STEPS", steps("angle", "slope", "budget")),

@@ -256,10 +256,9 @@ def test_every_lesson_is_on_the_map_once():
 def test_a_lesson_of_the_spine_says_what_the_one_page_says(row):
     """Question, picture and sentence, what is known at first and what is not known at last."""
     number, question, to_keep, sentence = int(row[0].partition(".")[0]), *row[3:6]
-    source = next(s for s in SOURCES if int(s.stem[:2]) == number)
-    cells = re.split(r"^# %%.*\n", source.read_text(encoding="utf-8"), flags=re.M)
-    first, last = (" ".join(re.sub("^# ?", "", cell, flags=re.M).split())
-                   for cell in (cells[1], cells[-1]))
+    text = next(LESSONS.glob(f"src/{number:02}_*.py")).read_text(encoding="utf-8")
+    _, first, *_, last = (" ".join(re.sub("^# ?", "", cell, flags=re.M).split())
+                          for cell in re.split(r"^# %%.*\n", text, flags=re.M))
     assert first.index("**What we know by now") < first.index(f"**The question:** {question}")
     places = [last.index(words) for words in (
         f"**The picture to keep:** {to_keep}.", f"**The sentence to remember:** *{sentence}*",
