@@ -62,9 +62,10 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
     for file, task in (("xor", "bit XOR"), ("memory", "bit memory"), ("few", "few labels"),
                        ("typos", "typos")):
         measured, = read_rows(ROOT / "benchmarks" / "results" / f"{file}.csv").results.values()
-        for trunk, names in (("random", ["random"]), ("scaled random", ["random (spread 0.55)"]),
-                             ("statistics", ["statistics", "statistics:minigpt-language"]),
-                             ("language", ["language"])):
+        for trunk, names in (
+                ("random, too small", ["random"]), ("random, rescaled", ["random (spread 0.55)"]),
+                ("matched random", ["statistics", "statistics:minigpt-language"]),
+                ("pretrained on novels", ["language"])):
             runs = next(measured[name] for name in names if name in measured)
             np.testing.assert_allclose(given["LADDER"][task][trunk],
                                        [accuracy(h) for h in runs], atol=0.051)

@@ -461,7 +461,7 @@ if RUN:
             print(lr, kind, steps_to_learn(history["step"], history["test_accuracy"], 0.99))
 
 # %% [markdown]
-# **The picture to keep:** four curves: too small, as in the paper, same statistics, language.
+# **The picture to keep:** four curves: too small, random, matched random, novels.
 #
 # **The sentence to remember:** *A frozen trunk learns XOR with less than half a per cent of its
 # numbers, and weights that have read nothing do a little better, if they are large enough.*

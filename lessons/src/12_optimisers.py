@@ -592,13 +592,13 @@ for lr, name in ((0.03, "constant"), (0.003, "constant"), (0.03, "cosine")):
 # ## A sweep
 #
 # Now to what all this means for a comparison, the repository's own bit memory with Adam, 2,000
-# steps. The language trunk has three rivals. *Statistics* is random weights in which each array has
-# the mean and the spread that it has in the language trunk; *fair random* is drawn at the spread
-# that GPT-2 has at its own width (`random@0.55`; [lesson 14](14_which_part_of_pretraining.ipynb)
-# says more); *random* at 0.02. Each trunk has tried four rates with one seed on validation draws,
-# and was then tested with five seeds at its best one. That is too long for a notebook, so the
-# numbers come with the lesson; the command is in the cell. At 3e-3, how many points is language
-# ahead of the fair random trunk?
+# steps. The language trunk has three rivals. *Matched random* is random weights in which each array
+# has the mean and the spread that it has in the language trunk; *random, rescaled* is drawn at the
+# spread that GPT-2 has at its own width (`random@0.55`; [lesson
+# 14](14_which_part_of_pretraining.ipynb) says more); *random, too small* at 0.02. Each trunk has
+# tried four rates with one seed on validation draws, and was then tested with five seeds at its
+# best one. That is too long for a notebook, so the numbers come with the lesson; the command is in
+# the cell. At 3e-3, how many points is language ahead of *random, rescaled*?
 
 # %%
 guess = ...
@@ -622,20 +622,23 @@ MEMORY_TESTS = {
 }
 at = {trunk: values[1] for trunk, values in MEMORY_SWEEP.items()}           # 3e-3
 reveal(guess, at["language"] - at["random (spread 0.55)"])
-curves(MEMORY_SWEEP, "bit memory: a sweep, one seed", "learning rate", "bits right (%)", log="x",
-       x=MEMORY_RATES, styles=("o-", "s--", "^-.", "x:"), inks=(
+names = {"language": "pretrained on novels", "statistics": "matched random",
+         "random (spread 0.55)": "random, rescaled", "random": "random, too small"}
+curves({names[trunk]: values for trunk, values in MEMORY_SWEEP.items()}, log="x", x=MEMORY_RATES,
+       title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)",
+       styles=("o-", "s--", "^-.", "x:"), width=6, inks=(
            color.language, color.statistics, color.ink, color.random))
 for trunk, values in MEMORY_TESTS.items():
     best = MEMORY_RATES[int(np.argmax(MEMORY_SWEEP[trunk]))]
-    print(f"{trunk:20} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "
+    print(f"{names[trunk]:20} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "
           f"{np.mean(values):5.1f} % ({min(values):.1f} to {max(values):.1f})")
 
 # %% [markdown]
 # At 3e-3 reading novels seems to be worth nearly twenty points. With a rate for each, the order is
 # the other way round, and the ranges of the five seeds do not overlap. Someone who wants language
 # to win takes 3e-3. Nobody has to cheat: it is enough to have tuned the rate on one of the two.
-# *Random at 0.02*, the random trunk of many comparisons, stays near copying and guessing at every
-# rate in these 2,000 steps: a sweep does not make everything equal.
+# *Random, too small*, the random trunk of many comparisons, with 0.02, stays near copying and
+# guessing at every rate in these 2,000 steps: a sweep does not make everything equal.
 #
 # The paper that this repository reproduces ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247))
 # says that frozen trunks do as well as models that are trained from scratch, or fine-tuned as a
@@ -646,8 +649,8 @@ for trunk, values in MEMORY_TESTS.items():
 # Look at the sweep once more. Every curve is highest at its right end, so the best rate may lie
 # beyond it. Then the sweep has not found the best rate, and its report has to say so.
 #
-# So what *can* we say now? With a rate for each and five seeds, this language trunk is behind the
-# fair random trunk on bit memory: the ranges do not overlap, and [lesson 13](13_transfer.ipynb)
+# So what *can* we say now? With a rate for each and five seeds, this language trunk is behind
+# *random, rescaled* on bit memory: the ranges do not overlap, and [lesson 13](13_transfer.ipynb)
 # says how rarely that happens by chance. And gradient descent gains most of what it lacks from a
 # rate for each kind of parameter, as you saw in runs of your own. Both are findings, because both
 # could have failed.
