@@ -26,8 +26,7 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
         "block = _ -> block = _ - 9 * C",
     "the layer norms of the blocks are missing: two in each, scale and bias": "_ + 2 * norm -> _",
-    "a block has two layer norms: one before attention, one before the feed-forward part":
-        "_ + 2 * norm -> _ + norm",
+    "a block has two layer norms, one before each of its parts": "_ + 2 * norm -> _ + norm",
     "a bias has as many numbers as its layer has outputs: 3C for c_attn and 4C for c_fc":
         ("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
     "of the layer norms only the scales are counted: each has a bias, too": "norm = _ -> norm = C",

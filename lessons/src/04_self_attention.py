@@ -606,7 +606,7 @@ for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
 # last break stands tells when the next one is due. Without the head, the line breaks get much worse
 # and the other bytes hardly. On a page without any break the model believes that one is overdue: at
 # each end of a word, where a line can break, it is nearly sure of a break, and pays for the space
-# that comes. Within words it hardly ever expects one. Silence the head, and the belief fades.
+# that comes. At most other bytes it expects none. Silence the head, and the belief fades.
 #
 # So the map of the short text above has fooled us: "spread over nearly all tokens" is what this
 # head does when it finds nothing. Before you explain what a model does, give it what it was

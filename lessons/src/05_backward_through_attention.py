@@ -133,11 +133,11 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # %% [markdown]
 # $dA$ knows nothing of the mask: it says what *would* help if the token could look there. But
 # $A_{ts} = 0$ multiplies the bracket, so nothing gets through. The backward pass needs no line for
-# the mask.
+# the mask, as long as it reads the $A$ of the forward pass.
 #
 # Here is all of it as a picture. Each matrix has its gradient beside it, in teal. Black arrows run
-# forward, teal arrows back. A gradient arrow of a product needs the *other* matrix of the forward
-# pass, that of the softmax its own result. That is why there is a cache.
+# forward, teal arrows back. To go back through a product you need its *other* matrix of the forward
+# pass; to go back through the softmax you need $A$, its result. That is why there is a cache.
 
 # %%
 CELL, ROW = 0.019, 0.27                                   # shares of the picture
@@ -198,7 +198,7 @@ def numerical_gradients(h=1e-5):
     return found
 
 
-def relative_error(gradient, numerical):
+def relative_error(gradient, numerical):                  # as in lesson 1
     return np.abs(gradient - numerical).max() / np.abs(numerical).max()
 
 
@@ -221,6 +221,10 @@ qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
+# ("qkv direction 7": an array of more than 64 numbers is checked at a few entries and along eight
+# random directions, in which all entries move at once. Along a direction the error is divided by
+# the gradient's root mean square, so it can be far above 1.)
+#
 # (For a text of more than 64 tokens the layers run `fast.attention`, the same function computed
 # tile by tile; [lesson 17](17_how_fast_can_numpy_go.ipynb) asks what that saves.)
 #
@@ -383,10 +387,11 @@ axes[1].legend(fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# On the left: up, then down. A head that is undecided passes a good part of the gradient on to
-# its scores; one that is sure passes almost none: $A_{ts}$ is 0 for all tokens but one, and for
-# that one the bracket is 0. $dv$ goes the other way: a value that one token takes whole gets its
-# gradient whole. So a head that is sure of where to look still learns what to bring.
+# On the left: up, then down. A head with equal shares passes something on to its scores, and one
+# that prefers a few tokens a little more. One that is sure passes little: $A_{ts}$ is nearly 0 for
+# all tokens but one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value
+# that one token takes whole gets its gradient whole. So a head that is sure of where to look still
+# learns what to bring.
 #
 # On the right, the trained heads. The sharpest one, head 3 of block 0, which looks at the byte
 # before (lesson 4), is among those that pass least, and those that pass most are neither sharp nor
@@ -411,9 +416,9 @@ picture(whole.figure())
 # %% [markdown]
 # Run the next cell: it shows the same step as a page, to be stepped through with the arrow keys.
 # (The stored notebook is without it, because it is large.) `whole.save("step.html")` writes it into
-# a file. A click on a number of a gradient shows its formula beside a finite difference, and the
-# third of five switches forgets the causal mask in the backward pass. Which number of the backward
-# pass changes first?
+# a file. A click on a number of a gradient shows its formula beside a finite difference. The third
+# of five switches puts in a backward pass that does not keep $A$: it computes $A$ anew from $q$ and
+# $k$, and forgets the mask there. Which number of the backward pass changes first?
 
 # %%
 whole

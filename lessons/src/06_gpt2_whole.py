@@ -157,8 +157,9 @@ picture(fig)
 print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in stages])
 
 # %% [markdown]
-# At the start the model repeats its input: a byte is most like itself. Then the guesses grow from
-# frequent bytes to words. No part replaces what was there; each adds a correction:
+# At the start the model repeats its input, because a byte is most like itself: in the first row
+# stands the bottom line, shifted by one byte. From row to row more guesses are right, and the model
+# grows surer of them. No part replaces what was there; each adds a correction:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots
 #    + \text{mlp}_5(\cdot) $$
@@ -175,7 +176,7 @@ class Changed(Block):
     """A block in which the result of a part joins the stream in another way."""
 
     def __init__(self, block, joins):
-        vars(self).update(vars(block))                    # the same layers
+        vars(self).update(vars(block))                    # share the layers of ``block``
         self.joins = joins                                # {"attn": a function}
 
     def forward(self, s, *args, **kwargs):
@@ -227,8 +228,8 @@ picture(fig)
 # Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
 # what all other parts read. To forget a residual connection is far worse for most of them: what was
 # written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
-# little cost, so it must hold nearly all that the parts above ask for. For `h.1.mlp`, too, both
-# mistakes cost about the same, but both cost much.
+# little cost, so it must hold nearly all that the parts above ask for. For `h.1.mlp` both mistakes
+# cost about the same, and both cost much: its result can neither be spared nor stand alone.
 #
 # ## The way back
 #
@@ -284,8 +285,8 @@ for kind in (Block, OuterForgotten, InnerForgotten):
     print(f"{kind.__name__:15} error {error:.0e}, wrong:", ", ".join(wrong) or "none")
 
 # %% [markdown]
-# A block can hand a wrong gradient down while all of its own are right. That block would train; the
-# blocks below it would not. A check of the parameters of one block never sees this: check $dx$ as
+# A block can hand a wrong gradient down while all of its own are right. Then the gradients of every
+# block below it are wrong. A check of the parameters of one block never sees this: check $dx$ as
 # well.
 #
 # ## The activation
