@@ -97,9 +97,6 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
         return check.report()
 
 
-gradcheck_layer = gradcheck                               # its name in older versions
-
-
 def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
     """Raise ``AssertionError``, with the report, if a backward pass is wrong.
 
