@@ -78,16 +78,6 @@ def test_silu_of_extreme_numbers_is_finite():
 # ------------------------------------------------------------------------ the whole
 
 
-def test_frozen_weights_stay_the_same_to_the_bit():
-    task = minifpt.tasks.get("bit-xor", n=3)
-    model = minifpt.FPT.for_task(task, "random:llama:2x4/2x16")
-    before = {name: p.data.copy() for name, p in model.named_parameters()}
-    minifpt.train(model, task, steps=5, progress=False)
-    for name, p in model.named_parameters():
-        assert np.array_equal(before[name], p.data) != p.trainable, name
-    assert sum(p.trainable for p in model.parameters()) == 5 + 4     # scales, both ends
-
-
 @pytest.mark.parametrize("parts", [[12], [5, 7], [1] * 12, [10, 1, 1]])
 def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts):
     trunk = Llama(config(qkv_bias=True), dtype=np.float64)
@@ -191,16 +181,6 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, change, says):
     path = tmp_path / "a" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with refused(says):
-        LlamaLM.from_pretrained(tmp_path / "a")
-
-
-def test_a_nan_is_refused(tmp_path):
-    lm = LlamaLM(config())
-    lm.save(tmp_path / "a")
-    raw = bytearray((tmp_path / "a" / "model.safetensors").read_bytes())
-    raw[-4:] = np.float32(np.nan).tobytes()
-    (tmp_path / "a" / "model.safetensors").write_bytes(raw)
-    with pytest.raises(ValueError, match="NaN"):
         LlamaLM.from_pretrained(tmp_path / "a")
 
 
