@@ -140,7 +140,7 @@ def first_look(model, task):
             "forward", "backward", "named_parameters", "all_frozen")):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
-    for split in ("train", "test"):
+    for split in ("train", "test"):                       # both are there; the second is looked at
         x, y = draw(task, np.random.default_rng(0), 1, split)
     with model.all_frozen():
         logits, _ = model.forward(x)
@@ -245,7 +245,7 @@ def learning_rate(settings, step):
 
 
 @no_subnormals()
-def step(model, task, optimizer, x, y, clip, rng, number=0):
+def step(model, task, optimizer, x, y, clip, rng, steps_before=0):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
@@ -258,7 +258,8 @@ def step(model, task, optimizer, x, y, clip, rng, number=0):
             check_accuracy(task, accuracy)
             optimizer.step()
             return loss, accuracy
-    raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
+    quantity = "gradient" if math.isfinite(loss) else "loss"
+    raise _diverged(f"step {steps_before + 1}", quantity, model, x)
 
 
 def _diverged(when, quantity, model, x):

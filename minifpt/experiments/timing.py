@@ -63,7 +63,8 @@ class _Clock:
             if self.running:
                 self.running[-1][1] += seconds
             setattr(cost, direction, getattr(cost, direction) + net_seconds)
-            cost.calls += direction == "forward" and name not in outer
+            if direction == "forward" and name not in outer:
+                cost.calls += 1
             if self.memory and direction == "forward" and name in OPERATIONS:
                 cost.kept += self.bytes_in(result[1])
             return result

@@ -137,11 +137,10 @@ def like(settings):
     config = None if spec.kind == "random" else spec.config()
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
-    heads = f"{config.n_head}"
-    if hasattr(config, "n_group"):                        # a Llama
-        heads += f"/{config.n_group}" * (config.n_group != config.n_head)
-        return [f"random:llama:{config.n_layer}x{heads}x{config.n_embd}"]
-    return [f"random:{config.n_layer}x{heads}x{config.n_embd}"]
+    heads, llama = f"{config.n_head}", "llama:" if hasattr(config, "n_group") else ""
+    if llama and config.n_group != config.n_head:
+        heads += f"/{config.n_group}"
+    return [f"random:{llama}{config.n_layer}x{heads}x{config.n_embd}"]
 
 
 # ------------------------------------------------------------------------------ numbers

@@ -166,7 +166,7 @@ def their_name(ours, prefix):
     if layer == "h":
         i, part, rest = kind.split(".", 2)
         return f"{prefix}layers.{i}.{PARTS[part]}.{rest}"
-    return f"{prefix * (layer != 'lm_head')}{AROUND[layer]}.{kind}"
+    return f"{'' if layer == 'lm_head' else prefix}{AROUND[layer]}.{kind}"
 
 
 def is_transposed(name, array):
