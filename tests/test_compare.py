@@ -270,20 +270,6 @@ def test_an_unknown_model_is_refused_in_one_line(tiny, own, monkeypatch):
 # -------------------------------------------------------------------------------- runs
 
 
-def test_run_builds_the_paper_s_model(model, tmp_path):
-    task = tasks.get("bit-xor", n=3)
-    fpt, _ = compare.run(task, model, tmp_path / "run", seed=5, dropout=0.0, progress=False,
-                             **SMALL)
-    assert {n for n, p in fpt.named_parameters() if not p.trainable} == {
-        n for n, _ in fpt.named_parameters() if ".attn." in n or ".mlp." in n}
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["model"], config["freeze"], config["dropout"], config["seed"]) == (
-        model, "attn,mlp", 0.0, 5)
-    trunk = minifpt.GPT2.from_pretrained(model)
-    np.testing.assert_array_equal(fpt.trunk.h[0].mlp.c_fc.weight.data,
-                                  trunk.h[0].mlp.c_fc.weight.data)
-
-
 def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
     names = ["bit-xor", "bit-memory"]
     results = grid(tmp_path / "g", names, [model, "random"])
