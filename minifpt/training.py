@@ -245,7 +245,7 @@ def learning_rate(settings, step):
 
 
 @no_subnormals()
-def step(model, task, optimizer, x, y, clip, rng, steps_before=0):
+def step(model, task, optimizer, x, y, clip, rng, number=0):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
@@ -258,8 +258,7 @@ def step(model, task, optimizer, x, y, clip, rng, steps_before=0):
             check_accuracy(task, accuracy)
             optimizer.step()
             return loss, accuracy
-    quantity = "gradient" if math.isfinite(loss) else "loss"
-    raise _diverged(f"step {steps_before + 1}", quantity, model, x)
+    raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
 
 
 def _diverged(when, quantity, model, x):
