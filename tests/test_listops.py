@@ -128,6 +128,7 @@ def test_typos_have_the_asked_share():
     assert (x == clean)[y == 0].all() and 0.85 < (x != clean)[y == 1].mean() < 1
     spots = np.concatenate([task.text.bytes[s] for s in ("train", "validation", "test")])
     assert len(spots) == minifpt.files.weights.shipped("held-out.txt").stat().st_size - 2
+    assert task.fingerprint() == tasks.get("typos").fingerprint()
 
 
 @pytest.mark.slow

@@ -80,6 +80,16 @@ def test_lstm_is_finite_for_finite_numbers(data):
     assert all(np.isfinite(grad).all() for grad in fast.lstm_backward(np.ones_like(y), cache))
 
 
+def test_lstm_is_finite_where_infinities_would_meet():
+    """A forget gate's -inf from the token and its inf from the state."""
+    big = np.float32(3e38)
+    x = np.array([[[0, 0], [big, big], [big, big]]], np.float32)
+    w_ih, w_hh, b = np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32), np.full(8, big)
+    w_ih[:, 2:4], w_hh[:, 2:4], b[2:4] = -big, big, -big
+    y, _ = fast.lstm(x, w_ih, w_hh, b)
+    assert np.isfinite(y).all() and (y[0, 0] > 0.7).all()
+
+
 def test_the_forget_gate_forgets_and_remembers():
     """With every gate of the state open, or the forget gate shut."""
     D, far = 1, 40.0

@@ -505,6 +505,8 @@ def test_the_first_layer_is_named_where_parameters_are_finite():
         p.data[:] = 3e38                                  # finite, its product is not
         x, _ = task.batch(np.random.default_rng(0), 4)
         assert training.first_nonfinite(model, x) == name
+        p.data[:] = 1.0
+        assert training.first_nonfinite(model, x) == "the backward pass"
         no_forward_left(model)
 
 

@@ -137,9 +137,10 @@ def like(settings):
     config = None if spec.kind == "random" else spec.config()
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
-    heads, llama = f"{config.n_head}", "llama:" if hasattr(config, "n_group") else ""
-    if llama and config.n_group != config.n_head:
-        heads += f"/{config.n_group}"
+    llama, groups = "", config.n_head
+    if hasattr(config, "n_group"):
+        llama, groups = "llama:", config.n_group
+    heads = config.n_head if groups == config.n_head else f"{config.n_head}/{groups}"
     return [f"random:{llama}{config.n_layer}x{heads}x{config.n_embd}"]
 
 
