@@ -133,8 +133,9 @@ class Changes:
         for pattern, function in (changes or {}).items():
             parts = function if pairs and isinstance(function, tuple) else (function,)
             if not all(map(callable, parts)) or len(parts) not in (1, 2):
+                kind = "function or a pair (function, backward)" if pairs else "function"
                 raise ValueError(f"trace: {argument}['{pattern}'] is {brief(function)}, expected a "
-                                 "function" + " or a pair (function, backward)" * pairs)
+                                 f"{kind}")
             change = Change(pattern, *parts)
             for place in self._places(pattern):
                 if place in resolved:

@@ -140,17 +140,17 @@ class FPT(Layer):
         x, cache["input"] = self.input.forward(x)
         x, cache["dropout"] = ops.dropout(x, p, rng)
         options = {"need_dx": input_learns, "last": self.output_tokens}
-        hidden = self.trunk.forward(
+        pair = self.trunk.forward(
             x, train, rng, **{name: options[name] for name in self.trunk_options})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
-        if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
-                or hidden[0].dtype != x.dtype):
+        if (not isinstance(pair, tuple) or len(pair) != 2 or pair[0].shape not in shapes
+                or pair[0].dtype != x.dtype):
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache")
-        y, cache["trunk"] = hidden
-        if y.shape[1] != self.output_tokens:
-            y, cache["last"] = ops.last_tokens(y, self.output_tokens)
-        logits, cache["output"] = self.output.forward(y)
+        hidden, cache["trunk"] = pair
+        if hidden.shape[1] != self.output_tokens:
+            hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
+        logits, cache["output"] = self.output.forward(hidden)
         cache["shape"] = logits.shape
         if not input_learns:
             cache["input"] = cache["dropout"] = None

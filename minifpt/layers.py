@@ -147,9 +147,9 @@ class Layer:
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
 
 
-def named_layers(layer, name="", ids=()):
+def named_layers(layer, name="", ids=None):
     """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
-    ids = ids or set()
+    ids = set() if ids is None else ids                   # of the layers so far
     if id(layer) not in ids:
         ids.add(id(layer))
         yield name, layer
@@ -445,7 +445,8 @@ def readings(blocks, past=None, last=None):
     """Yield for each block what its attention reads: ``past``, its :class:`KeyValues`, and for the
     last block ``last``, how many tokens get an output."""
     for i, block in enumerate(blocks):
-        yield block, {"past": past and past[i], "last": last if i == len(blocks) - 1 else None}
+        is_last = i == len(blocks) - 1
+        yield block, {"past": past[i] if past else None, "last": last if is_last else None}
 
 
 def blocks_backward(blocks, dy, caches):

@@ -140,7 +140,7 @@ def first_look(model, task):
             "forward", "backward", "named_parameters", "all_frozen")):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
-    for split in ("train", "test"):
+    for split in ("train", "test"):                       # both are there; the second is looked at
         x, y = draw(task, np.random.default_rng(0), 1, split)
     with model.all_frozen():
         logits, _ = model.forward(x)

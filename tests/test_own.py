@@ -421,8 +421,9 @@ def test_a_variance_that_loses_its_digits_is_wrong(file):
         rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) - mean * mean + eps)
         xhat = (x - mean) * rstd
         return xhat * w + b, LayerNormCache(xhat, rstd, w, need)"""
+    loaded = own.load(file(layer_norm=layer_norm))
     for seed in range(20):
-        result = results(file(layer_norm=layer_norm), seed)["layer_norm"]
+        result = operations.examine(loaded.functions, "layer_norm", seed)
         assert "E[x^2] - E[x]^2 loses its digits" in result.hint, result
 
 
@@ -565,17 +566,6 @@ def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monke
     assert "--functional must name the same functions" in capsys.readouterr().err
     assert cli.main(["train", "bit-xor", "--skip-check"]) == 2
     assert "--skip-check needs --functional" in capsys.readouterr().err
-
-
-def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    line = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--out", "run"]
-    assert cli.main(line) == 0
-    assert "functional" not in json.loads((tmp_path / "run" / "config.json").read_text())
-    monkeypatch.setattr(own, "results", lambda path: [])
-    file(gelu=body("gelu"))
-    assert cli.main([*line, "--resume", "--functional", "mine.py"]) == 2
-    assert "must name the same" in capsys.readouterr().err
 
 
 def test_a_file_without_a_written_function_is_not_trained_on(file, tmp_path, capsys, unchecked,

@@ -191,15 +191,10 @@ def changes_no_model(match, run):
 
 
 @pytest.mark.parametrize("change", [
-    lambda s: s["rng"].pop("state"), lambda s: s["rng"].pop("has_uint32"),
-    lambda s: s["rng"]["state"].pop("inc"), lambda s: s["rng"].update(bit_generator="MT19937"),
-    lambda s: s["rng"].update(uinteger=-1), lambda s: s.update(step=3, t=3),
-    lambda s: s.update(t=1), lambda s: s["sums"].append(0.0), lambda s: s["history"].clear(),
-    lambda s: s["history"][0].pop("test_loss"), lambda s: s["history"][0].update(more=1),
-    *[lambda s, k=k, x=x: s["history"][0].update({k: x})
-      for k in ("step", "test_accuracy") for x in (None, [], "3", True)],
-    lambda s: s["history"][0].update(test_loss=10 ** 400), lambda s: s.update(sums=[10 ** 400] * 3),
-    lambda s: s.update(sums=[float("inf")] * 3)])
+    lambda s: s["rng"].pop("state"), lambda s: s["rng"].update(bit_generator="MT19937"),
+    lambda s: s.update(step=3, t=3), lambda s: s.update(t=1), lambda s: s["sums"].append(0.0),
+    lambda s: s["history"].clear(), lambda s: s["history"][0].pop("test_loss"),
+    lambda s: s["history"][0].update(step=True), lambda s: s.update(sums=[float("inf")] * 3)])
 def test_an_inconsistent_checkpoint_is_refused_and_changes_no_model(run, change):
     damage(run, change)
     changes_no_model("checkpoint.npz: not a checkpoint, or damaged", run)

@@ -70,9 +70,9 @@ def columns():
 def labelled(label, text, indent):
     """Return the lines of a label with a text beside it."""
     lines = wrap(text, max(columns() - 1 - indent, 20)) or [""]
-    beside = len(label) < indent
-    first = f"{label:{indent}}{lines[0]}" if beside else label
-    return [first.rstrip(), *(" " * indent + line for line in lines[beside:])]
+    if len(label) < indent:
+        label, lines = f"{label:{indent}}{lines[0]}", lines[1:]
+    return [label.rstrip(), *(" " * indent + line for line in lines)]
 
 
 def say(text):

@@ -144,21 +144,13 @@ class Run:
 
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
-    def numbers(values):
-        return all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in values)
-
-    for key, good in (
-            ("step", lambda x: type(x) is int and 0 <= x <= steps),
-            ("t", lambda x: type(x) is int and x == state["step"]),
-            ("seconds", lambda x: numbers([x]) and x >= 0),
-            ("sums", lambda x: len(x) == 3 and numbers(x)),
-            ("history", lambda rows: isinstance(rows, list) and all(
-                {*row} == {*COLUMNS} and numbers(row.values()) and type(row["step"]) is int
-                and row["step"] <= state["step"] for row in rows))):
-        if not good(state[key]):
-            raise ValueError(f"its {key} is {state[key]!r:.60}")
-    if state["step"] == steps and not state["history"]:
-        raise ValueError("its run has ended, but its history is empty")
+    rows, step = state["history"], state["step"]
+    numbers = [step, state["seconds"], *state["sums"], *(x for row in rows for x in row.values())]
+    if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
+            and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
+            and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
+            and (rows or step < steps)):
+        raise ValueError("its state is none that a run writes")
 
 
 def _form(head):
