@@ -80,6 +80,7 @@ class Run:
         self.settings = json.loads(to_json(settings))     # as read from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
+        self.look, self.looked = None, None     # a function, and what it returned at a checkpoint
 
     def named(self, trainable=True):
         """Return [(name, Parameter)] of the trainable parameters, or of the frozen ones."""
@@ -93,7 +94,8 @@ class Run:
         """Write the checkpoint."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
                  "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
-                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
+                 "rng": self.rng.bit_generator.state, "history": list(self.history),
+                 "look": self.look and self.look()}
         arrays = {"state": np.array(json.dumps(state))}
         for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
             arrays[name] = p.data
@@ -138,7 +140,7 @@ class Run:
         self.optimizer.t = state["t"]
         self.rng.bit_generator.state = rng.state
         self.history[:] = state["history"]
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds, self.looked = state["step"], state["seconds"], state["look"]
         self.sums[:] = state["sums"]
 
 
@@ -147,7 +149,9 @@ def check_state(state, steps):
     def numbers(values):
         return all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in values)
 
+    state.setdefault("look", None)
     for key, good in (
+            ("look", lambda x: x is None or (len(x) == 2 and numbers(x))),
             ("step", lambda x: type(x) is int and 0 <= x <= steps),
             ("t", lambda x: type(x) is int and x == state["step"]),
             ("seconds", lambda x: numbers([x]) and x >= 0),
