@@ -109,7 +109,7 @@ class FPT(Layer):
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         trunk = spec.make(seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
-        tokens = getattr(task, "tokens", 0)
+        tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         fpt.built |= {"tokens": tokens, "start": start}
         fpt.built |= {"model": spec.text, "dropout": dropout} if spec else {}
         if start is not None:

@@ -97,6 +97,7 @@ def test_gradients_of_random_changes_equal_differences(part):
     (lambda y: y.cumsum(axis=1), "mixes"), (lambda y: y * y.max(), "mixes"),
     (lambda y: y - y.mean(axis=-1, keepdims=True), "mixes"),
     (lambda y: y * DRAWS.random(y.shape), "mixes"), (np.sqrt, "not finite"),
+    (lambda y: y + 1e-5 * np.roll(y, 1, -1), "mixes"),
     (lambda y: np.round(y, 3), "jumps, as rounding"), (lambda y: y.astype(np.float16), "jumps, as"),
     (lambda y: np.round(y, 5), "jumps in small steps")])
 def test_a_function_whose_derivative_is_not_found_is_refused(function, says):
@@ -118,6 +119,13 @@ def test_the_derivative_by_differences_equals_the_formula(function, slope, scale
     want = slope(y)
     np.testing.assert_allclose(derivative(function, y, "name"), want, rtol=0,
                                atol=1e-6 * max(1.0, np.abs(want).max()))
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 7])
+def test_a_change_that_stops_after_some_calls_is_refused(model, calls):
+    left = itertools.count(calls, -1)
+    with refused("called again|mixes"):
+        run(model, {"trunk.h.0.mlp": lambda y: y * (next(left) <= 0)})
 
 
 def test_a_changed_gradient_goes_on_in_place_of_the_true_one(model):

@@ -193,6 +193,16 @@ def test_what_else_may_be_wrong(file, name, text, part):
     assert result.status == operations.WRONG and part in result.hint, result
 
 
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("last_tokens", "1 <= n <= T", "2 <= n <= T"), ("last_tokens", "x.shape[1]", "x.shape[2]"),
+    ("positions", "tokens.stop > len(w)", "tokens.stop >= len(w)"),
+    ("grouped_heads", "n_head // a.shape[2]", "a.shape[2]")])
+def test_a_mistake_that_one_size_hides_is_found(file, name, right, wrong):
+    text = body(name)
+    assert right in text
+    assert results(file(**{name: text.replace(right, wrong)}))[name].status == operations.WRONG
+
+
 def test_a_dropout_of_whole_rows_is_wrong(file):
     for shape in "(*x.shape[:-1], 1)", "x.shape[1:]", "x.shape[-1]":
         path = file(dropout=f"""

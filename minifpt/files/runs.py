@@ -80,7 +80,8 @@ class Run:
         self.settings = json.loads(to_json(settings))     # as read from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
-        self.look, self.looked = None, None     # a function, and what it returned at a checkpoint
+        # A function that returns loss and accuracy of some examples, and what a checkpoint has.
+        self.look, self.looked = None, None
 
     def named(self, trainable=True):
         """Return [(name, Parameter)] of the trainable parameters, or of the frozen ones."""
@@ -102,6 +103,16 @@ class Run:
             if m is not None:
                 arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
         write_beside(path, lambda f: np.savez(f, **arrays))
+
+    def compare(self, folder):
+        """Raise ``ValueError`` if :attr:`look` is not what it was, but for rounding."""
+        if not self.looked or np.allclose(self.look(), self.looked, 1e-3, 1e-6, equal_nan=True):
+            return
+        (loss, accuracy), (old_loss, old_accuracy) = self.look(), self.looked
+        raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy "
+                         f"{accuracy:.6g}, at the checkpoint {old_loss:.6g} and "
+                         f"{old_accuracy:.6g}: the task's loss or accuracy, or the model, computes "
+                         "something else")
 
     def load(self, path):
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
@@ -235,6 +246,7 @@ def open_folder(out, resume, run):
         check_same(config, before, run.settings, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
+            run.compare(out)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
         run.settings = before | run.settings              # what the command line wrote stays
