@@ -78,7 +78,7 @@ EXPERIMENTS = {
          Column("cifar10", {}, {"steps": 1000}, "cifar10"),
          Column("listops", {}, {"steps": 500}, "listops"))),
 }
-CONTROLS = {"spectrum": "same singular values", "statistics": "same mean and standard deviation",
+CONTROLS = {"spectrum": "same singular values", "statistics": "statistics",
             "random": "random (paper), same mask"}
 RATES = 3e-3, 1e-2, 3e-2
 PAPER = "random (paper)"

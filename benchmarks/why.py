@@ -125,6 +125,13 @@ STUDIES = {
     "basins": [*settings(seed=range(40)),
                *settings(angle=[0, 60, 90, 105, 120], start="opposed", seed=range(3)),
                *settings(angle=["antisymmetric"], start=["", "aligned"], seed=range(3))],
+    # Antisymmetric forms with the positions frozen, and in more than one block.
+    "depth": [*settings(angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"], steps=8000,
+                        seed=range(3)),
+              *settings(trunk="minigpt-bits", angle="antisymmetric", freeze=["fpt", "attn,mlp,pos"],
+                        lr=3e-2, steps=3000, seed=range(5)),
+              *settings(trunk=["random:2x1x128@1.41", "random:6x1x128@1.41"], lr=[1e-2, 3e-2],
+                        angle="antisymmetric", steps=20_000, seed=range(2))],
     # The paper's size and settings.
     "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(3), steps=3000,
                         **PAPER),
@@ -220,6 +227,68 @@ def mechanisms(seeds):
             yield dict(zip(MECHANISM, (*names, f"{value:.4f}"), strict=True))
 
 
+MAPS = "trunk", "lr", "steps", "seed", "accuracy", "without", "block", "likeness", "match", "right"
+
+
+def map_of(x, read):
+    """Return the map (n, C) of a token's inputs x (..., n) to what a block reads of it, by least
+    squares."""
+    x = np.concatenate([x, np.ones((*x.shape[:-1], 1))], axis=-1).reshape(-1, x.shape[-1] + 1)
+    return np.linalg.lstsq(x, read.reshape(len(x), -1).astype(float))[0][:-1]
+
+
+def without_the_last(n):
+    """Return a change that sets the last n tokens to 0."""
+    return lambda y: y * (np.arange(y.shape[1]) < y.shape[1] - n)[:, None]
+
+
+def maps_of(trunk, lr, steps, seed):
+    """Train a trunk on bit memory and yield a row of ``MAPS`` for each of its blocks.
+
+    accuracy   of the model; *without* the first block's feed-forward layer at the query's tokens.
+    likeness   cosine of two maps from a token's bits to what the block's attention reads of it: of
+               the query's tokens, and of the strings'.
+    match      trace over norm of the form of these two maps, mean of the heads.
+    right      share of the attention of a query's token, among the tokens at its place in the
+               strings, that the right string has; mean of the heads.
+    """
+    task = minifpt.tasks.get("bit-memory")
+    model = minifpt.FPT.for_task(task, trunk, seed=seed)
+    minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=steps, progress=False)
+    x, y, which = task.sample(np.random.default_rng([seed, 1]), 1000)
+    P, n, looks = task.output_tokens, len(x), []
+
+    def keep(y):
+        looks.append(y)
+        return y
+    with minifpt.trace(model, change={"trunk.h.*.attn.softmax": keep}) as trace:
+        accuracy = task.accuracy(model.predict(x), y)
+    with minifpt.trace(model, change={"trunk.h.0.mlp": without_the_last(P)}):
+        without = task.accuracy(model.predict(x), y)
+    for i, (block, look) in enumerate(zip(model.trunk.h, looks, strict=True)):
+        read = trace.outputs[f"trunk.h.{i}.ln_1"]
+        strings, query = map_of(x[:, :-P], read[:, :-P]), map_of(x[:, -P:], read[:, -P:])
+        pairs = zip(*forms.queries_and_keys(block), strict=True)
+        two = [(query @ q) @ (strings @ k).T for q, k in pairs]
+        look = look[:, :, -P:, :-P].reshape(n, -1, P, task.strings, P)
+        place = look[:, :, range(P), :, range(P)]                 # (P, n, heads, strings)
+        yield (trunk, lr, steps, seed, np.float64(accuracy), np.float64(without), i,
+               (strings * query).sum() / np.linalg.norm(strings) / np.linalg.norm(query),
+               np.mean([np.trace(form) / np.linalg.norm(form) for form in two]),
+               (place[:, range(n), :, which] / place.sum(axis=-1).swapaxes(0, 1)).mean())
+
+
+def maps(seeds):
+    """Yield the rows of the study *maps*, of five seeds by default."""
+    for model in (("minigpt-bits", 1e-2, 1500), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500),
+                  ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500),
+                  ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000)):
+        for seed in seeds or range(5):
+            for row in maps_of(*model, seed):
+                yield {name: f"{value:.4f}" if isinstance(value, np.floating) else value
+                       for name, value in zip(MAPS, row, strict=True)}
+
+
 HEADS = "trunk", "block", *NAMES
 DOSES = 60, 125, 250, 500, 1000
 
@@ -296,6 +365,23 @@ def by_measure(rows):
     return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
 
 
+def by_block(rows):
+    """Return the Markdown table of the study *maps*: a row for each model, with its best block."""
+    models = {}
+    for row in rows:
+        models.setdefault((row["trunk"], row["lr"], row["seed"]), []).append(row)
+
+    def line(blocks):
+        i, best = max(enumerate(blocks), key=lambda pair: float(pair[1]["right"]))
+        share = {name: 100 * float(best[name]) for name in ("accuracy", "without", "right")}
+        return [f"`{best['trunk']}`", best["seed"], f"{share['accuracy']:.1f} %",
+                f"{share['without']:.1f} %", str(i + 1), f"{float(best['likeness']):.2f}",
+                f"{float(best['match']):+.1f}", f"{share['right']:.0f} %"]
+    return tables.markdown([["trunk", "seed", "accuracy", "without feed-forward 1 at the query",
+                             "block", "likeness of the maps", "match", "attention to the string"],
+                            *map(line, models.values())])
+
+
 def by_trunk(rows):
     """Return the Markdown table of the study *heads*: the first block and the others of each
     trunk."""
@@ -350,7 +436,7 @@ def by_angle(rows):
 
 
 # Studies of trained models: the columns of the CSV file, its rows, its table.
-MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure),
+MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure), "maps": (MAPS, maps, by_block),
             "heads": (HEADS, heads_of_all, by_trunk)}
 
 

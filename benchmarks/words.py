@@ -22,7 +22,8 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1])}, {int(m[2]):,} labels"),
     (r"(\w+)-long", lambda m: f"{tasks.label_of(m[1])}, long runs"),
     (r"(bit-\w+)-6$", lambda m: f"{tasks.label_of(m[1])}, 6 blocks"),
-    (r"\b(\w+) (500|1500|4500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),
+    (r"\b(\w+) (500|1500)\b", lambda m: f"{source(m[1])}, {int(m[2]):,} steps"),
+    (r"\b(\w+) 4500\b", lambda m: source(m[1])),           # the full dose
     (r"\ball trained", "trained whole"), (r"softmax regression", "linear classifier"),
     (r"logistic regression", "linear classifier, to the end"), (r"\bmimetic", "mimetic attention"),
     (r"\bstatistics\b", "matched random"), (r"\blanguage\b", "pretrained on novels"),

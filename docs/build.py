@@ -202,11 +202,11 @@ def launch_links(text):
 
 
 def station_links(text):
-    """The texts of the tour, each station with its number and a link to it."""
+    """The texts of the tour, each station with a link to it."""
     head, *stations = text.split("\n## ")
     page = "../../pages/playground.html"
     return head + "".join(
-        f'\n## {n}. {station}\n<a href="{page}#tour={n}">Open station {n}</a>\n'
+        f'\n## {station}\n<a href="{page}#tour={n}">Open station {n}</a>\n'
         for n, station in enumerate(stations, 1))
 
 

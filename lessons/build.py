@@ -262,27 +262,43 @@ def retext(source):
 
 
 TERM = re.compile(r"\*\*((?!Next|What we)[A-Za-z][\w -]+)\*\*")    # bold where it is introduced
+NO_TERMS = {"change", "cut", "difference", "enough", "first", "in pieces", "in place", "needed",
+            "on the left", "on the right", "opposed", "positions", "questions", "share", "size",
+            "source", "string"}                           # bold for another reason
+CITATION = re.compile(r",? \((?![^()]*\*\*)[^()]*arXiv[^()]*(?:\([^()]*\))?\)")
+SENTENCE = re.compile(r"(?:(?<=[.?!])|(?<=[.?!]\))|(?<=[.?!]\*\*))\s+(?=[A-Z*$`(])")
 ABOUT = """# Glossary
 
-Each term in the sentence in which a lesson introduces it. The number is the lesson's.
+Terms as a lesson introduces them. The number is the lesson's.
 Made by `python lessons/build.py --glossary`.
 """
 
 
 def glossary():
     """Return the text of ``glossary.md``: each term in the sentence that introduces it."""
-    terms = {}
+    seen, lines = set(), {}
     for source in sources():
         text, path = source.read_text(encoding="utf-8"), notebook_of(source)
         for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
             for paragraph in re.split(r"\n\n|\n- ", re.sub("^# ?", "", cell, flags=re.M)):
                 paragraph = " ".join(paragraph.split())
-                for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Z*$`(])", paragraph):
-                    for term in TERM.findall(sentence) if len(sentence.split()) > 5 else ():
-                        line = TERM.sub(r"*\1*", sentence)
-                        terms.setdefault(term.lower(), f"- **{term}** "
-                                         f"([{path.stem[:2]}]({path.name})): {line}")
-    return "\n".join([ABOUT, *(line for _, line in sorted(terms.items()))]) + "\n"
+                for sentence in SENTENCE.split(CITATION.sub("", paragraph)):
+                    terms = [term for term in dict.fromkeys(TERM.findall(sentence))
+                             if term.lower() not in NO_TERMS
+                             and term.lower().rstrip("s") not in seen]
+                    if not terms or len(sentence.split()) < 6:
+                        continue
+                    seen |= {term.lower().rstrip("s") for term in terms}
+                    clauses = sentence.split("; ")
+                    while not TERM.search(clauses[-1]):   # what follows the term's own clause
+                        clauses.pop()
+                    says = TERM.sub(r"*\1*", "; ".join(clauses)).rstrip(".:,")
+                    if says.startswith("("):
+                        says = says[1:].removesuffix(")").rstrip(".")
+                    lines[terms[0].lower()] = (
+                        f"- **{'**, **'.join(terms)}** ([{path.stem[:2]}]({path.name})): "
+                        f"{says}{'' if says.endswith('?') else '.'}")
+    return "\n".join([ABOUT, *(line for _, line in sorted(lines.items()))]) + "\n"
 
 
 def write(path, text):

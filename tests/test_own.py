@@ -272,6 +272,12 @@ def test_a_forward_alone_keeps_what_the_librarys_backward_reads(file, name):
     assert hint in result.hint, result
 
 
+def test_a_forward_alone_as_the_librarys_is_right(file):
+    names = *HALF, "attention"
+    found = {r.name: r for r in own.results(file(**{name: body(name) for name in names}))}
+    assert {found[name].status for name in names} == {"passed"}, found
+
+
 @pytest.fixture
 def checked_here(monkeypatch):
     """``using`` checks in this process."""

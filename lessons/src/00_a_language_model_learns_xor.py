@@ -17,6 +17,9 @@
 # 2021](https://arxiv.org/abs/2103.05247) says that a model that has read language can compute with
 # bits, pictures and proteins, though its weights are frozen.
 #
+# In the live page: [stations 1 to 4](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(1)` in a cell here.
+#
 # You need Python and a little NumPy, no other lesson. It takes about 45 minutes. What happens
 # inside the model comes later, one part in each lesson; here we use it as it is.
 #

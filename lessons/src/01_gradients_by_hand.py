@@ -15,6 +15,9 @@
 # ([lesson 0](00_a_language_model_learns_xor.ipynb)). Which way each number moves was decided by
 # `backward`, and we did not look inside. Now we do, with a model of one layer.
 #
+# In the live page: [station 11](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(11)` in a cell here.
+#
 # You need a derivative, a matrix product and a little NumPy; [the lesson before the
 # first](23_before_the_first.ipynb) has five questions that say whether you have them. It takes
 # about 45 minutes.

@@ -13,6 +13,9 @@
 # **What we know by now.** We have a whole GPT-2, forward and back. Its parts add to one residual
 # stream, so a gradient reaches the lowest of them, even where the blocks above are frozen.
 #
+# In the live page: [stations 3 and 6](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(3)` in a cell here.
+#
 # You need [lesson 6](06_gpt2_whole.ipynb). It takes about an hour.
 
 # %%

@@ -17,6 +17,9 @@
 # layers train. So do random weights of the right size. We have seen *that* it works, and what each
 # part computes, but not which part does the work.
 #
+# In the live page: [stations 5 and 7](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(5)` in a cell here.
+#
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
 # [4](04_self_attention.ipynb). It takes two sittings of about 40 minutes: XOR, then memory.
 

@@ -12,6 +12,9 @@
 # - say what temperature, top-k and top-p do to the probabilities;
 # - say why keys and values can be kept while a text is written, and when they cannot.
 #
+# In the live page: [station 2](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(2)` in a cell here.
+#
 # You need lessons [2](02_softmax_and_cross_entropy.ipynb), [4](04_self_attention.ipynb) and
 # [6](06_gpt2_whole.ipynb). It takes about an hour.
 

@@ -625,7 +625,7 @@ for lr, name in ((0.03, "constant"), (0.003, "constant"), (0.03, "cosine")):
 # ## A sweep
 #
 # Now to what all this means for a comparison: the language trunk on bit XOR, with Adam, 300 steps,
-# and its rival, the fair random trunk, drawn at the spread that GPT-2 has at its own width
+# and its rival, *random, rescaled*, drawn at the spread that GPT-2 has at its own width
 # (`random@0.55`; [lesson 14](14_which_part_of_pretraining.ipynb) says more). Four learning rates,
 # five seeds each: two minutes of runs of the `train` above, so the numbers come with the lesson. At
 # how many of the four rates is the mean of language ahead by more than two points?
@@ -661,12 +661,12 @@ for lr in RATES_OF_SWEEP:
 # it to lose takes a small one. Neither has to cheat: it is enough to have tuned the rate on one of
 # the two. At each trunk's best rate, 3e-3 for both, the random trunk is right with every seed.
 #
-# Those were short runs. What about a whole experiment? The repository's own bit
-# memory, 2,000 steps: each trunk has tried the four rates with one seed on validation draws, and
-# was then tested with five seeds at its best one. (*Statistics* is random weights, too, but each
-# array has the mean and the spread that it has in the language trunk.) That is too long for a
-# notebook, so the numbers come with the lesson; the command is in the cell. At 3e-3, how many
-# points is language ahead of the fair random trunk?
+# Those were short runs. What about a whole experiment? The repository's own bit memory, 2,000
+# steps: each trunk has tried the four rates with one seed on validation draws, and was then tested
+# with five seeds at its best one. (*Matched random* is random weights, too, but each array has the
+# mean and the spread that it has in the language trunk.) That is too long for a notebook, so the
+# numbers come with the lesson; the command is in the cell. At 3e-3, how many points is language
+# ahead of *random, rescaled*?
 
 # %%
 guess = ...
@@ -688,30 +688,30 @@ MEMORY_TESTS = {
     "random (spread 0.55)": (99.61, 99.40, 99.57, 99.32, 99.32),
     "random": (76.56, 77.91, 77.27, 76.95, 76.85),
 }
-names = {"language": "language", "statistics": "statistics",
-         "random (spread 0.55)": "fair random", "random": "random at 0.02"}
+names = {"language": "pretrained on novels", "statistics": "matched random",
+         "random (spread 0.55)": "random, rescaled", "random": "random, too small"}
 inks = {"language": color.language, "statistics": color.statistics,
         "random (spread 0.55)": color.ink, "random": color.random}
 at = dict(zip(MEMORY_RATES, zip(*MEMORY_SWEEP.values(), strict=True), strict=True))[3e-3]
 at = dict(zip(MEMORY_SWEEP, at, strict=True))
 reveal(guess, at["language"] - at["random (spread 0.55)"])
 
-fig, (ax,) = figure(width=4.2, height=2.5)
+fig, (ax,) = figure(width=5.6, height=2.5)
 for (trunk, values), style in zip(MEMORY_SWEEP.items(), ("o-", "s--", "^-.", "x:"), strict=True):
     ax.semilogx(MEMORY_RATES, values, style, color=inks[trunk], label=names[trunk])
 ax.set(title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)")
-ax.legend(loc="center right", bbox_to_anchor=(1, 0.42))
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 picture(fig)
 for trunk, values in MEMORY_TESTS.items():
     best = MEMORY_RATES[int(np.argmax(MEMORY_SWEEP[trunk]))]
-    print(f"{names[trunk]:15} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "
+    print(f"{names[trunk]:20} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "
           f"{np.mean(values):5.1f} % ({min(values):.1f} to {max(values):.1f})")
 
 # %% [markdown]
 # At 3e-3 reading novels seems to be worth nearly twenty points. With a rate for each, the order is
-# the other way round, and the ranges of the five seeds do not overlap. *Random at 0.02*, the random
-# trunk of many comparisons, stays near copying and guessing at every rate in these 2,000 steps: a
-# sweep does not make everything equal.
+# the other way round, and the ranges of the five seeds do not overlap. *Random, too small*, the
+# random trunk of many comparisons, with 0.02, stays near copying and guessing at every rate in
+# these 2,000 steps: a sweep does not make everything equal.
 #
 # This whole repository reproduces *Pretrained Transformers as Universal Computation Engines* by Lu,
 # Grover, Abbeel and Mordatch ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247)). Among other
@@ -726,8 +726,8 @@ for trunk, values in MEMORY_TESTS.items():
 # Look at the sweep once more. Every curve is highest at its right end, so the best rate may lie
 # beyond it. Then the sweep has not found the best rate, and its report has to say so.
 #
-# So what *can* we say now? With a rate for each and five seeds, this language trunk is behind the
-# fair random trunk on bit memory: the ranges do not overlap, and [lesson 13](13_transfer.ipynb)
+# So what *can* we say now? With a rate for each and five seeds, this language trunk is behind
+# *random, rescaled* on bit memory: the ranges do not overlap, and [lesson 13](13_transfer.ipynb)
 # says how rarely that happens by chance. And gradient descent gains most of what it lacks from a
 # rate for each kind of parameter, as you saw in runs of your own. Both are findings, because both
 # could have failed.

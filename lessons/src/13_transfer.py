@@ -17,6 +17,9 @@
 # at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb)), with one run each. A comparison
 # like that can be turned by its rate and by its seed.
 #
+# In the live page: [station 10](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(10)` in a cell here.
+#
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
 # [2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 

@@ -11,6 +11,9 @@
 # - say why a falling loss does not prove that a gradient is right;
 # - train a frozen language model on your own mathematics until it computes XOR.
 #
+# In the live page: [station 11](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(11)` in a cell here.
+#
 # You need lessons [1](01_gradients_by_hand.ipynb) to [6](06_gpt2_whole.ipynb), and half an hour of
 # [lesson 0](00_a_language_model_learns_xor.ipynb). Reading and running takes 45 minutes; writing
 # the whole file takes a weekend.

@@ -18,6 +18,9 @@
 # its content: move the string, and the head's look moves along. The frozen weights cannot change.
 # So what they do must have been in them from the start.
 #
+# In the live page: [stations 8 and 9](../minifpt/viewer/tour.md) of its tour, or
+# `minifpt.viewer.tour(8)` in a cell here.
+#
 # You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
 # ([Lesson 13](13_transfer.ipynb) says what few seeds can show.) It takes about an hour; two parts
 # behind the exercises are for those who have more.

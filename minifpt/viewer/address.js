@@ -37,7 +37,7 @@ function read_address() {
     if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
     if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
     if (k === "angle" && number >= 0 && number <= 180) values.angle = number;
-    if (k === "start" && STARTS.includes(text)) values.start = text;
+    if (k === "start" && Object.hasOwn(STARTS, text)) values.start = text;
     if (k === "follow") values.follow = text === "true";
     if (k === "beamer") values.beamer = text !== "false";
     if (k === "cut") values.cut = text.split(",").map(pair => pair.split("-").map(Number))
@@ -52,7 +52,7 @@ function read_address() {
     if (k === "look" && number >= 0 && number < 12) values.look = Math.floor(number);
     if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
       .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
-      .map(([kind, s, from]) => [kind, Number(s), STARTS.includes(from) ? from : "drawn"]);
+      .map(([kind, s, from]) => [kind, Number(s), Object.hasOwn(STARTS, from) ? from : "drawn"]);
   }
   const {settings} = TASKS[values.task];
   for (const k of ["rate", "batch"]) if (given.has("task") && !given.has(k)) values[k] = settings[k];

@@ -160,12 +160,12 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = Math.min(chance, 0.6) - 0.15;
   const has_match = lanes.every(({curve}) => end(curve)[3] !== null);
   const panels = [
-    {title: `accuracy (${percent(chance)}: ${floor})`, top: 20, bottom: 112,
+    {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: 112,
       value: p => (p[2] - low) / (1 - low),
       marks: [[1, "100 %"], [(chance - low) / (1 - low), percent(chance)]]},
-    has_match ? {title: "match: above 0, the input layer looks for likeness", top: 132, bottom: 178,
+    has_match ? {title: "above 0: tokens look at their like", top: 132, bottom: 178,
       value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
-      {title: "loss", top: 132, bottom: 178, value: p => p[1] / most,
+      {title: "loss: how wrong it is", top: 132, bottom: 178, value: p => p[1] / most,
         marks: [[1, most.toFixed(1)], [0, "0"]]}];
   const x = step => left + (right - left - 4) * step / steps;
   g.font = `11.5px ${paint("--sans")}`;
@@ -194,8 +194,8 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
       const [h, v] = [x(end(curve)[0]), y(value(end(curve)))];
       if (n >= 0) {
         g.beginPath(); g.arc(h, v, 3.5, 0, 7); g.fill();
-      } else if (top < 100)                // labels in turn below and above
-        g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + (i % 2 ? -5 : 13));
+      } else if (top < 100)                // labels below, above, and further below
+        g.fillText(label, Math.min(h + 3, right - 6 * label.length), v + [13, -5, 26][i % 3]);
     });
   }
   g.fillStyle = paint("--soft");
@@ -233,8 +233,8 @@ function draw_form(canvas, {keys, values}, width) {
   g.fillStyle = paint("--soft");
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
-  g.fillText(`4,096 numbers, spread ${spread.toFixed(3)}`, half / 2, height - 3);
-  g.fillText("64 eigenvalues", half + 20 + half / 2, height - 3);
+  g.fillText(`4,096 numbers, about ±${spread.toFixed(2)}`, half / 2, height - 3);
+  g.fillText("64 patterns", half + 20 + half / 2, height - 3);
   const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
   [...values].reverse().forEach((v, i) => {
     const size = half / 2 * v / largest;

@@ -42,7 +42,7 @@ FAULTS = [
           "db = rows.sum(axis=0) -> db = np.zeros_like(rows[0])",
           [("for (let i = 0; i < dy.length; i++) db[i % O] += dy[i];", "")]),
     Fault("positions", "One example for all", "positions",
-          "The position vectors serve all examples of a batch. Their gradient takes one only.", "",
+          "The position vectors serve all examples of a step. Their gradient takes one only.", "",
           "dy.sum(axis=0) -> dy[0]",
           [("for (let i = 0; i < dy.length; i++) dw[i % used] += dy[i];",
             "for (let i = 0; i < used; i++) dw[i % used] += dy[i];")]),

@@ -71,7 +71,10 @@ function trail_now() {                     // with the number of rows that it ha
 // ------------------------------------------------------------------------ the form of a head
 
 const angle_slider = () => slider("angle", "angle between frozen queries and keys", 0, 180, 5,
-  S.angle, v => `${v}°`, v => set({angle: v}, true));
+  S.angle, v => `${v}°`, v => {
+    set({angle: v}, true);
+    if (S.tour) NOTES[S.tour - 1].angle = v;
+  });
 let form_numbers = null;
 function show_forms() {
   const {kind, scale, start} = models[shown], box = by("forms");
@@ -85,12 +88,13 @@ function show_forms() {
       values: E.eigen(E.symmetric_form(model)).values};
   }
   if (!by("form")) box.replaceChildren(angle_slider(), el("canvas", {id: "form", role: "img"}),
-    el("p", {class: "note"}, "Left: the frozen numbers of the keys. Right: how much the head likes " +
-      "equal tokens, in each of 64 directions: orange, it looks for likeness; blue, away from it."));
+    el("p", {class: "note"}, "Left: how large the frozen numbers of the keys are; no angle changes " +
+      "it. Right: 64 patterns that a token's numbers can have, a bar each. Orange: a token with this " +
+      "pattern looks at tokens that have it, too. Blue: it looks away from them."));
   const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;
   if (document.activeElement !== input) input.value = S.angle;
   by("angle-value").textContent = `${S.angle}°`;
-  by("form").setAttribute("aria-label", `${positive} of 64 eigenvalues are positive`);
+  by("form").setAttribute("aria-label", `${positive} of 64 bars are orange: eigenvalues above 0`);
   if (layout && by("form").dataset.key !== `${key}${layout.width}`) {
     by("form").dataset.key = `${key}${layout.width}`;
     draw_form(by("form"), form_numbers, Math.min(box.clientWidth, 640));
@@ -127,8 +131,7 @@ function show_letters() {
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
         put(input.value);
-      }}, spelled(letter)),
-      el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
+      }}, spelled(letter)), el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
     "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});

@@ -23,9 +23,9 @@ const PANELS = {
         name: "weights", value: kind, checked: kind === S.weights,
         onchange: () => set({weights: kind})}), ` ${text}`))),
     S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
-    S.weights === "turned" ? el("fieldset", {}, el("legend", {}, "the input layer starts"),
-      STARTS.map(start => el("label", {}, el("input", {type: "radio", name: "start",
-        checked: start === S.start, onchange: () => set({start})}), ` ${start}`))) : null,
+    S.weights === "turned" ? el("fieldset", {}, el("legend", {}, "the input layer starts in patterns that are"),
+      Object.entries(STARTS).map(([start, text]) => el("label", {}, el("input", {type: "radio",
+        name: "start", checked: start === S.start, onchange: () => set({start})}), ` ${text}`))) : null,
     el("p", {class: "note"}, {
       pretrained: `${D.model}${D.source ? `, which has learned ${D.source},` : ""} kept as it was.`,
       statistics: "Random numbers with the mean and the spread of each pretrained matrix.",
@@ -60,9 +60,9 @@ const PANELS = {
           "engine changed, trains beside the right one. Does it still learn? Guess first.")];
   },
   game: () => [
-    el("p", {class: "note"}, "One line of the backward pass is wrong. You have six gradient " +
-      "checks: choose parts of the model in the column at its right. A check compares the part's " +
-      "gradient with finite differences. The way back runs from the answers up: where a gradient is " +
+    el("p", {class: "note"}, "One line of the code for gradients is wrong. You have six checks: " +
+      "choose parts of the model in the column at its right. A check moves some of the part's " +
+      "numbers a little and measures the loss. Gradients run from the answers up: where one is " +
       "wrong, the fault is in that part or below it. It may spoil that part alone."),
     el("p", {id: "left", role: "status"}, game.said),
     el("div", {id: "evidence"}, game.rows.map(evidence)),
@@ -91,6 +91,7 @@ function show_panel() {
 }
 function show_controls() {
   by("task").value = S.task;
+  document.body.dataset.tab = S.tab;
   by("slow").checked = S.pace > 0;
   by("explain").textContent = EXPLAIN[S.task];
   document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed",
@@ -143,8 +144,9 @@ function check_text() {
   if (!noticed || noticed.fault !== S.fault) return "";
   const {worst, wrong, checked} = noticed;
   return wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
-    `all ${worst.name.replace("trunk.", "")}[${worst.index}]: ${short(worst.gradient)}, by ` +
-    `finite differences ${short(worst.difference)}.` :
+    `all in ${name_of(worst.part)}, ${worst.name.replace("trunk.", "")}[${worst.index}]. The code ` +
+    `says ${short(worst.gradient)}; ` +
+    `moving the number a little, and measuring, gives ${short(worst.difference)}.` :
     `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +
     (fault_of(S.fault).hides ? " The gradient is right, of a wrong model." :
       " What is wrong reaches nothing that is trained here.");
@@ -187,15 +189,13 @@ async function use_check(part) {
   if (game !== mine) return;
   show_panel();
   draw();
-  if (document.activeElement === document.body) {          // its button is gone
-    const next = document.querySelector("[data-check]:enabled");
-    if (next) next.focus();
-  }
+  if (document.activeElement === document.body)            // its button is gone
+    document.querySelector("[data-check]:enabled")?.focus();
 }
 function evidence({name, index, gradient, difference, error}) {
   const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
   return el("div", {class: good ? "ok" : "no"}, el("code", {},
-    `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, finite difference ` +
+    `${name.replace("trunk.", "")}[${index}]`), ` ${short(gradient)}, measured ` +
     `${short(difference)} ${good ? "✓" : "✗"}` +
     (!good && Math.abs(Math.log10(Math.abs(ratio))) < 2 ? ` ${short(ratio)} times it` : ""));
 }

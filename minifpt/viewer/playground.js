@@ -85,7 +85,7 @@ const ROWS = [{part: "input", label: "input layer", output: "input", height: 30}
   ...blocks.flatMap((h, i) => [
     {part: `${h}.ln_1`, label: "norm before attention", short: "norm → attention", block: i + 1, output: `trunk.${h}.ln_1`, height: 28},
     {part: `${h}.attn`, label: "attention", block: i + 1, kind: "attention",
-      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : 112},
+      cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : innerWidth < 600 ? 84 : 112},
     {part: `${h}.ln_2`, label: "norm before feed-forward", short: "norm → feed-fwd", block: i + 1,
       output: `trunk.${h}.ln_2`, height: 28},
     {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`,
@@ -102,9 +102,9 @@ const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
   (p.match(/ln|attn|mlp/) || [p])[0]]));
 const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random",
   turned: "one random block, keys turned"};
-const STARTS = ["drawn", "aligned", "opposed"];
+const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of its patterns
 // Spread of the first random numbers: GPT-2's own, 0.02 at 768 channels, is 0.55 / √channels.
-const RANDOM = {0.1: "random, too small", 0.55: "random, as the paper draws it"};
+const RANDOM = {0.1: "too small", 0.55: "random"};         // as the paper draws it
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
   pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
@@ -125,10 +125,10 @@ function lanes_of() {
   return [own];
 }
 function lane_name({kind, scale, fault, start}, several) {
-  if (fault) return S.tab === "game" ? "hidden fault" : `with the fault`;
-  if (S.tab !== "race") return several ? "right" : KINDS[kind];
+  if (fault) return S.tab === "game" ? "hidden fault" : "with fault";
+  if (S.tab !== "race") return several ? "without fault" : KINDS[kind];
   return kind === "random" ? RANDOM[scale] || `random ${short(scale)}` :
-    kind === "turned" ? {drawn: "random start"}[start] || `${start} start` : KINDS[kind];
+    kind === "turned" ? `${STARTS[start]} start` : KINDS[kind];
 }
 const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch,
   frozen: S.frozen, pace: S.pace});
@@ -258,7 +258,7 @@ const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden":
   `block ${i + 1}`));
 body.append(...BRACKETS, picture);
 by("flow").append(body, el("div", {class: "row"},
-  el("span", {class: "part head"}, "answers out"), answers, score));
+  el("span", {class: "part head"}, "the model's answers"), answers, score));
 
 // Place the rows of the model, of a station those that it speaks of.
 let drawn_rows = ROWS, height = 0;
@@ -453,10 +453,13 @@ function sizes_of({parameters}) {          // how many numbers are trained, and 
 
 function show_numbers(model) {
   const [trained, total] = sizes_of(model);
+  const [seen] = sizes_of({parameters: Object.values(model.parameters).filter(
+    p => drawn_rows.some(row => row.part === p.part))});
   by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Click a part to thaw it. " :
     `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
-    (latest ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
+    (seen < trained ? `(${count(seen)} in the pink rows drawn, ${count(trained - seen)} in rows left out.)` :
+      latest && !S.tour ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
   by("train").textContent = !running ? "Train" : S.tour ? "Stop" : "Pause";
   by("train").setAttribute("aria-pressed", String(running));
   if (!latest) return;

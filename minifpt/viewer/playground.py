@@ -93,8 +93,9 @@ def stations():
     texts = []
     for section in read("tour.md").split("\n## ")[1:]:
         title, text, *options, more = (" ".join(part.split()) for part in section.split("\n\n"))
-        texts.append({"title": title, "text": text, "more": more.removeprefix("More: "),
-                      "options": [option for part in options for option in part[2:].split(" - ")]})
+        texts.append({
+            "title": title.split(". ", 1)[1], "text": text, "more": more.removeprefix("More: "),
+            "options": [option for part in options for option in part[2:].split(" - ")]})
     return texts
 
 

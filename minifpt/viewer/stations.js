@@ -3,7 +3,8 @@
 // set           settings at the beginning, beside the defaults
 // show          the parts of the page; rows: the rows of the model, all of them if left out
 // guess         of the notes, the number of the right option, or null while no run shows it
-// acts          [label, what it does]; an act gets the station's notes and may add to them
+// acts          [label, what it does]; an act gets the station's notes and may add to them, and a
+//               label may be a function of them
 // main          which of them the button Train does; the first if left out
 // judge         the verdict, as text, from the notes and the run; empty while there is nothing to say
 
@@ -29,10 +30,16 @@ async function train_with(notes, label, values, limit, until) {
     ...notes.runs.filter(r => r.label !== label), {label, step: latest.step, lanes: latest.lanes}];
 }
 const run_of = (notes, label) => notes.runs.find(r => r.label === label);
-const steps_of = ({lanes, step}, n = 0) => lanes[n].reached ? `95 % after ${count(lanes[n].reached)} ` +
-  "steps" : `${pc(lanes[n])} after ${count(step)} steps, not yet 95 %`;
+const reached = (notes, label) => run_of(notes, label)?.lanes[0].reached;
+const steps_of = ({lanes, step}, n = 0) => lanes[n].reached ? `95 % right after ${count(
+  lanes[n].reached)} steps` : `${pc(lanes[n])} right after ${count(step)} steps, not yet 95 %`;
 const behind = ({lanes: [right, wrong]}) => right.accuracy - wrong.accuracy > 0.02;
 const list_of = notes => notes.runs.map(r => `${r.label}: ${steps_of(r)}.`).join(" ");
+// What the model says at a token of bit XOR.
+const says = (bits, token) => E.choices(E.forward(models[0].model, E.batch_of(TASKS["bit-xor"], [
+  {bits}]).x)[0], 5)[token - 5];
+const turned = (bits, i) => bits.map((b, n) => n === i ? 1 - b : b);
+const is_stuck = (bits, query, key) => says(bits, query) === says(turned(bits, key), query);
 
 async function cut_pair(notes, query, key) {
   set({cut: [], look: query}, true);
@@ -42,18 +49,24 @@ async function cut_pair(notes, query, key) {
   set({cut: [[query, key]]}, true);
   await measure_cuts();
   notes.busy = null;
-  if (cut_table) notes.cuts[`${query}-${key}`] = losses(TASKS[S.task]);
+  if (!cut_table) return;
+  const {bits} = example, result = notes.cuts[`${query}-${key}`] = losses(TASKS[S.task]);
+  if (result.falls.length) example.bits = [bits, ...[key, ...bits.keys()].map(i => turned(bits, i))].find(
+    b => is_stuck(b, query, key) && says(b, query) !== (b[query] ^ b[key])) || bits;
+  keep_bits();                             // an input near by whose answer the cut took
 }
 const cut_text = (cuts, query, key) => {
   const result = cuts[`${query}-${key}`], names = TASKS["bit-xor"].names;
   if (!result) return "";
   return `With ${names[query]} → ${names[key]} cut, over all 1,024 inputs: ` + (result.falls.length ?
     `${result.falls.join(", ")}; the others stay at ${percent(result.least)} or more. ` :
-    "no answer falls by more than 2 points. ") + (is_cut(query, key) ? "" : "(It is mended again.) ");
+    "no answer falls by more than 2 points. ") + (!is_cut(query, key) ? "(It is mended again.) " :
+    result.falls.length && is_stuck(example.bits, query, key) ? `In the picture ${names[query]} says ` +
+    `${says(example.bits, query)} whether ${names[key]} is 0 or 1: flip ${names[key]}. ` : "");
 };
 const MEMORY = {task: "bit-memory", weights: "turned", scale: 1.4};
 const at_angle = angle => notes => train_with(notes, `${angle}°`, {angle}, 6000, 0.955);
-const race_starts = (angle, start) => notes => train_with(notes, `${start}, ${angle}°`,
+const race_starts = (angle, start) => notes => train_with(notes, `${STARTS[start]}, ${angle}°`,
   {angle, tab: "race", race: [["turned", 1.4, "drawn"], ["turned", 1.4, start]]}, 6000, 0.955);
 
 const STATIONS = [
@@ -63,26 +76,24 @@ const STATIONS = [
     judge: () => {
       if (flipped === null || S.task !== "bit-xor") return "";
       const {bits} = example, n = flipped % 5, names = TASKS["bit-xor"].names;
-      return `${names[flipped]} is now ${bits[flipped]}. The right answer at b${n + 1} turned to ` +
-        `${bits[n] ^ bits[n + 5]}, because ${bits[n]} and ${bits[n + 5]} ` +
-        `${bits[n] === bits[n + 5] ? "are equal" : "differ"}. No other right answer changed. ` +
-        "✓ and ✗ mark what the model says.";
+      const right = bits[n] ^ bits[n + 5], said = says(bits, n + 5);
+      return `${names[flipped]} is now ${bits[flipped]}: a${n + 1} and b${n + 1} ${right ? "differ" :
+        "are equal"}, so the right answer at b${n + 1} turned to ${right}. The model says ${said}: ` +
+        `${said === right ? "right ✓, by luck" : "wrong ✗"}. No other right answer changed.`;
     }},
   {set: {task: "bit-xor"}, show: ["letters"],
     acts: [["Try “it was very”", () => { letters = "it was very"; show_letters(); }]],
     judge: () => letters && trunk.arrays["wte.weight"] ? (([[a, p], [b]]) => `After “${letters.slice(
       -LETTERS)}” it expects ${spelled(a)} with ${percent(p)}, then ${spelled(b)}.`)(expects(letters.slice(
       -LETTERS))) : ""},
-  {set: {task: "bit-xor"},
-    show: ["flow", "back", "bar", "chart", "sentence", "legend"], rows: FIRST,
+  {set: {task: "bit-xor"}, show: ["flow", "bar", "chart", "sentence", "legend"], rows: FIRST,
     guess: notes => notes.runs.length ? notes.runs[0].lanes[0].accuracy > 0.95 ? 2 :
         notes.runs[0].lanes[0].accuracy > 0.65 ? 1 : 0 : null,
     acts: [["Train", notes => train_with(notes, "frozen", {}, 3000)]],
-    judge: notes => notes.runs.length ? `${pc(notes.runs[0].lanes[0])} after ` +
+    judge: notes => notes.runs.length ? `${pc(notes.runs[0].lanes[0])} right after ` +
       `${count(notes.runs[0].step)} steps. ${sizes_of(models[0].model).map(count).join(" of ")} ` +
       "numbers were trained, no other moved. Flip a bit: it knows." : ""},
-  {set: {task: "bit-xor", tab: "race"},
-    show: ["flow", "bar", "chart", "legend"], rows: FIRST,
+  {set: {task: "bit-xor", tab: "race"}, show: ["flow", "bar", "chart", "legend"], rows: FIRST,
     guess: ({runs: [race]}) => race ? {100: 0, "010": 1, "001": 2, "011": 3, "000": 4}[
       race.lanes.map(l => Number(l.reached === null)).join("")] ?? null : null,
     acts: [["Race", notes => train_with(notes, "race", {}, 900)]],
@@ -98,8 +109,8 @@ const STATIONS = [
       ["Cut b3 → a2", notes => cut_pair(notes, 7, 1)]],
     judge: ({cuts}) => cut_text(cuts, 7, 2) + cut_text(cuts, 7, 1) + (cuts["7-2"] && cuts["7-1"] &&
       !cuts["7-1"].falls.length ? "So the line b3 → a3 carries the bit, whatever the picture shows." :
-      latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} after ${count(latest.step)} ` +
-      "steps. Flip a3 and watch the lines of b3." : "")},
+      latest && latest.step && !cuts["7-2"] ? `${pc(latest.lanes[0])} right after ` +
+      `${count(latest.step)} steps. Flip a3 and watch the lines of b3.` : "")},
   {set: {task: "bit-xor"},
     show: ["flow", "bar", "chart", "sentence"], rows: ["input", "wpe", ...ATTENTION, "output"],
     guess: notes => {
@@ -112,42 +123,37 @@ const STATIONS = [
     judge: notes => list_of(notes) + (notes.runs.some(r => r.label === AIMS[2][0] &&
       r.lanes[0].reached) ? " What goes into attention is trained: the positions tell a3 from a2, " +
       "and the frozen heads can tell them apart." : "")},
-  {set: {...MEMORY},
-    show: ["flow", "bar", "chart", "legend", "look"],
+  {set: {...MEMORY}, show: ["flow", "bar", "chart", "legend", "look"],
     rows: ["input", "wpe", "h.0.attn", "output"],
     guess: notes => notes.runs.length ? Number(notes.runs[0].lanes[0].reached !== null) : null,
     acts: [["Train", notes => train_with(notes, "random block", {}, 3000, 0.98)]],
     judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. Flip bits of a string and watch ` +
       "the last token look for the one that is alike." : ""},
-  {set: {...MEMORY, angle: 120}, main: 2,
-    show: ["forms", "bar", "chart"],
+  {set: MEMORY, main: 2, show: ["forms", "bar", "chart"],
     guess: notes => {
-      const [near, far] = [60, 120].map(a => run_of(notes, `${a}°`));
-      if (!near || !far || !near.lanes[0].reached) return null;
-      const steps = far.lanes[0].reached;
-      return steps === null ? 2 : steps > 2 * near.lanes[0].reached ? 1 : 0;
+      const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
+      return !near || far === undefined ? null : far === null ? 2 : far > 2 * near ? 1 : 0;
     },
     acts: [["Train at 60°", at_angle(60)], ["Train at 120°", at_angle(120)],
-      ["At the slider's angle", notes => at_angle(S.angle)(notes)]],
+      [notes => `At your angle: ${notes.angle ??= S.angle}°`, notes => at_angle(notes.angle)(notes)]],
     judge: notes => {
-      const [near, far] = [60, 120].map(a => (run_of(notes, `${a}°`) || {lanes: [{}]}).lanes[0].reached);
-      return list_of(notes) + (near && far ? ` 120° took ${(far / near).toFixed(1)} times as long, ` +
-        "with numbers of the same spread: only how queries and keys fit has changed." : "");
+      const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
+      return list_of(notes) + (near && far ? ` 120° took ${(far / near).toFixed(1)} times as long. ` +
+        "The frozen numbers are as large as before: only how keys fit queries has changed." : "");
     }},
   {set: {...MEMORY, angle: 120, tab: "race",
-    race: [["turned", 1.4, "drawn"], ["turned", 1.4, "aligned"]]},
-  show: ["forms", "bar", "chart"],
+    race: [["turned", 1.4, "drawn"], ["turned", 1.4, "aligned"]]}, show: ["forms", "bar", "chart"],
   guess: notes => {
-    const r = run_of(notes, "aligned, 120°");
+    const r = run_of(notes, "orange, 120°");
     if (!r || !r.lanes[1].reached) return null;
     const gain = (r.lanes[0].reached || r.step) / r.lanes[1].reached;
     return gain > 2.5 ? 2 : gain > 1.3 ? 1 : 0;
   },
   acts: [["Race at 120°", race_starts(120, "aligned")],
-    ["Opposed start at 90°", race_starts(90, "opposed")]],
+    ["Blue start at 90°", race_starts(90, "opposed")]],
   judge: notes => notes.runs.map(r => `At ${r.label.split(", ")[1]}: random start ${steps_of(r)}; ` +
       `${r.label.split(",")[0]} start ${steps_of(r, 1)}.`).join(" ") + (notes.runs.length ?
-    " The lower curve shows the match: it must rise above 0." : "")},
+    " Lower curve: above 0, tokens look at their like; below 0, away from it." : "")},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
@@ -157,13 +163,13 @@ const STATIONS = [
       return Object.entries(traces).map(([name, rows]) => {
         const all = rows.flat(), above = all.filter(v => v > mean + 2 * deviation).length;
         return `${TRAINED_ON[name]}: ${above} of ${all.length} heads beyond the band`;
-      }).join("; ") + ". Such a model learns bit memory in 200 steps after bit memory, in " +
-        "700 with random numbers, in 1,100 after novels. Reading helps on text: the next letter, " +
-        "45.4 % after novels, 39.7 % with random numbers of the same spread.";
+      }).join("; ") + ". Such models, of six blocks, learn bit memory with strings of 100 bits (at " +
+        "station 7: one block, 12 bits) in 200 steps after bit memory, in 700 with random numbers, " +
+        "in 1,100 after novels. Reading helps on text: the next letter, 45.4 % right after novels, " +
+        "39.7 % with random numbers of the same size.";
     }},
-  {set: {task: "bit-xor", tab: "break",
-    fault: "positions"}, show: ["flow", "back", "bar", "chart", "panel"],
-  rows: FIRST,
+  {set: {task: "bit-xor", tab: "break", fault: "positions"},
+  show: ["flow", "back", "bar", "chart", "panel"], rows: FIRST,
   guess: ({runs: [both]}) => !both || S.tab === "game" ? null : both.lanes[1].accuracy < 0.65 ? 0 :
     behind(both) ? 1 : 2,
   acts: [["Train both", notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
@@ -173,7 +179,7 @@ const STATIONS = [
     `${count(both.step)} steps the right model has ${pc(both.lanes[0])}, the one with the fault ` +
     `${pc(both.lanes[1])}. ${behind(both) ? "Beside a right one it is behind; alone, who would have " +
     "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?
-    "A gradient check, which compares with finite differences, can tell." : ""))},
+    "A check can tell: move one number a little, and see whether it helps as much as the gradient says." : ""))},
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
     acts: [["The free page", () => { location.hash = "free"; }]], judge: () => ""},
 ];

@@ -40,15 +40,12 @@ function adamFrame() {
           state.entry = entry; state.entryAt = at; render();
         }))),
     el("div", {class: "asked"}, el("h3", {}, `Entry [${state.entryAt.join(", ")}] in numbers, ` +
-      `t = ${A.t}`,
-      el("span", {class: "screen"}, "; click another one")),
+      `t = ${A.t}`, el("span", {class: "screen"}, "; click another one")),
       el("div", {class: "sum"}, `m / (1 − ${b1}^t) = ${num(mh, 5)},  v / (1 − ${b2}^t) = ` +
         `${num(vh, 5)}`, el("br"), `x${kept} − lr · ${num(mh, 5)} / (√${num(vh, 5)} + ` +
-        `${num(A.eps,
-          1)})`,
+        `${num(A.eps, 1)})`,
       el("br"), `= ${num(x, 7)}${kept} − ${num(D.lr, 4)} · ${num(mh / (Math.sqrt(vh) + A.eps),
-        5)} = ` +
-        `${num(get("after"), 7)}`)));
+        5)} = ${num(get("after"), 7)}`)));
   }
   return [head("Adam", el("span", {class: "badge trained"}, `● ${count(trained.reduce((t, r) =>
     t + r.changed, 0))} numbers move`), el("span", {class: "badge frozen"}, el("span", {},

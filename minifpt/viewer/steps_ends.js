@@ -26,8 +26,7 @@ function modelPicture() {                   // every part of the model in a line
       chip(p));
   }
   return el("div", {id: "model"}, shown, "→", el("button", {class: "cell turn",
-    onclick: () => go(frameOf.loss)}, "loss"), el("span", {class: "io"},
-    "⤶ and back: gradients"));
+    onclick: () => go(frameOf.loss)}, "loss"), el("span", {class: "io"}, "⤶ and back: gradients"));
 }
 function digits() {                         // the pictures that go in, where the task has them
   if (!D.images) return null;
@@ -53,8 +52,7 @@ function homeFrame() {
     `${S.length - forward.length} back${D.adam ? ", then Adam's update" : ""}.`), modelPicture(),
   el("div", {class: "legend"}, swatch("trained", "ln", "trained parameters"),
     swatch("frozen", "lin", "frozen parameters"), swatch("plain", "gelu", "no parameters")),
-  el("div", {class: "two"}, el("div", {},
-    D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
+  el("div", {class: "two"}, el("div", {}, D.about ? el("p", {}, `${D.task}: ${D.about}`) : null,
     el("p", {}, el("span", {class: "big"}, count(trained)), ` of ${count(total)} parameters are ` +
       `trained.${trained < total ? " For the others no gradient is computed at all." : ""}`),
     el("table", {}, Object.entries(D.counts).map(([g, [n, t]]) => el("tr", {}, el("td", {}, g),
@@ -77,8 +75,7 @@ function homeFrame() {
       "e, in the cache of lse, is exp(x − max(x)). The step runs in float32, about 7 digits; " +
       "the gradient checks in float64, about 16."))),
   el("div", {}, chooser(), digits(), el("div", {class: "arrays"}, matrix({name: "x", array: D.x}),
-    matrix({name: "y", array: D.y})),
-  D.names.length && D.tokens <= 64 ? el("p", {class: "texts"},
+    matrix({name: "y", array: D.y})), D.names.length && D.tokens <= 64 ? el("p", {class: "texts"},
     `The tokens in order: ${D.names.join(" ")}.${readAt() ? ` The answers y are read at the last ${
       D.tokens - readAt() === 1 ? "one" : D.tokens - readAt()}.` : ""}`) : null,
   D.texts.length ? el("p", {class: "texts wrap"}, `Example ${state.example} as the task writes it: ` +
@@ -86,8 +83,7 @@ function homeFrame() {
   D.x === D.y ? null : el("p", {class: "texts"}, "The frame marks the example that is chosen."),
   el("h3", {class: "keys", style: "margin-top:14px"}, "With the keys"),
   el("table", {class: "keys"}, KEYS.map(([k, text]) => el("tr", {}, el("td", {},
-    k.split(" ").map(x =>
-    [el("kbd", {}, x), " "]).flat()), el("td", {}, text))))))];
+    k.split(" ").map(x => [el("kbd", {}, x), " "]).flat()), el("td", {}, text))))))];
 }
 const KEYS = [["→ ←", "the next operation, the one before"],
   ["↓ ↑", "the next block, the one before"], ["L", "the loss"], ["Home", "the start"],
@@ -127,8 +123,7 @@ function lossFrame() {
     const w = 50 * Math.abs(diff);
     const label = !named || lead.length > 1 ? String(token) : nameOf(p, 1, token);
     rows.push(el("tr", {class: k % V === 0 ? "new" : ""}, el("td", {}, k % V === 0 ?
-      label : ""), el("td", {class: "mono", style:
-        "white-space:nowrap"},
+      label : ""), el("td", {class: "mono", style: "white-space:nowrap"},
       `${k % V}${h ? " ◂ right" : ""}`),
     el("td", {class: "roomy"}, el("div", {class: `pr ${h ? "hot" : ""}`},
       el("i", {style: `width:${100 * v}%`}))),
@@ -152,8 +147,7 @@ function lossFrame() {
   el("th", {class: "roomy"}, "probability"),
   el("th", {class: "n"}, "p"), el("th", {class: "n roomy"}, "one-hot"),
   el("th"), el("th", {class: "n"}, "p − one-hot"), el("th", {class: "n"}, "dlogits")), rows),
-    most < per ? el("p", {class: "texts"},
-    `${most} of ${per} rows.`) : null), stack())];
+    most < per ? el("p", {class: "texts"}, `${most} of ${per} rows.`) : null), stack())];
 }
 
 const saved = (list, keep = () => true) => list.flatMap(i => S[i].missing).filter(keep)
@@ -164,8 +158,7 @@ function restFrame() {
       "and nothing below them, is trained. They kept no cache."),
     el("p", {}, "Their gradients would have cost ", el("span", {class: "big"}, count(saved(rest))),
       " multiply-adds (for a bias: additions).")), el("div", {class: "never", style: "width:100%"},
-        el("span", {},
-    rest.map(i => S[i].name).join(", "))))];
+        el("span", {}, rest.map(i => S[i].name).join(", "))))];
 }
 
 // ------------------------------------------------------------------------ moving about

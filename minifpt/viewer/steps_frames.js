@@ -174,8 +174,7 @@ function stepFrame(step) {
   const signs = !step.back && SIGNS[step.op];
   given.forEach((p, n) => {
     if (signs && signs[n - 1]) row.append(el("span", {class: "sign"}, signs[n - 1]));
-    else if (step.back && step.op === "residual" && n) row.append(
-      el("span", {class: "sign"}, "+"));
+    else if (step.back && step.op === "residual" && n) row.append(el("span", {class: "sign"}, "+"));
     row.append(matrix(p, p.cached ? "cache" : "in"));
   });
   if (signs) row.append(el("span", {class: "sign"}, "="));
@@ -201,8 +200,7 @@ function stepFrame(step) {
   if (step.back) add(checkTable(step));
   const kind = kindOf(step), where = step.inside !== null ?
     `inside ${S[step.inside].op}${S[step.inside].back ? "_backward" : ""}` : null;
-  return [head(step, badge(kind),
-    where ? el("span", {class: "where"}, where) : null),
+  return [head(step, badge(kind), where ? el("span", {class: "where"}, where) : null),
   el("div", {class: "three"}, el("div", {}, doc(D.sources[step.source].doc), source(step)),
     middle, stack()), el("div", {id: "asked"})];
 }

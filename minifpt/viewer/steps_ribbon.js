@@ -15,8 +15,7 @@ function cell(i, extra = "") {
     class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra} ` +
       (state.all || path.includes(n) ? "" : "aside"),
     tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${words(s)}: ${s.name}, ${KINDS[kind]}${remark ? "; " +
-        remark : ""}`,
-    "aria-label": `${words(s)}, ${KINDS[kind]}${remark ? ", " +
+        remark : ""}`, "aria-label": `${words(s)}, ${KINDS[kind]}${remark ? ", " +
       remark : ""}`,
     "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
   el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
@@ -45,10 +44,8 @@ function ribbon() {
           (bad !== undefined ? "first" : wrong ? "wrong" : ""), tabindex: -1,
         title: `${g.fold}: ${list.length} operations${arrow === "←" ? ", backward" : ""}` +
           (wrong || bad !== undefined ? `, ${wrong + (bad !== undefined)} wrong` : ""),
-        style: `--code:${barcode(list)}`,
-        onclick: () => go(Math.min(...ns))}, el("span", {},
-          bad !== undefined ? `✗ ${wrong + 1}` : wrong ? `× ${wrong}` :
-            `${list.length} ${arrow}`));
+        style: `--code:${barcode(list)}`, onclick: () => go(Math.min(...ns))}, el("span", {},
+          bad !== undefined ? `✗ ${wrong + 1}` : wrong ? `× ${wrong}` : `${list.length} ${arrow}`));
       };
       parts.push(el("div", {class: "group folded"}, el("button", {class: "name", title: "Unfold",
         "data-key": g.fold, onclick: () => { state.open.add(g.fold); render(); }}, `▸ ${label}`),
@@ -111,8 +108,7 @@ function breaks() {
     "aria-checked": String(state.broken === n), disabled: b.first === null,
     title: b.first === null ? (S.some(s => s.back && s.op === b.op) ?
       "this fault changes no gradient of this step" : `no ${b.op} runs back in this step`) :
-      `${b.op}_backward: ${b.instead}`,
-    onclick: () => toggle(n)}, b.title)));
+      `${b.op}_backward: ${b.instead}`, onclick: () => toggle(n)}, b.title)));
   const b = state.broken === null ? null : D.breaks[state.broken];
   if (b) {
     const wrong = Object.keys(b.wrong).length, checked = Object.keys(checks).length;

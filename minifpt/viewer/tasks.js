@@ -32,14 +32,13 @@ const TASKS = {
   // masked; it goes out whole.  A bit is -1 or 1, a masked one 0.
   "bit-memory": {
     title: "bit memory", tokens: 4, input_dim: 12, output_dim: 24, output_tokens: 1, chance: 0.75,
-    floor: "visible bits copied, hidden ones guessed",
-    names: ["string 1", "string 2", "string 3", "again"], settings: {rate: 0.01, batch: 16},
+    floor: "hidden bits guessed", names: ["string 1", "string 2", "string 3", "again"],
     draw: rng => ({bits: Array.from({length: 36}, rng.bit), which: Math.floor(3 * rng.uniform()),
       visible: Array.from({length: 12}, rng.bit)}),
     inputs: ({bits, which, visible}) => [...bits.map(b => 2 * b - 1),
       ...visible.map((v, i) => v * (2 * bits[12 * which + i] - 1))],
     answers: ({bits, which}) => bits.slice(12 * which, 12 * which + 12),
-    needs: ({which}, t) => t < 3 ? [] : [which, 3],
+    needs: ({which}, t) => t < 3 ? [] : [which, 3], settings: {rate: 0.01, batch: 16},
   },
 };
 

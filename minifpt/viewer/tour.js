@@ -33,12 +33,15 @@ function show_station() {
   by("story").textContent = now.text;
   by("more").open = false;
   by("more").lastElementChild.textContent = now.more;
-  by("acts").replaceChildren(...now.acts.map(([label, act]) => el("button", {class: "main",
+  by("acts").replaceChildren(...now.acts.map(([, act]) => el("button", {class: "main",
     onclick: async () => {
       if (notes.busy) return;
-      await act(notes);
+      const done = act(notes);
+      show_judged();
+      if (innerWidth <= 900) by("acts").scrollIntoView();    // and with them what they change
+      await done;
       dirty = true;
-    }}, label)));
+    }})));
   by("back").disabled = S.tour === 1;
   by("next").textContent = S.tour < STATIONS.length ? "Next →" : "The free page →";
   if (now.show.includes("letters")) show_letters();
@@ -51,15 +54,16 @@ function show_station() {
     }}, text)));
   show_judged();
 }
-
-
 function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
   let text = !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
     latest.speed < 30 ? " This machine is slow, so it takes a while." : "");
-  document.body.classList.toggle("playing", S.tab === "game");
+  now.acts.forEach(([label], n) => {
+    const button = by("acts").children[n], words = typeof label === "string" ? label : label(notes);
+    if (button.textContent !== words) button.textContent = words;
+  });
   by("guess").querySelectorAll("button").forEach((b, n) =>
     b.setAttribute("aria-pressed", String(notes.guess === n)));
   if (!notes.busy && text && right !== null && notes.guess !== null)
