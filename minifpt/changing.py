@@ -26,6 +26,8 @@ from .checks import brief
 
 STEP = 2.0 ** -17                                         # of a difference, relative to 1 + |y|
 FINER = 0.37                                              # a finer step, relative to the step
+NEARER = 1e-3                                             # a step beside a kink, relative to it
+KINK = 1e-3                                               # difference of slopes of both sides
 UNEVEN = 1e-2                                             # difference of slopes that is refused
 MIXED = 1e-6                                              # of a step: rounding is far below it
 # Operations whose output is also used before their backward pass runs: a change there would give
@@ -258,4 +260,9 @@ def derivative(function, y, name):
         refuse("jumps in small steps, as rounding does, or is too steep")
     # The error of both slopes grows with the square of the step, so that it can be taken off.
     better = finer_slope + (finer_slope - slope) * FINER ** 2 / (1.0 - FINER ** 2)
+    kinks = np.abs(ahead - behind) > KINK * usual         # within the step
+    if kinks.any():
+        tiny = NEARER * step
+        nearer_slope = (evaluate(y + tiny) - evaluate(y - tiny)) / (2.0 * tiny)
+        better = np.where(kinks, nearer_slope, better)
     return np.where(jumps, np.where(np.abs(ahead) < np.abs(behind), ahead, behind), better)

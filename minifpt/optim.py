@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .checks import brief, number, whole
+from .checks import brief, number
 from .machine import shared
 
 MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
@@ -160,8 +160,7 @@ def _square(g):
 def cosine(step, steps, warmup=0, floor=0.1):
     """Return the factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half
     a cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
-    steps, warmup = whole("cosine", "steps", steps), whole("cosine", "warmup", warmup, 0)
-    if whole("cosine", "step", step, 0) > steps:
+    if not 0 <= step <= steps:
         raise ValueError(f"cosine: step is {brief(step)}, expected 0 to {steps}")
     if step < warmup:
         return (step + 1) / warmup

@@ -121,6 +121,13 @@ def test_the_derivative_by_differences_equals_the_formula(function, slope, scale
                                atol=1e-6 * max(1.0, np.abs(want).max()))
 
 
+def test_the_derivative_beside_a_kink_is_that_of_its_own_side():
+    y = np.linspace(-4e-6, 4e-6, 40)[:, None] + np.zeros(3)        # a step is 8e-6 or more
+    y = np.concatenate([y, np.random.default_rng(0).standard_normal((4000, 3))])
+    got = derivative(lambda y: np.maximum(y, 0.1 * y), y, "name")
+    np.testing.assert_allclose(got, np.where(y > 0, 1.0, 0.1), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("calls", [1, 2, 3, 7])
 def test_a_change_that_stops_after_some_calls_is_refused(model, calls):
     left = itertools.count(calls, -1)
