@@ -366,20 +366,24 @@ def by_measure(rows):
 
 
 def by_block(rows):
-    """Return the Markdown table of the study *maps*: a row for each model, with its best block."""
-    models = {}
+    """Return the Markdown table of the study *maps*: a row for each trunk and for the seeds that
+    found the string or did not, in the block that looks most at it."""
+    models, groups = {}, {}
     for row in rows:
-        models.setdefault((row["trunk"], row["lr"], row["seed"]), []).append(row)
+        models.setdefault((row["trunk"], row["seed"]), []).append(row)
+    for blocks in models.values():
+        best = max(blocks, key=lambda row: float(row["right"]))
+        groups.setdefault((best["trunk"], float(best["accuracy"]) > 0.95), []).append(best)
 
-    def line(blocks):
-        i, best = max(enumerate(blocks), key=lambda pair: float(pair[1]["right"]))
-        share = {name: 100 * float(best[name]) for name in ("accuracy", "without", "right")}
-        return [f"`{best['trunk']}`", best["seed"], f"{share['accuracy']:.1f} %",
-                f"{share['without']:.1f} %", str(i + 1), f"{float(best['likeness']):.2f}",
-                f"{float(best['match']):+.1f}", f"{share['right']:.0f} %"]
-    return tables.markdown([["trunk", "seed", "accuracy", "without feed-forward 1 at the query",
-                             "block", "likeness of the maps", "match", "attention to the string"],
-                            *map(line, models.values())])
+    def spread(group, name, *style):
+        return tables.spread([float(row[name]) * (1 if style else 100) for row in group], *style)
+    return tables.markdown([["trunk", "seeds", "accuracy", "without the first feed-forward layer "
+                             "at the query", "block", "likeness of the maps", "match",
+                             "attention on the string"], *(
+        [f"`{trunk}`", str(len(group)), spread(group, "accuracy"), spread(group, "without"),
+         " or ".join(sorted({str(int(row["block"]) + 1) for row in group})),
+         spread(group, "likeness", "{:.2f}"), spread(group, "match", "{:+.1f}"),
+         spread(group, "right") + " %"] for (trunk, _), group in groups.items())])
 
 
 def by_trunk(rows):

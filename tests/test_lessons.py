@@ -135,7 +135,7 @@ def test_a_lesson_has_its_parts(source):
     assert re.match(r"# %% \[markdown\]\n# # \d+\. ", text)
     assert "After this lesson you can" in text
     assert "guess = ..." in text and "reveal(" in text
-    assert "picture(" in text and "show(" in text and "$$" in text
+    assert re.search(r"\b(picture|curves|bars)\(", text) and "show(" in text and "$$" in text
     assert "*Open.*" in text
 
 
@@ -252,13 +252,18 @@ def test_every_lesson_is_on_the_map_once():
     assert all(len(row) == 7 and all(row) for row in SPINE)
 
 
-@pytest.mark.parametrize("number", [row[0].partition(".")[0] for row in SPINE])
-def test_a_lesson_of_the_spine_says_what_is_known_and_what_is_not(number):
-    text = next(s for s in SOURCES if int(s.stem[:2]) == int(number)).read_text(encoding="utf-8")
-    known, unknown, exercises = (text.index(words) for words in (
-        "**What we know by now", "**What we do not know yet", "## Exercises"))
-    assert known < text.index("# %%\n") < exercises
-    assert "**Next**" in text[unknown:]
+@pytest.mark.parametrize("row", SPINE, ids=lambda row: row[0].partition(".")[0])
+def test_a_lesson_of_the_spine_says_what_the_one_page_says(row):
+    """Question, picture and sentence, what is known at first and what is not known at last."""
+    number, question, to_keep, sentence = int(row[0].partition(".")[0]), *row[3:6]
+    text = next(LESSONS.glob(f"src/{number:02}_*.py")).read_text(encoding="utf-8")
+    _, first, *_, last = (" ".join(re.sub("^# ?", "", cell, flags=re.M).split())
+                          for cell in re.split(r"^# %%.*\n", text, flags=re.M))
+    assert first.index("**What we know by now") < first.index(f"**The question:** {question}")
+    places = [last.index(words) for words in (
+        f"**The picture to keep:** {to_keep}.", f"**The sentence to remember:** *{sentence}*",
+        "**What we do not know yet", "**Next**")]
+    assert places == sorted(places) and MAP[number][0] <= 60
 
 
 def test_each_plan_follows_the_map():

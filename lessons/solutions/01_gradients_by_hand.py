@@ -87,8 +87,7 @@ JUDGE = "return bool(_) -> "
 
 # The answer is yes or no: the case, a gradient, tells what a wrong one missed.
 @exercise(gradient_is_right, refused={
-    "every entry": [
-        JUDGE + "return True",
+    "every entry": [JUDGE + "return True",
         *(JUDGE + f"return abs((gradient - numerical).flat[{i}]) <= 1e-4 * abs(gradient).max()"
           for i in (0, -1))],
     "your check says no": JUDGE + "return False",

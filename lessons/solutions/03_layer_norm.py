@@ -95,13 +95,11 @@ def sees_the_future(op, x):
                    "(op(moved)[:t] != y[:t]).any() -> (op(moved)[t - 1] != y[t - 1]).any()",
                    ("range(1, len(x)) -> [len(x) // 2]", "moved[t] += _ -> moved[t:] *= -2.0")],
     "every channel": "moved[t] += _ -> moved[t] += np.array([1.0, 0, 0])",
-    "blind": ["moved[t] += _ -> moved[t] += 1",
-              ("moved[t] += _ -> moved[t] += 1",
+    "blind": ["moved[t] += _ -> moved[t] += 1", ("moved[t] += _ -> moved[t] += 1",
                "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 1e-9).any()")],
     "*earlier*": ("range(1, len(x)) -> range(len(x))",
                   "(op(moved)[:t] != y[:t]).any() -> (op(moved)[t + 1:] != y[t + 1:]).any()"),
-    "however small": [
-        "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 0.01).any()",
+    "however small": ["(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 0.01).any()",
         "(op(moved)[:t] != y[:t]).any() -> not np.allclose(op(moved)[:t], y[:t])"],
 })
 def _(rng):

@@ -36,6 +36,8 @@ def _(rng):
 PLAIN = ["A * (dA - dA.mean(axis=-1, keepdims=True))",    # means that are not weighted
          "A * (dA - (dA * (A > 0)).sum(-1, keepdims=True) / (A > 0).sum(-1, keepdims=True))"]
 SOFTMAX = "F.softmax_backward(dA, F.SoftmaxCache(A)) -> "
+DIVIDED = {"the shares of a row sum to 1, so their weighted mean is a sum: do not divide by T":
+           SOFTMAX + "A * (dA - (dA * A).mean(axis=-1, keepdims=True))"}
 
 
 def multi_query_backward(dy, q, k, v, A):
@@ -46,7 +48,7 @@ def multi_query_backward(dy, q, k, v, A):
     return dS @ k, keys.sum(axis=0), values.sum(axis=0)
 
 
-@exercise(multi_query_backward, {
+@exercise(multi_query_backward, DIVIDED | {
     "a mean over the heads instead of a sum: each head is a path, and rates add up":
         "return _, _1, _2 -> return _, keys.mean(axis=0), values.mean(axis=0)",
     "only one head's part: all heads read the same keys and values": [
@@ -88,7 +90,7 @@ def distance_gradient(dA, A):
     return np.array([np.trace(M, -d) for d in range(len(M))])
 
 
-@exercise(distance_gradient, {
+@exercise(distance_gradient, DIVIDED | {
     "a mean over the heads instead of a sum: each head is a path, and rates add up":
         "_.sum(axis=0) -> _.mean(axis=0)",
     "a mean instead of a sum: b_0 has T paths in each head, b_1 has T - 1": [
@@ -99,6 +101,8 @@ def distance_gradient(dA, A):
         SOFTMAX + "A * dA",
     "the mean in dS is weighted: each entry of the row of dA counts with its share in A": [
         SOFTMAX + plain for plain in PLAIN],
+    "the weighted mean in dS runs along a row of A, the last axis":
+        SOFTMAX + "A * (dA - (dA * A).sum(-2, keepdims=True))",
     "the distances run the other way: b_0 is a token and itself, the diagonal":
         "return _ -> return _[::-1]",
     "a distance is a diagonal; you sum over rows or columns": [

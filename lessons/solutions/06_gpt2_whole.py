@@ -111,8 +111,7 @@ JOINED = "np.concatenate([wq.T, wk.T, wv.T], axis=1) -> "
     "and values side by side": [
         JOINED + "np.concatenate([wq.T, wk.T, wv.T])", JOINED + "np.concatenate([wq, wk, wv])"],
     "queries and keys are exchanged": "[_, _1, _2] -> [_1, _, _2]",
-    "the order is query, key, value": [
-        f"[_1, _2, _3] -> [{order}]" for order in (
+    "the order is query, key, value": [f"[_1, _2, _3] -> [{order}]" for order in (
             "_1, _3, _2", "_3, _2, _1", "_2, _3, _1", "_3, _1, _2")],
     "the columns are interleaved: first all queries, then all keys, then all values":
         JOINED + "np.stack([wq.T, wk.T, wv.T], axis=-1).reshape(len(wq), -1)",

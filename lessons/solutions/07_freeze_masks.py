@@ -17,7 +17,8 @@ def trained_layers(rng):
         n, dws = len(trained), sum(trained)
         # Counts that a mistake would confuse must differ.
         known = [n + dws + n - 1 - low, 3 * n, n + 2 * dws, n + dws + n - low, n + dws,
-                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws, 2 * n]
+                 2 * n + dws, dws + n - 1 - low, 2 * n - 1 + dws, 2 * n, n,
+                 2 * n + dws - 2, 3 * n - 1 - 2 * low, 2 * n - 1 - low, 3 * dws]
         if len(set(known)) == len(known):
             return trained
 
@@ -87,6 +88,11 @@ def products_of_a_step(trained):
         "_ + sum(has_dx) -> _",
     "you count a dx for every layer: below the lowest trained one there is none": [
         "sum(has_dx) -> len(trained)", "sum(has_dx) -> len(trained) - 1"],
+    "a dx is wanted where something below is trained, not above":
+        "way_back(trained) -> 0, [any(trained[i + 1:]) for i in range(len(trained))]",
+    "a frozen layer that runs back has a dx and no dw": "_ + sum(_1) + _2 -> _ + 2 * _2 + any(_1)",
+    "the dw of the trained layers are missing": "len(trained) + sum(trained) -> len(trained)",
+    "frozen layers compute, too": "return _ -> return 3 * sum(trained)",
     "the forward pass is missing: one product for each layer, frozen or not":
         "len(trained) + sum(trained) -> sum(trained)",
 }, {"only the forward pass": "sum(trained) -> max(1, sum(trained))"}, rtol=1e-12)
@@ -178,8 +184,7 @@ def clipped_step(data, gradients, trained, lr, max_norm):
 @exercise(clipped_step, {
     "the norm counts the frozen rows, so the trained ones take smaller steps than they should":
         "norm = _ -> norm = np.linalg.norm(gradients)",
-    "small gradients are scaled up: clipping only makes them smaller":
-        "np.minimum(1.0, _) -> (_)",
+    "small gradients are scaled up: clipping only makes them smaller": "np.minimum(1.0, _) -> (_)",
     "nothing is clipped": "_ * np.minimum(1.0, _1) -> _",
     "each row is clipped by itself: the norm is of all trained rows together":
         "norm = _ -> norm = np.linalg.norm(gradients, axis=1, keepdims=True)",

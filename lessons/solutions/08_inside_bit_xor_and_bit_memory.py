@@ -48,6 +48,10 @@ def copy_share(A, which, strings):
     return share.mean(axis=(0, 1))
 
 
+PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range(strings)",
+         "which[:, None] * P + k] for k in range(P)")
+
+
 @exercise(copy_share, {
     "that is the attention to the whole right string; for asked token p only its token p counts":
         "share = _ -> share = sum(A[n, :, query, which[:, None] * P + i] for i in range(P))",
@@ -55,8 +59,9 @@ def copy_share(A, which, strings):
     "a sum over the examples instead of a mean": "_.mean(axis=(0, 1)) -> _.sum(0).mean(0)",
     "rows and columns of A are exchanged: the asked token is the one that looks, so it is the row":
         "A[n, :, query, same] -> A[n, :, same, query]",
-    "do not divide by the attention to the strings here: the share is of all that the token gives":
-        "share = _ -> share = _ / sum(A[n, :, query, k + 0 * same] for k in range(strings * P))",
+    "do not divide by the attention to the strings here: the share is of all the token gives": [
+        *(f"share = _ -> share = _ / sum(A[n, :, query, {part})" for part in PARTS),
+        *(f"return _ -> return _ / sum(A[n, :, query, {part}).mean((0, 1))" for part in PARTS)],
     "p is the same in both strings; yours is a mean over all pairs of tokens":
         "share = _ -> share = sum(A[n, :, query, which[:, None] * P + i] for i in range(P)) / P",
     "each example has its own right string":
@@ -155,8 +160,7 @@ BETTER = "np.mean(a) < np.mean(b) -> "
     "you take the other kind for the better one: the better one has the higher mean, and it may be "
     "either of the two arguments": [BETTER + better for better in (
         "np.mean(a) > np.mean(b)", "False", "True", "np.median(a) < np.median(b)",
-        "sum(a) < sum(b)",
-        "np.max(a) < np.max(b)", "np.min(a) < np.min(b)", "a[0] < b[0]",
+        "sum(a) < sum(b)", "np.max(a) < np.max(b)", "np.min(a) < np.min(b)", "a[0] < b[0]",
         "np.min(a) + np.max(a) < np.min(b) + np.max(b)",
         "np.min(a) - np.max(b) < np.min(b) - np.max(a)")],
 }, {"keep the sign": "return _ -> return max(0.0, _)", "True or False": "return _ -> return _ > 0"})

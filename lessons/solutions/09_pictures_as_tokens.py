@@ -99,8 +99,7 @@ HERE = "here = dimages[:, row:row + p, column:column + p]; "
         "dimages = _ -> dimages, n = _, _",
         PUT + HERE + "here += patch; n[:, row:row + p, column:column + p] += 1",
         "return _ -> return _ / np.maximum(n, 1)"),
-    "the patches begin s pixels apart, not p": (
-        "(s * n for n in _) -> (p * n for n in _)",
+    "the patches begin s pixels apart, not p": ("(s * n for n in _) -> (p * n for n in _)",
         PUT + HERE + "here += patch[:, :here.shape[1], :here.shape[2]]"),
     "the patches are counted row by row; yours run down the columns":
         "divmod(t, columns) -> divmod(t, (H - p) // s + 1)[::-1]",
@@ -145,8 +144,7 @@ NEAR = ("near, others = _, _1 -> down, aside = abs(row[:, None] - row), "
     "the next?": [NEAR % "abs(columns * (row[:, None] - row) + column[:, None] - column) == 1",
               NEAR % "np.isin(abs(columns * (row[:, None] - row) + column[:, None] - column), "
                      "(1, columns))"],
-    "patches that touch at a corner only are not neighbours":
-        NEAR % "np.maximum(down, aside) == 1",
+    "patches that touch at a corner only are not neighbours": NEAR % "np.maximum(down, aside) == 1",
     "the grid has an edge: the left end of a row is not beside its right end":
         NEAR % "np.minimum(down, rows - down) + np.minimum(aside, columns - aside) == 1",
     "a position and itself are not a pair": "steps > 1 -> steps != 1",

@@ -97,8 +97,7 @@ def row_gradient(dy, ids, v):
     "you take one passage only: v stands in others, too": [
         f"dy[ids == v] -> dy[b][ids[b] == v] if (b := (ids == v).any(axis=1).{which}()) + 1 else _"
         for which in ("argmax", "argmin")],
-    "a sum over all places: only those where ids is v belong to row v":
-        "ids == v -> ids > 0",
+    "a sum over all places: only those where ids is v belong to row v": "ids == v -> ids > 0",
     "that is dy at those places, one row each: add them up": "_.sum(axis=0) -> _",
     "those are the places where ids is *not* v": "ids == v -> ids != v",
 }, rtol=1e-5)
@@ -247,12 +246,10 @@ def best_table(tables, pairs):
 
 # Any measure will do that finds the planted pairs, so the index alone tells the mistake.
 @exercise(best_table, refused={
-    "its rows are long": [
-        "np.linalg.norm(table, axis=1, keepdims=True) -> 1",
+    "its rows are long": ["np.linalg.norm(table, axis=1, keepdims=True) -> 1",
         "int(_) -> int(np.argmax([np.abs(table).mean() for table in tables]))"],
     "its rows are short": "cosines[a, b].mean() - _ -> -np.abs(table[a] - table[b]).max()",
-    "length of a row": (
-        "table / _ -> table", "cosines[a, b].mean() - _ -> "
+    "length of a row": ("table / _ -> table", "cosines[a, b].mean() - _ -> "
         "-(cosines[a] > cosines[a, b][:, None]).mean()"),
     "*all* words are alike": "cosines[a, b].mean() - _ -> cosines[a, b].mean()",
     "opposite directions": ["cosines[a, b].mean() -> np.abs(cosines[a, b]).mean()",

@@ -59,8 +59,7 @@ def drawn_from(z, temperature, top_k):
     "one too many is kept": "-top_k -> -min(top_k + 1, len(z))",
     "one too few is kept: with k = V, for example, nothing is left out": [
         "-top_k -> 1 - top_k", "-top_k -> -min(top_k, len(z) - 1)"],
-    "the k *least* likely are kept": [
-        "z >= least -> z < least", "z >= least -> z <= least",
+    "the k *least* likely are kept": ["z >= least -> z < least", "z >= least -> z <= least",
         "z >= least -> z <= np.sort(z)[top_k - 1]"],
     "the k-th largest score is at -k of the *sorted* scores": [
         "np.sort(z) -> z", "-top_k -> top_k % len(z)"],
@@ -137,8 +136,7 @@ def bigram_bits(train, test, V, alpha):
     "counts are not probabilities: divide each row by its sum": "n / _ -> n",
     "the rows sum to V: divide by a row's sum, not by its mean":
         "n.sum(axis=1, keepdims=True) -> n.mean(axis=1, keepdims=True)",
-    "the result is infinite: is alpha added to pairs that never occur?":
-        "n / _ -> (n - alpha) / _",
+    "the result is infinite: is alpha added to pairs that never occur?": "n / _ -> (n - alpha) / _",
     "a logarithm of the mean: take the mean of the logarithms":
         "np.log2(_).mean() -> np.log2(_.mean())",
 }, rtol=1e-8)                                             # two mistakes may be close
@@ -181,8 +179,7 @@ def multiplications(P, n, C, L, kept):
     "2 C for each token that is *seen*: how many does token number t see?": "2 * C * t -> 2 * C",
     "a token sees itself, too": "2 * C * t -> 2 * C * (t - 1)",
     "a token sees those up to itself, not the whole text": "2 * C * t -> 2 * C * tokens",
-    "you count the linear layers alone: what does attention cost each token?":
-        "_ + 2 * C * t -> _",
+    "you count the linear layers alone: what does attention cost each token?": "_ + 2 * C * t -> _",
     "you count attention alone: each token also goes through the linear layers":
         "_ + 2 * C * t -> 2 * C * t",
     "2 C for each token that is seen: one for the score, one for its value": "2 * C * t -> C * t",
@@ -210,8 +207,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz    "
 
 # Any measure will do that finds the loop, so the index alone tells the mistake.
 @exercise(in_circles, refused={
-    "few letters": [
-        "return 1 - _ -> return -len(set(text))",
+    "few letters": ["return 1 - _ -> return -len(set(text))",
         ("text[i:i + 14] -> text[i:i + 3]", "len(text) - 13 -> len(text) - 2"),
         ("text[i:i + 14] -> text[i:i + 2]", "len(text) - 13 -> len(text) - 1")],
     "it is long": "return 1 - _ -> return len(text)",

@@ -102,8 +102,7 @@ def trapezoid(step, steps, warmup, cooldown):
 
 
 @exercise(trapezoid, {
-    "the first step would not move at all: step 0 has the factor 1 / warmup":
-        "step + 1 -> step",
+    "the first step would not move at all: step 0 has the factor 1 / warmup": "step + 1 -> step",
     "the warm-up is missing": "min(_, 1.0, _1) -> min(1.0, _1)",
     "the cool-down is missing": "min(_, 1.0, _1) -> min(_, 1.0)",
     "the cool-down reaches 0 at the last step, which then moves nothing: it would be 0 one step "

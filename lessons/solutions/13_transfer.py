@@ -16,24 +16,29 @@ def ranges_apart(n, m):
 
 @exercise(ranges_apart, {
     "either of the two arms may be the upper one": "2 / ways -> 1 / ways",
+    "two of the ways are apart": [f"2 / ways -> {k} / ways" for k in (0.5, 4)],
     "not every single pair of runs has to be compared: count the orders of all n + m runs":
-        "2 / ways -> 2 ** (1 - n * m)",
+        [f"2 / ways -> {p}" for p in ("2 ** (1 - n * m)", "1 / (n * m)", "2 / (n * m)")],
     "the order within an arm does not matter: divide by it": [
-        f"2 / ways -> {k} / math.factorial(n + m)" for k in (1, 2)],
+        f"2 / ways -> {k} / {orders}" for k in (1, 2) for orders in (
+            "math.factorial(n + m)", "math.perm(n + m, n)", "math.perm(n + m, m)")],
     "choose the places of one arm among all n + m": [
         f"2 / ways -> {k} / math.comb({places})" for k in (1, 2)
         for places in ("2 * n, n", "2 * m, m", "n * m, n")],
     "that is the chance that a coin falls the same way each time; here every order of the runs is "
     "equally likely": [f"2 / ways -> 0.5 ** ({k})" for k in ("n + m", "n + m - 1", "n", "m")],
     "that is the chance that the ranges overlap": "2 / ways -> 1 - 2 / ways",
+    "the formula is exact: do not round, and do not draw": "2 / ways -> 2.02 / ways",
     "a probability is at most 1: divide by the number of ways": [
         "2 / ways -> ways / 2", "2 / ways -> ways", "2 / ways -> 2 * ways"],
 })
 def _(rng):
     for n in rng.permutation([3, 4, 5]):
-        n, m = int(n), int(n + rng.integers(2, 5))
+        n, m = int(n), int(n + rng.integers(2, 4))
         yield Case((n, m), mistakes={
             "a probability is at most 1: divide by the number of ways": lambda out: out > 1,
+            "the formula is exact: do not round, and do not draw":
+                lambda out, n=n, m=m: abs(out / ranges_apart(n, m) - 1) < 0.1,
         }, about=f"Here the arms have {n} and {m} runs: how many ways are there to choose which of "
                  f"the {n + m} places belong to the first arm?")
 

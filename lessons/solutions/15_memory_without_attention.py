@@ -118,8 +118,7 @@ BELOW = "np.argmin(row) if not row.all() else len(row)"
 @exercise(reach, refused={
     "one number for each row": FIRST.replace("np.array(", "np.mean(") % (0.5, BELOW),
     "far too small decides": FIRST % (0.4, BELOW),
-    "far too large decides": [
-        FIRST % (0.01, "np.flatnonzero(row).max()"),
+    "far too large decides": [FIRST % (0.01, "np.flatnonzero(row).max()"),
         "return _ -> return (lengths * np.arange(K)).sum(axis=1) / lengths.sum(axis=1)"],
     "unit matters": ["return _ -> return lengths.sum(axis=1)",
                      "return _ -> return (lengths > 0.1).sum(axis=1)"],

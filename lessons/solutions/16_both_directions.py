@@ -69,8 +69,7 @@ OTHER = WORDS + "e = np.exp(%s); p = (e / e.sum(axis=%s, keepdims=True))%s"
     "the end": [ALL, (ALL, SUM), (ALL, "p / len(p) -> p / (y >= 0).sum()")],
     "positions that are not asked get a gradient: nothing is lost there": [
         (ALL, ONE_HOT + "p[np.arange(len(p)), y[judged]] -= y[judged] >= 0",
-         f"p / len(p) -> {share}")
-        for share in ("p", "p / len(p)", "p / (y >= 0).sum()")],
+         f"p / len(p) -> {share}") for share in ("p", "p / len(p)", "p / (y >= 0).sum()")],
     "the truth is missing: the gradient is probability minus truth": [
         ONE_HOT + "pass", (ONE_HOT + "pass", SUM)],
     "the truth is subtracted, not added": ONE_HOT + "p[np.arange(len(p)), y[judged]] += 1",
@@ -153,8 +152,7 @@ Z = "return _ -> z = %s; return 'neither' if abs(z) < %s else 'b' if z > 0 else 
     "other way": "'b' if z > 0 else 'a' -> 'a' if z > 0 else 'b'",
     "1.4 standard errors": [Z % ("(a - b).mean() / (a - b).std(ddof=1) * np.sqrt(len(a))", 1.28),
                             "abs(z) < 3 -> abs(z) < 1"],
-    "difference": [
-        "return _ -> return 'neither'", Z % ("z", "(3 if z > 0 else 0)"),
+    "difference": ["return _ -> return 'neither'", Z % ("z", "(3 if z > 0 else 0)"),
         Z % ("np.median(a) - np.median(b)", 0), Z % ("a.min() - b.min()", 0),
         *(Z % ("(a - b).mean()", limit) for limit in (0, 0.01, 0.1, 1.0, "0.03 * a.mean()")),
         *(Z % ("(a - b).mean() / (a - b).std() * np.sqrt(len(a))", limit) for limit in (0, 1.0)),

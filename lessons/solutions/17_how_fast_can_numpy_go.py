@@ -104,8 +104,7 @@ def windowed_scores(T, tile, w):
     "those are the scores that count; a tile computes a whole rectangle":
         "return total -> return sum(min(t + 1, w) for t in range(T))",
     "that is every score of T tokens": "return total -> return T * T",
-    "the last tile has fewer queries than the others": [
-        "j - i -> tile", "j = _ -> j = i + tile"],
+    "the last tile has fewer queries than the others": ["j - i -> tile", "j = _ -> j = i + tile"],
     "the last tile is missing": "range(0, T, tile) -> range(0, T // tile * tile, tile)",
     "a window cannot begin before token 0": "low = _ -> low = i - w + 1",
     "a token sees itself and w - 1 before it: the tile's first query i begins at i - w + 1": [

@@ -122,8 +122,7 @@ BACK = "zip(pairs[::-1], caches[::-1], strict=True) -> "
         BACK + f"zip({order}, {own})" for order in ("pairs[::-1]", "pairs") for own in (
             "caches[:1] * len(pairs)", "caches[-1:] * len(pairs)",
             "caches" if order != "pairs" else "caches[::-1]")],
-    "one backward pass is missing": [
-        BACK + f"[(pairs[i], caches[i]) for i in {order}]"
+    "one backward pass is missing": [BACK + f"[(pairs[i], caches[i]) for i in {order}]"
         for order in ((3, 2, 1), (2, 1, 0), (3, 1, 0), (3, 2, 0))],
     "that is y: run back from it, with dy": "return dy -> return x",
 })

@@ -70,8 +70,7 @@ def induction_score(A, ids):
     "a letter may have come several times: its last time counts": "places[-1] -> places[0]",
     "tokens whose letter has not come before do not count: leave them out of the mean":
         "return _ -> return np.sum(shares, axis=0) / ids.size",
-    "that is attention to the token before, whatever it is": [
-        "after = _ -> after = t - 1",
+    "that is attention to the token before, whatever it is": ["after = _ -> after = t - 1",
         "return _ -> t = np.arange(1, ids.shape[1]); return A[:, :, t, t - 1].mean(axis=(0, 2))"],
     "rows and columns of A are exchanged: the token that looks is the row":
         "maps[:, t, after] -> maps[:, after, t]",

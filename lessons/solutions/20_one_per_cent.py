@@ -31,8 +31,7 @@ def largest_rank(shapes, budget):
         "return min(budget // sum(n + m for n, m in shapes), *map(min, shapes))",
     "that is what the adapters hold: return their rank":
         "max(_ for rank in _1 if _2) -> size(max(_ for rank in _1 if _2))",
-    "that is over the budget": [
-        "max(_ for rank in _1 if _2) -> max(_ for rank in _1 if _2) + 1",
+    "that is over the budget": ["max(_ for rank in _1 if _2) -> max(_ for rank in _1 if _2) + 1",
         "max(_ for rank in _1 if _2) -> max(1, *(_ for rank in _1 if _2))"],
     "a higher rank still fits": [
         "max(_ for rank in _1 if _2) -> max(0, max(_ for rank in _1 if _2) - 1)",
@@ -171,12 +170,9 @@ def fair_tests(train, arms, rates, seeds):
 # Any three runs or more of the best rate will do, so the case says what is wrong with others.
 @exercise(fair_tests, refused={
     "chosen on the test": "[score for score, _ in _1] -> [test for score, test in _1]",
-    "lucky seed": [
-        "np.mean -> max",
-        "np.mean([score for score, _ in _1]) -> _1[0][0]",
+    "lucky seed": ["np.mean -> max", "np.mean([score for score, _ in _1]) -> _1[0][0]",
         "[score for _, score in runs[best]] -> [max(row)[1] for row in zip(*runs.values())]"],
-    "one rate for all": [
-        "best = _ -> best = max(rates, key=lambda rate: sum(train(a, rate, s)[0]"
+    "one rate for all": ["best = _ -> best = max(rates, key=lambda rate: sum(train(a, rate, s)[0]"
         " for a in arms for s in seeds))",
         "best = _ -> best = best if tests else _", "best = _ -> best = rates[0]"],
     "several rates": "runs[best] -> sum(runs.values(), [])",

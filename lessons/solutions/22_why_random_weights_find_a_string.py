@@ -72,8 +72,7 @@ def by_eigenvalues(growth, weighs=True):
     "one step too many": "range(n) -> range(n + 1)",
     "that is tr(W W'), the length of W: S is missing in the trace": "W @ S @ W.T -> W @ W.T",
     "that is continuous time, exp(2 l t); the steps here are finite, 1 + 2 eta l each": [
-        ("range(n) -> range(1)",
-         "W + 2 * eta * W @ S -> W @ expm(2 * eta * n * S)")],
+        ("range(n) -> range(1)", "W + 2 * eta * W @ S -> W @ expm(2 * eta * n * S)")],
     "W stands twice in the trace, so a direction's growth 1 + 2 eta l counts squared: to the "
     "power 2 n": [by_eigenvalues(lambda s, n: (1 + 2 * s) ** n),
                   by_eigenvalues(lambda s, n: (1 + s) ** n),

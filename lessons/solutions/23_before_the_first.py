@@ -39,8 +39,7 @@ def weighted_sums(x, w):
         "x @ w -> x.sum(axis=1)[:, None] * w",
     "the weights multiply: yours adds them": "x @ w -> (x + w).sum(axis=1)",
     "that is one row: the answer has one sum for each n": "x @ w -> x[0] @ w",
-    "a weight belongs to a column: w[c], not w[n]":
-        "x @ w -> np.resize(w, len(x)) * x.sum(axis=1)",
+    "a weight belongs to a column: w[c], not w[n]": "x @ w -> np.resize(w, len(x)) * x.sum(axis=1)",
 })
 def _(rng):
     N, C = rng.permutation([4, 5, 6])[:2]
@@ -102,8 +101,7 @@ UP_AND_DOWN = "(f(t + 1e-5) - f(t - 1e-5)) / 2e-5 -> "
         UP_AND_DOWN + "(f(t - 1e-5) - f(t + 1e-5)) / 2e-5",
     "divide by the turn": UP_AND_DOWN + "f(t + 1e-5) - f(t - 1e-5)",
     "that is f(t), not its slope": UP_AND_DOWN + "f(t)",
-    "the turn is too large: the curve bends on the way": [
-        UP_AND_DOWN + "(f(t + 0.1) - f(t)) / 0.1",
+    "the turn is too large: the curve bends on the way": [UP_AND_DOWN + "(f(t + 0.1) - f(t)) / 0.1",
         UP_AND_DOWN + "(f(t + 0.1) - f(t - 0.1)) / 0.2"],
     "that is the slope at 0: turn t, f(t + h)": UP_AND_DOWN + "(f(1e-5) - f(-1e-5)) / 2e-5",
     "that is h times t: the turn is added, f(t + h)":

@@ -17,6 +17,8 @@
 # 2021](https://arxiv.org/abs/2103.05247) says that a model that has read language can compute with
 # bits, pictures and proteins, though its weights are frozen.
 #
+# **The question:** Is it the reading?
+#
 # In the live page: [stations 1 to 4](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(1)` in a cell here.
 #
@@ -32,7 +34,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import band, color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import band, bars, color, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.training import step
 
@@ -87,10 +89,9 @@ show(minifpt.tasks.BitXOR.draw)
 # vector of $C = 128$ numbers, as many as the model uses for a letter. And a new back: an **output
 # layer** that turns each of the model's last five vectors into two scores, one for "0" and one for
 # "1". What stands between them is the **trunk**: six blocks, each with two parts, *attention* and
-# *feed-forward*, which lessons 4 and 6 take apart.
-# **Frozen** means that training does not change it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$
-# `(T, C)` a vector for each position in the sequence. Each of the two new layers has a weight $w$
-# and a bias $b$:
+# *feed-forward*, which lessons 4 and 6 take apart. **Frozen** means that training does not change
+# it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$ `(T, C)` a vector for each position in the
+# sequence. Each of the two new layers has a weight $w$ and a bias $b$:
 #
 # $$ e = x\, w_{\text{in}} + b_{\text{in}} + p, \qquad h = \text{trunk}(e), \qquad
 #    \text{scores} = h_{\text{last}}\, w_{\text{out}} + b_{\text{out}} $$
@@ -366,16 +367,10 @@ scores = {name: 100 * (language if mask == Mask.fpt() else train(
     make(mask=mask), eval_every=300))[-1]["test_accuracy"] for name, mask in masks.items()}
 
 # %%
-names = [f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} trained"
-         for name, mask in masks.items()]
-fig, (ax,) = figure(width=6, height=3.0)
-bars = ax.barh(names, scores.values(), color=color.trained, height=0.6)
-ax.bar_label(bars, fmt=" %.0f %%", color=color.ink)
-ax.axvline(50, color=color.ink, linestyle=":", linewidth=1)
-ax.invert_yaxis()
-ax.set(xlabel="bits right after 300 steps (%), guessing is dotted", xlim=(0, 112),
-       title="freezing the positions is what hurts (one run each)")
-picture(fig)
+bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} trained": scores[name]
+      for name, mask in masks.items()}, "freezing the positions is what hurts (one run each)",
+     "bits right after 300 steps (%), guessing is dotted", color.trained, digits=0, levels=[50],
+     width=6, height=0.45, xlim=(0, 112))
 
 # %% [markdown]
 # (One run each: which of the first three bars is the longest changes with the seed.) Of the trained
@@ -387,15 +382,11 @@ picture(fig)
 #
 # ## What did we see?
 #
-# - A frozen trunk takes up bit XOR when a fraction of a percent of its numbers is trained, and it
-#   learns the rule, not the examples.
+# - A frozen trunk takes up bit XOR when less than half a per cent of the model's numbers is
+#   trained, and it learns the rule, not the examples.
 # - A trunk that has read novels does so far sooner than a random one that is too small.
 # - Random trunks of the right size do so sooner still. On this task the effect needs the size of
 #   the attention weights, not the reading.
-#
-# **What we do not know yet**: whether that holds on harder tasks and on text (lessons 8 and 22), or
-# at other learning rates (exercise 4). And we did not see *how* the model does it. How does
-# `backward` know which way each number should move?
 #
 # ## Exercises
 #
@@ -415,8 +406,9 @@ def parameters_trained(n_layer, n_embd, tokens, input_dim, output_dim):
 check("parameters_trained", parameters_trained)
 
 # %% [markdown]
-# With your function: how many is it for GPT-2 base, which has 12 blocks and $C = 768$? It has
-# about 124 million parameters, a hundred times as many as our trunk.
+# With your function: how many is it for GPT-2 base, which has 12 blocks and $C = 768$? Its trunk
+# has about 85 million parameters, seventy times as many as ours. (The 124 million that are usually
+# given include a vector for each of its 50,257 tokens; an FPT has its input layer instead.)
 #
 # **2.** A string is of use only when all of its bits are right. What share of the examples is
 # that?
@@ -469,5 +461,14 @@ if RUN:
             print(lr, kind, steps_to_learn(history["step"], history["test_accuracy"], 0.99))
 
 # %% [markdown]
+# **The picture to keep:** four curves: too small, random, matched random, novels.
+#
+# **The sentence to remember:** *A frozen trunk learns XOR with less than half a per cent of its
+# numbers, and weights that have read nothing do a little better, if they are large enough.*
+#
+# **What we do not know yet**: whether that holds on harder tasks and on text (lessons 8 and 22), or
+# at other learning rates (exercise 4). And we did not see *how* the model does it. How does
+# `backward` know which way each number should move?
+#
 # **Next**: [lesson 1](01_gradients_by_hand.ipynb) starts to take the model apart: how does
 # `backward` find its direction?

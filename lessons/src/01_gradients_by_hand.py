@@ -15,6 +15,8 @@
 # ([lesson 0](00_a_language_model_learns_xor.ipynb)). Which way each number moves was decided by
 # `backward`, and we did not look inside. Now we do, with a model of one layer.
 #
+# **The question:** Which way does a weight move?
+#
 # In the live page: [station 11](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(11)` in a cell here.
 #
@@ -31,7 +33,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 
 rng = np.random.default_rng(1)
@@ -331,8 +333,8 @@ for dtype, h in ((np.float64, 1e-5), (np.float32, 1e-5), (np.float32, 1e-2)):
 #
 # ## Downhill, on a file of your own
 #
-# A gradient says which way is up. **Gradient descent** moves each weight a little the other way, $w
-# \leftarrow w - \eta\, dw$, and does so again; $\eta$ is the **learning rate**. Here it trains a
+# A gradient says which way is up. **Gradient descent** moves each weight a little the other way,
+# $w \leftarrow w - \eta\, dw$, and does so again; $\eta$ is the **learning rate**. Here it trains a
 # net of two linear layers on XOR: two inputs of ±1, eight tanh in the middle, one output that
 # should be 1 where the inputs differ and 0 where they are equal.
 #
@@ -378,13 +380,8 @@ with written("mine.py", "linear", "linear_backward") as whose:
 reveal(guess, float(np.round(np.mean([losses[-1] for losses in without]), 3)))
 print("with tanh, five seeds:", *(f"{losses[-1]:.0e}" for losses in with_tanh))
 
-fig, (ax,) = figure(width=5.6, height=2.8)
-for runs, style, ink, name in ((with_tanh, "-", color.trained, "with tanh"),
-                               (without, "--", color.ochre, "without")):
-    ax.semilogy(np.transpose(runs), style, color=ink, linewidth=1, label=[name] + 4 * [None])
-ax.set(xlabel="step", ylabel="loss", title=f"A net learns XOR, five seeds\n{whose}")
-ax.legend()
-picture(fig)
+curves({"with tanh": with_tanh, "without": without}, f"A net learns XOR, five seeds\n{whose}",
+       ylabel="loss", styles=("-", "--"), inks=(color.trained, color.ochre), log="y")
 
 # %% [markdown]
 # Without tanh the best that is left is to answer ½ to everything, which costs ¼. With it the loss
@@ -456,6 +453,10 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
+# **The picture to keep:** the error of a difference against its step: two lines that cross.
+#
+# **The sentence to remember:** *A gradient is checked with the forward pass alone, in float64.*
+#
 # **What we do not know yet.** Our loss was a square, and our model gave numbers. A model of
 # language gives each word a *probability*. How wrong is a probability?
 #

@@ -14,6 +14,8 @@
 # **What we know by now.** A gradient says which way each weight should move, and differences of the
 # forward pass check it. The loss so far was a square: it asks how far a number is from its target.
 #
+# **The question:** How wrong is it?
+#
 # You need [lesson 1](01_gradients_by_hand.ipynb). It takes about 45 minutes.
 
 # %%
@@ -22,7 +24,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 
 rng = np.random.default_rng(2)
@@ -354,11 +356,10 @@ with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backwar
     losses, right = regression()
 print(f"loss at the start {losses[0]:.3f}, which is log 10; right in the end {right[-1]:.0f} %")
 fig, axes = figure(2, width=3.8, height=2.7)
-axes[0].plot(losses, color=color.trained)
-axes[1].plot(right, color=color.trained)
-axes[1].axhline(10, color=color.grey, linestyle=":")
-axes[0].set(xlabel="step", ylabel="loss (nats)", title="softmax regression on digits")
-axes[1].set(xlabel="step", ylabel="new digits right (%)", ylim=(0, 100), title="dotted: guessing")
+curves({"": losses}, "softmax regression on digits", ylabel="loss (nats)", inks=[color.trained],
+       ax=axes[0])
+curves({"": right}, "dotted: guessing", ylabel="new digits right (%)", inks=[color.trained],
+       level=10, ylim=(0, 100), ax=axes[1])
 fig.suptitle(whose, fontsize=9)
 picture(fig)
 
@@ -445,6 +446,11 @@ def loss_scale(gradient):
 check("loss_scale", loss_scale)
 
 # %% [markdown]
+# **The picture to keep:** belief, truth, and the gradient as their difference.
+#
+# **The sentence to remember:** *The gradient of the loss is what the model believes minus what is
+# true.*
+#
 # **What we do not know yet.** A classifier of one layer has no depth. GPT-2 has twelve blocks in a
 # row. What keeps the numbers in them from growing without bound?
 #

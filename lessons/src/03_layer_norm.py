@@ -14,6 +14,8 @@
 # **What we know by now.** A layer, a softmax and a loss have gradients that we can derive, check
 # and train on. A model of one layer learns digits. A transformer has many layers in a row.
 #
+# **The question:** What keeps twelve blocks in size?
+#
 # You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
 # %%
@@ -214,8 +216,7 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 # <details><summary>Answer</summary>(0, 0). A row of two channels has two directions, and layer norm
 # is blind to both.</details>
 #
-# The gradients of scale and bias are sums over all rows $n$, as in
-# lesson 1:
+# The gradients of scale and bias are sums over all rows $n$, as in lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$
 #
@@ -579,6 +580,11 @@ if RUN:
     print(most_moved_scale(before, after))
 
 # %% [markdown]
+# **The picture to keep:** the Jacobian of one row as three pictures.
+#
+# **The sentence to remember:** *Layer norm is blind to a shift and to a stretch of a row, and its
+# scale decides what frozen weights get to see.*
+#
 # **What we do not know yet.** In the twelve blocks each row went alone. Only the map of attention,
 # which we borrowed, led from row to row. How does a token learn anything from another one?
 #

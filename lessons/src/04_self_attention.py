@@ -16,6 +16,8 @@
 # Layer norm keeps the numbers of many layers in size. So far each token has gone through its layers
 # alone.
 #
+# **The question:** Where does a token look?
+#
 # You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
 
 # %%
@@ -27,7 +29,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
@@ -273,9 +275,8 @@ picture(fig)
 # %% [markdown]
 # It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
 # no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. (One run of
-# each. That a loss below $\log 2$ needs a leak holds for all.) Now let both
-# models do what a language model is for: they get the flips so far, and say the one that is not
-# there yet.
+# each. That a loss below $\log 2$ needs a leak holds for all.) Now let both models do what a
+# language model is for: they get the flips so far, and say the one that is not there yet.
 
 # %%
 coins = np.random.default_rng(1).integers(0, 2, (2000, T + 1))
@@ -334,11 +335,10 @@ show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
 
 # %% [markdown]
 # (`past` holds the keys and values of earlier tokens, for a model that writes text; `causal` is the
-# mask. `p` is for
-# **dropout**, which sets some shares to 0 at random in training, so that the model does not rely on
-# single ones; here it is 0. For long texts the layers use a form that computes the same tile by
-# tile. `minifpt steps bit-xor` writes a page with every number of one step, attention's
-# too; lesson 5 shows such a page.)
+# mask. `p` is for **dropout**, which sets some shares to 0 at random in training, so that the model
+# does not rely on single ones; here it is 0. For long texts the layers use a form that computes the
+# same tile by tile. `minifpt steps bit-xor` writes a page with every number of one step,
+# attention's too; lesson 5 shows such a page.)
 #
 # `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
 # a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
@@ -538,18 +538,8 @@ cases = {"as it is": lambda model: None, "no √D": no_root, "no mask": no_mask_
 found = {name: bits(changed(change), lines) for name, change in cases.items()}
 reveal(guess, "lower" if found["no mask"].mean() < found["as it is"].mean() else "higher")
 
-fig, (ax,) = figure(width=5.5, height=2.2)
-ax.barh(list(found), [f.mean() for f in found.values()],
-        color=[color.language] + [color.ochre] * 3)
-for y, values in enumerate(found.values()):
-    ax.plot(values, [y] * len(values), "o", color=color.ink, markersize=3)
-    ax.text(values.max() + 0.15, y, f"{values.mean():.2f}", va="center", fontsize=9)
-ax.axvline(8, color=color.ink, linestyle=":")
-ax.text(7.9, 0, "knows nothing", ha="right", va="center", fontsize=8)
-ax.invert_yaxis()
-ax.set(xlabel="bits per byte; dots are the pages", xlim=(0, 8.5),
-       title="the trained model needs each part")
-picture(fig)
+bars(found, "the trained model needs each part (dotted: knows nothing)", "bits per byte",
+     [color.language] + [color.ochre] * 3, digits=2, levels=[8], xlim=(0, 8.5))
 
 # %% [markdown]
 # Much higher. In training these weights never saw a later token, so they have no use for one: it is
@@ -577,25 +567,15 @@ kinds = {"with line breaks": lines, "without line breaks": flat}
 cost = {name: np.array([bits(silenced(h), pages) - bits(model, pages) for h in range(4)])
         for name, pages in kinds.items()}                 # (heads, pages)
 
-fig, axes = figure(2, width=3.6, height=2.6, sharey=True)
-for ax, (name, values) in zip(axes, cost.items(), strict=True):
-    ax.bar(range(4), values.mean(axis=1), color=color.language)
-    for h, dots in enumerate(values):
-        ax.plot([h] * len(dots), dots, "o", color=color.ink, markersize=3)
-        mean, up = dots.mean(), dots.mean() > 0           # beyond the bar and its dots
-        ax.text(h, dots.max() + 0.12 if up else dots.min() - 0.12, f"{mean:+.2f}", fontsize=9,
-                ha="center", va="bottom" if up else "top")
-    ax.axhline(0, color=color.ink, linewidth=0.8)
-    ax.set(title=f"pages {name}", xlabel="head that is silenced", xticks=range(4),
-           ylim=(-1.6, 2.9))
-axes[0].set_ylabel("bits per byte, added")
-picture(fig)
+for name, values in cost.items():
+    bars({f"head {h}": dots for h, dots in enumerate(values)}, f"pages {name}, a head silenced",
+         "bits per byte, added", color.language, digits=2, levels=[0], xlim=(-1.6, 2.9))
 for name, pages in kinds.items():
     print(f"{name}: {bits(model, pages).mean():.2f} bits per byte, "
           f"with head 1 silenced {bits(silenced(1), pages).mean():.2f}")
 
 # %% [markdown]
-# The rulers are missed on all pages. But look at head 1. On the right the model is *better*
+# The rulers are missed on all pages. But look at head 1. Below, the model is *better*
 # without it, by a lot. Is the weight wrong? Is there a bug? The two kinds of pages differ in
 # nothing but the line breaks. So where does head 1 look when there are some, which bytes get worse
 # without it, and what does the model expect when there are none?
@@ -643,23 +623,19 @@ task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
 
 
 def recall(seed, steps=150):
-    """-> the steps, and the bits right (%)"""
+    """-> the bits right (%), every 25 steps"""
     model = minifpt.FPT.for_task(task, "random:1x1x64@1.41", seed=seed, dropout=0.0)
     history = minifpt.train(model, task, steps, batch_size=16, lr=1e-2, seed=seed, warmup=0,
                             schedule="constant", eval_every=25, test_examples=256,
                             progress=False)
-    return history["step"], 100 * history["test_accuracy"]
+    return 100 * history["test_accuracy"]
 
 
 with written("mine.py", "linear", "layer_norm", "positions", "dropout", "attention") as whose:
     runs = [recall(seed) for seed in range(5)]
-reveal(guess, "yes" if min(right[-1] for _, right in runs) > 75 else "no")
-fig, (ax,) = figure(width=5.2, height=2.6)
-for step, right in runs:
-    ax.plot(step, right, color=color.random, linewidth=1)
-ax.axhline(75, color=color.grey, linestyle=":")
-ax.set(xlabel="step", ylabel="bits right (%)", title=f"One frozen random head, five seeds\n{whose}")
-picture(fig)
+reveal(guess, "yes" if min(right[-1] for right in runs) > 75 else "no")
+curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)\n{whose}",
+       ylabel="bits right (%)", x=range(25, 151, 25), inks=[color.random], level=75)
 
 # %% [markdown]
 # Keep this picture in mind. Why a head that nobody taught can do this is the question of [lesson
@@ -714,8 +690,7 @@ check("ruler", ruler)
 # **4.** *Open.* Some heads go by position, others by content. Find a measure: given the maps of
 # several texts of one length, which head picks out one position, and the same one in every text?
 # Careful: a head that looks everywhere equally is also the same in every text. Then run it on the
-# model: is the winner the one that you expect? And which head goes most by *content*? The last cell
-# looks for a special kind: a head that finds an earlier copy of the letters just read.
+# model: is the winner the one that you expect? And which head goes most by *content*?
 
 # %%
 def goes_by_position(maps):
@@ -730,16 +705,12 @@ pieces = [ids[:, i:i + 60] for ids in lines for i in (0, 60, 120)]   # put other
 collected = np.array([maps(model, ids) for ids in pieces])
 print("maps", collected.shape, "-> yours:", goes_by_position(collected))
 
-# %%
-once = np.random.default_rng(0).integers(ord("a"), ord("z") + 1, (1, 40))
-A = maps(model, np.concatenate([once, once], axis=1))     # random letters, twice
-copied = A.diagonal(-39, axis1=2, axis2=3)[..., 1:].mean(axis=-1)
-even = np.mean([1 / (t + 1) for t in range(40, 80)])
-print(f"share on what followed the earlier copy: best head {copied.max():.3f}, "
-      f"an even look {even:.3f}")
-print("so there is such a head" if copied.max() > 5 * even else "so none stands out")
-
 # %% [markdown]
+# **The picture to keep:** the map of a head, with and without its mask.
+#
+# **The sentence to remember:** *A token asks with its query, is found by its key, and hands over
+# its value.*
+#
 # **What we do not know yet.** A head looks, and brings something back. How does it learn where to
 # look: who gets the gradient?
 #

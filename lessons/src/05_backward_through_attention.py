@@ -15,6 +15,8 @@
 # **What we know by now.** A token asks with its query, is found by its key, and hands over its
 # value. One head with frozen random weights recalled a string, on the library's gradient.
 #
+# **The question:** Who gets the gradient?
+#
 # You need [lesson 4](04_self_attention.ipynb). It takes about an hour.
 
 # %%
@@ -101,8 +103,8 @@ picture(fig)
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
 # from every token $t$ that looked at $s$.
 #
-# *On paper, 2 minutes.* A row of $A$ is $(\tfrac12, \tfrac12)$ and the same row of $dA$ is $(1,
-# 0)$. What is $dS$? And if the row of $A$ is $(1, 0)$?
+# *On paper, 2 minutes.* A row of $A$ is $(\tfrac12, \tfrac12)$ and the same row of $dA$ is
+# $(1, 0)$. What is $dS$? And if the row of $A$ is $(1, 0)$?
 #
 # <details><summary>Answer</summary>The weighted mean is 1/2, so dS = (1/4, -1/4). With (1, 0) the
 # mean is 1 and dS = (0, 0): a head that is sure learns nothing about where to look.</details>
@@ -521,6 +523,11 @@ for step in t.steps[::-1]:
             print(f"{step.layer} head {h}: the best {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
+# **The picture to keep:** who moves whom: a query its row, a key and a value their column.
+#
+# **The sentence to remember:** *A head that is sure learns what to bring, and no longer where to
+# look.*
+#
 # **What we do not know yet.** We have the parts of a block. What holds twelve of them together, and
 # how does a gradient get through all of them?
 #

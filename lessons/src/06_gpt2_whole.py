@@ -15,11 +15,12 @@
 # **What we know by now.** Layer norm keeps a row in size, attention moves something from token to
 # token, and both have a gradient that we can write. One block is not yet a language model.
 #
+# **The question:** What runs through the whole of it?
+#
 # You need lessons [3](03_layer_norm.ipynb) and [5](05_backward_through_attention.ipynb). It takes
 # about an hour.
 
 # %%
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -30,7 +31,7 @@ from scipy.special import ndtr  # noqa: F401, for exercise 3
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files import weights
 from minifpt.files.tokenizer import Bytes
@@ -331,18 +332,11 @@ reveal(guess, rise["relu"], "nats")
 
 u = np.linspace(-4, 3, 300)
 fig, axes = figure(2, width=4, height=2.7)
-for (name, act), ink, style in zip(activations.items(),
-                                   (color.ink, color.teal, color.ochre, color.grey),
-                                   ("-", ":", "-.", "--"), strict=True):
-    axes[0].plot(u, act.forward(u)[0], style, color=ink, label=name)
-axes[0].set(title="The activation function", xlabel="in", ylabel="out", ylim=(-1, 3))
-axes[0].legend(fontsize=8)
-axes[1].plot(u, F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), color=color.ink,
-             label="GELU's")
-axes[1].plot(u, 0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3))), "--",
-             color=color.ochre, label="(1 + tanh u) / 2 alone")
-axes[1].set(title="Its derivative", xlabel="in")
-axes[1].legend(fontsize=8)
+curves({name: act.forward(u)[0] for name, act in activations.items()}, "The activation function",
+       "in", "out", x=u, styles=("-", ":", "-.", "--"), ylim=(-1, 3), ax=axes[0])
+curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
+        0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3)))}, "Its derivative", "in", x=u,
+       inks=(color.ink, color.ochre), ax=axes[1])
 picture(fig)
 for name, value in rise.items():
     print(f"{name:20} loss {value:+.4f} nats")
@@ -381,47 +375,8 @@ for name, backward in (("F.gelu_backward", F.gelu_backward),
 # (`F.gelu` is the mathematics. The layers call `fast.gelu`, which computes the derivative in the
 # same pass; a test checks that the two agree.)
 #
-# ## Counted and drawn
+# ## Counted
 #
-# Every matrix of the language model, to scale: the area of a rectangle is how many numbers the
-# matrix has. Pink is what a Frozen Pretrained Transformer trains, grey what it keeps frozen or
-# does not use. (The biases of the linear layers, a thin line each, are left out.)
-
-# %%
-C = trunk.config.n_embd
-fig, (ax,) = figure(width=8.6, height=4.3)
-
-
-def draw(at, row, wide, high, label="", trained=False):
-    ax.broken_barh([(at, wide)], (row, high),
-                   color=color.trained if trained else color.frozen)
-    ax.text(at + wide / 2, row + high / 2, label, ha="center", va="center", fontsize=8,
-            color="white" if trained else color.ink)
-
-
-draw(0, 0, trunk.config.vocab_size, C, "wte")
-draw(trunk.config.vocab_size + 12, 0, trunk.config.n_positions, C, "wpe", True)
-for i, block in enumerate(trunk.h):
-    at, row = 0, (1.2 * i + 1.4) * C
-    for name, p in block.named_parameters():
-        if p.data.ndim == 2:
-            wide = p.data.size / C
-            label = name.removesuffix(".weight") if wide > C else "c_proj"
-            draw(at, row, wide, C, label)
-            at += wide + 12
-    for k in range(4):                                    # two norms, scale and bias
-        draw(at + 8, row + 36 * k, C, 10, trained=True)
-    ax.text(-12, row + C / 2, f"h.{i}", ha="right", va="center", fontsize=8)
-for k in range(2):                                        # ln_f
-    draw(at + 8, row + (1.4 + 0.28 * k) * C, C, 10, trained=True)
-ax.text(at, row + 1.55 * C, "ln_f", ha="right", va="center", fontsize=8)
-ax.text(at + 8 + C / 2, 1.2 * C, "ln_1, ln_2", ha="center", fontsize=8)
-ax.set(xlim=(-70, at + C + 20), ylim=(row + 1.8 * C, -10), aspect="equal",
-       title="The shipped model, to scale (layer norms are drawn too thick)")
-ax.axis("off")
-picture(fig)
-
-# %% [markdown]
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
 # feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of a block,
 # its biases and layer norms, grows with $C$ only.
@@ -449,60 +404,28 @@ def from_shape(**shape):
 counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
 reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
 
-fig, (ax,) = figure(width=8, height=2.7)
-inks = {"wte": color.grey, "attn": color.teal, "mlp": color.ink, "pos": color.trained,
-        "ln": color.trained}
 for name, groups in counts.items():
-    left = 0
-    for group, ink in inks.items():
-        share = 100 * groups[group] / groups.total()
-        ax.barh(name, share, left=left, color=ink, edgecolor="white", linewidth=0.5)
-        if share > 8:
-            ax.text(left + share / 2, name, f"{group} {share:.0f} %", ha="center",
-                    va="center", fontsize=8, color="white")
-        left += share
-    ax.text(101, name, f"{groups.total() / 1e6:,.1f} M", va="center", fontsize=9)
-ax.invert_yaxis()
-ax.set(xlim=(0, 112), xlabel="share of the parameters, %",
-       title="What GPT-2s are made of (pink: positions and layer norms)")
-picture(fig)
+    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
+        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
 print("minigpt, from its shape:  ", dict(counts["minigpt"]))
 print("minigpt, from its weights:", dict(count(lm)))
 
 # %% [markdown]
+# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
+# the table it is the usual 124.
+#
 # ## From a file
 #
 # Our parameters have the names and shapes of GPT-2's own, as the library Transformers spells them.
-# So we can write our weights into a file as Transformers does, and read them back. Such a folder
-# has a `config.json`, and a `model.safetensors`: eight bytes with the length of a header, the
-# header as JSON, then the numbers as they lie in memory. We write one by hand.
+# So we can write our weights into a folder as Transformers does, and read them back: a
+# `config.json`, and a `model.safetensors`, which is eight bytes with the length of a header, the
+# header as JSON, then the numbers as they lie in memory.
 
 # %%
-def save_like_transformers(arrays, config, folder):
-    header, numbers, at = {}, [], 0
-    for name, a in arrays.items():
-        raw = np.asarray(a, "<f4").tobytes()              # float32
-        header[f"transformer.{name}"] = {"dtype": "F32", "shape": a.shape,
-                                         "data_offsets": [at, at + len(raw)]}
-        numbers.append(raw)
-        at += len(raw)
-    head = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(
-        len(head).to_bytes(8, "little") + head + b"".join(numbers))
-    (folder / "config.json").write_text(json.dumps(config))
-
-
 def arrays_of(model):
     """{GPT-2's name: array}, without the "trunk." of ours"""
     return {name.removeprefix("trunk."): p.data for name, p in model.named_parameters()}
-
-
 arrays = arrays_of(lm)
-config = {"model_type": "gpt2", "activation_function": "gelu_new",
-          "layer_norm_epsilon": 1e-5,
-          "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
-          **{key: getattr(trunk.config, key) for key in
-             ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")}}
 for name in ("wte.weight", "wpe.weight", *(n for n in arrays if n.startswith("h.0.")),
              "ln_f.weight", "ln_f.bias"):
     print(f"{name:24}{arrays[name].shape}")
@@ -513,43 +436,25 @@ for name in ("wte.weight", "wpe.weight", *(n for n in arrays if n.startswith("h.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    folder = Path(folder)
-    save_like_transformers(arrays, config, folder)
-    again = minifpt.LanguageModel.from_pretrained(folder)
-    path = convert(folder, folder / "mine.npz", progress=False)
-    converted = minifpt.LanguageModel.from_pretrained(path)
-    for name, other in (("the folder itself", again), ("converted", converted)):
+    lm.save_folder(folder)
+    path = convert(Path(folder), Path(folder) / "mine.npz", progress=False)
+    for name, source in (("the folder itself", folder), ("converted", path)):
+        other = minifpt.LanguageModel.from_pretrained(source)
         same = all((a == arrays[n]).all() for n, a in arrays_of(other).items())
-        print(f"{name:18} every number the same: {same},",
-              f"{nats(other.logits(x)):.4f} nats")
-
-    wrong = {**arrays, "h.0.attn.c_attn.weight": arrays["h.0.attn.c_attn.weight"].T}
-    save_like_transformers(wrong, config, folder)
-    try:
-        minifpt.LanguageModel.from_pretrained(folder)
-    except ValueError as e:
-        print("c_attn transposed:", str(e).replace(str(folder), "FOLDER"))
+        print(f"{name:18} every number the same: {same}, {nats(other.logits(x)):.4f} nats")
 
 # %% [markdown]
 # (float16 lost nothing here only because the shipped numbers were float16 to begin with.)
 #
-# OpenAI's weights go the same way. These commands need a network, so this lesson does not run
-# them; the first is run in a clone of the project:
-#
-# ```sh
-# pip install '.[gpt2]'
-# minifpt convert gpt2                       # or gpt2-medium, -large, -xl, distilgpt2, OWNER/NAME
-# minifpt convert path/to/folder             # what Transformers' save_pretrained wrote
-# minifpt generate --model gpt2 "It was a"
-# minifpt train bit-xor --model gpt2
-# ```
+# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
+# `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
 #
 # ## What shapes cannot see
 #
-# The last line of the output above is the easy case: PyTorch's linear layers keep their weight as
-# `(out, in)`, GPT-2's as `(in, out)`, and for `c_attn` `(C, 3C)` the loader sees the difference.
-# But `attn.c_proj` is `(C, C)`. Transposed, it loads without a word. And some things have no
-# shape at all: the number of heads, or what comes first, query or key.
+# PyTorch's linear layers keep their weight as `(out, in)`, GPT-2's as `(in, out)`. For `c_attn`
+# `(C, 3C)` the loader sees a weight that was transposed. But `attn.c_proj` is `(C, C)`. Transposed,
+# it loads without a word. And some things have no shape at all: the number of heads, or what comes
+# first, query or key.
 #
 # We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (The losses of
 # the model as it is, and of one that knows nothing, are printed at the top.)
@@ -608,16 +513,9 @@ mistakes = {"none": lambda trunk: None,
 found = {name: mistake(change) for name, change in mistakes.items()}
 reveal(guess, found["attn.c_proj transposed"][0], "nats")
 
-fig, (ax,) = figure(width=7.2, height=3)
-values = [value for value, *_ in found.values()]
-bars = ax.barh(list(found), values, color=[color.teal] + [color.ochre] * len(mistakes))
-ax.bar_label(bars, fmt="%.3f", fontsize=8, padding=3)
-ax.axvline(np.log(256), color=color.ink, linewidth=0.8, linestyle=":")
-ax.text(np.log(256) - 0.06, 7, "knows nothing", fontsize=8, ha="right", va="center")
-ax.invert_yaxis()
-ax.set(xlabel="nats a byte", xlim=(0, 6.3),
-       title="Seven mistakes that load without a word")
-picture(fig)
+bars({name: value for name, (value, *_) in found.items()},
+     "Seven mistakes that load without a word (dotted: knows nothing)", "nats a byte",
+     [color.teal] + [color.ochre] * len(mistakes), digits=3, levels=[np.log(256)], width=7.2)
 exact = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
 rounding = np.abs(lm.logits(x) - exact).max()
 print(f"largest change of a score: rounding alone {rounding:.1e}, "
@@ -652,12 +550,9 @@ with written("mine.py", *GPT2_PARTS) as whose:
                             test_examples=64)
     ids = small.generate(letters.encode("The "), 28, temperature=0.7, seed=0)
 print("it writes:", letters.decode(ids).replace("\n", " "))
-fig, (ax,) = figure(width=5.2, height=2.6)
-ax.plot(history["step"], history["test_loss"], color=color.trained)
-ax.axhline(np.log(256), color=color.grey, linestyle=":")
-ax.set(xlabel="step", ylabel="nats a byte, held out", ylim=(0, 6),
-       title=f"A language model learns (dotted: knows nothing)\n{whose}")
-picture(fig)
+curves({"": history["test_loss"]}, f"A language model learns (dotted: knows nothing)\n{whose}",
+       ylabel="nats a byte, held out", x=history["step"], inks=[color.trained], ylim=(0, 6),
+       level=np.log(256))
 
 # %% [markdown]
 # (One run.)
@@ -750,6 +645,11 @@ if RUN:
         print(k, [NAMES[i] for i in parts], round(loss_without(parts), 3))
 
 # %% [markdown]
+# **The picture to keep:** the residual stream, read half way.
+#
+# **The sentence to remember:** *Each part adds to what is there, so a gradient has a straight way
+# back.*
+#
 # **What we do not know yet.** Everything trained here. Lesson 0 froze nearly everything. What does
 # freezing leave, and what does it save?
 #

@@ -10,18 +10,20 @@
 # - draw where each head of a model looks, and put it in one number;
 # - compute which scores a model reaches without having found anything;
 # - tell looking by position from looking by content, and mute a head;
-# - find out at which depth a value moves, and which part multiplies two of them;
+# - find out which part of a model multiplies two of its inputs;
 # - compare a language trunk with two kinds of random ones, and say what that leaves open.
 #
 # **What we know by now.** A frozen trunk learns XOR while its layer norms, positions and two thin
 # layers train. So do random weights of the right size. We have seen *that* it works, and what each
 # part computes, but not which part does the work.
 #
+# **The question:** Does looking matter?
+#
 # In the live page: [stations 5 and 7](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(5)` in a cell here.
 #
-# You need lessons [0](00_a_language_model_learns_xor.ipynb) and
-# [4](04_self_attention.ipynb). It takes two sittings of about 40 minutes: XOR, then memory.
+# You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb). It
+# takes about an hour, half of it for XOR and half for memory.
 
 # %%
 from itertools import combinations
@@ -31,7 +33,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
@@ -169,16 +171,21 @@ picture(fig)
 # ## How is XOR computed?
 #
 # A muted head shows that it is needed, not what it does. Two things must happen somewhere. The bit
-# $a$ at token $i$ must come to token $5 + i$, where its partner $b$ stands: *who carries it, and
-# when?* And the two must be combined: *who multiplies?*
+# $a$ at token $i$ must come to token $5 + i$, where its partner $b$ stands: only attention can
+# carry it there. And the two must be combined: *who multiplies?*
 #
-# For the first question we turn the one bit $a$ in all inputs, so that the right answer at its
-# partner turns, too. While the model runs on these inputs we put what a block hands on, at one
-# token, back to what it was before the turn. If the right answer comes back, this token carried the
-# bit at this depth. `minifpt.trace(model, change={layer: function})` replaces the output of a layer
-# while the model runs. We do so for the language trunk, run 0, and for one with random weights *as
-# in the paper* (lesson 0). Which of the two has the bit at the token of $b$ sooner, `"language"` or
-# `"random"`?
+# Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no sum of a share of $a$
+# and a share of $b$ is one. Any number $v$ inside the model depends on $a$ and $b$, all else equal,
+# in four ways, because four equations have four unknowns:
+#
+# $$ v(a, b) = m + \alpha\, a + \beta\, b + \gamma\, a b, \qquad \gamma = \tfrac14 \big( v(1, 1) -
+#    v(1, -1) - v(-1, 1) + v(-1, -1) \big) $$
+#
+# We run the four inputs side by side and take $\gamma\,ab$ out of the output of a part at the token
+# of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. `minifpt.trace(model, change={layer:
+# function})` replaces the output of a layer while the model runs. We do so for the language trunk,
+# run 0, and for one with random weights *as in the paper* (lesson 0). What costs more: to take the
+# product out of `"attention"` or out of `"feed-forward"`?
 
 # %%
 guess = ...
@@ -186,72 +193,8 @@ guess = ...
 # %%
 by_trunk = {"language": xor_models[0], "random": make("random@paper", xor)}
 minifpt.train(by_trunk["random"], xor, steps=500, batch_size=4, lr=2e-3, eval_every=500)
-DEPTHS = ["trunk.wpe", *(f"trunk.h.{i}" for i in range(6))]      # after positions, after each block
 
 
-def run(model, x, change=None):
-    """Logits (B, 5, 2) and the outputs of all layers, with some of them changed"""
-    with minifpt.trace(model, change=change) as t:
-        return model.predict(x).reshape(len(x), 5, 2), t.outputs
-
-
-def put_back(values, token):
-    """Tokens count from the end: the last block computes only those that are read."""
-    def change(h):
-        if -token <= h.shape[1]:
-            h[:, token] = values[:, token]
-        return h
-    return change
-
-
-def restored(model, i, x=x_xor[:48], y=y_xor[:48]):
-    """(2, 7): how much comes back at the token of a and at that of b, for each depth"""
-    turned = x.copy()
-    turned[:, i] = 1 - x[:, i]
-
-    def score(logits):
-        return ((2 * y[:, i] - 1) * (logits[:, i, 1] - logits[:, i, 0])).mean()
-    logits, before = run(model, x)
-    best, worst = score(logits), score(run(model, turned)[0])
-    return [[(score(run(model, turned, {name: put_back(before[name], token)})[0]) - worst)
-             / (best - worst) for name in DEPTHS] for token in (i - 10, i - 5)]
-
-
-routes = {name: np.mean([restored(model, i) for i in range(5)], axis=0)
-          for name, model in by_trunk.items()}
-reveal(guess, max(routes, key=lambda name: routes[name][1][1]))
-fig, axes = figure(2, width=3.6, height=2.5, sharey=True)
-for ax, (trunk, route) in zip(axes, routes.items(), strict=True):
-    for shares, style, ink, name in zip(route, ("o-", "s--"), (color.ink, color.trained), (
-            "token of a", "token of b"), strict=True):
-        ax.plot(range(7), 100 * shares, style, color=ink, markersize=4, label=name)
-    ax.set(xlabel="behind block", title=f"{trunk}: where the bit a is")
-    ax.set_xticks(range(7), ["input", *range(6)])
-axes[0].set_ylabel("answer restored (%)")
-axes[0].legend(loc="center right")
-picture(fig)
-
-# %% [markdown]
-# With random weights one look does it: after block 0 nearly all of the bit is at its partner's
-# token. In the language trunk it takes several blocks, and after block 0 a part of it is at
-# neither of the two tokens: it goes by way of others. (So it was with five seeds of each.)
-#
-# Now, who multiplies? Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no
-# sum of a share of $a$ and a share of $b$ is one. Any number $v$ inside the model depends on $a$
-# and $b$, all else equal, in four ways, because four equations have four unknowns:
-#
-# $$ v(a, b) = m + \alpha\, a + \beta\, b + \gamma\, a b, \qquad \gamma = \tfrac14 \big( v(1, 1) -
-#    v(1, -1) - v(-1, 1) + v(-1, -1) \big) $$
-#
-# We run the four inputs side by side and take $\gamma\,ab$ out of the output of a part at the token
-# of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. What costs more: to take the product
-# out of `"attention"` or out of `"feed-forward"`?
-
-# %%
-guess = ...
-
-
-# %%
 def without_product(i):
     """A change: takes the product of bits i of the two strings out of an output"""
     sign = np.array([[1, -1], [-1, 1]])[..., None]        # of a b, for (a, b) = 00, 01, 10, 11
@@ -271,7 +214,8 @@ def accuracy_without_products(model, *parts, contexts=24):
         bits = np.repeat(rng.integers(0, 2, (contexts, 10)), 4, axis=0)
         bits[:, [i, 5 + i]] = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (contexts, 1))
         change = {f"trunk.h.*.{part}": without_product(i) for part in parts}
-        logits, _ = run(model, bits[..., None].astype(np.float32), change)
+        with minifpt.trace(model, change=change):
+            logits = model.predict(bits[..., None].astype(np.float32)).reshape(-1, 5, 2)
         right.append((logits[:, i].argmax(-1) == bits[:, i] ^ bits[:, 5 + i]).mean())
     return 100 * float(np.mean(right))
 
@@ -315,7 +259,9 @@ for trunk, rows in WITHOUT_PRODUCT.items():
 # $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the language
 # trunk attention has a part in it, with four seeds of five: there the look itself depends on the
 # bits. The fourth number of each run says so. There each head gets *one look* for all inputs, the
-# mean of its attention over many: the random trunks keep 89 to 98 %, language 57 to 84 %.
+# mean of its attention over many: the random trunks keep 89 to 98 %, language 57 to 84 %. (In the
+# random ones block 0 carries the bit; language takes several blocks. `lessons/claims.md` in the
+# repository has these numbers.)
 #
 # ## Memory: which string is it?
 #
@@ -361,7 +307,7 @@ guess = ...                                               # a percentage
 
 # %%
 def levels(x, y):
-    """Bits right in per cent by five fixed rules, x (B, 24, 10), y (B, 4, 10)."""
+    """Bits right in per cent by three fixed rules, x (B, 24, 10), y (B, 4, 10)."""
     strings = x.reshape(len(x), 6, 4, 10)                 # (B, string, patch, bit)
     asked, strings = strings[:, 5], strings[:, :5]
     right = 2 * y - 1                                     # (B, 4, 10)
@@ -371,14 +317,12 @@ def levels(x, y):
         return 100 * float(np.where(asked != 0, 1.0, guessed).mean())
 
     fits = ((strings == asked[:, None]) | (asked[:, None] == 0)).all(axis=-1)      # (B, 5, 4)
-    whole = fits.all(axis=-1, keepdims=True) * np.ones(4)               # all visible bits fit
     so_far = np.minimum.accumulate(fits, axis=-1)                       # those up to this token
 
     def vote(counts):                                     # of the strings that fit
         return score(np.sign((strings * counts[..., None]).sum(axis=1)))
     return {"copy and guess": score(0 * right), "copy and vote": vote(np.ones_like(fits)),
-            "find, each token alone": vote(fits), "find, token by token": vote(so_far),
-            "find, all at once": vote(whole)}
+            "find": vote(so_far)}
 
 
 x, y, which = task.sample(np.random.default_rng(6), 160)
@@ -393,24 +337,21 @@ for name, value in level.items():
 # $$ \tfrac12 + \tfrac12 \Big( 1 - \frac{\binom40 + \binom41}{2^4} \Big) = \tfrac12 + \tfrac12
 #    \cdot \tfrac{11}{16} $$
 #
-# So a score between the first two says nothing about finding. The other three rules find the string
-# by its visible bits: only strings that fit these bits may vote. They differ in what they compare:
-# each asked token alone, with its five or so visible bits; or all asked tokens so far, which is the
-# best that causal attention can do; or the whole string at once.
+# So a score between the first two says nothing about finding. The third rule finds the string by
+# its visible bits: only strings that fit all asked tokens so far may vote, which is the best that
+# causal attention can do.
 #
 # ## Three trunks
 #
 # We train three FPTs that differ only in their frozen weights:
 #
 # - *language*: the shipped trunk;
-# - *random*: drawn as GPT-2 is before any training, with smaller weights than *as in the paper*
-#   above;
-# - *statistics*: random as well, but each array has the mean and the standard deviation of the
-#   language trunk's. It knows how large the weights should be, and nothing else.
+# - *statistics*: random, but each array has the mean and the standard deviation of the language
+#   trunk's. It knows how large the weights should be, and nothing else (*matched random* in lesson
+#   0);
+# - *random*: drawn as GPT-2 is before any training, smaller than *as in the paper* above (*random,
+#   too small* in lesson 0).
 #
-# (In lesson 0 their names are *pretrained on novels*, *random, too small* and *matched random*.)
-
-# %% [markdown]
 # All have the same number of steps, the same learning rate and the same examples. (The learning
 # rate rises for 50 steps, the **warm-up**, and then falls along half a cosine.) Which of them end
 # above the vote? ("language", or "language, random", ...)
@@ -419,8 +360,8 @@ for name, value in level.items():
 guess = ...
 
 # %%
-kinds = {"language": "minigpt-language", "random": "random",
-         "statistics": "statistics:minigpt-language"}
+kinds = {"language": "minigpt-language", "statistics": "statistics:minigpt-language",
+         "random": "random"}
 
 
 def train(model, lr):
@@ -433,37 +374,19 @@ before = attention_maps(models["language"], x)
 histories = {name: train(model, lr=0.02) for name, model in models.items()}
 
 # %%
-styles = {"language": "-", "random": ":", "statistics": "--"}
-
-
-def first_above_the_vote(history):
-    """The first step at which it was measured above, as text."""
-    above = history["step"][100 * history["test_accuracy"] > level["copy and vote"]]
-    return f"above the vote from step {above[0]} on" if len(above) else "never above the vote"
-
-
-def curves(ax, histories, lr):
-    """Learning curves, and what the five rules reach."""
+def draw(histories, lr):
+    """Learning curves; dotted is the vote."""
+    curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
+           f"bit memory, learning rate {lr} (dotted: copy and vote)", ylabel="bits right (%)",
+           x=histories["language"]["step"], level=level["copy and vote"], ylim=(73, 101),
+           styles=("-", "--", ":"), inks=[vars(color)[name] for name in histories])
     for name, history in histories.items():
-        ax.plot(history["step"], 100 * history["test_accuracy"], styles[name],
-                color=vars(color)[name], linewidth=2, label=name)
-        print(f"learning rate {lr}: {name:10} {100 * history[-1]['test_accuracy']:5.1f} %, "
-              f"{first_above_the_vote(history)}")
-    for value in level.values():
-        ax.axhline(value, color=color.grey, linestyle=":", linewidth=1)
-    ax.set(xlabel="step", ylabel="bits right (%)", ylim=(73, 101), xlim=(0, 453),
-           title=f"bit memory, learning rate {lr}")
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.85))
+        print(f"learning rate {lr}: {name:10} {100 * history[-1]['test_accuracy']:5.1f} %")
 
 
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
 reveal(guess, ", ".join(name for name in final if final[name] > level["copy and vote"] + 1))
-fig, (ax,) = figure(width=6.4, height=3.6)
-curves(ax, histories, 0.02)
-for name, value in level.items():
-    ax.text(456, value, name, ha="left", fontsize=8, color=color.ink,
-            va="bottom" if name == "find, all at once" else "center")
-picture(fig)
+draw(histories, 0.02)
 
 # %% [markdown]
 # The random trunk stays near the floor in these 450 steps. The language trunk finds the string. And
@@ -479,12 +402,7 @@ faster = {name: train(make(kinds[name], task), lr=0.06) for name in ("language",
 
 # %%
 reveal(guess, max(faster, key=lambda name: faster[name][-1]["test_accuracy"]))
-fig, axes = figure(2, width=4.4, height=3.2, sharey=True)
-for ax, lr, runs in zip(axes, (0.02, 0.06), (
-        {name: histories[name] for name in faster}, faster), strict=True):
-    curves(ax, runs, lr)
-axes[1].set_ylabel("")
-picture(fig)
+draw(faster, 0.06)
 
 # %% [markdown]
 # In this run the order is reversed: now *statistics* ends ahead. With five seeds (`python -m
@@ -553,23 +471,8 @@ picture(fig)
 
 # %% [markdown]
 # Token $p$ of the asked string looks at token $p$ of the right string: a piece of a diagonal.
-# Sometimes it looks at a token $p$ of another string, too. Is that a mistake? For each such look
-# we ask whether the other token fits all of the visible bits.
-
-# %%
-strings = x.reshape(-1, 6, 4, 10)
-fits = ((strings[:, :5] == strings[:, 5:]) | (strings[:, 5:] == 0)).all(axis=-1)   # (B, 5, 4)
-A = after["language"][block, :, head, -4:, :20].reshape(-1, 4, 5, 4)
-twins = np.einsum("npkp->nkp", A)                         # token p at token p of string k
-wrong = np.arange(5)[:, None] != which[:, None, None]     # (B, 5, 1): not the right string
-print("share of the token p of ...")
-print(f"the right string:                 {twins[~wrong & fits].mean():.2f}")
-print(f"another string, where it fits:    {twins[wrong & fits].mean():.2f}")
-print(f"another string, where it doesn't: {twins[wrong & ~fits].mean():.2f}")
-
-# %% [markdown]
-# So it looks wherever the visible bits of this one token fit. It hardly uses what the tokens before
-# it could tell it: of the levels above, the score is nearest to "find, each token alone".
+# Sometimes it looks at a token $p$ of another string, too. Which bits do that token and the asked
+# one have in common?
 #
 # ## Position or content?
 #
@@ -581,6 +484,7 @@ print(f"another string, where it doesn't: {twins[wrong & ~fits].mean():.2f}")
 guess = ...
 
 # %%
+strings = x.reshape(-1, 6, 4, 10)
 moved = np.zeros((5, 5))                                  # [where the right one is, looked at]
 for place in range(5):
     order = (np.arange(5) + which[:, None] - place) % 5   # (B, 5): now the right one is there
@@ -734,6 +638,12 @@ if RUN:
     print(results, gap(*map(np.array, results.values())))
 
 # %% [markdown]
+# **The picture to keep:** accuracy without a pair of heads, against their share on the right
+# string.
+#
+# **The sentence to remember:** *A picture of attention is a hypothesis, and muting the head is the
+# test.*
+#
 # **What we do not know yet.** Which single head carries the bits of XOR differs from run to run.
 # ([Lesson 19](19_which_part_does_it.ipynb), a side road, follows a value from head to head.) And
 # two arms stood beside each other here with one run each. How sure is such a difference?

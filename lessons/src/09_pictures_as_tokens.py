@@ -16,14 +16,11 @@
 # takes about an hour.
 
 # %%
-import os
-
 import numpy as np
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
-from minifpt.files import cache_folder, data
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.layers import Layer
 from minifpt.tasks.images import FONTS, distort, glyphs, patches
 from minifpt.trunks.names import TrunkSpec
@@ -206,18 +203,6 @@ for ax in axes[len(wrong):]:
 row_title(axes, "what it is, and what the model says")
 picture(fig)
 
-answers = model.predict(x_test)[:, 0].argmax(axis=-1)
-counts = np.zeros((10, 10), int)
-np.add.at(counts, (y_test[:, 0], answers), 1)
-mistakes = counts * ~np.eye(10, dtype=bool)
-fig, (ax,) = figure(width=3.9, height=3.6)
-matrix(ax, mistakes, f"{mistakes.sum()} mistakes in {len(y_test)} pictures", "it says",
-       "it is", digits=0)
-picture(fig)
-for i in np.argsort(-mistakes, axis=None)[:3]:
-    print("a {} is taken for a {}: {} times".format(*np.unravel_index(i, (10, 10)),
-                                                    mistakes.flat[i]))
-
 # %% [markdown]
 # We understand some of these mistakes, others not at all.
 #
@@ -236,15 +221,10 @@ for name, kind in (("random", "random"), ("statistics", "statistics:minigpt-lang
 # %%
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
 reveal(guess, max(final, key=final.get))
-fig, (ax,) = figure(width=7.6, height=3.1)
-for (name, history), style in zip(histories.items(), ("-", "-.", "--"), strict=True):
-    ax.plot(history["step"], 100 * history["test_accuracy"], style, color=vars(color)[name],
-            linewidth=2, label=f"{name}: {final[name]:.1f} % in the end")
-ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
-ax.set(xlabel="step", ylabel="digits right (%)", ylim=(0, 100),
-       title="printed digits in fonts that were not seen")
-ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-picture(fig)
+curves({f"{name}: {final[name]:.1f} %": 100 * history["test_accuracy"]
+        for name, history in histories.items()}, "printed digits in fonts that were not seen",
+       ylabel="digits right (%)", x=histories["random"]["step"], styles=("-", "-.", "--"),
+       inks=[vars(color)[name] for name in histories], level=10, ylim=(0, 100))
 
 # %% [markdown]
 # *Language* and *statistics* end close together. One run each does not rank two that are so close:
@@ -280,20 +260,6 @@ def similarity(positions):
     return q @ q.T
 
 
-def sixteen_maps(ax, s, title):
-    """A small map for each position: how similar it is to the others, which form the grid."""
-    n = 4
-    others = s * ~np.eye(n * n, dtype=bool)               # to itself: left white
-    maps = others.reshape(n, n, n, n).transpose(0, 2, 1, 3).reshape(n * n, n * n)
-    matrix(ax, maps, title, limit=0.7, signed=True, digits=None, rows=[""] * 16,
-           columns=[""] * 16)
-    for t in range(n * n):
-        ax.plot(t % n * (n + 1), t // n * (n + 1), "o", color=color.ink, markersize=4)
-    for edge in np.arange(1, n) * n - 0.5:
-        ax.axhline(edge, color="white", linewidth=6)
-        ax.axvline(edge, color="white", linewidth=6)
-
-
 positions = model.trunk.wpe.weight.data                   # now trained; the first T are in use
 s_start, s_end = similarity(start), similarity(positions[:T])
 row, column = np.divmod(np.arange(T), 4)
@@ -306,22 +272,20 @@ print(f"{'mean similarity':36}{'before':>8}{'after':>8}")
 for name, pairs in kinds.items():
     print(f"{name:36}{s_start[pairs].mean():8.2f}{s_end[pairs].mean():8.2f}")
 
-fig, axes = figure(2, width=3.9, height=3.8)
-fig.get_layout_engine().set(wspace=0.1)
-sixteen_maps(axes[0], s_start, "position embeddings, as language left them")
-sixteen_maps(axes[1], s_end, "after training on digits")
+fig, axes = figure(2, width=3.2, height=3.0)
+matrix(axes[0], s_start, "similarity, as language left them", "position", "position", limit=1,
+       digits=None)
+matrix(axes[1], s_end, "after training on digits", "position", limit=1, digits=None)
 picture(fig)
 
 # %% [markdown]
-# Each of the small squares belongs to one position (the dot) and shows, as a 4 × 4 grid, how
-# similar the others are to it: red similar, blue the opposite. On the left, before training, we see
-# a line of text: a position is similar to the ones before and after it, also across the end of a
-# row. Nothing in it knows of above and below.
+# Before training we see a line of text: a position is similar to the ones before and after it, also
+# across the end of a row. Nothing in it knows of above and below.
 #
-# Image transformers that are trained for long show the grid here: each small square has a bright
-# spot around its dot (Dosovitskiy et al., arXiv 2010.11929, figure 7). On the right there is none.
-# Training wiped out most of the line, and no grid has come in its place. Yet most digits are right.
-# So does the model need to know what is beside what?
+# Image transformers that are trained for long show the grid here (Dosovitskiy et al., arXiv
+# 2010.11929, figure 7): positions one above the other are alike, too. Ours do not. Training wiped
+# out most of the line, and no grid has come in its place. Yet most digits are right. So does the
+# model need to know what is beside what?
 #
 # ## Torn up
 #
@@ -383,18 +347,10 @@ reveal(guess_same, same, "%")
 print("each its own way.", end=" ")
 reveal(guess_own, own, "%")
 
-fig, (ax,) = figure(width=6, height=3.1)
-for name, ink, style in (("language", color.language, "-"),
-                         ("always the same way", color.teal, "--"),
-                         ("each its own way", color.ochre, "-.")):
-    history = histories[name]
-    ax.plot(history["step"], 100 * history["test_accuracy"], style, color=ink, linewidth=2,
-            label={"language": "whole"}.get(name, name))
-ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
-ax.set(xlabel="step", ylabel="digits right (%)", ylim=(0, 100),
-       title="digits torn up, language trunk")
-ax.legend(loc="upper left", ncols=2)
-picture(fig)
+curves({{"language": "whole"}.get(name, name): 100 * histories[name]["test_accuracy"]
+        for name in ("language", *torn)}, "digits torn up, language trunk", level=10,
+       ylabel="digits right (%)", x=histories["language"]["step"], styles=("-", "--", "-."),
+       inks=(color.language, color.teal, color.ochre), ylim=(0, 100))
 
 # %% [markdown]
 # To tear all pictures up in the same way costs little. For us they become riddles, because we look
@@ -534,16 +490,9 @@ right = {name: [accuracy(model, patches(moved(sign, eps), p), label[:, None]) fo
          for name, sign in signs.items()}
 reveal(guess, right["the gradient's signs"][steps.index(0.05)], "%")
 
-fig, (ax,) = figure(width=5.6, height=2.9)
-for (name, line), ink, style in zip(right.items(), (color.ochre, color.teal), ("o-", "s--"),
-                                    strict=True):
-    ax.plot(steps, line, style, color=ink, label=name)
-ax.axhline(10, color=color.grey, linestyle=":", label="guessing")
-ax.set(xlabel="each pixel moves by ε", ylabel="digits right (%)", ylim=(0, 100),
-       title="the same size of change, two sets of signs")
-ax.legend(loc="center right", bbox_to_anchor=(1, 0.55))
-picture(fig)
-
+curves(right, "the same size of change, two sets of signs (dotted: guessing)",
+       "each pixel moves by ε", "digits right (%)", x=steps, styles=("o-", "s--"), level=10,
+       inks=(color.ochre, color.teal), ylim=(0, 100))
 before, after = (model.predict(patches(images, p))[:, 0].argmax(axis=-1)
                  for images in (clean, moved(signs["the gradient's signs"], 0.05)))
 fooled = np.flatnonzero((before == label) & (after != label))[:6]
@@ -589,55 +538,6 @@ print(f"the last patch: {share[-1]:.0f} % of the gradient, {100 * ink:.0f} % of 
 # own pixels go straight up to the scores. So the model depends most on a corner that is nearly
 # always empty. No accuracy would have told us.
 #
-# ## Handwriting
-#
-# The paper uses MNIST, handwritten digits. If you have its files (`MINIFPT_DATA` names their
-# folder), we show handwriting to the model that has seen only print. Then a new model learns
-# handwriting itself, for as many steps. Nothing is downloaded here. How many per cent of the
-# handwritten digits will the model of the printed ones get right?
-
-# %%
-guess = ...                                               # a percentage
-
-
-# %%
-def mnist_folder():
-    """The folder of MNIST's files, or None where there are none."""
-    for folder in (os.environ.get("MINIFPT_DATA"), cache_folder() / "data"):
-        try:
-            if folder:
-                data.find("mnist", list(data.SHA256), folder)
-                return folder
-        except FileNotFoundError:
-            continue
-    return None
-
-
-class SomeMNIST(minifpt.tasks.MNIST):
-    """MNIST, tested on the first 1,000 of its test pictures, to save time."""
-
-    def test_set(self):
-        return self.prepare(*(part[:1000] for part in self.images("test")))
-
-
-folder = mnist_folder()
-if folder is None:
-    print("There is no MNIST here; the rest of the lesson does not need it.")
-else:
-    mnist = SomeMNIST(patch=p, data=folder)
-    x_hand, y_hand = mnist.test_set()
-    reveal(guess, accuracy(model, x_hand, y_hand), "%")
-    on_mnist = train(make("minigpt-language", mnist), mnist)
-    print(f"a model that learned from handwriting: {100 * on_mnist[-1]['test_accuracy']:.1f} %")
-    fig, axes = figure(10, width=1.0, height=1.4)
-    said = model.predict(x_hand[:10])[:, 0].argmax(axis=-1)
-    for ax, one, answer in zip(axes, x_hand, said, strict=False):
-        draw(ax, laid_out(one))
-        ax.set_xlabel(f"it says {answer}")
-    row_title(axes, "handwriting, and what the model of print says")
-    picture(fig)
-
-# %% [markdown]
 # ## What we know now
 #
 # A picture becomes a text when its patches become tokens. Where a patch lies, the model learns
@@ -646,7 +546,8 @@ else:
 # sure of. And a model that is right in most cases need not see what we see.
 #
 # This was one run of each kind, with few steps and large patches. With the smaller patches of the
-# task's default, $p = 4$, there are 49 tokens, and more positions to learn.
+# task's default, $p = 4$, there are 49 tokens, and more positions to learn. Handwriting, as in the
+# paper, needs MNIST's files: `minifpt train mnist`, and `docs/results/images.md` in the repository.
 #
 # ## Exercises
 #

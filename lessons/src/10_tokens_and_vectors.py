@@ -26,7 +26,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.layers import Parameter
 
 # %% [markdown]
@@ -107,14 +107,8 @@ counts = (0, 25, 50, 100, 200)
 lengths = {name: [len(part.encode()) / len(encode(part, merges[:n])) for n in counts]
            for name, part in (("this novel", novel[:5000]), ("another novel", other),
                               ("a program", "for i in range(10): x[i] += 2 * y[i]"))}
-fig, (ax,) = figure(width=4.6, height=2.5)
-for (name, values), style, ink in zip(lengths.items(), ("o-", "s--", "^:"), (
-        color.trained, color.ink, color.ochre), strict=True):
-    ax.plot(counts, values, style, color=ink, label=name)
-ax.set(title="Bytes that one token stands for", xlabel="merges", ylabel="bytes for each token",
-       ylim=(0, None))
-ax.legend()
-picture(fig)
+curves(lengths, "Bytes that one token stands for", "merges", "bytes for each token", x=counts,
+       styles=("o-", "s--", "^:"), ylim=(0, None))
 for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " Straße", " 3.14159"):
     print(f"{word:14}", " | ".join(part.encode("latin-1").decode("utf-8", "backslashreplace")
                                    for part in encode(word, merges)))
@@ -125,32 +119,8 @@ for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " S
 # tokenizer belongs to its text: on novels, even on one that it has not seen, a token stands for two
 # bytes in the end, and on a line of a program for fewer.
 #
-# GPT-2 has 50,000 merges, learned from web pages. (They are not in this package. With GPT-2's
-# `merges.txt` the class below is what made these lines.) Into how many tokens does it cut
-# *antidisestablishmentarianism*?
-
-# %%
-guess = ...
-
-# %%
-# from minifpt.files.tokenizer import BPE
-# bpe = BPE("merges.txt"); [bpe.decode([i]) for i in bpe.encode(word)]
-GPT2_CUTS = {
-    " Elizabeth": [" Elizabeth"], " unbelievable": [" unbelievable"],
-    " xylophone": [" x", "yl", "ophone"],
-    " antidisestablishmentarianism": [" ant", "idis", "establishment", "arian", "ism"],
-    " Straße": [" Stra", "ß", "e"], " 3.14159": [" 3", ".", "14", "159"],
-    " 12345678": [" 123", "45", "678"], " tokenizer": [" token", "izer"],
-    " SolidGoldMagikarp": [" SolidGoldMagikarp"],
-}
-reveal(guess, len(GPT2_CUTS[" antidisestablishmentarianism"]))
-for word, parts in GPT2_CUTS.items():
-    print(f"{word:30}", " | ".join(parts))
-
-# %% [markdown]
-# A number is cut where its digits often stood together on those pages, so the same digit can be a
-# part of many different tokens. The last line is a name that was frequent enough there to become a
-# token of its own.
+# GPT-2 has 50,000 merges, learned from web pages. Among them is *unbelievable* as a whole, and
+# *12345678* becomes 123, 45 and 678: the same digit can be a part of many different tokens.
 #
 # ## A word is a row
 #
@@ -186,18 +156,10 @@ picture(fig)
 print("the product is the rows that the ids name:", bool((X @ w == w[ids]).all()))
 
 # %% [markdown]
-# GPT-2's table has 50,257 rows of 768 channels. For one token, how many multiplications does the
-# product $X\,w$ need, and how many does the look-up `w[ids]` need? Guess the first, in millions.
-
-# %%
-guess = ...
-
-# %%
-reveal(guess, 50257 * 768 / 1e6, "million; the look-up needs none")
-
-# %% [markdown]
-# So a library never makes $X$. An **embedding** is the look-up, and $X$ is only how we think about
-# it. But it is worth thinking so, because it tells us what the backward is.
+# GPT-2's table has 50,257 rows of 768 channels. For one token the product $X\,w$ needs 38.6 million
+# multiplications and the look-up `w[ids]` none. So a library never makes $X$. An **embedding** is
+# the look-up, and $X$ is only how we think about it. But it is worth thinking so, because it tells
+# us what the backward is.
 #
 # ## The way back adds
 #
@@ -206,9 +168,9 @@ reveal(guess, 50257 * 768 / 1e6, "million; the look-up needs none")
 # $$ dw = X^\top dy, \qquad dw_v = \sum_{t:\ \text{id}_t = v} dy_t $$
 #
 # Row $v$ of the table was used at each place where word $v$ stands, and each place adds its
-# gradient. This is called a **scatter-add**. NumPy has a short line that looks like it:
-# `dw[ids] += dy`. The word *the* stands three times in our sentence, so three
-# gradients belong into its row of `dw`. How many of them are in it after that line?
+# gradient. This is called a **scatter-add**. NumPy has a short line that looks like it: `dw[ids] +=
+# dy`. The word *the* stands three times in our sentence, so three gradients belong into its row of
+# `dw`. How many of them are in it after that line?
 
 # %%
 guess = ...
@@ -465,21 +427,13 @@ trained_ranks = [ranks(cosines(table)) for table, _ in runs]
 random_ranks = ranks(cosines(untrained))
 reveal(guess, float(np.median(trained_ranks)))
 
-fig, (ax,) = figure(width=6.0, height=3.2)
 rarer = np.array([min(often[a], often[b]) for a, b in PAIRS])
-ax.semilogx(rarer, random_ranks, "x", color=color.grey, label="untrained")
-ax.semilogx(rarer, np.mean(trained_ranks, axis=0), "o", color=color.trained, markersize=5,
-            label="trained, mean of three seeds")
-ax.axhline(0.5, color=color.ink, linewidth=0.8, linestyle=":")
-ax.text(4.3, 0.52, "0.5: what chance gives", fontsize=8)
-for (a, b), x, y in zip(PAIRS, rarer, np.mean(trained_ranks, axis=0), strict=True):
-    if y > 0.25 or (x < 12 and y < 0.02):                 # the good one has room on its left
-        ax.annotate(f"{vocabulary[a]} {vocabulary[b]}", (x, y), (3, 3) if y > 0.25 else (-5, -3),
-                    fontsize=8, ha="left" if y > 0.25 else "right", textcoords="offset points")
-ax.set(title="How many words are nearer than the partner?", ylim=(-0.03, 1.03),
-       xlabel="how often the rarer word of the pair occurs", ylabel="share of words")
-ax.legend(loc="upper right")
-picture(fig)
+curves({"untrained": random_ranks, "trained, mean of three seeds": np.mean(trained_ranks, axis=0)},
+       "How many words are nearer than the partner? (dotted: what chance gives)", log="x", x=rarer,
+       xlabel="how often the rarer word of the pair occurs", ylabel="share of words", level=0.5,
+       styles=("x", "o"), inks=(color.grey, color.trained))
+worst = np.argsort(-np.mean(trained_ranks, axis=0))[:4]
+print("worst pairs:", ", ".join(" ".join(vocabulary[i] for i in PAIRS[w]) for w in worst))
 for name, r in (*((f"seed {s}", r) for s, r in zip(SEEDS, trained_ranks, strict=True)),
                 ("untrained", random_ranks)):
     print(f"{name:10} median {np.median(r):.3f}, {np.mean(r < 0.05):.0%} of the pairs below 0.05, "
@@ -487,9 +441,8 @@ for name, r in (*((f"seed {s}", r) for s, r in zip(SEEDS, trained_ranks, strict=
 
 # %% [markdown]
 # The untrained table does nothing of the kind, and the trained one does it with each seed. The
-# worst pairs have their names in the picture, and so has a rare pair with a good rank. To occur
-# often does not help by itself: *who* and *which* are frequent, and far apart. And a dozen places
-# in the text can be enough.
+# worst pairs are printed. To occur often does not help by itself: *who* and *which* are frequent,
+# and far apart. And a dozen places in the text can be enough.
 #
 # ## Two doubts
 #
@@ -590,26 +543,18 @@ lengths = {name: np.linalg.norm(part, axis=1)
            for name, part in (("input", from_input), ("output", from_output))}
 chosen = [*b" etaonsZQ7#", 200]                           # frequent ones, rare ones, two never
 labels = [chr(i).replace(" ", "_") if i < 128 else f"byte {i}" for i in chosen]
-fig, (ax,) = figure(width=6.0, height=2.7)
-for shift, (name, ink, hatch) in ((-0.2, ("input", color.ink, "")),
-                                  (0.2, ("output", color.teal, "//"))):
-    ax.bar(np.arange(len(chosen)) + shift, lengths[name][chosen], 0.4, color=ink, hatch=hatch,
-           edgecolor="white", label=f"from the {name}")
-ax.set(title="Two gradients of the tied table, by row", ylabel="length of the row's gradient",
-       xlabel="byte (_ is a space)", yscale="log", ylim=(1e-8, 3))
-ax.set_xticks(range(len(chosen)), labels)
-ax.legend()
-picture(fig)
+curves({f"from the {name}": np.where(values > 0, values, np.nan)[chosen]
+        for name, values in lengths.items()}, "Two gradients of the tied table, by row",
+       "byte (_ is a space)", "length of the row's gradient", x=labels, log="y", styles=("o", "s"))
 a, b = np.linalg.norm(from_input), np.linalg.norm(from_output)
 print(f"length of the whole: input {a:.2f}, output {b:.2f}; cosine between them "
       f"{(from_input * from_output).sum() / (a * b):.2f}")
 
 # %% [markdown]
-# The input's gradient reaches the bytes that occur. Where a dark bar is missing, it is exactly 0,
-# for which a logarithmic scale has no place. The output's reaches every row, because the
-# softmax gives each byte a probability, and the gradient is the probability minus the truth. For a
-# byte that never occurs it is tiny, and it always says the same: less of
-# this one.
+# The input's gradient reaches the bytes that occur; where its dot is missing, it is exactly 0. The
+# output's reaches every row, because the softmax gives each byte a probability, and the gradient is
+# the probability minus the truth. For a byte that never occurs it is tiny, and it always says the
+# same: less of this one.
 #
 # Forget one of the two, and the model still trains on the other. So we want a check. A small model
 # in float64, whole, with every parameter against central differences; then with one of the table's
@@ -657,32 +602,11 @@ fig.colorbar(ax.images[0], ax=ax, shrink=0.8, label="cosine")
 picture(fig)
 
 
-def mean_cosine(one, other, same=False):
-    """The mean over all pairs of two different bytes, or over pairs in the same place"""
-    found = likeness[np.ix_([*one.encode()], [*other.encode()])]
-    return (np.diag(found) if same else found[found < 0.999]).mean()
-
-
-small, capital = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-vowels, consonants = "aeiou", "bcdfghjklmnpqrstvwxyz"
-print("mean cosine")
-for name, value in (("two digits", mean_cosine("0123456789", "0123456789")),
-                    ("! and ?", mean_cosine("!", "?")), (", and ;", mean_cosine(",", ";")),
-                    ("a letter and its own capital", mean_cosine(small, capital, same=True)),
-                    ("a letter and any capital", mean_cosine(small, capital)),
-                    ("two capitals", mean_cosine(capital, capital)),
-                    ("two vowels", mean_cosine(vowels, vowels)),
-                    ("a vowel and a consonant", mean_cosine(vowels, consonants))):
-    print(f"{name:30} {value:5.2f}")
-
 # %% [markdown]
 # The dark blocks are the digits, which are nearly one and the same to it, and the pairs of `!` with
-# `?` and of `,` with `;`. Paler, but clear, are two more things: capitals are like capitals, and in
-# the picture a short diagonal of single cells joins letters to their own capitals, such as `b` to
-# `B` and `o` to `O`. The faintest is the block of vowels. The list gives means over the whole
-# alphabet: a letter is far more like its own capital than like others, and a vowel is a little more
-# like a vowel than like a consonant. All of it comes from which bytes stand near which, as with our
-# words.
+# `?` and of `,` with `;`. Paler: capitals are like capitals, and a short diagonal of single cells
+# joins letters to their own capitals, such as `b` to `B`. The faintest is the block of vowels. All
+# of it comes from which bytes stand near which, as with our words.
 #
 # ## Exercises
 #

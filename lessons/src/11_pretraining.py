@@ -32,7 +32,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import sample
 from minifpt.layers import KeyValues
@@ -241,33 +241,21 @@ losses["minigpt-language"] = shipped.perplexity(held_out)["nats_per_token"]
 in_bits = {name: loss / math.log(2) for name, loss in losses.items()}
 reveal(guess, in_bits["ours"], "bits per byte")
 
-fig, (ax,) = figure(width=6.4, height=4.2)
-ax.plot(curve / math.log(2), color=color.trained, linewidth=1)
-ends = {name: in_bits[name] for name in ("knows nothing", "unigram", "bigram", "ours",
-                                         "minigpt-language")}
-ends |= {f"{name} after the training text": value for name, value in packed.items()}
-at = 0
-for name, value in sorted(ends.items(), key=lambda end: end[1]):
-    ax.axhline(value, color=color.trained if name == "ours" else color.grey, linewidth=1,
-               linestyle="-" if name == "ours" else "--")
-    at = max(value, at + 0.28)                            # a label has room above the one before
-    ax.annotate(f"{name} {value:.2f}", (STEPS, value), (STEPS * 1.06, at), va="center",
-                fontsize=8, annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": color.grey, "lw": 0.8, "shrinkA": 2,
-                            "shrinkB": 0, "relpos": (0, 0.5)})
-ax.set(title="Bits per byte while the model learns", xlabel="step", ylabel="bits per byte",
-       ylim=(1.4, 8.4), xlim=(0, STEPS))
-picture(fig)
+curves({"": curve / math.log(2)}, "Bits per byte while the model learns", ylabel="bits per byte",
+       level=in_bits["bigram"], inks=[color.trained])
+bars(in_bits | {f"{name} after the training text": value for name, value in packed.items()},
+     "Bits per byte of the held-out text", "bits per byte", digits=2, ink=[
+         color.grey] * 3 + [color.trained, color.language] + [color.ochre] * 3)
 for step, text in written.items():
     print(f"{step:4} steps: {text!r}")
 print(f"{STEPS:4} steps: {write(model, 200)!r}")
 print(f"\nminigpt-language: {write(shipped, 200)!r}")
 
 # %% [markdown]
-# The curve is the loss on the passages that it learns from; the lines are on the held-out text. It
-# falls to the unigram's line at once, and takes much longer to the bigram's. There it would have to
-# stop without attention, because each token would know only itself and its position. Whatever is
-# below that line comes from earlier bytes.
+# The curve is the loss on the passages that it learns from. It falls to the unigram's level at
+# once, and takes much longer to the bigram's, which is dotted. There it would have to stop without
+# attention, because each token would know only itself and its position. Whatever is below that line
+# comes from earlier bytes.
 #
 # In the end it is past the bigram and `zlib`, and just past `lzma`. Both programs look for strings
 # that the text had, names among them. It is not past `bz2`, which works in another way: it sorts
@@ -333,16 +321,11 @@ for ax, (temperature, top_k, top_p) in zip(axes, (
     p[falling[kept:]] = 0
     p /= p.sum()
     share = np.bincount(drawn, minlength=256) / len(drawn)
-    ax.bar(range(8), share[likeliest], color=color.language, label="drawn")
-    ax.plot(range(8), p[likeliest], "o", color=color.ink, markersize=5, label="formula")
     name = (f"temperature {temperature}" + (f", top-k {top_k}" if top_k else "")
             + (f", top-p {top_p}" if top_p < 1 else ""))
-    ax.set_title(name, fontsize=9)
-    ax.set_xlabel("byte")
-    ax.set_xticks(range(8), [chr(i) for i in likeliest])
+    curves({"drawn": share[likeliest], "formula": p[likeliest]}, name, "byte", "share", ax=ax,
+           x=[chr(i) for i in likeliest], styles=("o", "x"), inks=(color.language, color.ink))
     print(f"{name}: {kept} bytes kept, largest difference {np.abs(share - p).max():.4f}")
-axes[0].set_ylabel("share")
-axes[0].legend()
 picture(fig)
 
 page = held_out[3000:3200]
@@ -351,9 +334,6 @@ falling = -np.sort(-p, axis=1)
 kept = (falling.cumsum(axis=1) - falling < 0.9).sum(axis=1)          # (T,)
 print("top-p 0.9 on a page of the held-out text keeps between", kept.min(), "and", kept.max(),
       f"bytes, in the median {np.median(kept):.0f}")
-print("kept after each of the next 30 bytes:",
-      " ".join(f"{chr(byte).replace(chr(32), '_').replace(chr(10), '/')}{n}"
-               for byte, n in zip(page[100:130], kept[100:130], strict=True)))
 
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
@@ -390,13 +370,9 @@ for temperature in tqdm(temperatures, desc="writing", leave=False):
 judged = np.array(judged)
 reveal(guess, float(judged[0, 1]))
 
-fig, (ax,) = figure(width=5.4, height=2.8)
-ax.plot(temperatures, judged[:, 0], "o-", color=color.language, label="words that our text has")
-ax.plot(temperatures, judged[:, 1], "s--", color=color.ink, label="different strings")
-ax.set(title="Too cold goes in circles, too hot makes up words", xlabel="temperature",
-       ylabel="share", ylim=(0, 1.05))
-ax.legend(loc="lower center")
-picture(fig)
+curves({"words that our text has": judged[:, 0], "different strings": judged[:, 1]},
+       "Too cold goes in circles, too hot makes up words", "temperature", "share", x=temperatures,
+       styles=("o-", "s--"), inks=(color.language, color.ink), ylim=(0, 1.05))
 missing = np.mean([word not in learned_words for word in held_words])
 print(f"of the held-out part's words, all real, the rest of our text lacks {missing:.0%}")
 print("at 0:  ", repr(write(shipped, 130, temperature=0)))

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.optim import Adam, clip_grad_norm, cosine
 from minifpt.training import evaluate
 from minifpt.trunks.names import TrunkSpec
@@ -203,16 +203,10 @@ def step_lengths(mistake, steps=4000):
 
 
 reveal(guess, float(step_lengths("neither corrected")[0]))
-fig, (ax,) = figure(width=5.2, height=2.4)
-for mistake, style, ink in ((None, "-", color.teal), ("m not corrected", ":", color.ink),
-                            ("v not corrected", "-.", color.ink),
-                            ("neither corrected", "--", color.ochre)):
-    ax.loglog(range(1, 4001), step_lengths(mistake), style, color=ink,
-              label=mistake or "both corrected")
-ax.set(xlabel="step", ylabel="length in learning rates",
-       title="Adam's steps while the gradient stays the same")
-ax.legend(loc="upper right")
-picture(fig)
+names = None, "m not corrected", "v not corrected", "neither corrected"
+curves({name or "both corrected": step_lengths(name) for name in names}, log="xy",
+       title="Adam's steps while the gradient stays the same", ylabel="length in learning rates",
+       x=range(1, 4001), inks=(color.teal, color.ink, color.ink, color.ochre))
 
 # %% [markdown]
 # Write the mean as a sum. After $t$ steps
@@ -409,10 +403,8 @@ class GradientDescent:
 
 def train(task, optimizer, lr, kind="minigpt-language", steps=300, seed=0, batch=4, clip=1.0,
           schedule=lambda step: 1.0):
-    """Train an FPT; its test accuracy in per cent, the norm of the gradient at each step, and
-    how far each kind of parameter moved"""
+    """Train an FPT; its test accuracy in per cent, and the norm of the gradient at each step"""
     model, trained = make(task, kind, seed)
-    start = {name: p.data.copy() for name, p in trained.items()}
     chosen = optimizer(list(trained.values()), lr)
     rng, norms = np.random.default_rng([seed, 0]), []
     for step in range(steps):
@@ -422,10 +414,7 @@ def train(task, optimizer, lr, kind="minigpt-language", steps=300, seed=0, batch
         chosen.lr = lr * schedule(step)
         chosen.step()
     accuracy = evaluate(model, task, *task.batch(np.random.default_rng(9), 256, "test"))[1]
-    return 100 * accuracy, norms, by_kind({name: p.data - start[name]
-                                           for name, p in trained.items()})
-
-
+    return 100 * accuracy, norms
 # [train(xor, GradientDescent, lr, seed=seed)[0] for seed in range(5)], for five rates
 GD_SWEEP = {
     0.03: (73.7, 70.7, 70.4, 79.8, 67.7),
@@ -484,24 +473,13 @@ reveal(guess, float(np.mean(right["a rate for each kind, 0.03"])), "%")
 for name, values in right.items():
     print(f"{name:27}", ", ".join(f"{value:.1f}" for value in values),
           f"%, mean {np.mean(values):.1f}")
-fig, (ax,) = figure(width=5.4, height=2.6)
-kinds_moved = list(sizes)
-for (name, runs), mark, ink in zip(on_xor.items(), "so^", (color.ochre, color.teal, color.ink),
-                                   strict=True):
-    moved = {kind: np.mean([run[2][kind] for run in runs]) for kind in kinds_moved}
-    ax.plot([moved[kind] for kind in kinds_moved], kinds_moved, mark, color=ink, label=name)
-ax.invert_yaxis()
-ax.set(xscale="log", xlabel="how far it moved (root mean square, mean of five seeds)",
-       title="bit XOR: what moved")
-ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-picture(fig)
 
 # %% [markdown]
 # So this is something that we *can* say, for this task and these steps: most of what gradient
 # descent lacks here is a rate for each kind of parameter. Seven fixed numbers close most of the
-# gap. The picture shows what they do: the layer norms, whose gradients are the smallest, move many
-# times as far. (We tried one other rate, 0.01: a mean of 95.5 % as well.) Adam finds such numbers
-# by itself, and goes on finding them while they change.
+# gap. The layer norms, whose gradients are the smallest, now move. (We tried one other rate, 0.01:
+# a mean of 95.5 % as well.) Adam finds such numbers by itself, and goes on finding them while they
+# change.
 #
 # One more line about seeds. The same five runs with `self.lr * p.grad / sizes[kind]`, the same
 # formula in another order, gave 100, 100, 100, 100 and 95.4 %. Nothing differs but the rounding of
@@ -530,16 +508,11 @@ unclipped = [train(xor, GradientDescent, 0.1, seed=seed, clip=1e9)
 # %%
 clipped = on_xor["gradient descent, 0.1"]
 reveal(guess, sum(run[0] < 60 for run in unclipped), "of 5")
-fig, (ax,) = figure(width=5.4, height=2.3)
 last = int(np.argmin([run[0] for run in unclipped]))      # the seed that did worst
-ax.semilogy(unclipped[last][1], color=color.ochre, linewidth=0.8, label="without clipping")
-ax.semilogy(clipped[last][1], color=color.teal, linewidth=1,
-            label="with clipping, before it is clipped")
-ax.axhline(1, color=color.ink, linestyle=":", label="the limit")
-ax.set(xlabel="step", ylabel="length of the gradient",
-       title=f"bit XOR, gradient descent, rate 0.1, seed {last}")
-ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-picture(fig)
+curves({"without clipping": unclipped[last][1],
+        "with clipping, before it is clipped": clipped[last][1]}, log="y", level=1,
+       title=f"bit XOR, gradient descent, rate 0.1, seed {last} (dotted: the limit)",
+       ylabel="length of the gradient", inks=(color.ochre, color.teal))
 for name, runs in (("without clipping", unclipped), ("with clipping", clipped)):
     print(f"{name:17}", ", ".join(f"{run[0]:.1f}" for run in runs), "%; longer than 1 in "
           f"{100 * np.mean([np.array(run[1]) > 1 for run in runs]):.0f} % of the steps")
@@ -601,18 +574,12 @@ def noisy(lr, schedule, steps=2000, noise=3.0):
 
 
 schedules = {"constant": lambda step: 1.0, "cosine": lambda step: cosine(step, 2000, 40, 0.01)}
-fig, axes = figure(2, width=3.0, height=2.0)
-for (name, schedule), style, ink in zip(schedules.items(), ("--", "-"), (color.ink, color.teal),
-                                        strict=True):
-    axes[0].plot([schedule(step) for step in range(2000)], style, color=ink, label=name)
-    axes[1].semilogy(range(0, 2000, 20), noisy(0.03, schedule)[::20], style, color=ink,
-                     label=f"0.03, {name}")
-axes[1].semilogy(range(0, 2000, 20), noisy(0.003, schedules["constant"])[::20], ":",
-                 color=color.ink, label="0.003, constant")
-axes[0].set(xlabel="step", ylabel="factor on the rate", title="40 steps of warm-up, then cosine")
-axes[1].set(xlabel="step", ylabel="distance", title="the valley with noise")
-for ax in axes:
-    ax.legend(fontsize=8)
+fig, axes = figure(2, width=3.4, height=2.3)
+curves({name: [schedule(step) for step in range(2000)] for name, schedule in schedules.items()},
+       "40 steps of warm-up, then cosine", ylabel="factor on the rate", ax=axes[0])
+curves({f"{lr}, {name}": noisy(lr, schedules[name])[::20]
+        for lr, name in ((0.03, "constant"), (0.03, "cosine"), (0.003, "constant"))},
+       "the valley with noise", ylabel="distance", x=range(0, 2000, 20), log="y", ax=axes[1])
 picture(fig)
 for lr, name in ((0.03, "constant"), (0.003, "constant"), (0.03, "cosine")):
     print(f"distance at the end, learning rate {lr}, {name}: {noisy(lr, schedules[name])[-1]:.3f}")
@@ -624,49 +591,14 @@ for lr, name in ((0.03, "constant"), (0.003, "constant"), (0.03, "cosine")):
 #
 # ## A sweep
 #
-# Now to what all this means for a comparison: the language trunk on bit XOR, with Adam, 300 steps,
-# and its rival, *random, rescaled*, drawn at the spread that GPT-2 has at its own width
-# (`random@0.55`; [lesson 14](14_which_part_of_pretraining.ipynb) says more). Four learning rates,
-# five seeds each: two minutes of runs of the `train` above, so the numbers come with the lesson. At
-# how many of the four rates is the mean of language ahead by more than two points?
-
-# %%
-guess = ...                                               # of 4
-
-# %%
-# [train(xor, Adam, lr, trunk, seed=seed)[0] for seed in range(5)], for both trunks and four rates
-RATES_OF_SWEEP = 1e-3, 3e-3, 1e-2, 3e-2
-XOR_SWEEP = {
-    "minigpt-language": {0.001: (84.6, 87.7, 85.5, 92.0, 87.0),
-                         0.003: (97.2, 100.0, 99.8, 97.0, 96.5),
-                         0.01: (92.7, 100.0, 99.9, 99.6, 89.6),
-                         0.03: (72.1, 100.0, 78.6, 92.5, 84.8)},
-    "random@0.55": {0.001: (89.5, 88.8, 91.1, 91.6, 85.5),
-                    0.003: (100.0, 100.0, 100.0, 100.0, 100.0),
-                    0.01: (47.7, 100.0, 47.8, 82.4, 51.0),
-                    0.03: (47.5, 47.8, 47.8, 51.0, 51.0)},
-}
-means = {trunk: {lr: np.mean(values) for lr, values in runs.items()}
-         for trunk, runs in XOR_SWEEP.items()}
-ahead = {lr: means["minigpt-language"][lr] - means["random@0.55"][lr] for lr in RATES_OF_SWEEP}
-reveal(guess, sum(value > 2 for value in ahead.values()), "of 4")
-for lr in RATES_OF_SWEEP:
-    print(f"learning rate {lr:<6}", "   ".join(
-        f"{trunk} {means[trunk][lr]:5.1f} % ({min(runs[lr])} to {max(runs[lr])})"
-        for trunk, runs in XOR_SWEEP.items()))
-
-# %% [markdown]
-# At the two large rates language is far ahead, with most or all of the seeds; at the two small ones
-# it is a little behind. Someone who wants language to win takes a large rate, and someone who wants
-# it to lose takes a small one. Neither has to cheat: it is enough to have tuned the rate on one of
-# the two. At each trunk's best rate, 3e-3 for both, the random trunk is right with every seed.
-#
-# Those were short runs. What about a whole experiment? The repository's own bit memory, 2,000
-# steps: each trunk has tried the four rates with one seed on validation draws, and was then tested
-# with five seeds at its best one. (*Matched random* is random weights, too, but each array has the
-# mean and the spread that it has in the language trunk.) That is too long for a notebook, so the
-# numbers come with the lesson; the command is in the cell. At 3e-3, how many points is language
-# ahead of *random, rescaled*?
+# Now to what all this means for a comparison, the repository's own bit memory with Adam, 2,000
+# steps. The language trunk has three rivals. *Matched random* is random weights in which each array
+# has the mean and the spread that it has in the language trunk; *random, rescaled* is drawn at the
+# spread that GPT-2 has at its own width (`random@0.55`; [lesson
+# 14](14_which_part_of_pretraining.ipynb) says more); *random, too small* at 0.02. Each trunk has
+# tried four rates with one seed on validation draws, and was then tested with five seeds at its
+# best one. That is too long for a notebook, so the numbers come with the lesson; the command is in
+# the cell. At 3e-3, how many points is language ahead of *random, rescaled*?
 
 # %%
 guess = ...
@@ -688,20 +620,14 @@ MEMORY_TESTS = {
     "random (spread 0.55)": (99.61, 99.40, 99.57, 99.32, 99.32),
     "random": (76.56, 77.91, 77.27, 76.95, 76.85),
 }
+at = {trunk: values[1] for trunk, values in MEMORY_SWEEP.items()}           # 3e-3
+reveal(guess, at["language"] - at["random (spread 0.55)"])
 names = {"language": "pretrained on novels", "statistics": "matched random",
          "random (spread 0.55)": "random, rescaled", "random": "random, too small"}
-inks = {"language": color.language, "statistics": color.statistics,
-        "random (spread 0.55)": color.ink, "random": color.random}
-at = dict(zip(MEMORY_RATES, zip(*MEMORY_SWEEP.values(), strict=True), strict=True))[3e-3]
-at = dict(zip(MEMORY_SWEEP, at, strict=True))
-reveal(guess, at["language"] - at["random (spread 0.55)"])
-
-fig, (ax,) = figure(width=5.6, height=2.5)
-for (trunk, values), style in zip(MEMORY_SWEEP.items(), ("o-", "s--", "^-.", "x:"), strict=True):
-    ax.semilogx(MEMORY_RATES, values, style, color=inks[trunk], label=names[trunk])
-ax.set(title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)")
-ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-picture(fig)
+curves({names[trunk]: values for trunk, values in MEMORY_SWEEP.items()}, log="x", x=MEMORY_RATES,
+       title="bit memory: a sweep, one seed", xlabel="learning rate", ylabel="bits right (%)",
+       styles=("o-", "s--", "^-.", "x:"), width=6, inks=(
+           color.language, color.statistics, color.ink, color.random))
 for trunk, values in MEMORY_TESTS.items():
     best = MEMORY_RATES[int(np.argmax(MEMORY_SWEEP[trunk]))]
     print(f"{names[trunk]:20} at 3e-3: {at[trunk]:5.1f} %   at its best rate, {best:g}: "
@@ -709,19 +635,16 @@ for trunk, values in MEMORY_TESTS.items():
 
 # %% [markdown]
 # At 3e-3 reading novels seems to be worth nearly twenty points. With a rate for each, the order is
-# the other way round, and the ranges of the five seeds do not overlap. *Random, too small*, the
-# random trunk of many comparisons, with 0.02, stays near copying and guessing at every rate in
-# these 2,000 steps: a sweep does not make everything equal.
+# the other way round, and the ranges of the five seeds do not overlap. Someone who wants language
+# to win takes 3e-3. Nobody has to cheat: it is enough to have tuned the rate on one of the two.
+# *Random, too small*, the random trunk of many comparisons, with 0.02, stays near copying and
+# guessing at every rate in these 2,000 steps: a sweep does not make everything equal.
 #
-# This whole repository reproduces *Pretrained Transformers as Universal Computation Engines* by Lu,
-# Grover, Abbeel and Mordatch ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247)). Among other
-# things it says that frozen trunks do as well as models that are trained from scratch, or
-# fine-tuned as a whole. Rothermel, Li, Rocktäschel and Foerster looked again, in *Don't Sweep your
-# Learning Rate Under the Rug* ([arXiv 2107.12460](https://arxiv.org/abs/2107.12460)). By their
-# abstract this is an artifact of learning rates that were not tuned. And with tuned ones
-# pretraining does help, as long as the whole model is fine-tuned. Note that this is not our
-# question: they compare frozen with fine-tuned and from scratch, and our sweep compares a frozen
-# trunk that has read with frozen ones that have not. The trap is the same.
+# The paper that this repository reproduces ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247))
+# says that frozen trunks do as well as models that are trained from scratch, or fine-tuned as a
+# whole. Rothermel, Li, Rocktäschel and Foerster ([arXiv
+# 2107.12460](https://arxiv.org/abs/2107.12460)) call this an artifact of learning rates that were
+# not tuned. Their question is not that of our sweep, and the trap is the same.
 #
 # Look at the sweep once more. Every curve is highest at its right end, so the best rate may lie
 # beyond it. Then the sweep has not found the best rate, and its report has to say so.

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.experiments import compare
 from minifpt.trunks.names import TrunkSpec
 
@@ -68,30 +68,22 @@ guess = ...                                               # of 4
 # minifpt compare typos --steps 600 --seeds 5 --rates 3e-3 1e-2 3e-2 --models ...
 #     minigpt-language statistics:minigpt-language random@0.55 random
 LADDER = {
-    "bit XOR": {
-        "random, too small": (100.0, 100.0, 86.7, 100.0, 100.0),
-        "random, rescaled": (100.0, 100.0, 100.0, 100.0, 100.0),
-        "matched random": (100.0, 100.0, 100.0, 100.0, 100.0),
-        "pretrained on novels": (100.0, 100.0, 100.0, 100.0, 100.0),
-    },
-    "bit memory": {
-        "random, too small": (76.6, 77.9, 77.3, 76.9, 76.9),
-        "random, rescaled": (99.6, 99.4, 99.6, 99.3, 99.3),
-        "matched random": (99.8, 99.7, 99.7, 99.6, 99.6),
-        "pretrained on novels": (98.9, 99.1, 99.1, 98.9, 97.9),
-    },
-    "few labels": {
-        "random, too small": (46.4, 51.5, 39.7, 57.8, 55.3),
-        "random, rescaled": (77.1, 75.0, 76.5, 76.0, 74.4),
-        "matched random": (76.5, 76.0, 76.1, 74.1, 76.8),
-        "pretrained on novels": (70.7, 63.7, 76.0, 69.8, 72.1),
-    },
-    "typos": {
-        "random, too small": (50.3, 49.6, 51.5, 50.2, 50.3),
-        "random, rescaled": (50.9, 49.7, 50.8, 50.3, 49.6),
-        "matched random": (50.4, 50.5, 50.7, 50.4, 50.8),
-        "pretrained on novels": (61.2, 60.3, 60.2, 59.8, 60.5),
-    },
+    "bit XOR": {"random, too small": (100.0, 100.0, 86.7, 100.0, 100.0),
+                "random, rescaled": (100.0, 100.0, 100.0, 100.0, 100.0),
+                "matched random": (100.0, 100.0, 100.0, 100.0, 100.0),
+                "pretrained on novels": (100.0, 100.0, 100.0, 100.0, 100.0)},
+    "bit memory": {"random, too small": (76.6, 77.9, 77.3, 76.9, 76.9),
+                   "random, rescaled": (99.6, 99.4, 99.6, 99.3, 99.3),
+                   "matched random": (99.8, 99.7, 99.7, 99.6, 99.6),
+                   "pretrained on novels": (98.9, 99.1, 99.1, 98.9, 97.9)},
+    "few labels": {"random, too small": (46.4, 51.5, 39.7, 57.8, 55.3),
+                   "random, rescaled": (77.1, 75.0, 76.5, 76.0, 74.4),
+                   "matched random": (76.5, 76.0, 76.1, 74.1, 76.8),
+                   "pretrained on novels": (70.7, 63.7, 76.0, 69.8, 72.1)},
+    "typos": {"random, too small": (50.3, 49.6, 51.5, 50.2, 50.3),
+              "random, rescaled": (50.9, 49.7, 50.8, 50.3, 49.6),
+              "matched random": (50.4, 50.5, 50.7, 50.4, 50.8),
+              "pretrained on novels": (61.2, 60.3, 60.2, 59.8, 60.5)},
 }
 inks = {"random, too small": color.random, "random, rescaled": color.ink,
         "matched random": color.statistics, "pretrained on novels": color.language}
@@ -186,19 +178,11 @@ by_spread = {r: [train(f"random:1x4x128@{r}", seed) for seed in range(2)]
 reveal(guess, min(r for r, runs in by_spread.items() if min(run[-1] for run in runs) > VOTE))
 print(f"copy and vote: {VOTE:.1f} %;", ", ".join(
     f"spread {r}: {np.mean([run[-1] for run in runs]):.1f} %" for r, runs in by_spread.items()))
-fig, (ax,) = figure(width=5, height=2.6)
-for i, (name, style, ink) in enumerate((("after 150 steps", "s--", color.grey),
-                                        ("after 300 steps", "o-", color.ink))):
-    ax.plot(spreads, [np.mean([run[i] for run in by_spread[r]]) for r in spreads], style,
-            color=ink, label=name)
-    ax.plot(2 * spreads, [run[i] for seed in range(2) for run in [
-        by_spread[r][seed] for r in spreads]], style[0], color=ink, markersize=3)
-ax.axhline(VOTE, color=color.ink, linestyle=":", linewidth=1)
-ax.text(2.2, VOTE, "copy and vote", ha="right", va="bottom", fontsize=8)
-ax.set(xlabel="spread of the frozen weights", ylabel="bits right (%)",
-       title="bit memory, one frozen random block")
-ax.legend(loc="lower right")
-picture(fig)
+curves({f"after {150 * (i + 1)} steps": [[by_spread[r][seed][i] for r in spreads]
+                                         for seed in range(2)] for i in range(2)},
+       "bit memory, one frozen random block, two seeds (dotted: copy and vote)",
+       "spread of the frozen weights", "bits right (%)", x=spreads, styles=("s--", "o-"),
+       inks=(color.grey, color.ink), level=VOTE)
 
 # %% [markdown]
 # No reading, no statistics, one block. (One learning rate, 300 steps and two seeds: this says what
@@ -270,30 +254,11 @@ for trunk, values in PAPER_SIZE.items():
 # 1e-2, and 1,000 steps. The first row shows what is possible. The two others show what is *slower*,
 # and not what is impossible.
 #
-# Longer runs say more. Each trunk here trains until it has 95 %, with one seed, and the best of up
-# to three rates is shown. They take too long for a notebook, so the numbers come with the lesson.
-
-# %%
-# python -m benchmarks.memory_map
-STEPS_TO_95 = {                     # trunk: (steps of 8, of the last one 4; learning rate)
-    "random:1x2x256@1.41": (300, 1e-2),
-    "random:1x4x256@1.41": (600, 1e-2),
-    "random:1x8x256@1.41": (1500, 1e-2),
-    "random:1x2x256@0.55": (1600, 3e-2),
-    "random:1x12x768@paper": (1100, 3e-2),
-    "random:2x12x768@paper": (1300, 3e-2),
-    "random:12x12x768@paper": (3000, 3e-2),
-}
-for trunk, (steps, lr) in STEPS_TO_95.items():
-    print(f"{trunk:22} 95 % after {steps:5,} steps at {lr:g}")
-
-# %% [markdown]
-# The trunk of the third row, with eight heads of 32 channels, gets there as well, only later. So
-# does the spread 0.55, where the heads are wider and the rate is larger. The last three have
-# GPT-2's own 12 heads of 64 channels, drawn as the paper's random trunk is, with one block, with
-# two, and with all twelve. So the scale and the width of the heads decide how *fast* a random
-# trunk learns this task, and not whether it does. In the repository `docs/results/scale.md` has
-# the whole map.
+# Longer runs say more: all of them get to 95 % in the end, and so do the paper's random trunks of
+# one, two and twelve blocks with GPT-2's own 12 heads of 64 channels (one seed each, at the best of
+# up to three rates). So the scale and the width of the heads decide how *fast* a random trunk
+# learns this task, and not whether it does. In the repository `docs/results/scale.md` has the whole
+# map.
 #
 # ## One block of attention
 #
@@ -362,18 +327,8 @@ enough = [part for part, name in (("feed-forward", "too small, feed-forward matc
                                   ("attention", "too small, block 0's attention matched"))
           if min(swaps[name]) > VOTE]
 reveal(guess, {0: "neither", 2: "both"}.get(len(enough), enough[0] if enough else ""))
-fig, (ax,) = figure(width=5, height=2.7)
-ax.barh(list(swaps), [np.mean(runs) for runs in swaps.values()], color=color.frozen, height=0.6)
-for i, runs in enumerate(swaps.values()):
-    ax.plot(runs, [i] * len(runs), "o", color=color.ink, markersize=4)
-ax.axvline(75, color=color.ink, linestyle=":", linewidth=1)
-ax.axvline(VOTE, color=color.ink, linestyle=":", linewidth=1)
-ax.invert_yaxis()
-ax.set(xlim=(0, 100), xlabel="bits right (%), dotted: copy and guess, copy and vote",
-       title="which part is it?")
-picture(fig)
-for name, runs in swaps.items():
-    print(f"{name:40}" + " and ".join(f"{run:.1f} %" for run in runs))
+bars(swaps, "which part is it? (dotted: copy and guess, copy and vote)", "bits right (%)",
+     color.frozen, levels=(75, VOTE), width=5, xlim=(0, 109))
 
 # %% [markdown]
 # The attention of one block is enough, and without attention at that scale all the rest of *matched
@@ -425,75 +380,24 @@ def singular_values(kind):
                      for block in trunk.h for h in range(4)])
 
 
-WORDS = {"language": "pretrained on novels", "images": "pretrained on digits",
-         "statistics": "matched random", "random": "random, too small"}
-values = {name: singular_values(kind) for name, kind in zip(WORDS, (
-    "minigpt-language", "minigpt-images", STATISTICS, "random"), strict=True)}
+values = {name: singular_values(kind) for name, kind in (
+    ("pretrained on novels", "minigpt-language"), ("pretrained on digits", "minigpt-images"),
+    ("matched random", STATISTICS), ("random, too small", "random"))}
 count = {name: (s ** 2).sum(axis=1) ** 2 / (s ** 4).sum(axis=1) for name, s in values.items()}
-reveal(guess, float(count["language"].mean()))
-fig, (ax,) = figure(width=4.6, height=2.5)
-for (name, s), style in zip(values.items(), ("-", "-.", "--", ":"), strict=True):
-    ax.plot(range(1, 33), (s / s[:, :1]).mean(axis=0), style, color=vars(color)[name],
-            label=WORDS[name])
-    print(f"{WORDS[name]:20} directions {count[name].mean():4.1f} "
-          f"(from {count[name].min():.1f} to {count[name].max():.1f})")
-ax.set(xlabel="direction", ylabel="strength, the first is 1", title="what the heads pass on")
-ax.legend()
-picture(fig)
-for i, heads in enumerate(count["language"].reshape(6, 4)):
-    print(f"language, block {i}: directions of its heads", " ".join(f"{n:.1f}" for n in heads))
+reveal(guess, float(count["pretrained on novels"].mean()))
+curves({name: (s / s[:, :1]).mean(axis=0) for name, s in values.items()}, "what the heads pass on",
+       "direction", "strength, the first is 1", inks=(
+           color.language, color.images, color.statistics, color.random))
+for name, n in count.items():
+    print(f"{name:20} directions {n.mean():4.1f} (from {n.min():.1f} to {n.max():.1f})")
 
 # %% [markdown]
-# In the mean trained heads pass on few directions, random ones many, whatever their scale. (Within
-# language the blocks differ much.) That fits the idea.
-# But it is a *correlation* so far: language differs from matched random in more than
-# this. To test the idea we change the number of directions and nothing else. We take the one random
-# block that works (spread 1.41), keep of each head's product its $k$ strongest directions, and
-# multiply by one number so that the product stays as long as it was. A token has ten bits to be
-# copied. With how many directions in each of the four heads does it still get beyond 90 %? Of 1, 2,
-# 4, 8, the least:
-
-# %%
-guess = ...                                               # 1, 2, 4 or 8
-
-
-# %%
-def keep(k):
-    """A change of a trunk: k directions in each head, the same length"""
-    def change(trunk):
-        for block in trunk.h:
-            for h in range(block.attn.n_head):
-                w_v, w_o = head_product(block.attn, h)
-                D = w_v.shape[1]
-                U, s, V = np.linalg.svd(w_v @ w_o)
-                kept = np.where(np.arange(D) < k, s[:D], 0)
-                kept *= np.linalg.norm(s) / np.linalg.norm(kept)
-                w_v[:], w_o[:] = U[:, :D] * np.sqrt(kept), np.sqrt(kept)[:, None] * V[:D]
-    return change
-
-
-trunk = TrunkSpec.parse("random:1x4x128@1.41").make(seed=0)
-before = np.matmul(*head_product(trunk.h[0].attn, 1))
-keep(32)(trunk)
-after = np.matmul(*head_product(trunk.h[0].attn, 1))
-print(f"all 32 kept: the product differs by {np.abs(after - before).max():.0e}")
-by_directions = {k: [train("random:1x4x128@1.41", seed, keep(k))[-1] for seed in range(2)]
-                 for k in tqdm((1, 2, 4, 8), desc="directions")}
-by_directions[32] = [run[-1] for run in by_spread[1.41]]
-
-# %%
-reveal(guess, min(k for k, runs in by_directions.items() if min(runs) > 90))
-for k, runs in by_directions.items():
-    print(f"{k:2} directions in each head: " + " and ".join(f"{run:.1f} %" for run in runs))
-
-# %% [markdown]
-# So the number of directions counts when it is very small; from four on it hardly does. That does
-# not settle why language is behind *matched random*. The mean over all heads hides that three heads
-# of block 0 pass on far more than all others, and that no head of the later blocks has five.
-# Between two and four directions the scores above differ by about as much as these two did. Nor
-# does it show that directions *are* the reason: language differs in more than this. In
-# `docs/results/scale.md` language falls further behind as a token's bits grow from 20 to 50.
-# Whether directions are the reason, here or there, is not shown. You could test it.
+# In the mean trained heads pass on few directions, random ones many, whatever their scale. That
+# fits the idea, but it is a *correlation*: language differs from matched random in more than this.
+# A test changes the number of directions and nothing else. Exercise 3 writes this change; with it
+# in the random block of spread 1.41 you can test the idea yourself. In the repository
+# `docs/results/scale.md` says how language falls further behind as a token's bits grow from 20 to
+# 50. Whether directions are the reason is not shown.
 #
 # ## An answer that is in the language
 #
@@ -526,29 +430,22 @@ def by_model(x):
     return -np.log(p)
 
 
-singles = np.bincount(text, minlength=256) + 0.1
 pairs = np.full((256, 256), 0.02)
 np.add.at(pairs, (text[:-1], text[1:]), 1)
 pairs /= pairs.sum(axis=1, keepdims=True)
 
 
-def by_letters(x):
-    return -np.log(singles[x] / singles.sum())
-
-
 def by_pairs(x):
-    """The surprise of a table that has counted which byte follows which"""
-    return np.concatenate([by_letters(x[:, :1]), -np.log(pairs[x[:, :-1], x[:, 1:]])], axis=1)
-
-
+    """The surprise of a table that has counted which byte follows which; 0 at the first byte"""
+    surprise = -np.log(pairs[x[:, :-1], x[:, 1:]])
+    return np.pad(surprise, ((0, 0), (1, 0)))
 def balanced(surprise, y, threshold):
     found = surprise > threshold
     return 50 * float(found[y == 1].mean() + (~found)[y == 0].mean())
 
 
 found, says = {}, {}
-for name, surprise in (("the language model", by_model), ("single letters", by_letters),
-                       ("pairs of letters", by_pairs)):
+for name, surprise in (("the language model", by_model), ("pairs of letters", by_pairs)):
     s = {split: surprise(x) for split, (x, _) in draws.items()}
     threshold = max(np.linspace(1, 10, 91), key=lambda t: balanced(
         s["validation"], draws["validation"][1], t))
@@ -570,8 +467,7 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 # as much, to a fraction of a point. Equal scores need not have equal causes. The last line asks
 # whether the two agree byte by byte, and they do so more often than two unrelated judges would, but
 # by no means always. So what reading gave to the model is worth no more on this task than pairs of
-# letters; this does not show that it *is* pairs of letters. Single letters give nothing, since the
-# replaced bytes were drawn with the same frequencies.
+# letters; this does not show that it *is* pairs of letters.
 #
 # ## What we know, and what not
 #
@@ -584,17 +480,13 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #   task, where each run has over 99.8 %. The scale of the weights and the width of the heads decide
 #   how fast it learns. Without such a block nothing got clearly beyond copy and vote, at the steps
 #   and the rate that we gave it.
-# - The number of directions matters when it is very small. Whether it explains language's own
-#   shortfall is open.
 # - On typos language beats the other trunks. A table of pairs of letters finds as many, and better
 #   use of the same table finds more (`docs/results/language.md`).
 #
 # All of this is for narrow trunks, few shapes, a few tasks. Nothing here was run on GPT-2's own
 # weights. The paper's model is six times as wide, and there 0.02 is the spread 0.55. Its random
-# trunk of 12 blocks did not find the strings of 1,000 bits. The same random weights did here, at
-# thirty times its learning rate of 1e-3 and without dropout (two seeds). One block found them with
-# the paper's rate, dropout and batches, in 8,300 steps (one seed). For twelve blocks at that rate
-# we do not know.
+# trunk of 12 blocks did not find the strings of 1,000 bits; the same random weights did here, at
+# thirty times its learning rate and without dropout (two seeds). At its rate we do not know.
 #
 # ## A study of your own
 #

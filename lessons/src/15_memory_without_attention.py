@@ -22,7 +22,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.layers import Parameter
 from minifpt.trunks.lstm import LSTM, LSTMConfig
 
@@ -110,18 +110,13 @@ lengths = np.array([[gradient_lengths(size, seed) for seed in range(8)] for size
 reveal(guess, float(np.median(lengths[1, :, 50])))
 
 fig, axes = figure(2, width=4.1, height=3.1)
-for size, ink, style in ((2.0, color.ochre, "-"), (1.2, color.ink, "--"), (0.9, color.teal, ":")):
-    for i, one in enumerate(lengths[list(sizes).index(size)]):
-        axes[0].semilogy(one, style, color=ink, linewidth=1, label=None if i else f"s = {size}")
-axes[0].set(title="The gradient on its way back, 8 networks each", xlabel="steps back, k",
-            ylabel="its length")
-axes[0].legend()
-for one in lengths.transpose(1, 0, 2):
-    axes[1].semilogy(sizes, one[:, 50], "o", markersize=3, color=color.grey)
-axes[1].semilogy(sizes, np.median(lengths[:, :, 50], axis=1), "-", color=color.ink, label="median")
-axes[1].axhline(1, linewidth=0.8, linestyle=":", color=color.ink)
-axes[1].set(title="50 steps back", xlabel="size s of the recurrent weights")
-axes[1].legend()
+curves({f"s = {size}": lengths[list(sizes).index(size)] for size in (2.0, 1.2, 0.9)}, log="y",
+       title="The gradient on its way back, 8 networks each", xlabel="steps back, k",
+       ylabel="its length", styles=("-", "--", ":"), ax=axes[0],
+       inks=(color.ochre, color.ink, color.teal))
+curves({"each of 8": lengths[:, :, 50].T, "median": np.median(lengths[:, :, 50], axis=1)},
+       "50 steps back", "size s of the recurrent weights", x=sizes, styles=("o", "-"), log="y",
+       inks=(color.grey, color.ink), level=1, ax=axes[1])
 picture(fig)
 for size, one in zip(sizes, lengths, strict=True):
     print(f"s = {size}: 50 steps back between {one[:, 50].min():.1e} and {one[:, 50].max():.1e}")
@@ -138,18 +133,8 @@ for size, one in zip(sizes, lengths, strict=True):
 #
 # The bracket is between 0 and 1 and can only shorten. The rotation keeps the length, and $s$
 # multiplies it. So after $k$ steps the length is at most $s^k$, whatever the tokens are. Even
-# $s = 1$ loses something at each step. Does the bound hold for every network above?
-
-# %%
-k = np.arange(T)
-ratio = lengths / sizes[:, None, None] ** k                # (sizes, seeds, T)
-for size, one in zip(sizes, ratio, strict=True):
-    print(f"s = {size}: length / s^k is at most {one[:, 1:].max():.3f}; 50 steps back "
-          f"s^k = {size ** 50.0:.1e}, of which {np.median(one[:, 50]):.1e} is left")
-
-# %% [markdown]
-# No ratio is above 1. The last number of a line says what the tanh left in 50 steps. It takes more
-# away where the weights are larger, because then the states are closer to ±1, where tanh is flat.
+# $s = 1$ loses something at each step, and the tanh takes more where the weights are larger,
+# because then the states are closer to ±1, where it is flat.
 #
 # ## Clipped and truncated
 #
@@ -157,41 +142,36 @@ for size, one in zip(sizes, ratio, strict=True):
 # **Truncating** cuts the way back: beyond some token nothing is carried on. Both are cheap, and
 # both are used. Which of the two changes what a network can learn?
 #
-# A task for that: the first token is +1 or −1, eleven tokens follow, and at the end the network
-# says which it was. In the *quiet* form the eleven are 0; in the *noisy* one they are random
-# numbers on a channel of their own. We train a small network with the whole gradient, with a
-# clipped one, and with one that is cut in the middle: from token 6 on nothing goes back, so no
-# gradient ever reaches the token that holds the answer.
+# A task for that: the first token is +1 or −1, eleven tokens of noise follow on a channel of their
+# own, and at the end the network says which it was. We train a small network with the whole
+# gradient, with a clipped one, and with one that is cut in the middle: from token 6 on nothing goes
+# back, so no gradient ever reaches the token that holds the answer.
 #
-# What does the truncated one reach on the quiet form, in percent? (A coin has 50.)
+# What does the truncated one reach, in percent? (A coin has 50.)
 
 # %%
 guess = ...
 
 # %%
-def first_weights(rng, D=16):
-    """w, u and b before training."""
-    Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
-    return 0.5 * rng.standard_normal((2, D)), 0.7 * Q, np.zeros(D)
-
-
-def sequences(rng, noise, size, T=12):
+def sequences(rng, size, T=12):
     """-> x (size, T, 2), bit (size,)"""
     bit = rng.integers(0, 2, size)
     x = np.zeros((size, T, 2))
     x[:, 0, 0] = 2 * bit - 1
-    x[:, 1:, 1] = noise * rng.standard_normal((size, T - 1))
+    x[:, 1:, 1] = 2 * rng.standard_normal((size, T - 1))
     return x, bit
 
 
-def learns(noise, cut=None, clip=None, seed=0, D=16, steps=250):
+def learns(cut=None, clip=None, seed=0, D=16, steps=250):
     """Share of sequences answered rightly after training, in percent."""
     rng = np.random.default_rng(seed)
-    weights = [Parameter(a, "attn") for a in first_weights(rng, D)]
+    Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
+    weights = [Parameter(a, "attn") for a in (
+        0.5 * rng.standard_normal((2, D)), 0.7 * Q, np.zeros(D))]
     out = Parameter(rng.standard_normal((D, 2)) / np.sqrt(D), "output")
     adam = minifpt.optim.Adam([*weights, out], lr=1e-2)
     for step in range(steps + 1):
-        x, bit = sequences(rng, noise, 64)
+        x, bit = sequences(rng, 64)
         h, cache = rnn(x, *(p.data for p in weights))
         logits = h[:, -1] @ out.data
         if step == steps:                                 # the last batch is only a test
@@ -209,77 +189,16 @@ def learns(noise, cut=None, clip=None, seed=0, D=16, steps=250):
 
 
 arms = {"whole": {}, "clipped to 0.1": {"clip": 0.1}, "cut at token 6": {"cut": 6}}
-scores = {(noise, name): [learns(noise, seed=seed, **arm) for seed in range(4)]
-          for noise in (0, 2) for name, arm in arms.items()}
-reveal(guess, float(np.mean(scores[0, "cut at token 6"])), "%")
-for (noise, name), score in scores.items():
-    print(f"{'noisy' if noise else 'quiet'}, {name:15} four seeds: "
-          f"{', '.join(f'{s:.0f} %' for s in score)}")
+scores = {name: [learns(seed=seed, **arm) for seed in range(4)] for name, arm in arms.items()}
+reveal(guess, float(np.mean(scores["cut at token 6"])), "%")
+for name, score in scores.items():
+    print(f"{name:15} four seeds: {', '.join(f'{s:.0f} %' for s in score)}")
 
 # %% [markdown]
-# On the quiet form the cut does no harm. But does the network learn to hold the bit there, or does
-# it hold it from the start, so that the output layer, which the cut does not touch, need only read
-# it? On the noisy form the truncated network stays near a coin's 50 % on all four seeds, where the
-# whole gradient learns. Has the bit already left the state when the cut comes? We ask the network
-# as it is before training: how often does the best linear readout of one state, fitted by least
-# squares, find the bit in sequences that it was not fitted on?
-
-# %%
-def readout(noise, t, seed):
-    """Share of unseen sequences whose bit is read from the untrained state t, in percent."""
-    rng = np.random.default_rng(seed)
-    weights = first_weights(rng)
-    (x, bit), (new_x, new_bit) = (sequences(rng, noise, 2000) for _ in range(2))
-    state, new_state = (rnn(a, *weights)[0][:, t] for a in (x, new_x))
-    v, *_ = np.linalg.lstsq(state, 2.0 * bit - 1, rcond=None)
-    return 100 * ((new_state @ v > 0) == new_bit).mean()
-
-
-for noise in (0, 2):
-    for t, where in ((5, "at the cut, after token 5"), (11, "at the end, after token 11")):
-        found = ", ".join(f"{readout(noise, t, seed):.0f} %" for seed in range(4))
-        print(f"{'noisy' if noise else 'quiet'}, {where:26} four seeds: {found}")
-
-# %% [markdown]
-# On the quiet form the untrained state has the bit in both places: there is nothing to learn but to
-# read it, and the quiet form says nothing about the cut. On the noisy form something of it is left
-# at the cut, and at the end nothing that a readout finds. The answer is read at the end. So the
-# gradient that has to teach the network to hold starts with nothing to hold on to, and a cut keeps
-# it from the tokens where the bit still is.
-#
-# Clipping did no harm in either. Here this says little: Adam divides each gradient by its usual
-# size, so a factor that all have in common drops out. What clipping is good for shows with plain
-# gradient descent, in lesson [12](12_optimisers.ipynb).
-#
-# Here are the three gradients themselves. Above, the gradient of the *weights* was clipped, as one
-# does in training. Here we look at the one of each token's input, $dx$, and shorten that, in a
-# network with large weights:
-
-# %%
-rng = np.random.default_rng(4)
-Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
-x = 0.3 * rng.standard_normal((1, T, D))
-_, cache = rnn(x, np.eye(D), 1.8 * Q, np.zeros(D))
-dy = np.zeros((1, T, D))
-dy[0, -1] = rng.standard_normal(D) / np.sqrt(D)
-back = {"whole": rnn_backward(dy, cache)[0], "truncated": rnn_backward(dy, cache, cut=30)[0]}
-back["clipped"] = back["whole"] / np.linalg.norm(back["whole"])
-
-fig, (ax,) = figure(width=5.6, height=2.9)
-for (name, dx), ink, style in zip(back.items(), (color.ink, color.ochre, color.teal),
-                                  ("-", "o", "--"), strict=True):
-    size = np.linalg.norm(dx[0], axis=1)[::-1]
-    ax.semilogy(np.where(size > 0, size, np.nan), style, color=ink, markersize=3, label=name)
-ax.set(title="dx, whole, truncated and clipped", xlabel="steps back", ylabel="length of dx")
-ax.legend()
-picture(fig)
-for name, dx in back.items():
-    print(f"{name:9} tokens with a gradient of exactly 0: {(dx[0] == 0).all(axis=1).sum()} of {T}")
-
-# %% [markdown]
-# The clipped gradient has the same shape, lower down: every token keeps its share. So clipping can
-# only make a step shorter. It cannot change which tokens a network learns from. The truncated one
-# is the whole gradient up to the cut, and exactly 0 beyond it.
+# The truncated network stays near a coin's 50 % on all four seeds, where the whole gradient learns.
+# The cut keeps the gradient from the tokens where the bit still is. Clipping can only make a step
+# shorter: every token keeps its share, so it cannot change which tokens a network learns from. What
+# it is good for shows with plain gradient descent, in lesson [12](12_optimisers.ipynb).
 #
 # ## A cell that is added to
 #
@@ -334,20 +253,13 @@ measured = np.array([[lstm_lengths(bias, seed) for seed in range(8)] for bias in
 plain = np.median(lengths[list(sizes).index(1.2), :, 50])
 reveal(guess, "longer" if np.median(measured[0, :, 0, 50]) > plain else "shorter")
 
-fig, axes = figure(2, width=4.4, height=3.2)
-for ax, shown in zip(axes, (biases, biases[1:]), strict=True):
-    for bias, one, ink in zip(biases, measured, (color.ochre, color.ink, color.teal), strict=True):
-        if bias in shown:
-            ax.semilogy(np.median(one[:, 0], axis=0), "-", color=ink, label=f"forget bias {bias}")
-            ax.semilogy(np.median(one[:, 1], axis=0), ":", color=ink)
-    ax.plot([], [], ":", color=color.grey, label="the forget gates alone")
-    ax.semilogy(np.median(lengths[list(sizes).index(1.2)], axis=0), "--", color=color.grey,
-                label="plain network, s = 1.2")
-    ax.set(xlabel="steps back, k", title="without bias 0" if len(shown) < len(biases) else
-           "LSTM: the gradient on its way back, median of 8")
-axes[0].set(ylabel="length, relative to k = 0")
-axes[0].legend(fontsize=8)
-picture(fig)
+medians = np.median(measured, axis=1)                     # (3 biases, 2, T)
+lines = {f"forget bias {bias}": medians[i, 0] for i, bias in enumerate(biases)}
+lines |= {f"its gates alone, bias {bias}": medians[i, 1] for i, bias in enumerate(biases)}
+lines["plain network, s = 1.2"] = np.median(lengths[list(sizes).index(1.2)], axis=0)
+curves(lines, "LSTM: the gradient on its way back, median of 8", "steps back, k",
+       "length, relative to k = 0", styles=["-"] * 3 + [":"] * 3 + ["--"], log="y", width=6,
+       height=3.6, ylim=(1e-8, 10), inks=[color.ochre, color.ink, color.teal] * 2 + [color.grey])
 for bias, one in zip(biases, measured, strict=True):
     print(f"bias {bias}: the gate lets through {1 / (1 + np.exp(-bias)):.3f} a step; "
           f"50 steps back {np.median(one[:, 0, 50]):.1e}, by the gates alone "
@@ -357,11 +269,8 @@ for bias, one in zip(biases, measured, strict=True):
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
 # LSTM forgets sooner than the plain network of $s = 1.2$, the dashed line. With a larger bias
 # the gates are close to 1, and the gradient arrives. The dotted lines are what the cell alone
-# carries. All lines are relative to $k = 0$, and the last token has a way of its own, through the
-# output gate, which no other has. So compare how the lines fall, on the right, where bias 0 is left
-# out. The dotted ones fall faster: what the solid ones have more came
-# through $h$, through weights and slopes, as in a plain network. With a bias of 4 those ways even
-# lengthen the gradient: an LSTM can explode as well, and clipping is as useful for it.
+# carries; what the solid ones have more came through $h$, as in a plain network. With a bias of 4
+# those ways even lengthen the gradient: an LSTM can explode as well.
 #
 # So it is not the cell as such that keeps a gradient alive. It is a cell whose forget gates are
 # open, and the network can *learn* to open and close them, token by token.
@@ -501,20 +410,12 @@ tasks = {n: minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16) for n 
 results = compare(tasks)
 reveal(guess, float(np.mean(results[4, "LSTM"])), "%")
 
-fig, (ax,) = figure(width=5.2, height=3.1)
-for kind, ink, style in (("attention", color.teal, "s-"), ("LSTM", color.ochre, "o--")):
-    runs = np.array([results[n, kind] for n in tasks])
-    ax.plot(list(tasks), runs.mean(axis=1), style, color=ink, label=kind)
-    for one in runs.T:
-        ax.plot(list(tasks), one, style[0], color=ink, markersize=3, alpha=0.6)
 votes = {n: vote(minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16))
          for n in (*tasks, 5)}
-ax.plot(list(tasks), [votes[n] for n in tasks], "^-.", color=color.ink, markersize=4, label="vote")
-ax.axhline(75, color=color.grey, linestyle=":", label="floor")
-ax.set(title="Bit memory after 300 steps: means, and each seed", xlabel="strings to remember",
-       ylabel="bits right, %", ylim=(70, 101), xticks=list(tasks))
-ax.legend()
-picture(fig)
+curves({kind: np.transpose([results[n, kind] for n in tasks]) for kind in KINDS}
+       | {"vote": [votes[n] for n in tasks]}, "Bit memory after 300 steps (dotted: floor)",
+       "strings to remember", "bits right, %", x=list(tasks), styles=("s-", "o--", "^-."), level=75,
+       inks=(color.teal, color.ochre, color.ink), ylim=(70, 101), xticks=list(tasks))
 for kind in KINDS:
     size = sum(p.data.size for p in minifpt.FPT(trunk_of(kind, 0), 16, 32, 1).parameters())
     print(f"{kind:9} {size:6} parameters   " + "   ".join(

@@ -20,10 +20,7 @@
 # at the same time, times differ from cell to cell. If a curve looks strange, run its cell again.
 
 # %%
-import os
 import statistics
-import subprocess
-import sys
 import time
 import tracemalloc
 from unittest.mock import patch
@@ -34,7 +31,7 @@ import minifpt
 from minifpt import fast, machine
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
 from minifpt.experiments import timing
 
 # %% [markdown]
@@ -91,41 +88,30 @@ def fastest(work, seconds=0.04):
     return min(found)
 
 
-def product_seconds(n, dtype=np.float32):
-    a, b = np.random.default_rng(n).standard_normal((2, n, n)).astype(dtype)
-    out = np.empty((n, n), dtype)
+def product_seconds(n):
+    a, b = np.random.default_rng(n).standard_normal((2, n, n)).astype(np.float32)
+    out = np.empty((n, n), np.float32)
     return fastest(lambda: np.matmul(a, b, out=out))
 
 
-def doubling_seconds(n, dtype=np.float32):
-    x, y = np.ones(n, dtype), np.ones(n, dtype)
+def doubling_seconds(n):
+    x, y = np.ones(n, np.float32), np.ones(n, np.float32)
     return fastest(lambda: np.multiply(x, 2, out=y))
 
 
-DTYPES = (np.float32, np.float64)
-widths = [8, 16, 32, 64, 128, 256, 512, 1024]
-lengths = [2 ** k for k in range(2, 25)]
+widths = np.array([8, 16, 32, 64, 128, 256, 512, 1024])
+lengths = 2 ** np.arange(2, 25)
 with machine.one_core:
-    rate = {d: np.array([2 * n ** 3 / product_seconds(n, d) for n in widths]) for d in DTYPES}
-speed = {d: np.array([2 * n * d(0).nbytes / doubling_seconds(n, d) for n in lengths])
-         for d in DTYPES}
-call = doubling_seconds(1)
-peak = rate[np.float32].max()                             # operations a second
-memory, cached = speed[np.float32][-1], speed[np.float32].max()      # bytes a second
+    rate = np.array([2 * n ** 3 / product_seconds(n) for n in widths])       # operations a second
+speed = np.array([8 * n / doubling_seconds(n) for n in lengths])             # bytes a second
+call, peak, memory, cached = doubling_seconds(1), rate.max(), speed[-1], speed.max()
 reveal(guess, float(peak / (memory / 8)))
 
 fig, axes = figure(2, width=4.2, height=3.1)
-for dtype, ink, style in zip(DTYPES, (color.ink, color.teal), ("o-", "s--"), strict=True):
-    axes[0].loglog(widths, rate[dtype] / 1e9, style, color=ink, markersize=4, label=dtype.__name__)
-    kilobytes = 2 * np.array(lengths) * dtype(0).nbytes / 1024
-    axes[1].loglog(kilobytes, speed[dtype] / 1e9, style, color=ink, markersize=4,
-                   label=dtype.__name__)
-axes[0].set(title="Products of (n, n) matrices, one thread", xlabel="n",
-            ylabel="10⁹ operations a second", xticks=widths[::2], xticklabels=widths[::2])
-axes[0].minorticks_off()
-axes[1].set(title="y = 2x", xlabel="kilobytes of x and y together", ylabel="10⁹ bytes a second")
-axes[0].legend()
-axes[1].legend()
+curves({"": rate / 1e9}, "Products of (n, n) matrices, one thread", "n", "10⁹ operations a second",
+       x=widths, styles=["o-"], log="xy", ax=axes[0])
+curves({"": speed / 1e9}, "y = 2x", "kilobytes of x and y together", "10⁹ bytes a second",
+       x=8 * lengths / 1024, styles=["o-"], log="xy", ax=axes[1])
 picture(fig)
 print(f"the best product:     {peak / 1e9:.1f} billion operations a second")
 print(f"y = 2x, large arrays: {memory / 1e9:.1f} billion bytes a second, "
@@ -133,9 +119,6 @@ print(f"y = 2x, large arrays: {memory / 1e9:.1f} billion bytes a second, "
 print(f"y = 2x at its best:   {cached / 1e9:.1f} billion bytes a second")
 print(f"one call of np.multiply on a single number: {1e6 * call:.2f} microseconds, in which the "
       f"best product does {call * peak:,.0f} operations")
-print(f"float64 against float32: products {(rate[np.float32] / rate[np.float64])[-1]:.1f} times as "
-      f"long, y = 2x on {lengths[-1]:,} numbers "
-      f"{2 * (speed[np.float32] / speed[np.float64])[-1]:.1f} times")
 
 # %% [markdown]
 # What to look for in your own two curves:
@@ -146,32 +129,9 @@ print(f"float64 against float32: products {(rate[np.float32] / rate[np.float64])
 # - Right: the steep part at the left end is the cost of a **call**: NumPy looks at its arguments
 #   before it computes anything, and that takes the same time for one number as for a hundred.
 # - Right: where does the curve fall, and how often? A **cache** is a small memory near the core.
-#   Arrays that fit into it are read and written faster, so the curve can fall where one ends. Where
-#   Linux says how large they are, it is printed by the next cell: do the falls stand there? They
-#   need not. A core that shares its last cache with others, or a machine that is shared, has less
-#   of it than is printed, and the end of the smallest cache can hide behind the cost of the call.
-# - A float64 number has twice the bytes. Where memory is the limit, that should show as a factor of
-#   two; the last line says whether it does here.
-
-# %%
-def caches():
-    """{"L1": kilobytes, ...} of the first core, as Linux tells; empty elsewhere."""
-    from pathlib import Path
-    found = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((index / name).read_text().strip()
-                                 for name in ("level", "type", "size"))
-        except OSError:
-            continue
-        if kind != "Instruction":
-            found[f"L{level}"] = int(size.rstrip("K"))
-    return found
-
-
-print(caches() or "this system does not tell")
-
-# %% [markdown]
+#   Arrays that fit into it are read and written faster, so the curve can fall where one ends. A
+#   core that shares its last cache with others has less of it than its data sheet says.
+#
 # ## The roof
 #
 # An operation that needs $f$ floating-point operations and moves $b$ bytes takes at least $f / p$
@@ -222,14 +182,8 @@ for name, (operations, moved, seconds) in found.items():
     small = name.endswith(" 40 rows")
     ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
             color=color.ochre if small else color.teal)
-    left = name.startswith("layer norm")                  # GELU's points are close to its own
-    other = found[name.replace(" 40 ", " 784 ") if small else name.replace(" 784 ", " 40 ")]
-    faster = operations / seconds > other[0] / other[2]   # its label goes above, the other's below
-    ax.annotate(name.split(",")[0], (operations / moved, operations / seconds / 1e9),
-                (-6 if left else 6, 2 if faster else -8), ha="right" if left else "left",
-                textcoords="offset points", fontsize=8)
-ax.plot([], [], "o", color=color.ochre, label="40 rows")
-ax.plot([], [], "s", color=color.teal, label="784 rows")
+    ax.annotate(name.removesuffix(" rows"), (operations / moved, operations / seconds / 1e9),
+                (6, -3), textcoords="offset points", fontsize=7)
 ax.set(title="The roofline of this machine", xlabel="intensity: operations for each byte",
        ylabel="10⁹ operations a second")
 ax.legend(fontsize=8)
@@ -295,28 +249,19 @@ with machine.one_core:
     costs = {batch: timing.costs(model, task, batch) for batch in batches}
 reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
 
-fig, axes = figure(2, width=4.4, height=3.3, ratios=(1.5, 1))
 groups = {"linear": ["linear"], "attention": ["attention", "softmax"], "GELU": ["gelu"],
-          "layer norm": ["layer_norm"], "dropout": ["dropout"], "Adam, clipping": ["Adam",
-                                                                              "clipping"]}
-for i, batch in enumerate((4, 64)):
-    cost = costs[batch].operations
-    total = costs[batch].seconds
-    shares = [100 * sum(cost[n].forward + cost[n].backward for n in names) / total
-              for names in groups.values()]
-    shares.append(100 - sum(shares))
-    axes[0].barh(np.arange(len(shares)) + (0.2 if i else -0.2), shares, 0.38,
-                 color=color.teal if i else color.ochre, hatch="//" if i else None,
-                 edgecolor="white", label=f"batch of {batch}")
-axes[0].set_yticks(range(len(groups) + 1), [*groups, "all else"])
-axes[0].invert_yaxis()
-axes[0].set(title="Where a step's time goes", xlabel="% of the step")
-axes[0].legend()
-axes[1].semilogx(batches, [100 * counted[b][0] / peak / costs[b].seconds for b in batches], "o-",
-                 color=color.ink)
-axes[1].set(title="The products at the machine's best", xlabel="examples in a batch",
-            ylabel="% of the step's time", ylim=(0, 100), xticks=batches, xticklabels=batches)
-axes[1].minorticks_off()
+          "layer norm": ["layer_norm"], "dropout": ["dropout"], "Adam": ["Adam", "clipping"]}
+shares = {f"batch of {batch}": [
+    100 * sum(costs[batch].operations[n].forward + costs[batch].operations[n].backward
+              for n in names) / costs[batch].seconds for names in groups.values()]
+    for batch in batches}
+fig, axes = figure(2, width=4.4, height=3.3, ratios=(1.5, 1))
+curves(shares, "Where a step's time goes", "", "% of the step", x=list(groups), ax=axes[0],
+       styles=("o", "s", "^"), ylim=(0, None))
+axes[0].tick_params(axis="x", rotation=30)
+curves({"": [100 * counted[b][0] / peak / costs[b].seconds for b in batches]},
+       "The products at the machine's best", "examples in a batch", "% of the step's time",
+       x=[str(b) for b in batches], styles=["o-"], ylim=(0, 100), ax=axes[1])
 picture(fig)
 for batch in batches:
     operations, steps = counted[batch]
@@ -408,30 +353,8 @@ for module, name in ((F, "simple"), (fast, "fast")):
 
 # %% [markdown]
 # The two agree to what float32 can hold; only then is the time of interest. (It is that of forward
-# and backward together. In the roofline GELU's time was that of the forward pass alone.) How large
-# should a piece be? Small pieces pay for more calls, large ones leave the cache. Look for the
-# valley of your machine; the library's choice is marked.
-
-# %%
-big = rng.standard_normal(2 ** 21).astype(np.float32)
-pieces = [2 ** k for k in range(8, 22)]
-
-
-def in_pieces(piece):
-    with machine.one_core, patch.object(fast, "MAX_PIECE", piece):
-        return fastest(lambda: fast.gelu(big), 0.1)
-
-
-times = np.array([in_pieces(piece) for piece in pieces])
-fig, (ax,) = figure(width=5.4, height=2.8)
-ax.loglog(pieces, 1e3 * times, "o-", color=color.ink, markersize=4)
-ax.axvline(fast.MAX_PIECE, linestyle=":", color=color.grey, label="the library's choice")
-ax.set(title=f"GELU and its derivative, {big.size:,} numbers", xlabel="numbers in a piece",
-       ylabel="milliseconds")
-ax.legend()
-picture(fig)
-
-# %% [markdown]
+# and backward together. In the roofline GELU's time was that of the forward pass alone.)
+#
 # ## What need not be computed
 #
 # The largest saving is work that is left out. In causal attention half of the scores are masked.
@@ -503,67 +426,50 @@ guess = ...
 
 
 # %%
-def both(shape, neighbours=0, repeats=9):
-    """Median seconds of a product with two threads, with one, and cut into pieces, in turn, while
-    ``neighbours`` other processes compute as well."""
+def three_forms(shape, repeats=9):
+    """Median seconds of a product with two threads, with one, and cut into pieces, in turn."""
     M, K, N = shape
     a, b = np.ones((M, K), np.float32), np.ones((K, N), np.float32)
-    busy = "import time\nend = time.time() + 20\nwhile time.time() < end: pass"
-    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(neighbours)]
     forms = [(2, np.matmul), (1, np.matmul), (1, fast.product)]
-    before, found = machine.blas_threads(), [[] for _ in forms]
+    before, times = machine.blas_threads(), [[] for _ in forms]
     inner = max(1, int(2e8 / (M * K * N)))
-    try:
-        for _ in range(repeats):
-            for (threads, product), seconds in zip(forms, found, strict=True):
-                machine.blas_threads(threads)
+    for _ in range(repeats):
+        for (threads, product), seconds in zip(forms, times, strict=True):
+            machine.blas_threads(threads)
+            end = time.perf_counter() + 0.15              # not timed: BLAS's second thread still
+            while time.perf_counter() < end:              # waits, busy, for a tenth of a second
                 product(a, b)
-                start = time.perf_counter()
-                if product is fast.product:               # not timed: BLAS's second thread still
-                    while time.perf_counter() < start + 0.15:     # waits, busy, for a tenth of a
-                        product(a, b)                     # second
-                    start = time.perf_counter()
-                for _ in range(inner):
-                    product(a, b)
-                seconds.append((time.perf_counter() - start) / inner)
-    finally:
-        machine.blas_threads(before)
-        for other in others:
-            other.kill()
-            other.wait()
-    return [statistics.median(seconds) for seconds in found]
+            start = time.perf_counter()
+            for _ in range(inner):
+                product(a, b)
+            seconds.append((time.perf_counter() - start) / inner)
+    machine.blas_threads(before)
+    return [statistics.median(seconds) for seconds in times]
 
 
 shapes = {"40 rows": (40, 128, 512), "784 rows": (784, 128, 512), "1024²": (1024, 1024, 1024)}
-cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 if machine.blas_threads() is None:
     print("This NumPy has no OpenBLAS whose threads can be set.")
 else:
-    alone = {name: both(shape) for name, shape in shapes.items()}
-    busy = {name: both(shape, neighbours=cores) for name, shape in shapes.items()}
-    two, one, _ = alone["40 rows"]
+    times = {name: three_forms(shape) for name, shape in shapes.items()}
+    two, one, _ = times["40 rows"]
     reveal(guess, one / two, "times")
-    for state, times_of in (("as it is", alone), ("each core busy", busy)):
-        for name, (two, one, cut) in times_of.items():
-            print(f"{state:15} {name:9} one thread {1e3 * one:8.3g} ms, times as fast: "
-                  f"two threads {one / two:.3g}, cut {one / cut:.3g}")
-    print(f"cores that this process may use: {cores}; minifpt uses {machine.cores()}")
+    for name, (two, one, cut) in times.items():
+        print(f"{name:9} one thread {1e3 * one:8.3g} ms, times as fast: two threads "
+              f"{one / two:.3g}, cut {one / cut:.3g}")
+    print(f"cores that minifpt uses here: {machine.cores()}")
 
 # %% [markdown]
-# Below 1 the second thread does harm. Three things to look for in "two threads": does a small
-# product gain at all (the threads have to be woken, and wait for each other at the end)? Does a
-# large one come near 2? And what becomes of that when every core has something else to do? A shared
-# product is finished when its *slower* half is. If one of two threads has to wait for its core, the
-# other waits with it. With one core, or on a machine that others use as well, your first three
-# lines may look like the last three, or worse: what runs beside them is then not in our hands.
+# Below 1 the second thread does harm. Look for two things: does a small product gain at all (the
+# threads have to be woken, and wait for each other at the end)? Does a large one come near 2? A
+# shared product is finished when its *slower* half is. If one of two threads has to wait for a core
+# that is busy with something else, the other waits with it.
 #
 # This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
 # itself. It cuts a large product into more pieces than there are cores, and a core that is free
-# takes the next one: a core that is busy with something else takes fewer. A small product is not
-# cut. At "cut" above you see what that gains on your machine, idle and busy.
+# takes the next one. A small product is not cut.
 
 # %%
-show(fast.product)
 show(machine.shared)
 
 # %% [markdown]

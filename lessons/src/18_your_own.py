@@ -29,7 +29,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check, own
-from minifpt.exercises.lesson import color, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, reveal, show
 from minifpt.functional import (
     DropoutCache,
     LinearCache,
@@ -141,23 +141,6 @@ look("linear", "linear_backward", "softmax")
 # `need` says which gradients are wanted (lesson 7). We leave it alone, compute them all,
 # and the library throws away those that nobody asked for: slower, and right.
 #
-# ## Half a pair
-#
-# `linear` alone, with a cache that looks just as good: we keep $w$ already transposed, because the
-# backward pass wants it that way. Then $y$ is right. What does the check say, as long as
-# `linear_backward` is the library's?
-
-# %%
-def linear(x, w, b, need=(True, True, True)):
-    return x @ w + b, LinearCache(x, w.T, need)
-
-
-half = Path(folder.name) / "half.py"
-own.new(half)
-own.put(half, linear)
-print(next(result for result in own.results(half) if result.name == "linear"))
-
-# %% [markdown]
 # ## A wrong one
 #
 # Now lesson 2, with a mistake that is easily made. For a row $y$ `(N,)` of a softmax
@@ -339,17 +322,10 @@ good = history["test_accuracy"] >= 0.99
 reveal(guess, int(history["step"][good.argmax()]) if good.any() else "never")
 print(f"{100 * history[-1]['test_accuracy']:.1f} % of the bits after {STEPS} steps")
 
-fig, (ax,) = figure(width=7.6, height=3.2)
-for (name, wrong_one), style in zip(histories.items(), ("--", "-.", ":"), strict=True):
-    ax.plot(wrong_one["step"], 100 * wrong_one["test_accuracy"], style, color=color.ochre,
-            label=f"wrong: {name}")
-ax.plot(history["step"], 100 * history["test_accuracy"], color=color.trained, linewidth=2.5,
-        label=whose)
-ax.axhline(50, color=color.grey, linewidth=0.8)
-ax.set(xlabel="step", ylabel="bits right (%)", ylim=(42, 102),
-       title=f"A frozen language model learns XOR, on {whose}")
-ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-picture(fig)
+curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.items()}
+       | {whose: 100 * history["test_accuracy"]}, f"A frozen language model learns XOR, on {whose}",
+       ylabel="bits right (%)", x=history["step"], styles=("--", "-.", ":", "-"), level=50,
+       inks=[color.ochre] * 3 + [color.trained], ylim=(42, 102))
 
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
@@ -397,9 +373,9 @@ check("scaled", scaled)
 
 
 # %% [markdown]
-# **2.** An operation that is not in the file. **Swish** with a learned slope: $y = x\,\sigma(\beta
-# x)$ with $x$ `(B, T, C)`, $\beta$ `(C,)`, and $\sigma(a) = 1 / (1 + e^{-a})$, whose derivative is
-# $\sigma\,(1 - \sigma)$. Write its backward pass.
+# **2.** An operation that is not in the file. **Swish** with a learned slope:
+# $y = x\,\sigma(\beta x)$ with $x$ `(B, T, C)`, $\beta$ `(C,)`, and $\sigma(a) = 1 / (1 + e^{-a})$,
+# whose derivative is $\sigma\,(1 - \sigma)$. Write its backward pass.
 
 # %%
 def swish_backward(dy, x, beta):
@@ -451,7 +427,7 @@ if wrong_but_useful(y=np.full((1, 2), 0.5), dy=np.array([[1.0, 2.0]])) is not ..
     print([f"{100 * accuracy:.0f} %" for accuracy in history["test_accuracy"]])
 
 # %% [markdown]
-# **Next**: take your file to a task of your own
-# (`minifpt train FILE.py:CLASS --functional mine.py`), or to a model of your own: your functions, a
-# file of weights, and ten lines as in [lesson 6](06_gpt2_whole.ipynb). Or look for the parts of a
-# model that do a task, in [lesson 19](19_which_part_does_it.ipynb).
+# **Next**: take your file to a task of your own (`minifpt train FILE.py:CLASS --functional
+# mine.py`), or to a model of your own: your functions, a file of weights, and ten lines as in
+# [lesson 6](06_gpt2_whole.ipynb). Or look for the parts of a model that do a task, in [lesson
+# 19](19_which_part_does_it.ipynb).

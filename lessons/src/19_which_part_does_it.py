@@ -15,8 +15,8 @@
 # In the live page: [station 5](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(5)` in a cell here.
 #
-# You need lessons [4](04_self_attention.ipynb) and
-# [8](08_inside_bit_xor_and_bit_memory.ipynb). It takes about an hour.
+# You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb). It
+# takes about an hour.
 
 # %%
 import numpy as np
@@ -355,66 +355,13 @@ for name, inputs in corrupted.items():
 # so there is nothing that a patch could restore. It says "not this difference", and never "no
 # part in it". Change one thing at a time, and change more than one.
 #
-# ## Broken on purpose
-#
-# Which channels are those of a head? A common mistake is to take each fourth channel. We patch
-# with it, letters before, block 1. Does the sum over the heads, or a patch of all four at once,
-# give it away?
-
-# %%
-guess = ...                                               # "yes" or "no"
-
-
-# %%
-def every_fourth(head, C=64):
-    return slice(head, None, H)
-
-
-model, Y = models[0], clean_outputs[0]
-table = {}
-for name, part in (("right", channels), ("wrong", every_fourth)):
-    def changes(heads, part=part):
-        def changed(value):
-            for head in heads:
-                value[..., part(head)] = Y[1][..., part(head)]
-            return value
-        return {"trunk.h.1.attn.attention": changed}
-    table[name] = [restored(model, corrupted["before"], changes(heads))
-                   for heads in ([0], [1], [2], [3], range(H))]
-reveal(guess, "yes" if abs(table["right"][-1] - table["wrong"][-1]) > 1e-3 else "no")
-for name, values in table.items():
-    print(f"{name}: heads alone", " ".join(f"{value:5.2f}" for value in values[:-1]),
-          f"  their sum {sum(values[:-1]):.2f}   all four {values[-1]:.3f}")
-
-# %% [markdown]
-# All four together are all channels, in whatever way they are cut. Only the split is wrong, and
-# a wrong split looks plausible. What sees it is a test of what a head *is*: change the
-# probabilities of one head, and see which channels move.
-
-# %%
-def moved(head):
-    """Which channels of block 1 depend on the probabilities of one head."""
-    def no_look(A):
-        A[:, head] = 0
-        return A
-    return (outputs(run(model, clean, {"trunk.h.1.attn.softmax": no_look})[1])[1] != Y[1]).any(
-        axis=(0, 1))
-
-
-for name, part in (("right", channels), ("wrong", every_fourth)):
-    fits = [np.array_equal(np.flatnonzero(moved(head)), np.arange(64)[part(head)])
-            for head in range(H)]
-    print(f"{name}: {sum(fits)} of {H} heads move these channels and no others")
-
-# %% [markdown]
 # ## And a real language model?
 #
 # Large language models have induction heads (Olsson et al. 2022, arXiv 2209.11895). Has ours,
 # which read novels byte by byte? A string of 24 random letters comes twice. For each of its 24
 # heads: the share that a letter of the second time gives to the token *after* the same letter of
 # the first time, and, for the other half of the circuit, the share that each token gives to the
-# token before. How many of the 24 heads have an induction score above one half, and how many
-# look at the token before with more than half of their attention?
+# token before. How many of the 24 heads have an induction score above one half?
 
 # %%
 guess = ...                                               # induction heads, of 24
@@ -424,43 +371,32 @@ lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
 T = 24
 
 
-def lm_scores(alphabet, seed):
-    """(induction, previous), each (blocks, heads); and nats a letter the first and second time."""
-    rng = np.random.default_rng(seed)
-    string = rng.permuted(np.tile(alphabet, (16, 1)), axis=1)[:, :T]
-    ids = np.concatenate([string, string], axis=1)
+def lm_scores(seed):
+    """(induction, previous), each (blocks, heads)"""
+    string = np.random.default_rng(seed).permuted(np.tile(np.arange(97, 123), (16, 1)), axis=1)
+    ids = np.concatenate([string[:, :T], string[:, :T]], axis=1)
     with minifpt.trace(lm) as t:
-        logits = lm.logits(ids)
+        lm.logits(ids)
     A = np.stack([A.mean(axis=0) for A in t.attention.values()])           # (L, H, 2T, 2T)
     q, s = np.arange(T, 2 * T), np.arange(1, 2 * T)
-    nats = [F.cross_entropy(logits[:, part][:, :-1], ids[:, part][:, 1:])[0]
-            for part in (slice(0, T), slice(T, None))]
-    return A[:, :, q, q - T + 1].mean(axis=-1), A[:, :, s, s - 1].mean(axis=-1), nats
+    return A[:, :, q, q - T + 1].mean(axis=-1), A[:, :, s, s - 1].mean(axis=-1)
 
 
-alphabets = {"letters": np.arange(97, 123), "bytes": np.arange(256)}
-measured = {name: [lm_scores(alphabet, seed) for seed in range(5)]
-            for name, alphabet in alphabets.items()}
-induction, before, _ = measured["letters"][0]
-reveal(guess, int((induction > 0.5).sum()), f"of {induction.size}")
+inductions, befores = (np.array(values) for values in zip(*map(lm_scores, range(5)), strict=True))
+reveal(guess, int((inductions[0] > 0.5).sum()), f"of {inductions[0].size}")
 fig, axes = figure(2, width=3.6, height=3.6)
-matrix(axes[0], induction, "induction score", "head", "block", limit=1)
-matrix(axes[1], before, "share on the token before", "head", "block", limit=1)
+matrix(axes[0], inductions[0], "induction score", "head", "block", limit=1)
+matrix(axes[1], befores[0], "share on the token before", "head", "block", limit=1)
 picture(fig)
-for name, seeds in measured.items():
-    inductions, befores, nats = (np.array(values) for values in zip(*seeds, strict=True))
-    head = before.argmax()
-    print(f"{name:7} five strings: largest induction score {inductions.max(axis=(1, 2)).min():.2f} "
-          f"to {inductions.max():.2f}; head {head // H}.{head % H} on the token before "
-          f"{befores.reshape(5, -1)[:, head].min():.2f} to {befores.max():.2f}; nats a letter "
-          f"{nats[:, 0].mean():.2f}, the second time {nats[:, 1].mean():.2f}")
+print(f"five strings: largest induction score {inductions.max(axis=(1, 2)).min():.2f} to "
+      f"{inductions.max():.2f}, largest share on the token before "
+      f"{befores.max(axis=(1, 2)).min():.2f} to {befores.max():.2f}")
 
 # %% [markdown]
 # None. No head gives the token after the same letter more than a few per cent, about what equal
-# shares would give, and the string is hardly easier the second time. But one head of block 0
-# looks at the token before, as all heads of block 0 do in our small models. It does so for letters
-# and for bytes that no novel has. So half of the circuit is there, and the half that would match
-# is not. Whether a larger model or a longer training would grow it, these runs cannot say.
+# shares would give. But one head of block 0 looks at the token before, as all heads of block 0 do
+# in our small models. So half of the circuit is there, and the half that would match is not.
+# Whether a larger model or a longer training would grow it, these runs cannot say.
 #
 # ## And bit memory?
 #

@@ -18,6 +18,8 @@
 # its content: move the string, and the head's look moves along. The frozen weights cannot change.
 # So what they do must have been in them from the start.
 #
+# **The question:** Why can random weights find a string?
+#
 # In the live page: [stations 8 and 9](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(8)` in a cell here.
 #
@@ -185,11 +187,13 @@ for name, runs in curves.items():
 
 # %% [markdown]
 # The same distribution of each frozen number, the same trained parts, the same steps. A head that
-# looks for likeness solves the task, and so does a random one. With all eigenvalues negative the
-# model stays at 75 %. Without a symmetric part it does not solve it either. A model that copies
-# the visible bits and lets the five strings vote on the rest has 84.4 %. *Antisymmetric* gets to
-# 82 or 83 % in 2,000 steps and to 87 % in 20,000, a little above the vote and far from a solution;
-# we do not know how (`docs/results/why.md`).
+# looks for likeness solves the task, and so does a random one. (*Likeness* is no faster than *as
+# drawn*: in the table further below both need 75 to 100 steps, and angles from 45° to 75° about 50.
+# Why, we do not know.) With all eigenvalues negative the model stays at 75 %. Without a symmetric
+# part it does not solve it either. A model that copies the visible bits and lets the five strings
+# vote on the rest has 84.4 %. *Antisymmetric* gets to 82 or 83 % in 2,000 steps and to 87 % in
+# 20,000, a little above the vote and far from a solution; we do not know how
+# (`docs/results/why.md`).
 #
 # ## What training has to do
 #
@@ -203,8 +207,8 @@ for name, runs in curves.items():
 # product of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not
 # hidden, half of the time: its score is $\tfrac12 \operatorname{tr} F$ on average, half of the
 # diagonal's sum. That of a wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where
-# $\lVert F \rVert$ is the root of the sum of all $F_{ij}^2$. We call the ratio $\operatorname{tr}
-# F / \lVert F \rVert$ the **match**: the head finds the string when it is large.
+# $\lVert F \rVert$ is the root of the sum of all $F_{ij}^2$. We call the ratio
+# $\operatorname{tr} F / \lVert F \rVert$ the **match**: the head finds the string when it is large.
 #
 # A larger $F_{ii}$ raises the score of the right string, each by as much as any other, and the loss
 # falls. A larger $F_{ij}$ raises no string's score on average. So while the scores are small, the
@@ -311,12 +315,11 @@ ax.legend(loc="lower left", bbox_to_anchor=(1, 0))
 picture(fig)
 
 # %% [markdown]
-# These runs take too long for a notebook, so the numbers come with the lesson; two or three seeds
-# a point. **This is the picture to keep.** Beyond 90° every 5° multiplies the steps by
-# 1.2 to 1.7. A fixed budget
-# makes this look like an edge: with 1,500 steps, the dotted line, the block "can" at 115° and
-# "cannot" at 120°. It can. It needs longer. (The time can be predicted before the first step: see
-# below the exercises.)
+# These runs take too long for a notebook, so the numbers come with the lesson; two or three seeds a
+# point. **This is the picture to keep.** Beyond 90° every 5° multiplies the steps by 1.2 to 1.7. A
+# fixed budget makes this look like an edge: with 1,500 steps, the dotted line, the block "can" at
+# 115° and "cannot" at 120°. It can. It needs longer. (The time can be predicted before the first
+# step: see below the exercises.)
 #
 # ## A better start
 #
@@ -356,25 +359,14 @@ print("95 % at step, five seeds:", *firsts)
 #   them at the right size is another.
 # - **What must be learned is the way in and the way out.** The input layer, the positions and the
 #   scales of the layer norms turn the task's tokens into directions that the frozen weights can
-#   use, and the output layer reads the answer. That is half a per cent of the numbers on bit XOR,
-#   and they need time: beyond 90° more, the fewer directions are of use.
+#   use, and the output layer reads the answer. That is less than half a per cent of the numbers
+#   on bit XOR (lesson 0), and they need time: beyond 90° more, the fewer directions are of use.
 # - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
 #   read nothing solve both tasks, too (lesson 0). Which trunk is ahead depends on the learning rate
 #   (lesson 8), and at the paper's length, at one rate, language did better. **For text, a little.**
 #   On *typos*, where some letters of a novel's page were replaced, frozen language has 60 % and all
-#   that has not read stays near 50. Counts of letter pairs do as well
-#   ([lesson 14](14_which_part_of_pretraining.ipynb)).
-# - The sentence to remember: *a frozen head finds by likeness only in the positive directions of
-#   its symmetric part, and training grows into them.*
-#
-# **What we do not know yet.** Content is not place: bit XOR asks for two *places*, its positions
-# are trained, and it is solved at every angle from 30° to 180°. The derivation holds while scores
-# are small and says nothing about the end of training. All this is one task, mostly with one block
-# and one learning rate. An aligned start also helps at the paper's size: one block takes 1,000
-# steps instead of 8,300, twelve blocks 1,600. But as drawn twelve were not run so, and we have not
-# shown that the start is why the paper's random trunk stays at 75.8 %. A study of your own could
-# start there: `minifpt train bit-memory --model random:...,qk=... --start aligned` is all that it
-# needs.
+#   that has not read stays near 50. Counts of letter pairs do as well ([lesson
+#   14](14_which_part_of_pretraining.ipynb)).
 #
 # ## Exercises
 #
@@ -508,7 +500,20 @@ picture(fig)
 # heads looks for likeness: where training may change the form, it makes it positive.
 
 # %% [markdown]
+# **The picture to keep:** steps against the angle between queries and keys, on a logarithmic scale.
+#
+# **The sentence to remember:** *A frozen head finds by likeness only in the positive directions of
+# its symmetric part, and training grows into them.*
+#
+# **What we do not know yet.** Content is not place: bit XOR asks for two *places*, its positions
+# are trained, and it is solved at every angle from 30° to 180°. The derivation holds while scores
+# are small and says nothing about the end of training. All this is one task, mostly with one block
+# and one learning rate. An aligned start also helps at the paper's size: one block takes 1,000
+# steps instead of 8,300, twelve blocks 1,600. But as drawn twelve were not run so, and we have not
+# shown that the start is why the paper's random trunk stays at 75.8 %. A study of your own could
+# start there: `minifpt train bit-memory --model random:...,qk=... --start aligned` is all that it
+# needs.
+#
 # **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson
-# 14](14_which_part_of_pretraining.ipynb)
-# compares more trunks and plans a study of your own; the other side roads are on [the
-# map](README.md).
+# 14](14_which_part_of_pretraining.ipynb) compares more trunks and plans a study of your own; the
+# other side roads are on [the map](README.md).

@@ -7,6 +7,7 @@ Outside a notebook they do nothing that can be seen, apart from :func:`reveal`, 
 import base64
 import inspect
 import io
+import itertools
 import json
 import numbers
 import textwrap
@@ -127,6 +128,52 @@ def matrix(ax, values, title, xlabel="", ylabel="", limit=None, signed=None, dig
             ax.text(j, i, text.removeprefix("-") if float(text) == 0 else text,
                     ha="center", va="center", fontsize=8, color="white" if dark else color.ink)
     return image
+
+
+def curves(series, title, xlabel="step", ylabel="", x=None, ax=None, inks=(), log="", level=None,
+           styles=("-", "--", "-.", ":"), width=5.4, height=2.8, **options):
+    """Plot {name: y}, with y (n,) or (runs, n), in ``ax`` or in a picture of its own.
+
+    ``log`` names the logarithmic axes, ``level`` is the height of a dotted line, and ``options``
+    are those of ``Axes.set``.
+    """
+    fig, (target,) = (None, (ax,)) if ax else figure(width=width, height=height)
+    inks = inks or (color.ink, color.teal, color.ochre, color.grey)
+    for (name, y), style, ink in zip(series.items(), itertools.cycle(styles),
+                                     itertools.cycle(inks), strict=False):
+        target.plot(range(np.shape(y)[-1]) if x is None else x, np.transpose(y), style, color=ink,
+                    markersize=4, linewidth=2 - (np.ndim(y) == 2), label=[name] + [None] * (
+                        len(y) - 1) if np.ndim(y) == 2 else name)
+    target.set(title=title, xlabel=xlabel, ylabel=ylabel,
+               **{f"{axis}scale": "log" for axis in log}, **options)
+    if level is not None:
+        target.axhline(level, color=color.grey, linestyle=":")
+    if len(series) > 1:                                   # many names stand beside the picture
+        target.legend(**{"loc": "upper left", "bbox_to_anchor": (1, 1)} if fig and len(
+            series) > 3 else {})
+    if fig:
+        picture(fig)
+
+
+def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height=0.35, **options):
+    """Show {name: number or numbers of several runs} as bars to the mean, with a dot for a run.
+
+    ``ink`` is one colour or one for each bar, ``levels`` are the places of dotted lines.
+    """
+    fig, (ax,) = figure(width=width, height=1 + height * len(values))
+    means = [np.mean(runs) for runs in values.values()]
+    ax.barh(list(values), means, color=ink or color.teal, height=0.6)
+    for i, (mean, runs) in enumerate(zip(means, values.values(), strict=True)):
+        ends = np.atleast_1d(runs)                        # the label stands beyond the last dot
+        ax.plot(ends, [i] * len(ends), "o", color=color.ink, markersize=3 * (len(ends) > 1))
+        ax.annotate(f"{mean:.{digits}f}", (max(ends) if mean > 0 else min(ends), i),
+                    (6 if mean > 0 else -6, 0), textcoords="offset points", fontsize=8,
+                    va="center", ha="left" if mean > 0 else "right")
+    for level in levels:
+        ax.axvline(level, color=color.ink, linestyle=":", linewidth=1)
+    ax.invert_yaxis()
+    ax.set(title=title, xlabel=xlabel, **options)
+    picture(fig)
 
 
 def band(ax, x, runs, style="-", **line):
