@@ -300,6 +300,8 @@ def test_last_tokens_refuses_tokens_that_are_not_there(n):
 
 ones, BAD = np.ones, minifpt.layers.Parameter(np.ones((2, 3)), "mlp")
 BAD.grad = np.ones((3, 2))
+COMPLEX = minifpt.layers.Parameter(np.ones(2), "mlp")
+COMPLEX.grad = np.ones(2, complex)
 SILENT = {
     "a bias of one number": (lambda: F.linear(ones((2, 3)), ones((3, 4)), ones(1)),
                              r"linear: b has shape \(1,\), expected \(4,\)"),
@@ -336,7 +338,13 @@ SILENT = {
     "last_tokens' dy of another batch": (lambda: F.last_tokens_backward(
         ones((3, 1, 4)), F.last_tokens(ones((2, 3, 4)), 1)[1]), "the gradient has shape"),
     "a gradient of another shape in Adam": (lambda: minifpt.optim.Adam([BAD]).step(),
-                                            r"has shape \(3, 2\), its parameter \(2, 3\)"),
+                                            r"float64 of shape \(3, 2\), expected .* \(2, 3\)"),
+    **{f"attention's dy of {kind.__name__}": (lambda kind=kind: F.attention_backward(
+        ones((2, 3, 4), kind), F.attention(ones((2, 3, 12)), 2)[1]), "the gradient has dtype")
+        for kind in (int, bool, complex, str)},
+    "an lstm's dy of integers": (lambda: F.lstm_backward(ones((1, 2, 2), int), F.lstm(*(
+        ones(s) for s in ((1, 2, 3), (3, 8), (2, 8), (8,))))[1]), "the gradient has dtype int64"),
+    "a complex gradient in Adam": (lambda: minifpt.optim.Adam([COMPLEX]).step(), "is complex128"),
     "one beta": (lambda: minifpt.optim.Adam([BAD], betas=0.9), "the betas are 0.9, expected two"),
     "a schedule past its end": (lambda: minifpt.optim.cosine(11, 10), "step is 11, expected 0 to"),
     "fewer than no tokens": (lambda: minifpt.FPT.for_task("bit-xor", "random:1x1x4").counts(-1),

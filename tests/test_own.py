@@ -193,6 +193,24 @@ def test_what_else_may_be_wrong(file, name, text, part):
     assert result.status == operations.WRONG and part in result.hint, result
 
 
+def test_a_file_that_windows_wrote_is_read(file):
+    path = file(relu=body("relu"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    own.put(path, F.relu_backward)
+    assert {r.name for r in own.results(path, 0) if r.status == "passed"} == {
+        "relu", "relu_backward"}
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("last_tokens", "1 <= n <= T", "2 <= n <= T"), ("last_tokens", "x.shape[1]", "x.shape[2]"),
+    ("positions", "tokens.stop > len(w)", "tokens.stop >= len(w)"),
+    ("grouped_heads", "n_head // a.shape[2]", "a.shape[2]")])
+def test_a_mistake_that_one_size_hides_is_found(file, name, right, wrong):
+    text = body(name)
+    assert right in text
+    assert results(file(**{name: text.replace(right, wrong)}))[name].status == operations.WRONG
+
+
 def test_a_dropout_of_whole_rows_is_wrong(file):
     for shape in "(*x.shape[:-1], 1)", "x.shape[1:]", "x.shape[-1]":
         path = file(dropout=f"""

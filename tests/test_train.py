@@ -408,6 +408,66 @@ def test_resume_with_one_other_label_is_refused(tmp_path):
     refuse(tmp_path / "run", ValueError, "data_crc = .*: other data", task=task, resume=True)
 
 
+class Weighted(BitXOR):
+    """A task of a user's own, with labels in a list, in an object with slots, or in a global."""
+
+    __module__ = "own"
+    labels, weight = [0, 1] * 50, 1.0
+
+    def __init__(self):
+        super().__init__(2)
+        self.labels, self.store = [*self.labels], Parameterless(np.arange(100))
+
+    def loss(self, logits, y):
+        loss, dlogits = super().loss(logits, y)
+        return self.weight * loss, np.float32(self.weight) * dlogits
+
+
+class Parameterless:
+    __slots__ = ("array",)
+
+    def __init__(self, array):
+        self.array = array
+
+
+class Tabled(minifpt.GPT2):
+    """A trunk of a user's own, with numbers that are no parameter."""
+
+    table = 0.0
+
+    def forward(self, x, *args, **options):
+        return super().forward(x * np.float32(1 + self.table), *args, **options)
+
+
+def weighted_model():
+    return minifpt.FPT(Tabled(trunk().config), 1, 2, 2)
+
+
+@pytest.mark.parametrize("part", ["a label", "a slot", "loss", "accuracy", "trunk", "nothing"])
+def test_what_else_has_changed_is_noticed(tmp_path, part, capsys):
+    go(tmp_path / "run", weighted_model(), Weighted())
+    task, model, loss = Weighted(), weighted_model(), "at the checkpoint .* computes something else"
+    if part == "a label":
+        task.labels[77] ^= 1
+    elif part == "a slot":
+        task.store.array[77] += 1
+    elif part == "loss":
+        task.weight = 2.0
+    elif part == "accuracy":
+        task.accuracy = lambda logits, y: 0.123
+    elif part == "trunk":
+        model.trunk.table = 0.5
+    options = {"model": model, "task": task, "steps": 30, "resume": True}
+    if part == "nothing":
+        go(tmp_path / "run", **options)
+        minifpt.train(model, task, 36, out=tmp_path / "run", resume=True, eval_every=5,
+                      test_examples=8, checkpoint_every=7)
+        assert "in files or globals, was not" in capsys.readouterr().err
+    else:
+        refuse(tmp_path / "run", ValueError, loss if part in ("loss", "accuracy", "trunk") else
+               "data_crc = .*: other data", **options)
+
+
 def test_a_task_may_tell_its_own_fingerprint(tmp_path):
     task = BitXOR(n=2)
     task.fingerprint = lambda: "the first"

@@ -12,7 +12,7 @@ from ..users import suggestion
 
 def wrap(text, width):
     """Return the lines of a text, broken between words only."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
 
 
 class HelpFormatter(argparse.HelpFormatter):
