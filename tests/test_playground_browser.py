@@ -442,7 +442,7 @@ def test_the_verdicts_follow_the_run(tour):
     wait(tour, "by('judged').innerText.includes('So the line b3 → a3 carries the bit')", 60)
     assert "(It is mended again.)" in tour.locator("#judged").inner_text()
     tour.evaluate("flip(2)")
-    assert "The page set a3 to" in act(tour, 2)           # it says so
+    assert "the page set a3 to" in act(tour, 2)           # it says so
 
 
 def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(tour):
@@ -464,8 +464,7 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
 def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
     go_to(tour, 8)
     tour.get_by_role("button", name="Train at 120°").click()
-    wait(tour, "running && latest && latest.step > 20")
-    assert tour.locator("#acts button[aria-disabled=true]").count() == 3
+    wait(tour, "running && latest?.step > 20 && !by('acts').querySelector('[aria-disabled=false]')")
     tour.go_back()
     wait(tour, "S.tour === 1 && !running && latest && latest.step === 0")
     tour.go_forward()
@@ -478,14 +477,10 @@ def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
     assert tour.evaluate("latest.lanes[0].curve.at(-1)[0] === latest.step")
 
 
-def test_a_token_of_the_random_block_can_be_looked_at(tour):
+def test_the_last_token_looks_at_the_string_that_comes_again(tour):
     go_to(tour, 7)
-    tour.locator("#bits .token:nth-child(4) button").first.hover()
-    wait(tour, "by('looking').innerText.includes('block 1, head 1')")
     assert tour.locator("#heads button:visible").all_inner_texts() == ["head 1"]
-    before = act(tour)
-    assert act(tour, 1) != before                         # another string comes again
-    tour.mouse.move(5, 5)
+    assert act(tour) != act(tour, 1)                      # another string comes again
     wait(tour, "by('looking').innerText.includes(`head 1 string ${example.which + 1} `)")
 
 

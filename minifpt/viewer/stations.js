@@ -54,7 +54,7 @@ async function cut_pair(notes, query, key) {
     b => is_stuck(b, query, key) && says(b, query) !== (b[query] ^ b[key])) || bits;
   keep_bits();                             // an input near by whose answer the cut took
   const i = bits.findIndex((b, n) => b !== example.bits[n]), names = TASKS["bit-xor"].names;
-  if (i >= 0) result.set = `The page set ${names[i]} to ${example.bits[i]}: an answer that the cut took. `;
+  if (i >= 0) result.set = `To show an answer that the cut took, the page set ${names[i]} to ${example.bits[i]}. `;
 }
 const cut_text = (cuts, query, key) => {
   const result = cuts[`${query}-${key}`], names = TASKS["bit-xor"].names;
