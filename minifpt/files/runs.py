@@ -158,7 +158,8 @@ class Run:
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
     rows, step, look = state["history"], state["step"], state.setdefault("look", None) or ()
-    numbers = [step, state["seconds"], *look, *state["sums"], *(x for row in rows for x in row.values())]
+    numbers = [step, state["seconds"], *look, *state["sums"],
+               *(x for row in rows for x in row.values())]
     if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
             and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
             and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
