@@ -305,6 +305,11 @@ def test_a_curve_says_whose_functions_it_shows(tmp_path, monkeypatch, capsys):
     own.put("mine.py", linear_backward)
     with pytest.raises(ValueError, match="linear_backward is wrong"), written("mine.py", *names):
         pass
+    with written("mine.py", "linear", "softmax") as whose:
+        assert whose == "yours: linear; the library's: softmax"
+        assert F.linear_backward(np.ones((1, 3)), F.LinearCache(
+            np.ones((1, 2)), np.ones((2, 3)), (True,) * 3))[1].shape == (2, 3)
+    assert "linear_backward is wrong; it is not needed here" in capsys.readouterr().out
 
 
 def linear(x, w, b, need=(True, True, True)):

@@ -21,7 +21,7 @@ def unseen_change(x):
 @exercise(unseen_change, refused={
     "old array": "x + 1.0 -> x.copy()",
     "only stretched": ["x + 1.0 -> 2 * x", "x + 1.0 -> x / 2"],
-    "hardly change": "1.0 -> 0.05",
+    "less than 0.1": ["1.0 -> 0.05", "1.0 -> np.arange(len(x))[:, None]"],
     "the sign": ["x + 1.0 -> -x", "x + 1.0 -> 3 - 2 * x"],
     "all channels of a row": ["1.0 -> np.arange(1, x.shape[1] + 1)", "1.0 -> 3 + x.mean(axis=0)",
                               "x + 1.0 -> x - x.mean(axis=0)"],
@@ -43,28 +43,26 @@ def _(rng):
     def differs(y):
         return (np.abs(y - x) > 0.1 * (1 - 1e-6)).all()
 
+    def stretched(y):
+        return np.allclose(y, x * (y[:, :1] / x[:, :1]))  # one factor for each row
+
     def right(y):
         return np.shape(y) == x.shape and bool(np.isfinite(y).all()) and differs(y) and same(y)
 
-    def shape(y):
-        return np.shape(y) != x.shape
-
-    def by_token(y):
-        move = y - x
-        return np.allclose(move, move[:1])                # one number for each channel
-
     yield Case((x,), right, {
-        "another shape: return an array (T, C)": shape,
+        "another shape: return an array (T, C)": lambda y: np.shape(y) != x.shape,
         "that is the old array: every number must differ by at least 0.1":
             lambda y: np.allclose(y, x),
-        "some numbers hardly change: a row that is only stretched keeps its 0": lambda y: (
-            same(y) and not differs(y)),
+        "a row that is only stretched keeps its 0, so that number hardly changes": lambda y: (
+            same(y) and stretched(y)),
+        "layer norm is blind to that change, but some numbers differ by less than 0.1 from the old "
+        "ones": same,
         "the sign: a row times a negative number is mirrored, and so is its x̂": lambda y: (
             np.allclose(_standardise(np.asarray(y, float)), -before, rtol=0, atol=1e-3)),
         "each channel gets a number of its own: the shift must be the same for all channels of a "
-        "row": lambda y: by_token(y) and not same(y),
+        "row": lambda y: np.allclose(y - x, (y - x)[:1]),
         "a stretch with another factor for each channel: it must be the same for all channels of "
-        "a row": lambda y: np.allclose((y / x)[:, :2], (y / x)[:1, :2]) and not same(y),
+        "a row": lambda y: np.allclose((y / x)[:, :2], (y / x)[:1, :2]),
     }, about="Layer norm gives something else for it. Which two changes of a row does it remove?")
 
 
@@ -95,8 +93,9 @@ def sees_the_future(op, x):
                    "(op(moved)[:t] != y[:t]).any() -> (op(moved)[t - 1] != y[t - 1]).any()",
                    ("range(1, len(x)) -> [len(x) // 2]", "moved[t] += _ -> moved[t:] *= -2.0")],
     "every channel": "moved[t] += _ -> moved[t] += np.array([1.0, 0, 0])",
-    "blind": ["moved[t] += _ -> moved[t] += 1", ("moved[t] += _ -> moved[t] += 1",
-               "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 1e-9).any()")],
+    "blind": ["moved[t] += _ -> moved[t] += 1", "moved[t] += _ -> moved[t] *= 2", (
+        "moved[t] += _ -> moved[t] += 1",
+        "(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 1e-9).any()")],
     "*earlier*": ("range(1, len(x)) -> range(len(x))",
                   "(op(moved)[:t] != y[:t]).any() -> (op(moved)[t + 1:] != y[t + 1:]).any()"),
     "however small": ["(op(moved)[:t] != y[:t]).any() -> (np.abs(op(moved) - y)[:t] > 0.01).any()",
@@ -137,19 +136,18 @@ def _(rng):
             "and your check says no: try every pair of rows, every channel, and any difference, "
             "however small": False})
 
-    def through_a_norm(x):
-        y = x.copy()
-        y[:-1] += _standardise(x[1:])
-        return y
+    def differences(x):                                   # exactly blind to a shift
+        return np.roll(x, 1, axis=1) - x
 
-    def through_differences(x):                           # exactly blind to a shift
-        y = x.copy()
-        y[:-1] += np.roll(x[1:], 1, axis=1) - x[1:]
-        return y
+    def ratios(x):                                        # exactly blind to a stretch
+        return x / np.abs(x).max(axis=1, keepdims=True)
 
     exact = np.round(1024 * x) / 1024                     # a shift by a whole number rounds nothing
-    for op, start in ((through_a_norm, x), (through_differences, exact)):
-        yield Case((op, start), True, {
+    for norm, start in ((_standardise, x), (differences, exact), (ratios, exact)):
+        def reads_the_next(x, norm=norm):
+            return np.concatenate([x[:-1] + norm(x[1:]), x[-1:]])
+
+        yield Case((reads_the_next, start), True, {
             "each row reads the next one through a layer norm, and your check says no: you move a "
             "row in a way to which layer norm is blind": False})
 

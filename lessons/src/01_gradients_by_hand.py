@@ -47,7 +47,8 @@ rng = np.random.default_rng(1)
 # $$ y = x\,w + b, \qquad y_{no} = \sum_i x_{ni}\, w_{io} + b_o $$
 #
 # Here $N = 4$, $I = 3$, $O = 2$. The library's function returns $y$ and a **cache**: a tuple with
-# named fields that keeps what the backward pass needs, such as `cache.x`.
+# named fields that keeps what the backward pass needs, such as `cache.x`. (Its field `need` comes
+# later in this lesson.)
 
 # %%
 x = rng.standard_normal((4, 3))                           # (N, I)
@@ -212,7 +213,11 @@ picture(fig)
 #
 # From here on the library does this for us. `gradcheck` takes an operation and its backward. An
 # operation has many outputs and no loss, so `gradcheck` makes one: $L = \sum y \cdot r$ with
-# random numbers $r$, so that $dy = r$.
+# random numbers $r$, so that $dy = r$. Its "relative error" is another measure than ours. It
+# divides the error of one entry by that entry's size, $|a - n| / \max(|a|, |n|)$ for the analytical
+# value $a$ and the numerical value $n$ (or by the gradient's root mean square, where that is
+# larger). So a gradient that is 4 times too large has an error of 3/4 there, and of 3 by our
+# measure.
 
 # %%
 print(minifpt.gradcheck(F.linear, F.linear_backward, (x, w, b)))
@@ -286,8 +291,9 @@ picture(fig)
 # steep.
 #
 # **On the left** the error is rounding. A loss is right to about $\varepsilon |L|$, where
-# $\varepsilon$ is the spacing of floating-point numbers at 1. The difference of two losses keeps
-# that error, and we divide it by $2h$. The smaller the step, the larger it gets, until the step is
+# $\varepsilon$ is the spacing of floating-point numbers at 1. The difference of two losses has the
+# errors of both, together $2 \varepsilon |L|$, and we divide it by $2h$: that makes
+# $\frac{\varepsilon}{h} |L|$. The smaller the step, the larger it gets, until the step is
 # too small to move the weight at all: then both losses are equal, the measured slope is 0, and the
 # relative error is 1.
 #
@@ -295,6 +301,10 @@ picture(fig)
 # 0, at
 #
 # $$ h = \sqrt[3]{3\,\varepsilon\, |L| / |L'''|} $$
+#
+# It needs $L'''$. Two central differences, with steps $h$ and $2h$, are
+# $L' + \frac{h^2}{6} L'''$ and $L' + \frac{4 h^2}{6} L'''$, so the second minus the first is
+# $\frac{h^2}{2} L'''$.
 #
 # This is a prediction, and predictions can fail. Does the formula find the lowest points of the
 # picture?

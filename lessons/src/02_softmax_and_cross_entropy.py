@@ -123,8 +123,9 @@ axes[1].legend(loc="upper left", fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# Where the formula as it stands gives a value, the stable forms give the same one. Where it fails,
-# they go on.
+# Where the formula as it stands works, the stable forms give the same value. Where it fails, they
+# go on. (Just before it fails on the left, its exponentials have few digits left in float32, and
+# its value is a little off.)
 #
 # Must the maximum be subtracted *row by row*? Here is a version with one maximum for the whole
 # array. On ordinary data it is right. To see it fail we need rows of very different size.
@@ -239,7 +240,8 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 show(F.cross_entropy, F.cross_entropy_backward)
 
 # %% [markdown]
-# We check it, and then break it in three ways.
+# We check it, and then break it in three ways. (`gradcheck` divides an error by the larger of the
+# two values, lesson 1: for a gradient that is six times too large that is 5/6.)
 
 # %%
 logits = 3 * rng.standard_normal((6, 5))
@@ -297,9 +299,9 @@ picture(fig)
 print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %% [markdown]
-# The first matrix is the sum of the other two. A logit raises its own probability (red) and lowers
-# all the others (blue), because the sum must stay 1: each column sums to 0. In the formula
-# $[i = j]$ is 1 where $i = j$ and 0 elsewhere:
+# The first matrix is the sum of the other two. A logit raises its own probability
+# (orange) and lowers all the others (blue; a rate that is nearly 0 is grey), because the sum must
+# stay 1: each column sums to 0. In the formula $[i = j]$ is 1 where $i = j$ and 0 elsewhere:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
 #
@@ -322,9 +324,11 @@ print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 # ## Digits, on your own file
 #
 # Write `softmax`, `log_sum_exp` and `cross_entropy` in `mine.py`, each with its backward pass (15
-# minutes; lesson 1 says how to begin the file). With `linear` they are a classifier: **softmax
-# regression** gives each of ten digits a score that is linear in the pixels, and descends the
-# cross-entropy. The digits are printed in many fonts, and tested in fonts that it never saw.
+# minutes; lesson 1 says how to begin the file). `cross_entropy` also has to raise the `ValueError`
+# of its docstring, for a target of -1 and for targets that are not integers. With `linear`
+# they are a classifier: **softmax regression** gives each of ten digits a score that is linear in
+# the pixels, and descends the cross-entropy. The digits are printed in many fonts, and tested in
+# fonts that it never saw.
 
 # %%
 digits = minifpt.tasks.get("digits")

@@ -290,8 +290,9 @@ picture(fig)
 # %% [markdown]
 # On the left, the error of a missing term fades as the rows grow. Random numbers average out: the
 # mean of $C$ of them is about $1/\sqrt{C}$. With 768 channels a test that allows five percent
-# passes the broken backward. On the right, `dy` has a part along the two directions that must be
-# removed, and the error is large however many channels there are.
+# passes the broken backward. A sum for a mean does the opposite: its error is
+# $C$ means, and it grows as $\sqrt{C}$. On the right, `dy` has a part along the two directions that
+# must be removed, and the error is large however many channels there are.
 #
 # So a test needs two things: a tolerance as small as float64 allows, and data that contain what
 # the term is there to remove.
@@ -412,10 +413,11 @@ print("before training:", f"{shares['before']:.2f}")
 #
 # ## Twelve blocks train, on your own file
 #
-# Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). The twelve blocks of the
-# beginning, with weights twice as large, now learn digits: pixels in, twelve blocks, ten scores
-# out. They train with layer norms at one learning rate, and without any at three. A model that
-# knows nothing has $\log 10 = 2.3$ nats.
+# Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). Now twelve blocks learn
+# digits: pixels in, twelve blocks, ten scores out. They are smaller than those of the beginning: 32
+# channels, two weights `(C, C)`, and ReLU, $\max(x, 0)$, between them. Their weights are twice as
+# large as a product that keeps its size needs. They train with layer norms at one learning rate,
+# and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats.
 
 # %%
 digits = minifpt.tasks.get("digits")

@@ -223,21 +223,26 @@ class Raised(ValueError):
 
 
 @contextmanager
-def using(path, anyway=False):
+def using(path, anyway=False, names=FUNCTIONS):
     """Let the library run the functions of a reader's file instead of its own within the ``with``,
     which gives the :class:`Own`.  For functions that are not written, the functions of
     ``functional`` run, never the fast ones.
 
-    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  All
-    threads of the process run these functions.  A trace may be opened inside the ``with``.
+    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  If a
+    function that is not one of ``names`` is wrong, the library's runs instead, and its partner's.
+    All threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
     checked = results(path)
-    mistakes = [r for r in checked if r.status == WRONG]
+    mistakes = [r for r in checked if r.status == WRONG and r.name in names]
     if mistakes and not anyway:
         raise ValueError(f"{path}: {mistakes[0].name} is wrong. {mistakes[0].hint}")
     reader, runs = load(path), {}
     reader.wrong = mistakes
     for r in checked:
+        if r.status == WRONG and r.name not in names:
+            op = r.name.removesuffix("_backward")
+            for name in {op, f"{op}_backward"}.difference(names):
+                reader.functions.pop(name, None)
         if r.status == NOT_WRITTEN and r.name in reader.functions:
             raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
                              "NotImplementedError, so that the library's runs")

@@ -11,7 +11,8 @@ def written(path, *names):
     """Let the library run the functions of a reader's file, and print the check of ``names``.
 
     The ``with`` gives a text for the title of a curve, which says whose functions it shows.
-    Without such a file all of them are the library's.  Raises ``ValueError`` if one is wrong.
+    Without such a file all of them are the library's.  Raises ``ValueError`` if one of ``names`` is
+    wrong; where another function is wrong, the library's runs.
     """
     if not Path(path).is_file():
         print(f"There is no {path} in this folder, so the library's functions run. To begin yours, "
@@ -21,7 +22,10 @@ def written(path, *names):
     for result in own.results(path):
         if result.name in names:
             print(result)
-    with own.using(path) as file:
+        elif result.status == own.WRONG:
+            print(f"{result.name} is wrong; it is not needed here, and the library's runs. "
+                  f"'minifpt check {path}' gives a hint")
+    with own.using(path, names=names) as file:
         yield whose(names, file.functions)
 
 
