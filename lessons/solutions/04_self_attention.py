@@ -58,7 +58,12 @@ def windowed_attention(q, k, v, w):
     "the wrong axis: the shares of each query, a row, sum to 1":
         "A, _ = _1 -> A = np.where(mask, np.exp(S), 0); A /= A.sum(axis=0)",
     "you mask after the softmax: the shares that are left no longer sum to 1":
-        "A, _ = _1 -> A = F.softmax(S)[0] * mask",
+        ["A, _ = _1 -> A = F.softmax(S)[0] * mask",
+         "A, _ = _1 -> A = F.softmax(np.where(back >= 0, S, -np.inf))[0] * mask"],
+    "queries and keys are exchanged: a row of the scores belongs to a query": "q @ k.T -> k @ q.T",
+    "each token sees itself, too: it is the first of the w": [
+        f"A, _ = _1 -> A = np.nan_to_num(F.softmax(np.where({seen}, S, -np.inf))[0])"
+        for seen in ("mask & (back > 0)", "(0 < back) & (back <= w)")],
     "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
 }, {"one token too short": "back < w -> back < w - 1"})
 def _(rng):
@@ -111,24 +116,22 @@ def _(rng):
         def right(out):
             return (shares(out)[positions[back:], positions[:-back]] >= 0.99).all()
 
-        def looks(out, away, rows):
+        def looks(out, away, rows=slice(back, None)):
             return (shares(out).argmax(axis=-1)[rows] == positions[rows] - away).all()
 
         def later(out):
             return (scores(out).argmax(axis=-1)[:-back] == positions[back:]).all()
 
-        rest = slice(back, None)
         return Case((T, back), right, {
             "two arrays of one shape (T, D), with finite numbers": fails(scores),
             "the right token wins, but with less than 99 %: how far apart must two scores be, "
-            "after the division by the square root of D?":
-                lambda out: looks(out, back, rest),
+            "after the division by the square root of D?": lambda out: looks(out, back),
             "the scores point to a later token, which the mask hides: which of the two weights is "
             "shifted, and which way?": later,
             "each token looks at itself: one of the two weights must be shifted":
-                lambda out: looks(out, 0, rest),
+                lambda out: looks(out, 0),
             "it measures a distance of 1, whatever back is":
-                lambda out: back != 1 and looks(out, 1, rest),
+                lambda out: back != 1 and looks(out, 1),
             "the distance is off by one":
                 lambda out: any(looks(out, near, slice(back + 1, None))
                                 for near in (back - 1, back + 1)),
@@ -189,8 +192,7 @@ def _(rng):
             "that head looks everywhere equally: it is the same in every text because it picks "
             "no position": chosen(even),
             "that head's look fades with distance, the same in every text, but it picks no "
-            "position":
-                chosen(latest),
+            "position": chosen(latest),
             "that head is the sharpest, but it picks another position in each text: how do the "
             "texts enter your measure?": chosen(content),
             "block and head are exchanged": chosen(swapped),

@@ -27,6 +27,9 @@ def value_gradient(dy, A):
     "only the token with the largest share gets something: every share counts":
         "A.T -> np.eye(A.shape[1])[A.argmax(axis=1)].T",
     "one gradient for each of the T values, not for each of the n queries": "A.T -> A[:, :len(A)]",
+    "the tokens without a query have values too, and later tokens look at them": [
+        "A.T -> (A * (np.arange(A.shape[1]) >= A.shape[1] - len(A))).T",
+        "return _ -> dv = np.zeros((A.shape[1], dy.shape[1])); dv[-len(A):] = dy; return dv"],
 })
 def _(rng):
     T = int(rng.integers(6, 9))
@@ -61,6 +64,7 @@ def multi_query_backward(dy, q, k, v, A):
         for axes in ("0", "-2", "None", "(-2, -1)")],
     "dS is not dA: the way back leads through the softmax": SOFTMAX + "dA",
     "the factor is missing on the way back: S was divided by the square root of D": "_ / root -> _",
+    "dk and dv are exchanged": "return _, _1, _2 -> return _, _2, _1",
     "dk: each key collects from the queries that looked at it: a column of dS, not a row":
         "dS.swapaxes(-1, -2) -> dS",
     "dk: the factor is missing on the way back": "keys.sum(axis=0) -> keys.sum(axis=0) * root",
@@ -158,13 +162,12 @@ def _(rng):
             chosen[np.argsort(-measure, axis=None, kind="stable")[:n]] = True
             return chosen.reshape(measure.shape)
 
-        best = gain[top(gain)].sum()
-
         def chosen(out):
             return as_mask(out, (T, T))
 
         def right(out):
-            return chosen(out).sum() == n and gain[chosen(out)].sum() >= 0.95 * best
+            return chosen(out).sum() == n and (
+                gain[chosen(out)].sum() >= 0.95 * gain[top(gain)].sum())
 
         return Case((A, n), right, {
             "return an array (T, T) of True and False": fails(chosen),
@@ -177,8 +180,7 @@ def _(rng):
                 lambda out: np.ptp(chosen(out).sum(axis=1)[4:]) <= 1,
         }, about="Other entries hold more of dS: look at A times its bracket.")
 
-    for T in rng.permutation([24, 28]):
-        yield case(int(T))
+    yield from map(case, rng.permutation([24, 28]).tolist())
 
 
 if __name__ == "__main__":

@@ -26,6 +26,10 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
         "block = _ -> block = _ - 9 * C",
     "the layer norms of the blocks are missing: two in each, scale and bias": "_ + 2 * norm -> _",
+    "a block has two layer norms: one before attention, one before the feed-forward part":
+        "_ + 2 * norm -> _ + norm",
+    "a bias has as many numbers as its layer has outputs: 3C for c_attn and 4C for c_fc":
+        ("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
     "of the layer norms only the scales are counted: each has a bias, too": "norm = _ -> norm = C",
     "you count the weights alone: the layer norms and the linear layers' biases are missing": [
         "block = _ -> block = _ - 13 * C", "block = _ -> block = _ - 13 * C; norm = 0"],
@@ -90,8 +94,7 @@ def gelu_exact_backward(dy, x):
     "the second term has the wrong sign": "_ + x * density -> _ - x * density",
 })
 def _(rng):
-    x = 1.5 * rng.standard_normal((3, 4))
-    yield rng.standard_normal((3, 4)), x
+    yield rng.standard_normal((3, 4)), 1.5 * rng.standard_normal((3, 4))
 
 
 def c_attn_from_three(wq, wk, wv):
@@ -158,7 +161,6 @@ def _(rng):
     cost[twins] = rng.uniform(0.01, 0.02, k)
     cost[order[k]] = rng.uniform(0.12, 0.15)
     cost[[0, n - 1]] = rng.uniform(0.08, 0.1, 2)          # the first and the last are never missed
-    known = {}
 
     def loss_without(parts):
         parts = frozenset(int(p) for p in parts)
@@ -166,8 +168,7 @@ def _(rng):
             raise ValueError(f"loss_without: parts are whole numbers from 0 to {n - 1}, got "
                              f"{sorted(parts)}")
         pairs = sum({int(a), int(b)} <= parts for a, b in (twins[:2], twins[2:4]))
-        known[parts] = 1.0 + sum(cost[list(parts)]) + 3.0 * pairs
-        return known[parts]
+        return 1.0 + sum(cost[list(parts)]) + 3.0 * pairs
 
     greedy = []
     for _ in range(k):

@@ -290,9 +290,9 @@ picture(fig)
 # %% [markdown]
 # On the left, the error of a missing term fades as the rows grow. Random numbers average out: the
 # mean of $C$ of them is about $1/\sqrt{C}$. With 768 channels a test that allows five percent
-# passes the broken backward. A sum for a mean does the opposite: its error is
-# $C$ means, and it grows as $\sqrt{C}$. On the right, `dy` has a part along the two directions that
-# must be removed, and the error is large however many channels there are.
+# passes the broken backward. A sum for a mean does the opposite: it subtracts
+# $C$ times as much, and its error grows as $\sqrt{C}$. On the right, `dy` has a part along the two
+# directions that must be removed, and the error is large however many channels there are.
 #
 # So a test needs two things: a tolerance as small as float64 allows, and data that contain what
 # the term is there to remove.

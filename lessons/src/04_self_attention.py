@@ -131,7 +131,7 @@ picture(fig)
 # %% [markdown]
 # Both keys match equally well, each gets half, and the answer is a number that does not occur in
 # the text. Attention is a dictionary that always answers, and it answers with an average. Remember
-# this; heads are the cure.
+# this: a token that has two questions, and wants two whole answers, will need two maps.
 #
 # ## Why √D
 #
@@ -180,8 +180,8 @@ for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
 
 # %% [markdown]
 # Without the factor, the wider the head, the more of a row goes to one token, and that token is a
-# matter of chance. What does it do to the gradient? Up to a point a sharper softmax passes *more*:
-# the left half of the picture. Then it passes less and less. In lesson 2 we had
+# matter of chance. What does it do to the gradient? Up to a point a sharper softmax passes *more*
+# (right panel, $D$ = 4 and 16). Then it passes less and less. In lesson 2 we had
 # $dz_j = p_j\,(dp_j - \sum_i p_i\,dp_i)$. Where a row is nearly 1 at one token and 0 at all others,
 # the bracket is 0 at that one, $p_j$ is 0 at the others, and little gets through: a row that is
 # sharp by chance is slow to change.
@@ -299,7 +299,8 @@ for mask in (True, False):
 # %% [markdown]
 # A loss that looks too good is a warning. So we want a check that needs no training run. Move one
 # input token at a time and see which outputs move, even by a single bit. What comes after a token
-# must not move it: in the picture of who moves whom, nothing may stand above the diagonal.
+# must not move it. The matrix of who moves whom has a row for each output and a column for each
+# input: nothing may stand above its diagonal.
 
 # %%
 def influence(attention, n_head=2, T=6, C=8):
@@ -593,15 +594,19 @@ print("share on line breaks, by head:", np.mean(at_break, axis=0).round(2))
 for name, values in hurt.items():
     print(f"bits added when head 1 is silenced, at {name}: {np.mean(values):.2f}")
 for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
-    expected = [F.softmax(m.logits(ids)[0])[0][100:, ord("\n")].mean() for ids in flat]
-    print(f"no break for 100 bytes, {name}: the model gives a break {np.mean(expected):.0%} "
-          "at each byte")
+    expected = np.stack([F.softmax(m.logits(ids)[0])[0][100:-1, ord("\n")] for ids in flat])
+    at_space = np.stack([ids[0, 101:] == ord(" ") for ids in flat])  # the byte that comes next
+    at_others = expected[~at_space]
+    print(f"no break for 100 bytes, {name}: the model gives a break "
+          f"{expected[at_space].mean():.0%} where a space comes next, "
+          f"elsewhere {at_others.mean():.0%}, median {np.median(at_others):.2%}")
 
 # %% [markdown]
 # Head 1 looks for the line break. The novels break their lines about every 70 bytes, so where the
 # last break stands tells when the next one is due. Without the head, the line breaks get much worse
-# and the other bytes hardly. On a page without any break, the model believes at every byte that one
-# is overdue, and pays for it. Silence the head, and the belief fades.
+# and the other bytes hardly. On a page without any break the model believes that one is overdue: at
+# each end of a word, where a line can break, it is nearly sure of a break, and pays for the space
+# that comes. Within words it hardly ever expects one. Silence the head, and the belief fades.
 #
 # So the map of the short text above has fooled us: "spread over nearly all tokens" is what this
 # head does when it finds nothing. Before you explain what a model does, give it what it was
@@ -609,11 +614,15 @@ for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
 #
 # ## One head recalls, on your own file
 #
-# Write `positions`, `dropout` and the forward pass of `attention` in `mine.py` (15 minutes). The
-# backward pass is the next lesson; until then the library's reads your cache. With it one head
-# recalls: five strings of 20 bits come in, a token each, and then one of them with half of its bits
-# hidden. Copying what is visible and guessing the rest gives 75 %. The head's weights are random
-# and *frozen*; what trains is around them. Does it get beyond 75 %, `"yes"` or `"no"`?
+# Write `positions` and `dropout`, each with its backward pass, and the forward pass of `attention`
+# in `mine.py` (15 minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows.
+# Dropout multiplies what it keeps by $1/(1 - p)$, so that the mean stays. The backward pass of
+# attention is the next lesson; until then the library's reads your cache. With it one head recalls:
+# five strings of 20 bits come in, a token each, and then one of them with half of its bits hidden.
+# Copying what is visible and guessing the rest gives 75 %. The head's weights are random and
+# *frozen*; what trains is around them. (`random:1x1x64@1.41` is one block with one head and 64
+# channels, and weights of standard deviation $1.41 / \sqrt{64}$.) Does it get beyond 75 %, `"yes"`
+# or `"no"`?
 
 # %%
 guess = ...
@@ -631,7 +640,8 @@ def recall(seed, steps=150):
     return 100 * history["test_accuracy"]
 
 
-with written("mine.py", "linear", "layer_norm", "positions", "dropout", "attention") as whose:
+with written("mine.py", "linear", "layer_norm", "positions", "positions_backward", "dropout",
+             "dropout_backward", "attention") as whose:
     runs = [recall(seed) for seed in range(5)]
 reveal(guess, "yes" if min(right[-1] for right in runs) > 75 else "no")
 curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)\n{whose}",
