@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t as student
 
+from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
 from minifpt.experiments import reproduce, tables
 
@@ -56,7 +57,7 @@ HIDDEN = re.compile(r"^```.*?^```|^    .*?$|`[^`]*`|\$[^$\n]+\$|\]\([^)]*\)|<!--
 
 @functools.cache
 def grid_of(file):
-    return tables.read_rows(RUNS / f"{file}.csv")
+    return read_rows(RUNS / f"{file}.csv")
 
 
 def rows_of(file, where):

@@ -143,6 +143,8 @@ def main():
                      for trunk in TRUNKS],
              "rates": [{"trunk": trunk, "lr": lr, "seed": seed} for seed in range(args.seeds)
                        for trunk in ("language", "statistics") for lr in (0.02, 0.06)]}
+    if unknown := {*args.studies} - {*plans}:
+        parser.error(f"no study '{min(unknown)}', expected some of {', '.join(plans)}")
     measures = {"xor": xor_run, "rates": rate_run}
     for study in args.studies:
         path = RESULTS / f"inside-{study}.csv"

@@ -36,6 +36,7 @@ import numpy as np
 from matplotlib.text import Text
 
 from benchmarks import claims, dose, memory_map, why
+from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
 from benchmarks.words import word
 from minifpt import tasks, trunks
@@ -76,7 +77,7 @@ def table(name, form=None):
         return short(why.table(path))
     if head != tables.CSV:                                # of no grid: as it is
         return tables.markdown([head, *rest])
-    grid = tables.read_rows(path)
+    grid = read_rows(path)
     if form == "differences":
         return turned(renamed(tables.differences(grid)))
     if form == "controls":
@@ -124,7 +125,7 @@ def losses(name):
 def add_baselines(grid, with_curves=False):
     """Add the rows of ``BASELINES`` to a table; ``with_curves``: only what is trained step by
     step."""
-    simple = tables.read_rows(RUNS / "simple.csv")
+    simple = read_rows(RUNS / "simple.csv")
     for task, name in itertools.product(grid.results, BASELINES):
         histories = simple.results.get(task, {}).get(name)
         if histories and len(histories[0]) > with_curves:
@@ -191,7 +192,7 @@ def paper_table():
     for row in rows:
         ours = ""
         if row["arm"]:
-            grid = tables.read_rows(RUNS / f"{row['file']}.csv")
+            grid = read_rows(RUNS / f"{row['file']}.csv")
             ours = (reproduce.median_step(grid.results[row["column"]][row["arm"]], reproduce.levels(
                 grid, row["column"])[-1]) if row["place"] == "table 4" else
                 tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(","))
@@ -325,7 +326,7 @@ def dots(panels, path, with_paper=False):
                 continue
             file, task, arm = panel[name]
             ends = [100 * h[-1]["test_accuracy"]
-                    for h in tables.read_rows(RUNS / f"{file}.csv").results[task][arm]]
+                    for h in read_rows(RUNS / f"{file}.csv").results[task][arm]]
             ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
             ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
             ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
@@ -395,16 +396,16 @@ def pictures_of_grids():
     """Draw the pictures whose labels are those of the CSVs."""
     panels = {}
     for name in PICTURE:
-        (task, arms), = tables.read_rows(RUNS / f"{name}.csv").results.items()
+        (task, arms), = read_rows(RUNS / f"{name}.csv").results.items()
         arms = {TRUNKS.get(arm, arm): runs for arm, runs in arms.items()}
         panels[task] = {arm: arms[arm] for arm in TRUNKS.values() if arm in arms}
     tables.picture(panels, HERE / "curves.png")
-    tables.picture(tables.read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
-    tables.sweep_picture(tables.read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
+    tables.picture(read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
+    tables.sweep_picture(read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
     for name, experiment in dose.EXPERIMENTS.items():
-        dose.picture(experiment, tables.read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
+        dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
                      PAGES / f"{name}.png")
-    tables.picture(tables.read_rows(RUNS / "mnist-long.csv").results, PAGES / "images.png")
+    tables.picture(read_rows(RUNS / "mnist-long.csv").results, PAGES / "images.png")
 
 
 def main():

@@ -22,9 +22,8 @@ __version__ = "0.1.0"
 MODULES = {"FPT": "fpt", "GPT2": "gpt2", "LSTM": "trunks.lstm", "Diverged": "training",
            "FreezeMask": "freeze", "GPT2Config": "gpt2", "History": "files.runs",
            "LSTMConfig": "trunks.lstm", "LanguageModel": "gpt2", "assert_gradients": "gradients",
-           "gradcheck": "gradients", "gradcheck_layer": "gradients", "heads": "trunks.forms",
-           "load": "experiments.runs", "steps": "viewer.steps", "trace": "tracing",
-           "train": "training"}
+           "gradcheck": "gradients", "heads": "trunks.forms", "load": "experiments.runs",
+           "steps": "viewer.steps", "trace": "tracing", "train": "training"}
 
 
 def __getattr__(name):

@@ -195,6 +195,8 @@ def adapt(model, text, seed=0):
     Raises ``ValueError`` with one line.
     """
     kind, options = parse(text)
+    if not hasattr(model, "trunk"):
+        raise ValueError(f"adapt: the model is {checks.brief(model)}, expected one with a trunk")
     trunk = model.trunk
     if any(p.group == "adapter" for p in model.parameters()):
         raise ValueError("adapt: the model has an adapter, expected one without")
@@ -266,6 +268,8 @@ def merge(model):
     The outputs stay the same up to rounding.  Raises ``ValueError`` for a bottleneck or a prefix,
     which cannot be merged.
     """
+    if not hasattr(model, "named_parameters"):
+        raise ValueError(f"merge: the model is {checks.brief(model)}, expected a Layer")
     layers = [layer for _, layer in named_layers(model)]
     for layer in layers:
         if isinstance(layer, Beside):

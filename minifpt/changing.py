@@ -26,8 +26,10 @@ from .checks import brief
 
 STEP = 2.0 ** -17                                         # of a difference, relative to 1 + |y|
 FINER = 0.37                                              # a finer step, relative to the step
+NEARER = 1e-3                                             # a step beside a kink, relative to it
+KINK = 1e-3                                               # difference of slopes of both sides
 UNEVEN = 1e-2                                             # difference of slopes that is refused
-MIXED = 1e-4                                              # of a step: rounding is far below it
+MIXED = 1e-6                                              # of a step: rounding is far below it
 # Operations whose output is also used before their backward pass runs: a change there would give
 # wrong gradients.
 REFUSED = {"residual": "the layer whose output it is, such as 'trunk.h.0' or 'trunk.h.0.attn'"}
@@ -133,8 +135,9 @@ class Changes:
         for pattern, function in (changes or {}).items():
             parts = function if pairs and isinstance(function, tuple) else (function,)
             if not all(map(callable, parts)) or len(parts) not in (1, 2):
+                kind = "function or a pair (function, backward)" if pairs else "function"
                 raise ValueError(f"trace: {argument}['{pattern}'] is {brief(function)}, expected a "
-                                 "function" + " or a pair (function, backward)" * pairs)
+                                 f"{kind}")
             change = Change(pattern, *parts)
             for place in self._places(pattern):
                 if place in resolved:
@@ -179,11 +182,12 @@ class Changes:
         change, y = self.outputs[this.place], this.before
         if change.backward:
             return replaced_by(lambda dy: change.backward(dy, y.copy()), dy, f"backward of {this}")
-        again = replaced_by(change.function, y, f"change of {this}")
+        slope = derivative(change.function, y, joined(*this.place)).astype(dy.dtype)
+        again = replaced_by(change.function, y, f"change of {this}")    # a counter has gone on
         if not np.array_equal(again, this.after, equal_nan=True):
             raise ValueError(f"trace: change of {this}: called again with the same output, the "
                              "function returned other numbers, so its gradient is not known")
-        return dy * derivative(change.function, y, joined(*this.place)).astype(dy.dtype)
+        return dy * slope
 
     def check_all_acted(self, t):
         """Raise ``ValueError`` for a change that never acted in a trace in which the model ran."""
@@ -257,4 +261,9 @@ def derivative(function, y, name):
         refuse("jumps in small steps, as rounding does, or is too steep")
     # The error of both slopes grows with the square of the step, so that it can be taken off.
     better = finer_slope + (finer_slope - slope) * FINER ** 2 / (1.0 - FINER ** 2)
+    kinks = np.abs(ahead - behind) > KINK * usual         # within the step
+    if kinks.any():
+        tiny = NEARER * step
+        nearer_slope = (evaluate(y + tiny) - evaluate(y - tiny)) / (2.0 * tiny)
+        better = np.where(kinks, nearer_slope, better)
     return np.where(jumps, np.where(np.abs(ahead) < np.abs(behind), ahead, behind), better)

@@ -4,6 +4,7 @@ with ``where``, the name of the function or class that got the argument."""
 import math
 import operator
 import types
+from contextlib import suppress
 
 import numpy as np
 
@@ -50,6 +51,19 @@ def fields(config, sizes=(), positive=(), flags=()):
         object.__setattr__(config, name, value)           # a frozen dataclass has no other way
 
 
+def seed(where, value):
+    """Return a seed, a whole number of at least 0 and of any size."""
+    return whole(where, "seed", value, 0, math.inf)
+
+
+def dtype(where, value):
+    """Return the dtype of a model, float32 or float64."""
+    with suppress(TypeError, ValueError):                 # np.dtype(None) would be float64
+        if value is not None and np.dtype(value) in (np.float32, np.float64):
+            return np.dtype(value)
+    raise ValueError(f"{where}: dtype is {brief(value)}, expected float32 or float64")
+
+
 def generator(where, rng):
     """Return ``rng``, a ``np.random.Generator``."""
     if not isinstance(rng, np.random.Generator):
@@ -80,9 +94,14 @@ def backward(where, dy, cache, dtype):
     if cache is None:
         raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass; "
                          "expected a cache with something to learn")
-    if not isinstance(dy, np.ndarray) or dy.shape != cache["shape"] or dy.dtype.kind not in "fiu":
+    try:
+        shape = cache["shape"]
+    except (TypeError, LookupError):
+        raise ValueError(f"{where}: the cache is {brief(cache)}, expected the one that forward "
+                         "returned") from None
+    if not isinstance(dy, np.ndarray) or dy.shape != shape or dy.dtype.kind not in "fiu":
         raise ValueError(f"{where}: the gradient is {_kind(dy)}, expected numbers of the shape of "
-                         f"forward's output, {cache['shape']}")
+                         f"forward's output, {shape}")
     return dy.astype(dtype, copy=False)
 
 
@@ -95,15 +114,22 @@ def dropout(where, p, train, rng):
 
 
 def arrays_in(value, seen=None):
-    """Yield every array in a value, also in collections, objects and closures."""
+    """Yield every array in a value, also in collections, objects and closures, but not those of
+    parameters, which training changes.  A long list of numbers is an array, too; a short one may be
+    a counter."""
     seen = {} if seen is None else seen
     if isinstance(value, np.ndarray):
         yield value
-    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)):
+    elif type(value) is list and len(value) > 31 and all(type(x) in (int, float) for x in value):
+        yield np.array(value, np.float64)
+    elif id(value) not in seen and not isinstance(value, (type, types.ModuleType)) and (
+            not hasattr(value, "add_grad")):
         seen[id(value)] = value
         for part in (*(value if isinstance(value, (tuple, list)) else ()),
                      *(value.values() if isinstance(value, dict) else ()),
                      *getattr(value, "__dict__", {}).values(),
+                     *(getattr(value, name, None) for kind in type(value).__mro__
+                       for name in vars(kind).get("__slots__", ())),
                      *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ())):
             yield from arrays_in(part, seen)
 

@@ -22,7 +22,7 @@ def examples(op, rng):
         "bias": lambda: [((n((2, 3, 4)), n(4)), {})],
         "unembedding": lambda: [((n((2, 3, 4)), n((5, 4))), {})],
         "positions": lambda: [((n((2, 3, 4)), n((7, 4))), {"start": 2}),
-                              ((n((2, 3, 4)), n((7, 4))), {})],
+                              ((n((2, 3, 4)), n((3, 4))), {})],
         "layer_norm": lambda: [((3 + n((2, 3, 5)), n(5), n(5)), {"eps": 0.3}),
                                ((0.01 * n((3, 5)), n(5), n(5)), {})],
         "rms_norm": lambda: [((n((2, 3, 5)), n(5)), {"eps": 0.3}),
@@ -33,7 +33,8 @@ def examples(op, rng):
         "swiglu": lambda: [((2 * n((2, 3, 4)), n((2, 3, 4))), {})],
         "rope": lambda: [((n((2, 3, 12)),), {"n_head": 2}),
                          ((n((2, 3, 12)),), {"n_head": 3, "base": 50.0, "start": 4})],
-        "grouped_heads": lambda: [((n((2, 3, 24)), n((2, 3, 12)), n((2, 3, 12))), {"n_head": 4})],
+        "grouped_heads": lambda: [((n((2, 3, 24)), n((2, 3, k)), n((2, 3, k))), {"n_head": 4})
+                                  for k in (12, 6)],
         "softmax": lambda: [((n((2, 3, 4)),), {})],
         "dropout": lambda: [((n((30, 40)),), {"p": 0.25, "rng": seed}),
                             ((n((3, 4)),), {"p": 0.0, "rng": seed})],
@@ -42,7 +43,7 @@ def examples(op, rng):
             ((qkv,), {"n_head": 2, "p": 0.25, "rng": seed})],
         "lstm": lambda: [((n((2, 4, 3)), n((3, 8)), n((2, 8)), n(8)), {})],
         "residual": lambda: [((n((2, 3, 4)), n((2, 3, 4))), {})],
-        "last_tokens": lambda: [((n((2, 5, 3)),), {"n": 2})],
+        "last_tokens": lambda: [((n((2, 5, 3)),), {"n": k}) for k in (2, 1, 5)],
         "log_sum_exp": lambda: [((n((2, 3, 4)),), {})],
         "cross_entropy": lambda: [((3 * n((2, 3, 6)), ids), {})]}[op]()
 

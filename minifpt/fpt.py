@@ -74,7 +74,7 @@ class FPT(Layer):
                               if name in ("need_dx", "last")]
         self.built = {"input_dim": input_dim, "output_dim": output_dim,    # for minifpt.load
                       "output_tokens": output_tokens, "seed": seed}
-        rng = np.random.default_rng([seed, 0xF47])
+        rng = np.random.default_rng([checks.seed("FPT", seed), 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
         for p in self.output.parameters():
             p.data[:] = rng.uniform(-1 / math.sqrt(C), 1 / math.sqrt(C), p.data.shape)
@@ -102,12 +102,14 @@ class FPT(Layer):
         from . import adapters, tasks  # these import the core
         from .trunks import TrunkSpec, forms
         task = tasks.get(task) if isinstance(task, str) else task
+        if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
+            raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         trunk = spec.make(seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
-        tokens = getattr(task, "tokens", 0)
+        tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
         fpt.built |= {"tokens": tokens, "start": start}
         fpt.built |= {"model": spec.text, "dropout": dropout} if spec else {}
         if start is not None:
@@ -140,17 +142,17 @@ class FPT(Layer):
         x, cache["input"] = self.input.forward(x)
         x, cache["dropout"] = ops.dropout(x, p, rng)
         options = {"need_dx": input_learns, "last": self.output_tokens}
-        hidden = self.trunk.forward(
+        pair = self.trunk.forward(
             x, train, rng, **{name: options[name] for name in self.trunk_options})
         shapes = x.shape, (len(x), self.output_tokens, x.shape[2])
-        if (not isinstance(hidden, tuple) or len(hidden) != 2 or hidden[0].shape not in shapes
-                or hidden[0].dtype != x.dtype):
+        if (not isinstance(pair, tuple) or len(pair) != 2 or pair[0].shape not in shapes
+                or pair[0].dtype != x.dtype):
             raise ValueError("FPT: the trunk's forward must return a pair: hidden, of shape "
                              f"{x.shape} and dtype {x.dtype}, and its cache")
-        y, cache["trunk"] = hidden
-        if y.shape[1] != self.output_tokens:
-            y, cache["last"] = ops.last_tokens(y, self.output_tokens)
-        logits, cache["output"] = self.output.forward(y)
+        hidden, cache["trunk"] = pair
+        if hidden.shape[1] != self.output_tokens:
+            hidden, cache["last"] = ops.last_tokens(hidden, self.output_tokens)
+        logits, cache["output"] = self.output.forward(hidden)
         cache["shape"] = logits.shape
         if not input_learns:
             cache["input"] = cache["dropout"] = None
@@ -207,11 +209,11 @@ class FPT(Layer):
         if not hasattr(self.trunk, "save_folder"):
             raise ValueError(f"save: Transformers cannot read a {type(self.trunk).__name__}, "
                              "expected a GPT2 or a Llama")
-        dtype = np.dtype(np.float32 if dtype is None else dtype)
+        dtype = weights.weight_dtype(np.float32 if dtype is None else dtype)
         layers = io.BytesIO()
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],
-                                 weights.weight_dtype(dtype), f"{folder}: layers.safetensors")
+                                 dtype, f"{folder}: layers.safetensors")
         self.trunk.save_folder(folder, dtype, provenance,
                                {"layers.safetensors": layers.getvalue()})
 

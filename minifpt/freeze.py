@@ -49,7 +49,8 @@ class FreezeMask:
             if getattr(self, name) not in (True, False):
                 raise ValueError(f"FreezeMask: {name} is {getattr(self, name)!r:.60}, expected "
                                  "True or False (FreezeMask.parse reads text)")
-        if isinstance(self.patterns, str) or not all(isinstance(p, str) for p in self.patterns):
+        if not (isinstance(self.patterns, (tuple, list))
+                and all(isinstance(p, str) for p in self.patterns)):
             raise ValueError(f"FreezeMask: patterns is {self.patterns!r:.60}, expected a tuple of "
                              "texts, such as ('h.3.ln_1.*',)")
 

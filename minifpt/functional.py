@@ -59,9 +59,12 @@ CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a 
 
 
 def same_shape(array, shape, name="the gradient"):
-    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it."""
+    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  A gradient of
+    integers is refused, too, by :func:`floating`."""
     if np.shape(array) != shape:
         raise ValueError(f"{name} has shape {np.shape(array)}, expected {shape}")
+    if name == "the gradient" and shape:
+        floating(np.asarray(array), name)
 
 
 def floating(array, name):

@@ -165,9 +165,7 @@ class GPT2(Pretrained):
         if not isinstance(c, GPT2Config):
             raise ValueError(f"GPT2: the config is {checks.brief(c)}, expected a GPT2Config; "
                              "GPT2.from_pretrained loads weights")
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.float32, np.float64):
-            raise ValueError(f"GPT2: dtype is {dtype}, expected float32 or float64")
+        self.dtype = checks.dtype("GPT2", dtype)
         self.wpe = Positions(c.n_positions, c.n_embd, dtype)
         self.h = [Block(c.n_embd, c.n_head, c.dropout, c.layer_norm_epsilon, dtype, c.causal,
                         c.activation_function) for _ in range(c.n_layer)]
@@ -182,7 +180,8 @@ class GPT2(Pretrained):
         The new rows depend on ``seed`` and ``n`` alone.  A trunk with ``n`` positions or more
         stays as it is."""
         c, old = self.config, self.wpe.weight.data
-        if n > len(old):
+        seed = checks.seed("add_positions", seed)
+        if checks.whole("add_positions", "n", n) > len(old):
             self.config = replace(c, n_positions=n)
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
             _draw("wpe.weight", self.wpe.weight, seed, c)
@@ -300,7 +299,8 @@ class LanguageModel(Pretrained):
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
         if top_p > 1:
             raise ValueError(f"generate: top_p is {top_p}, expected a probability")
-        rng = np.random.default_rng(seed)
+        rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(
+            checks.seed("generate", seed))
         N, T = self.config.n_positions, ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import arrays_in, brief, unchanged
+from .checks import arrays_in, brief, number, unchanged, whole
 from .faults import Fault, at, index, rms, unit
 from .users import message
 
@@ -97,9 +97,6 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
         return check.report()
 
 
-gradcheck_layer = gradcheck                               # its name in older versions
-
-
 def assert_gradients(op: Callable | Any, *args: Any, **options: Any) -> None:
     """Raise ``AssertionError``, with the report, if a backward pass is wrong.
 
@@ -116,6 +113,12 @@ class _Check:
     ``errors`` {name: (error, place, analytical, numerical value)} and ``notes``."""
 
     def __init__(self, op, op_backward, inputs, options, settings):
+        for name, least in (("eps", None), ("tolerance", None), ("elementwise", 0),
+                            ("directions", 1), ("seed", 0), ("far", None)):
+            if settings[name] is None and name == "far":
+                continue
+            settings[name] = (number("gradcheck", name, settings[name]) if least is None else
+                              whole("gradcheck", name, settings[name], least))
         vars(self).update(settings, options=options, parameters={}, errors={}, notes=[])
         self.rng = np.random.default_rng([self.seed, 0x6C])   # not the generator of the inputs
         self.is_moved, self.failure = False, "not all are finite"
@@ -210,9 +213,10 @@ class _Check:
                  if grad is not None and name in self.checked}
         for name, grad in grads.items():
             if np.shape(grad) != (shape := self.checked[name].shape):
+                hint = ": sum it over the axes that were broadcast" if np.size(
+                    grad) > self.checked[name].size else ""
                 raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
-                                 f"expected {shape}" + ": sum it over the axes that were "
-                                 "broadcast" * (np.size(grad) > self.checked[name].size))
+                                 f"expected {shape}{hint}")
         return {name: np.array(grad, np.float64) for name, grad in grads.items()}
 
     def look(self, directions, elementwise, far=False, where=""):
@@ -349,7 +353,7 @@ class _Check:
                 continue
             scale = max(size, abs(a), abs(n)) if is_entry else max(size, abs(n) / x.size ** 0.5)
             is_clear = noise <= self.tolerance * scale
-            error = max(0.0, abs(a - n) - noise * (not is_clear)) / scale
+            error = max(0.0, abs(a - n) - (0.0 if is_clear else noise)) / scale
             trials.append((noise / scale, error, n))
             if is_clear and error <= 0.03 * self.tolerance:
                 break

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
+from . import checks
 from . import fast as ops
 from .freeze import FreezeMask
 
@@ -44,8 +45,9 @@ class Parameter:
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
-        if np.shape(grad) != self.data.shape:
-            raise ValueError(f"add_grad: the gradient has shape {np.shape(grad)}, the parameter "
+        if np.shape(grad) != self.data.shape or np.asarray(grad).dtype.kind not in "fiu":
+            raise ValueError(f"add_grad: the gradient is {np.asarray(grad).dtype} of shape "
+                             f"{np.shape(grad)}, expected numbers of the parameter's shape "
                              f"{self.data.shape}")
         if self.frozen_columns:
             grad = grad.copy()
@@ -78,8 +80,12 @@ def learns(parameter):
 
 def standard_normal(shape, seed, name):
     """Return standard normal numbers, float32, which depend on ``seed`` and ``name`` alone."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    return rng.standard_normal(shape, np.float32)
+    return generator(seed, name).standard_normal(shape, np.float32)
+
+
+def generator(seed, name):
+    """Return a generator that depends on ``seed`` and ``name`` alone."""
+    return np.random.default_rng([checks.seed(name, seed), zlib.crc32(name.encode())])
 
 
 class Layer:
@@ -147,9 +153,9 @@ class Layer:
         return "\n".join([type(self).__name__, *(f"  {n:{width}}  {text}" for n, text in rows)])
 
 
-def named_layers(layer, name="", ids=()):
+def named_layers(layer, name="", ids=None):
     """Yield (dotted name, layer) for a model and all layers in it, a shared one once."""
-    ids = ids or set()
+    ids = set() if ids is None else ids                   # of the layers so far
     if id(layer) not in ids:
         ids.add(id(layer))
         yield name, layer
@@ -445,7 +451,8 @@ def readings(blocks, past=None, last=None):
     """Yield for each block what its attention reads: ``past``, its :class:`KeyValues`, and for the
     last block ``last``, how many tokens get an output."""
     for i, block in enumerate(blocks):
-        yield block, {"past": past and past[i], "last": last if i == len(blocks) - 1 else None}
+        is_last = i == len(blocks) - 1
+        yield block, {"past": past[i] if past else None, "last": last if is_last else None}
 
 
 def blocks_backward(blocks, dy, caches):

@@ -250,7 +250,10 @@ def _set_zeroing(is_on):
     if _floating_point() is None:
         return
     settings = _settings()
-    settings[7] = settings[7] & ~SUBNORMALS_ARE_ZERO | SUBNORMALS_ARE_ZERO * is_on
+    if is_on:
+        settings[7] |= SUBNORMALS_ARE_ZERO
+    else:
+        settings[7] &= ~SUBNORMALS_ARE_ZERO
     _floating_point()[1](settings)
 
 

@@ -38,11 +38,7 @@ class Adam:
     """
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-        self.parameters = _distinct(
-            parameters if isinstance(parameters, Iterable) else [parameters])
-        if not all(hasattr(p, "grad") for p in self.parameters):
-            raise ValueError(f"Adam: the parameters are {brief(parameters)}, expected a list of "
-                             "Parameter, such as model.parameters()")
+        self.parameters = _distinct("Adam", parameters)
         if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
         self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
@@ -66,8 +62,9 @@ class Adam:
                 continue
             if self.m[i] is None:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
-            if np.shape(p.grad) != p.data.shape:
-                raise ValueError(f"Adam: a gradient has shape {np.shape(p.grad)}, its parameter "
+            if np.shape(p.grad) != p.data.shape or np.asarray(p.grad).dtype.kind not in "fiu":
+                raise ValueError(f"Adam: a gradient is {np.asarray(p.grad).dtype} of shape "
+                                 f"{np.shape(p.grad)}, expected numbers of its parameter's shape "
                                  f"{p.data.shape}")
             keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
@@ -127,9 +124,14 @@ class Adam:
         x -= update
 
 
-def _distinct(parameters):
-    """Return the parameters as a list without repetitions."""
-    return list({id(p): p for p in parameters}.values())
+def _distinct(where, parameters):
+    """Return the parameters as a list without repetitions.  Raises ``ValueError`` for others."""
+    distinct = list({id(p): p for p in (
+        parameters if isinstance(parameters, Iterable) else [parameters])}.values())
+    if not all(hasattr(p, "grad") for p in distinct):
+        raise ValueError(f"{where}: the parameters are {brief(parameters)}, expected a list of "
+                         "Parameter, such as model.parameters()")
+    return distinct
 
 
 def clip_grad_norm(parameters, max_norm):
@@ -139,7 +141,7 @@ def clip_grad_norm(parameters, max_norm):
     """
     if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
-    parameters = [p for p in _distinct(parameters) if p.grad is not None]
+    parameters = [p for p in _distinct("clip_grad_norm", parameters) if p.grad is not None]
     norm = math.sqrt(sum([_square(p.grad) for p in parameters]))
     if norm > max_norm:
         for p in parameters:                              # not in place: two may share an array

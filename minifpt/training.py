@@ -2,7 +2,9 @@
 
 import math
 import os
+import random
 import signal
+import sys
 import threading
 import time
 import zlib
@@ -25,6 +27,8 @@ from .tasks.base import Task, check_accuracy, check_examples, check_task, defaul
 from .tracing import OPEN, named_layers, trace
 
 TEST_BATCH = 64                                           # examples in one forward pass
+LOOKED = 16                                               # of each split, for the data's CRC
+COMPARED = 16                                             # at a checkpoint, see Run.look
 # The progress bar of a run, short enough for 80 columns, with the accuracy of the last test.
 BAR = "{desc} {n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}"
 
@@ -58,7 +62,9 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
                       ``curves.png``; ``None`` writes nothing.
     resume            continue from the checkpoint in ``out``, to the same bits as a run without
                       interruption.  With more steps than before, the row of the old last step
-                      stays, and the next row's training loss counts from there.
+                      stays, and the next row's training loss counts from there.  Refused if the
+                      settings, the data, the model or a task's loss or accuracy have changed; of a
+                      task of your own, stderr names what was compared.
     checkpoint_every  steps between checkpoints.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
@@ -103,12 +109,23 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         return run.history
     out = Path(out)
     with locked(out):
+        examples = task.batch(np.random.default_rng(0), COMPARED, "test")
+        run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
+        if resume and progress:
+            _say_what_was_compared(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
         curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
     return run.history
+
+
+def _say_what_was_compared(task):
+    if not (hasattr(task, "fingerprint") or type(task).__module__.startswith(f"{__package__}.")):
+        print(f"minifpt: of {task.name} the arrays that the task holds, {2 * LOOKED} of its "
+              f"examples, and loss and accuracy of {COMPARED} were compared; data elsewhere, in "
+              "files or globals, was not", file=sys.stderr)
 
 
 def run_settings(task, **settings):
@@ -140,8 +157,14 @@ def first_look(model, task):
             "forward", "backward", "named_parameters", "all_frozen")):
         raise ValueError(f"train: the model is {brief(model)}, expected a minifpt.FPT or "
                          "LanguageModel, or another minifpt.layers.Layer")
-    for split in ("train", "test"):
+    def chance():
+        return str(np.random.get_state()), random.getstate()            # noqa: NPY002
+    before = chance()
+    for split in ("train", "test"):                       # both are there; the second is looked at
         x, y = draw(task, np.random.default_rng(0), 1, split)
+    if chance() != before:
+        raise ValueError(f"train: {task.name}: batch draws from np.random or random, expected from "
+                         "the generator that it gets: no seed would repeat the run")
     with model.all_frozen():
         logits, _ = model.forward(x)
     pair = task.loss(logits, y)
@@ -176,7 +199,7 @@ def fingerprint(task):
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
     examples = [np.asarray(a) for split in ("train", "test")
-                for a in task.batch(np.random.default_rng(0), 16, split)]
+                for a in task.batch(np.random.default_rng(0), LOOKED, split)]
     held = [a for a in arrays_in(task) if not a.dtype.hasobject]     # some are read at a first draw
     return crc([*examples, *held])
 

@@ -3,7 +3,6 @@
 
 import importlib.util
 import os
-import re
 import shutil
 from contextlib import contextmanager
 
@@ -174,13 +173,6 @@ def assert_a_mask_only_takes_away(model, x, full):
     trained = {name for name, p in model.named_parameters() if p.trainable} | {"output"}
     for name, grad in gradients(model, x).items():
         np.testing.assert_equal(grad, full[name] if name in trained else None, name)
-
-
-def start_of_block(order, i):
-    """Where in ``order``, layers' names from the bottom to the top, the block of the i-th begins: a
-    block runs back as a whole."""
-    block = re.match(r".*\bh\.\d+\.", f"{order[i]}" if i < len(order) else "")
-    return next(k for k, name in enumerate(order) if name.startswith(block[0])) if block else i
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ from test_convert import safetensors
 
 import minifpt
 from minifpt.experiments import compare
-from minifpt.freeze import FreezeMask
-from minifpt.gradients import gradcheck
 from minifpt.trunks.bert import BERT, BERTS
 from minifpt.trunks.names import TrunkSpec
 
@@ -66,33 +64,6 @@ def test_names_of_old_checkpoints(folder):
                                   given["bert.encoder.layer.1.intermediate.dense.weight"].T)
     np.testing.assert_array_equal(a.h[0].attn.c_attn.bias.data[8:16],
                                   given["bert.encoder.layer.0.attention.self.key.bias"])
-
-
-def test_gradients_equal_differences(folder):
-    """With dropout on, for all parameters and the input."""
-    trunk = BERT.from_pretrained(folder(), dtype=np.float64)
-    x = np.random.default_rng(1).standard_normal((1, 3, 8))
-    assert gradcheck(trunk, x)
-
-
-@pytest.mark.parametrize("mask", ["full", "fpt", "output_only", "attn,mlp,ln,pos,input,h.1.*",
-                                  "attn,mlp,pos,input,ln.*", "pos,input,ln.*,h.0.*"])
-def test_frozen_parts_get_no_gradient(folder, mask):
-    """What is trained has the gradient that it has in the whole model; the rest has none."""
-    x = np.random.default_rng(1).standard_normal((2, 5, 3))
-    grads = []
-    for m in ("full", mask):
-        model = minifpt.FPT(BERT.from_pretrained(folder(), np.float64, dropout=0.0), 3, 4, 2)
-        model.freeze(FreezeMask.parse(m))
-        logits, cache = model.forward(x, train=True)
-        model.backward(np.ones_like(logits), cache)
-        grads.append({name: p.grad for name, p in model.named_parameters()})
-    frozen = {name for name, p in model.named_parameters() if not p.trainable}
-    for name, grad in grads[1].items():
-        if name in frozen:
-            assert grad is None
-        else:
-            np.testing.assert_allclose(grad, grads[0][name], rtol=1e-9, atol=1e-12)
 
 
 def test_a_bert_is_taken_as_a_model(folder, tmp_path):

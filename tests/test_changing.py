@@ -97,6 +97,7 @@ def test_gradients_of_random_changes_equal_differences(part):
     (lambda y: y.cumsum(axis=1), "mixes"), (lambda y: y * y.max(), "mixes"),
     (lambda y: y - y.mean(axis=-1, keepdims=True), "mixes"),
     (lambda y: y * DRAWS.random(y.shape), "mixes"), (np.sqrt, "not finite"),
+    (lambda y: y + 1e-5 * np.roll(y, 1, -1), "mixes"),
     (lambda y: np.round(y, 3), "jumps, as rounding"), (lambda y: y.astype(np.float16), "jumps, as"),
     (lambda y: np.round(y, 5), "jumps in small steps")])
 def test_a_function_whose_derivative_is_not_found_is_refused(function, says):
@@ -118,6 +119,20 @@ def test_the_derivative_by_differences_equals_the_formula(function, slope, scale
     want = slope(y)
     np.testing.assert_allclose(derivative(function, y, "name"), want, rtol=0,
                                atol=1e-6 * max(1.0, np.abs(want).max()))
+
+
+def test_the_derivative_beside_a_kink_is_that_of_its_own_side():
+    y = np.linspace(-4e-6, 4e-6, 40)[:, None] + np.zeros(3)        # a step is 8e-6 or more
+    y = np.concatenate([y, np.random.default_rng(0).standard_normal((4000, 3))])
+    got = derivative(lambda y: np.maximum(y, 0.1 * y), y, "name")
+    np.testing.assert_allclose(got, np.where(y > 0, 1.0, 0.1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 7])
+def test_a_change_that_stops_after_some_calls_is_refused(model, calls):
+    left = itertools.count(calls, -1)
+    with refused("called again|mixes"):
+        run(model, {"trunk.h.0.mlp": lambda y: y * (next(left) <= 0)})
 
 
 def test_a_changed_gradient_goes_on_in_place_of_the_true_one(model):

@@ -310,19 +310,6 @@ def test_a_trunk_whose_positions_are_frozen_is_refused_in_one_line(tmp_path, cap
     assert tasks.get("cifar10-gray", side=16).tokens == 256
 
 
-def test_from_the_command_line(tmp_path, capsys):
-    import json
-    write_cifar10(tmp_path / "cifar10")
-    out = tmp_path / "run"
-    args = ["train", "cifar10", "--data", tmp_path, "--augment", "false", "--patch", 8, "--model",
-            "random:1x1x8", "--steps", 2, "--out", out]
-    assert cli.main(args) == 0 and "(4 examples)" in capsys.readouterr().out
-    options = json.loads((out / "config.json").read_text())["options"]
-    assert options == {"patch": 8, "augment": False, "data": str(tmp_path)}
-    assert cli.main(["train", "cifar10", "--augment", "perhaps"]) == 2
-    assert "cifar10: augment must be true or false, got 'perhaps'" in capsys.readouterr().err
-
-
 # ---------------------------------------------------------------------------- real data
 
 

@@ -10,6 +10,7 @@ from conftest import refused
 from test_plots import png_size
 
 import minifpt
+from benchmarks.grids import read_rows
 from minifpt import cli, tasks, training
 from minifpt.experiments import compare, job, runs_table, tables
 from minifpt.files.runs import COLUMNS
@@ -269,20 +270,6 @@ def test_an_unknown_model_is_refused_in_one_line(tiny, own, monkeypatch):
 # -------------------------------------------------------------------------------- runs
 
 
-def test_run_builds_the_paper_s_model(model, tmp_path):
-    task = tasks.get("bit-xor", n=3)
-    fpt, _ = compare.run(task, model, tmp_path / "run", seed=5, dropout=0.0, progress=False,
-                             **SMALL)
-    assert {n for n, p in fpt.named_parameters() if not p.trainable} == {
-        n for n, _ in fpt.named_parameters() if ".attn." in n or ".mlp." in n}
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["model"], config["freeze"], config["dropout"], config["seed"]) == (
-        model, "attn,mlp", 0.0, 5)
-    trunk = minifpt.GPT2.from_pretrained(model)
-    np.testing.assert_array_equal(fpt.trunk.h[0].mlp.c_fc.weight.data,
-                                  trunk.h[0].mlp.c_fc.weight.data)
-
-
 def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
     names = ["bit-xor", "bit-memory"]
     results = grid(tmp_path / "g", names, [model, "random"])
@@ -464,7 +451,7 @@ def test_compare_writes_a_table_and_a_picture_with_the_chance_of_its_options(tin
 def test_a_file_of_runs_keeps_labels_and_every_digit_of_a_rate(tmp_path):
     grid = grid_of({"bit-xor": {"a|b": [history(0.9)]}}, {}, {"bit-xor": {"a|b": 0.0123456789}})
     (tmp_path / "runs.csv").write_text(tables.rows(grid))
-    again = tables.read_rows(tmp_path / "runs.csv")
+    again = read_rows(tmp_path / "runs.csv")
     assert again.rates == grid.rates
     assert tables.table(again).splitlines()[2] == r"| a\|b | 90.0, 1 seed |"
 
@@ -511,7 +498,7 @@ def test_a_rate_at_the_edge_of_the_sweep_is_marked(best, edge, tmp_path):
     last = 0.9 if best == 1e-3 else 0.6
     assert lines[2].endswith(f",1,2,0.250000,{last:.6f},0.100000,1:0.5000 2:{last:.4f}")
     (tmp_path / "runs.csv").write_text(tables.rows(result))
-    again = tables.read_rows(tmp_path / "runs.csv")      # the same table from the file
+    again = read_rows(tmp_path / "runs.csv")      # the same table from the file
     assert tables.rows(again) == tables.rows(result) and tables.table(again) == tables.table(result)
     assert len(lines) == 5 and lines[-1].split(",")[3:5] == [str(tables.CHOICE), "1"]
 
@@ -576,7 +563,7 @@ def test_arms_of_other_seeds_are_not_paired(tmp_path):
         lines += tables.rows(grid).splitlines()[bool(lines):]
     (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(ValueError, match="random on bit-xor has the seeds .1., another arm .0, 1."):
-        tables.read_rows(tmp_path / "runs.csv")
+        read_rows(tmp_path / "runs.csv")
 
 
 def test_labels_drawn_by_their_seeds_are_one_arm_and_those_of_one_draw_another(tmp_path, tiny):

@@ -11,6 +11,7 @@ from test_plots import png_size
 
 from benchmarks import dose
 from benchmarks import tables as studies
+from benchmarks.grids import read_rows
 from minifpt import tasks
 from minifpt.experiments import compare, job, pretrain, reproduce, tables
 from minifpt.trunks import names as trunks
@@ -46,7 +47,7 @@ def test_the_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, ca
     dose.main()
     first = capsys.readouterr().out
     assert "| recall-9 | language 2 - language spectrum | " in first
-    grid = tables.read_rows(out / "dose.csv")
+    grid = read_rows(out / "dose.csv")
     assert grid.seeds == [0, 1] and {arm: len(runs) for arm, runs in grid.results[
         "recall-9"].items()} == dict.fromkeys([
             "random (paper)", "no pretraining", "language 1", "language 2", "language spectrum",
@@ -70,7 +71,7 @@ def test_the_command_runs_all_arms_and_goes_on(novels, tmp_path, monkeypatch, ca
 def test_the_sources_need_no_text_and_have_two_controls(novels, tmp_path, drawn):
     text = dose.run("sources", tmp_path, seeds=1, only=["recall-9"], progress=False)
     assert "| recall-9 | sort 2 - sort statistics | " in text
-    (arms,) = tables.read_rows(tmp_path / "sources.csv").results.values()
+    (arms,) = read_rows(tmp_path / "sources.csv").results.values()
     assert {"sort 2", "sort spectrum", "sort statistics", "random (paper)"} < {*arms}
     assert png_size(tmp_path / "sources.png")
     assert "sort,2,0," in (tmp_path / "sources-losses.csv").read_text()

@@ -94,25 +94,6 @@ def test_operations_are_right_at_the_edges(op, kind, seed, n):
         near(dx, want, largest(dy) * back_scale(exact))
 
 
-def test_softmax_is_exact_with_all_but_one_masked():
-    """The one has it all, whatever it is, and nothing comes back to anybody."""
-    for x in (0.0, 1e-45, -LARGEST, LARGEST):
-        row = np.array([[-np.inf, x, -np.inf]], np.float32)
-        y, cache = F.softmax(row)
-        np.testing.assert_array_equal(y, [[0, 1, 0]])
-        assert not F.softmax_backward(np.array([[3e38, 1e-45, -7]], np.float32), cache).any()
-        total, cache = F.log_sum_exp(row)
-        assert total == np.float32(x)
-        np.testing.assert_array_equal(F.log_sum_exp_backward(np.ones((1, 1)), cache), [[0, 1, 0]])
-
-
-def test_cross_entropy_of_one_class_is_zero():
-    """Nothing to choose from: the loss is 0 and so is its gradient, whatever the logit."""
-    for logit in (0.0, 1e-45, -LARGEST, LARGEST):
-        loss, cache = F.cross_entropy(np.full((2, 1), logit, np.float32), np.zeros(2, int))
-        assert loss == 0 and not F.cross_entropy_backward(1.0, cache).any()
-
-
 def test_cross_entropy_whose_sum_of_losses_overflows():
     """Each loss fits into float32, and so does their mean; their sum does not."""
     logits = np.array([[3e38, 0], [0, 3e38], [0, 3e38]], np.float32)
@@ -146,7 +127,6 @@ def test_a_whole_trunk_stays_finite(trunk, kind):
 
 ATTENTIONS = {"simple": (F.attention, F.attention_backward),
               "fast": (fast.attention, fast.attention_backward)}
-attention_of = pytest.mark.parametrize("form", ATTENTIONS)
 
 
 @pytest.mark.parametrize("form, size", [
@@ -169,24 +149,6 @@ def test_attention_is_exact_with_all_but_one_masked(form, size, T):
     assert not dqkv[:, 0, :16].any() and not dqkv[:, 1:].any()
 
 
-@attention_of
-@pytest.mark.parametrize("T", [3, 70])
-@pytest.mark.parametrize("size", [0.0, 1e-45, 1.0, 1e10, 1e18])
-def test_attention_of_equal_tokens(form, T, size):
-    """To equal keys, any query gives the mean of the values."""
-    attention, attention_backward = ATTENTIONS[form]
-    rng = np.random.default_rng(0)
-    qkv = np.empty((2, T, 24), np.float32)
-    qkv[..., :16] = size * rng.choice([-1.0, 1.0], 16)
-    qkv[..., 16:] = rng.standard_normal((2, T, 8))
-    y, cache = attention(qkv, 2, causal=False)
-    mean = exactly(qkv[..., 16:]).mean(axis=1, keepdims=True)
-    near(y, mean, 1.0)
-    dy = rng.uniform(-1, 1, y.shape).astype(np.float32)
-    dv = exactly(dy).mean(axis=1, keepdims=True)
-    near(attention_backward(dy, cache)[..., 16:], dv, 1.0)
-
-
 @given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 2), st.integers(1, 5), st.just(8)),
                     elements=HUGE), causal=st.booleans())
 @example(x=np.full((1, 3, 8), 3e38, np.float32), causal=True)
@@ -198,5 +160,3 @@ def test_attention_is_finite(x, causal):
     y, cache = fast.attention(np.concatenate([x, v], axis=-1), 2, causal=causal)
     assert (y >= 1 - 1e-5).all() and (y <= 2 + 1e-5).all()
     np.testing.assert_allclose(cache.probabilities.sum(axis=-1), 1, rtol=1e-5)
-
-

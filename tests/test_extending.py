@@ -116,43 +116,15 @@ def test_summary_lists_the_trunk_s_parameters(spec, minifpt_says):
         assert row in rows
 
 
-def test_compare_has_a_row_for_each_trunk_and_runs_nothing_twice(minifpt_says):
-    """Two trunks whose functions have one name are two rows; a second time nothing is run."""
-    argv = ["compare", WALK, "--noise", 0.5, "--models", *TRUNKS, "--seeds", 1, "--steps", 2,
-            "--out", "table"]
-    out = minifpt_says(*argv)
-    table = Path("table/table.md").read_text()
-    rows = [line for line in table.splitlines() if line.startswith("| ")]
-    assert rows[0] == "| trunk | walk |" and len(rows) == 9
-    assert all(row.endswith(", 1 seed |") for row in rows[1:5])
-    assert rows[5].startswith("| task | difference |")    # of the others from the first
-    assert all(row.startswith("| walk | ") and row.endswith(" | 1 |") for row in rows[6:])
-    assert out.startswith("trunk ") and "|" not in out and Path("table/curves.png").exists()
-    configs = [json.loads(p.read_text()) for p in Path("table/walk").glob("*/0/config.json")]
-    assert {(c["model"], c["options"]["noise"]) for c in configs} == {(m, 0.5) for m in TRUNKS}
-    checkpoints = {p: p.stat().st_mtime_ns for p in Path("table").rglob("checkpoint.npz")}
-    assert len(checkpoints) == 4
-    minifpt_says(*argv)
-    assert Path("table/table.md").read_text() == table
-    assert checkpoints == {p: p.stat().st_mtime_ns for p in checkpoints}
-
-
 # ----------------------------------------------------------------------- every trunk
 
 
 @pytest.mark.parametrize("spec", TRUNKS)
 def test_gradients_equal_differences(spec, randomise):
-    """Alone, and in a model under the three masks of the paper, in float64."""
     trunk = randomise(make(spec), size=0.2)
     report = minifpt.gradcheck(trunk, x_of(2, 5, 32), elementwise=0, directions=2)
     assert report and report.tolerance == 1e-6
     assert report.errors.keys() == {"x", *dict(trunk.named_parameters())}
-    for mask in ("full", "fpt", "output_only"):
-        model = fpt(trunk, mask)
-        report = minifpt.gradcheck(model, x_of(2, 5, 3), elementwise=0, directions=1)
-        assert report, report
-        assert report.errors.keys() - {"x"} == {
-            n for n, p in model.named_parameters() if p.trainable}
 
 
 @pytest.mark.parametrize("spec", TRUNKS)
@@ -169,17 +141,6 @@ def test_a_trace_has_the_trunk_s_layers(spec, mask, randomise):
     assert set(t.outputs) == set(t.grads) == expected and not t.reasons
     assert t.outputs["trunk"].shape[0::2] == (2, 32) and t.grads["trunk"].shape[0::2] == (2, 32)
     assert all(step.partner for step in t.steps)
-
-
-@pytest.mark.parametrize("spec", TRUNKS)
-def test_a_trunk_stays_in_float32(spec, float32_only):
-    """float32 unless asked otherwise, and never a detour through float64."""
-    trunk = make(spec, np.float32)
-    model = fpt(trunk)
-    y, cache = model.forward(float32_only(x_of(2, 5, 3)), True, np.random.default_rng(0))
-    model.backward(float32_only(np.ones(y.shape)), cache)
-    assert y.dtype == np.float32
-    assert {p.grad.dtype for p in model.parameters()} == {np.dtype(np.float32)}
 
 
 # ---------------------------------------------------------------------- one by one
@@ -279,21 +240,6 @@ def test_an_error_of_the_task_is_one_line(argv, message, fails):
 
 
 # ------------------------------------------------------------------- files that fail
-
-
-@pytest.mark.parametrize("model, message", [
-    ("rnn.py:GRU", "rnn.py: it has no function or class 'GRU'"),
-    ("gru.py:GRU", "gru.py:GRU: there is no file gru.py"),
-    ("walk.py:Walk", "FPT: <class 'minifpt_user_walk.Walk'> is not a trunk: it has no config"),
-    ("own.py:nothing", "FPT: <class 'NoneType'> is not a trunk: it has no config"),
-    ("broken.py:make_trunk", "broken.py, line 1: SyntaxError: invalid syntax"),
-    ("wide.py:make_trunk", "wide.py, line 1: ModuleNotFoundError: No module named 'no")])
-def test_a_file_that_fails_is_refused_in_one_line(model, message, fails):
-    Path("own.py").write_text("def nothing(): pass\n")
-    Path("broken.py").write_text("def make_trunk(:\n")
-    Path("wide.py").write_text("import nothing_like_it\n")
-    for command in ("train", "summary", "plan"):
-        assert message in fails(command, "bit-xor", "--model", model)
 
 
 NEW_OPERATION = '''

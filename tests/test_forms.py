@@ -275,15 +275,6 @@ def test_arms_that_differ_in_their_start_have_runs_of_their_own(tmp_path):
         f"random (1x1x8, spread 1.41), {start}" for start in forms.STARTS]
 
 
-def test_the_command_line_gives_each_trunk_each_start(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["compare", "bit-memory", "--bits", "8", "--patch", "4", "--models",
-                     "random:1x1x8", "--start", "drawn", "opposed", "--steps", "1", "--seeds",
-                     "1"]) == 0
-    configs = [json.loads(p.read_text()) for p in tmp_path.rglob("config.json")]
-    assert sorted(c.get("start", "") for c in configs) == ["", "opposed"]
-
-
 def test_a_start_without_a_form_gets_one_line():
     for name, message in (("lstm:1x8", "LSTM, has no attention heads"),
                           ("random:1x1x1", "one channel")):

@@ -5,9 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import assert_a_mask_only_takes_away, gradients, refused, start_of_block
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import assert_a_mask_only_takes_away, gradients, refused
 
 import minifpt
 from minifpt import layers
@@ -44,44 +42,12 @@ def backward_once(model, x, seed=2):
 
 
 @pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_gradients_are_right_under_each_mask(ids, randomise):
-    """Those of the model in full by differences, and under each mask those that it leaves."""
+def test_a_mask_takes_gradients_away_and_changes_none(ids, randomise):
     model = randomise(build(output_tokens=3))
-    report = gradcheck(model, batch(ids), elementwise=6, directions=2)
-    assert report, str(report)
-    assert set(report.errors) == {n for n, p in model.named_parameters()}
     full = gradients(model, batch(ids))
     for mask in MASKS:
         model.freeze(minifpt.FreezeMask.parse(mask))
         assert_a_mask_only_takes_away(model, batch(ids), full)
-
-
-ORDER = ["input", "trunk.wpe"] + [f"trunk.h.{i}.{part}" for i in range(2) for part in (
-    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")] + [
-    "trunk.ln_f", "output"]
-
-
-@settings(max_examples=40)
-@given(data=st.data())
-def test_nothing_runs_back_below_the_lowest_trainable(data):
-    model = build()
-    names = [n for n, _ in model.named_parameters()]
-    chosen = data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=3))
-    for name, p in model.named_parameters():
-        p.trainable = name in chosen
-    with minifpt.trace(model) as t:
-        backward_once(model, batch())
-    lowest = start_of_block(ORDER, min(ORDER.index(n.rpartition(".")[0]) for n in chosen))
-    # {layer: need of dx, dw, db}, in the order in which the layers ran back
-    needs = {step.layer: step.inputs["cache"].need for step in t.steps
-             if step.backward and step.op in ("linear", "layer_norm", "positions")}
-    assert list(needs) == ORDER[lowest:][::-1]
-    for name, need in needs.items():
-        assert need[1] == (f"{name}.weight" in chosen), name
-        assert name == "trunk.wpe" or need[2] == (f"{name}.bias" in chosen), name
-        assert need[0] == (name != "input"), name
-    for name, p in model.named_parameters():
-        assert (p.grad is not None) == (name in chosen)
 
 
 def test_output_only_keeps_only_what_the_output_reads(arrays_in):
@@ -98,20 +64,6 @@ def test_predict_gives_the_logits_and_restores_the_mask():
     before = [p.trainable for p in model.parameters()]
     np.testing.assert_array_equal(model.predict(batch()), model.forward(batch())[0])
     assert [p.trainable for p in model.parameters()] == before
-
-
-@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_two_forwards_before_two_backwards(ids):
-    model, xs, singles = build(), [batch(ids), batch(ids)[::-1, 1:]], []
-    for i, x in enumerate(xs):
-        backward_once(model, x, seed=i)
-        singles.append([p.grad for p in model.parameters()])
-    model.zero_grad()
-    runs = [model.forward(x, True, rng(i)) for i, x in enumerate(xs)]
-    for logits, cache in runs:
-        model.backward(np.cos(logits), cache)
-    for p, a, b in zip(model.parameters(), *singles, strict=True):
-        np.testing.assert_array_equal(p.grad, a + b)
 
 
 def test_ids_are_one_hot_vectors():
@@ -144,32 +96,9 @@ def test_names_are_gpt2_s_with_a_prefix():
         "output.weight", "output.bias"]
 
 
-@pytest.mark.parametrize("ids", [False, True], ids=["numbers", "ids"])
-def test_an_fpt_stays_in_float32(ids, float32_only, arrays_in):
-    model = build(np.float32)
-    for p in model.parameters():
-        p.data = float32_only(p.data)
-    x = batch(ids) if ids else float32_only(batch())
-    logits, cache = model.forward(x, True, rng())
-    model.backward(np.array(logits), cache)
-    floats = [a for a in arrays_in([logits, cache, [p.grad for p in model.parameters()]])
-              if np.issubdtype(a.dtype, np.floating)]
-    assert len(floats) > 40 and {a.dtype for a in floats} == {np.dtype(np.float32)}
-
-
 def test_inputs_take_the_model_s_dtype():
     assert build(np.float32).forward(batch())[0].dtype == np.float32
     assert build(np.float64).forward(batch(dtype=np.float32))[0].dtype == np.float64
-
-
-def test_the_same_seed_gives_the_same_bits():
-    def bits(seed, run=0):
-        model = build(np.float32, seed=seed)
-        logits, _ = backward_once(model, batch(), seed=run)
-        return [logits, *(p.data for p in model.parameters()),
-                *(p.grad for p in model.parameters())]
-    np.testing.assert_equal(bits(1), bits(1))
-    assert (bits(1)[0] != bits(2)[0]).all() and (bits(1)[0] != bits(1, run=7)[0]).any()
 
 
 def test_a_seed_draws_the_same_weights_in_every_version():
@@ -495,20 +424,3 @@ def test_gradients_take_the_models_dtype(dtype):
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         assert grads and {g.dtype for g in grads} == {np.dtype(np.float32)}
         model.zero_grad()
-
-
-def test_a_trace_has_every_operation_of_a_token_task():
-    model = build()
-    with minifpt.trace(model) as t:
-        logits, cache = model.forward(batch(ids=True), True, rng())
-        model.backward(np.cos(logits), cache)
-    names = [s.name for s in t.steps if s.inside is None]
-    assert names[:4] == ["input.embedding", "input.bias", "dropout", "trunk.wpe.positions"]
-    assert names[-4:] == ["trunk.wpe.positions", "dropout", "input.bias", "input.embedding"]
-    for a, b in zip(t.steps, t.steps[1:], strict=False):  # each takes what the one before gave
-        if a.name == "input.embedding" and not a.backward:
-            np.testing.assert_array_equal(a.output, b.inputs["x"])
-    np.testing.assert_array_equal(t.outputs["input"], t.steps[1].output)
-    for key, p in (("w", model.input.weight), ("b", model.input.bias)):
-        step = next(s for s in t.steps if key in s.gradients)
-        np.testing.assert_array_equal(step.gradients[key], p.grad)

@@ -188,7 +188,8 @@ class Counting(np.ndarray):
 
 # The operations with weights, and which gradients read a field of the cache.
 NEED = {"linear": (3, {"x": [1]}), "layer_norm": (3, {"xhat": [0, 1], "rstd": [0]}),
-        "unembedding": (2, {"x": [1]}), "positions": (2, {}), "bias": (2, {})}
+        "unembedding": (2, {"x": [1]}), "positions": (2, {}), "bias": (2, {}),
+        "rms_norm": (2, {"xhat": [0, 1], "rstd": [0]}), "lstm": (4, {"x": [1], "hidden": [2]})}
 
 
 @pytest.mark.parametrize("name, need", [(name, need) for name, (n, _) in NEED.items()
@@ -213,11 +214,13 @@ def test_only_needed_gradients_are_computed(name, need):
             np.testing.assert_array_equal(got, one)
 
     def cost(need):
+        _, cache = op(*(x.view(Counting) for x in inputs), need=need)
         Counting.count = 0
-        op_backward(dy.view(Counting), op(*inputs, need=need)[1])
+        op_backward(dy.view(Counting), cache)
         return Counting.count
-    alone = [cost(tuple(i == j for j in range(n))) for i in range(n)]
-    assert sum(alone) > 0 and cost(need) == sum(itertools.compress(alone, need))
+    none = cost((False,) * n)                             # of the loop of an LSTM
+    alone = [cost(tuple(i == j for j in range(n))) - none for i in range(n)]
+    assert sum(alone) > 0 and cost(need) - none == sum(itertools.compress(alone, need))
 
 
 # ----------------------------------------------------------------------------- values
@@ -297,6 +300,8 @@ def test_last_tokens_refuses_tokens_that_are_not_there(n):
 
 ones, BAD = np.ones, minifpt.layers.Parameter(np.ones((2, 3)), "mlp")
 BAD.grad = np.ones((3, 2))
+COMPLEX = minifpt.layers.Parameter(np.ones(2), "mlp")
+COMPLEX.grad = np.ones(2, complex)
 SILENT = {
     "a bias of one number": (lambda: F.linear(ones((2, 3)), ones((3, 4)), ones(1)),
                              r"linear: b has shape \(1,\), expected \(4,\)"),
@@ -333,7 +338,13 @@ SILENT = {
     "last_tokens' dy of another batch": (lambda: F.last_tokens_backward(
         ones((3, 1, 4)), F.last_tokens(ones((2, 3, 4)), 1)[1]), "the gradient has shape"),
     "a gradient of another shape in Adam": (lambda: minifpt.optim.Adam([BAD]).step(),
-                                            r"has shape \(3, 2\), its parameter \(2, 3\)"),
+                                            r"float64 of shape \(3, 2\), expected .* \(2, 3\)"),
+    **{f"attention's dy of {kind.__name__}": (lambda kind=kind: F.attention_backward(
+        ones((2, 3, 4), kind), F.attention(ones((2, 3, 12)), 2)[1]), "the gradient has dtype")
+        for kind in (int, bool, complex, str)},
+    "an lstm's dy of integers": (lambda: F.lstm_backward(ones((1, 2, 2), int), F.lstm(*(
+        ones(s) for s in ((1, 2, 3), (3, 8), (2, 8), (8,))))[1]), "the gradient has dtype int64"),
+    "a complex gradient in Adam": (lambda: minifpt.optim.Adam([COMPLEX]).step(), "is complex128"),
     "one beta": (lambda: minifpt.optim.Adam([BAD], betas=0.9), "the betas are 0.9, expected two"),
     "a schedule past its end": (lambda: minifpt.optim.cosine(11, 10), "step is 11, expected 0 to"),
     "fewer than no tokens": (lambda: minifpt.FPT.for_task("bit-xor", "random:1x1x4").counts(-1),

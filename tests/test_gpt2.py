@@ -13,12 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import assert_a_mask_only_takes_away, gradients, start_of_block
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import assert_a_mask_only_takes_away, gradients
 
 import minifpt
-from minifpt import functional as F
 from minifpt.gpt2 import SHAPES
 from minifpt.gradients import gradcheck
 from minifpt.layers import ACTIVATIONS, standard_normal
@@ -125,19 +122,6 @@ def test_initialisation_has_gpt2_s_deviations():
             assert abs(p.data.mean()) < 5 * std / p.data.size**0.5
 
 
-def test_the_same_seed_gives_the_same_bits():
-    def all_bits(seed, **kw):
-        return [p.data for p in minifpt.LanguageModel(config(**kw), seed).parameters()]
-    np.testing.assert_equal(all_bits(3), all_bits(3))
-    for a, b in zip(all_bits(3), all_bits(4), strict=True):
-        assert a.ndim == 1 or (a != b).all()
-    # Each parameter draws from its own generator: a larger vocabulary moves no block.
-    np.testing.assert_equal(all_bits(3, vocab_size=20)[:-1], all_bits(3)[:-1])
-    np.testing.assert_equal([p.data for p in minifpt.GPT2(config(), 3).parameters()],
-                            all_bits(3)[:-1])
-    np.testing.assert_allclose(all_bits(3)[-1], 0.02 * standard_normal((9, 6), 3, "wte.weight"))
-
-
 @pytest.mark.parametrize("wrong, message", [
     ({"n_layer": 0}, "n_layer must .*got 0"), ({"n_head": -1}, "n_head must .*got -1"),
     ({"n_embd": 0}, "n_embd must .*got 0"), ({"n_positions": 0}, "n_positions must .*got 0"),
@@ -166,14 +150,6 @@ def test_other_dtypes_are_refused(kind, dtype):
         kind(config(), dtype=dtype)
 
 
-@pytest.mark.parametrize("shape, message", [
-    ((2, 3), r"expected \(B, T, 6\)"), ((2, 3, 5), r"\(2, 3, 5\), expected \(B, T, 6\)"),
-    ((1, 8, 6), "8 tokens, the trunk has 7 positions")])
-def test_forward_refuses_wrong_shapes(trunk, shape, message):
-    with pytest.raises(ValueError, match=f"^GPT2: [^\n]*{message}"):
-        trunk.forward(np.ones(shape))
-
-
 def test_positions_are_appended_as_a_new_trunk_draws_them():
     config = minifpt.GPT2Config(1, 1, 4, 8, 5)
     trunk, other = minifpt.GPT2(config), minifpt.GPT2(config, seed=0)
@@ -188,35 +164,13 @@ def test_positions_are_appended_as_a_new_trunk_draws_them():
     assert other.config.n_positions == 8 and len(other.wpe.weight.data) == 8
 
 
-def test_gradients_equal_differences(trunk):
-    report = gradcheck(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=6,
-                             directions=2)
-    assert report, str(report)
-    assert set(report.errors) == {"x", *dict(trunk.named_parameters())}
-
-
-def test_gradients_of_a_language_model_are_right_under_each_mask(lm):
-    """Those in full by differences, and under each mask those that it leaves."""
-    report = gradcheck(lm, IDS, elementwise=6, directions=2)
-    assert report, str(report)
-    assert set(report.errors) == set(dict(lm.named_parameters()))
+def test_a_mask_takes_gradients_of_a_language_model_away_and_changes_none(lm):
     full = gradients(lm, IDS)
     for mask in MASKS:
         lm.freeze(minifpt.FreezeMask.parse(mask))
         assert_a_mask_only_takes_away(lm, IDS, full)
     lm.freeze(minifpt.FreezeMask.output_only())           # a language model has no output
     assert lm.forward(IDS, True, rng())[1] is None
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("causal", [True, False])
-def test_gradients_of_other_activations_and_masks_equal_differences(randomise, activation, causal):
-    trunk = randomise(minifpt.GPT2(config(activation_function=activation, causal=causal),
-                                   dtype=np.float64))
-    assert {block.mlp.act.name for block in trunk.h} == {activation}
-    report = gradcheck(trunk, rng(1).standard_normal((2, 4, 6)), elementwise=12,
-                             directions=2)
-    assert report, str(report)
 
 
 def test_activations_are_told_apart(randomise):
@@ -244,69 +198,7 @@ def test_the_table_gets_both_of_its_gradients(lm):
     np.testing.assert_allclose(lm.wte.weight.grad, sum(parts.values()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("chosen, above", [
-    ("wte.weight", "wte.embedding"), ("trunk.wpe.weight", "trunk.wpe.positions"),
-    ("trunk.h.1.ln_2.bias", "trunk.h.1.residual"),
-    ("trunk.ln_f.weight", "trunk.ln_f.layer_norm")])
-def test_a_language_model_runs_back_no_further_than_it_must(lm, chosen, above):
-    for name, p in lm.named_parameters():
-        p.trainable = name == chosen
-    with minifpt.trace(lm) as t:
-        logits, cache = lm.forward(IDS, True, rng())
-        lm.backward(np.cos(logits), cache)
-    back = [s.name for s in t.steps if s.backward and s.op != "dropout"]
-    assert (back[0], back[-1]) == ("lm_head.unembedding", above)
-    assert [n for n, p in lm.named_parameters() if p.grad is not None] == [chosen]
-    dx, dw = t.steps[[s.name for s in t.steps].index("lm_head.unembedding")].gradients.values()
-    assert dx is not None and (dw is None) == (chosen != "wte.weight")
-
-
-@pytest.fixture(scope="module")
-def all_gradients(trunk):
-    """Return dx and every gradient with everything trainable."""
-    trunk.zero_grad()
-    y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)), True, rng(2))
-    dx = trunk.backward(np.cos(y), cache)
-    grads = {n: p.grad for n, p in trunk.named_parameters()}
-    trunk.zero_grad()
-    return dx, grads
-
-
 # The matrix products and norms of a trunk of two blocks, from the bottom to the top.
-ORDER = ["wpe"] + [f"h.{i}.{part}" for i in range(2) for part in (
-    "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")] + ["ln_f"]
-
-
-@settings(max_examples=50)
-@given(data=st.data(), need_dx=st.booleans())
-def test_trained_parameters_get_the_full_gradients(trunk, all_gradients, data, need_dx):
-    """Trained parameters get the gradients of full training, to the bit, and frozen ones none.
-    Below the lowest block that learns nothing runs back."""
-    names = [n for n, _ in trunk.named_parameters()]
-    chosen = data.draw(st.sets(st.sampled_from(names), max_size=4))
-    for name, p in trunk.named_parameters():
-        p.trainable, p.grad = name in chosen, None
-
-    def start(chosen):
-        lowest = min((ORDER.index(n.rpartition(".")[0]) for n in chosen), default=len(ORDER))
-        return 0 if need_dx else start_of_block(ORDER, lowest)
-
-    def step():
-        y, cache = trunk.forward(rng(1).standard_normal((2, 5, 6)), True, rng(2), need_dx)
-        return trunk.backward(np.cos(y), cache) if chosen or need_dx else None
-    dx = step()
-    full_dx, full = all_gradients
-    np.testing.assert_equal(dx, full_dx if need_dx or "wpe.weight" in chosen else None)
-    for name, p in trunk.named_parameters():
-        np.testing.assert_equal(p.grad, full[name] if name in chosen else None, name)
-    with minifpt.trace(trunk) as t:
-        step()
-    needs = {s.layer: s.inputs["cache"].need for s in t.steps
-             if s.backward and s.op in ("linear", "layer_norm", "positions")}
-    assert list(needs) == ORDER[start(chosen):][::-1]
-    for name, need in needs.items():
-        assert need[1] == (f"{name}.weight" in chosen), name
-        assert name == "wpe" or need[2] == (f"{name}.bias" in chosen), name
 
 
 def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
@@ -316,16 +208,6 @@ def test_nothing_is_cached_below_the_lowest_trainable(trunk, arrays_in):
     _, cache = trunk.forward(x, True, rng(2), need_dx=False)
     # The normalised rows, 1 / deviation for each, and the scales.
     assert sum(a.size for a in arrays_in(cache)) <= x.size + 10 + 6
-
-
-def test_dropout_repeats_for_a_seed(trunk):
-    x = rng(1).standard_normal((2, 5, 6))
-    ys = [trunk.forward(x, True, rng(s))[0] for s in (1, 1, 2)]
-    np.testing.assert_array_equal(ys[0], ys[1])
-    assert (ys[0] != ys[2]).any()
-    np.testing.assert_array_equal(trunk.forward(x, False, rng(1))[0], trunk.forward(x)[0])
-    with pytest.raises(ValueError, match="rng is None"):
-        trunk.forward(x, train=True)
 
 
 @pytest.mark.parametrize("T", [49, 120])
@@ -347,28 +229,6 @@ def test_a_token_reads_later_tokens_only_if_not_causal(randomise, causal, T):
     dy[:, 0] = rng(3).standard_normal((2, 6))             # only the first token is read
     reached = trunk.backward(dy, cache).any(axis=-1)
     assert reached[:, 0].all() and (reached[:, 1:] != causal).all()
-
-
-def test_a_language_model_stays_in_float32(float32_only, arrays_in, randomise):
-    model = randomise(minifpt.LanguageModel(config()))
-    for p in model.parameters():
-        p.data = float32_only(p.data)
-    ids = rng().integers(0, 9, (2, 5))
-    logits, cache = model.forward(ids, True, rng())
-    _, ce = F.cross_entropy(logits, ids)
-    model.backward(F.cross_entropy_backward(1.0, ce), cache)
-    floats = [a for a in arrays_in([logits, cache, [p.grad for p in model.parameters()]])
-              if np.issubdtype(a.dtype, np.floating)]
-    assert len(floats) > 40 and {a.dtype for a in floats} == {np.dtype(np.float32)}
-
-
-def test_input_of_another_dtype_takes_the_trunk_s():
-    x = rng(1).standard_normal((1, 2, 6))
-    for dtype, other in ((np.float32, np.float64), (np.float64, np.float32)):
-        trunk = minifpt.GPT2(config(), dtype=dtype)
-        y, _ = trunk.forward(x.astype(other))
-        assert y.dtype == dtype
-        np.testing.assert_allclose(y, trunk.forward(x.astype(dtype))[0], atol=1e-5)
 
 
 def test_logits_are_scores_by_the_token_table(lm):
@@ -550,13 +410,13 @@ def test_a_model_outlives_its_file(tmp_path, how):
 @pytest.mark.parametrize("write", ["float16", "float32", np.savez_compressed])
 def test_loading_keeps_no_second_copy(tmp_path, write):
     """Files are read block by block, compressed ones array by array."""
-    wide = config(n_embd=192, n_layer=8)                  # 14 MB
+    wide = config(n_embd=192, n_layer=4)                  # 7 MB
     minifpt.GPT2(wide).save(tmp_path / "t.npz", np.float32 if callable(write) else write)
     if callable(write):
         with np.load(tmp_path / "t.npz") as f:
             write(tmp_path / "t.npz", **f)
     now, peak = memory(lambda: minifpt.GPT2.from_pretrained(tmp_path / "t.npz"))
-    assert 14 < now < 15 and peak < now + 4
+    assert 7 < now < 8 and peak < now + 4
 
 
 @pytest.mark.parametrize("make", [lambda path: minifpt.GPT2(config()),

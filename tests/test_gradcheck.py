@@ -159,11 +159,6 @@ def test_missing_and_misshapen_gradients_are_refused():
         gradcheck(F.linear, broken(F.linear_backward, None, None, lambda g, *_: g[:1]), SQUARE)
 
 
-def test_same_seed_same_report():
-    a, b, c = (gradcheck(F.gelu, F.gelu_backward, (normal(9, 9),), seed=s) for s in (0, 0, 1))
-    assert a == b and a != c
-
-
 def test_report_is_its_tolerance():
     assert GradcheckReport(1e-7, ("x", (0,), 1.0, 1.0), {"x": 1e-7}, 1e-6)
     assert not GradcheckReport(2e-6, ("x", (0,), 1.0, 1.0), {"x": 2e-6}, 1e-6)

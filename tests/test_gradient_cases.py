@@ -8,7 +8,9 @@ from gradient_cases import RIGHT, WRONG
 import minifpt
 
 
-@pytest.mark.parametrize("arguments, options, words", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("arguments, options, words", [
+    pytest.param(*case, id=name, marks=[pytest.mark.slow] if "131,072" in name else [])
+    for name, case in WRONG.items()])
 def test_a_wrong_backward_pass_is_refused_and_described(arguments, options, words):
     try:
         report = minifpt.gradcheck(*arguments, **options)

@@ -17,6 +17,7 @@ from test_data import write_mnist
 from test_plots import png_size
 from test_train import checkpoint, same_checkpoint
 
+from benchmarks.grids import read_rows
 from minifpt import Diverged, tasks, training
 from minifpt.cli import main
 from minifpt.experiments import compare, tables, workers
@@ -67,7 +68,7 @@ def test_a_rate_that_diverges_is_the_worst(tmp_path, steps, drawn):
     assert (folder / DIVERGED).read_text().startswith("step 2: the loss is not finite, first in ")
     assert "lr 0.001 (edge), 1e+38 diverged |" in tables.table(result)
     (tmp_path / "runs.csv").write_text(tables.rows(result))
-    assert tables.table(tables.read_rows(tmp_path / "runs.csv")) == tables.table(result)
+    assert tables.table(read_rows(tmp_path / "runs.csv")) == tables.table(result)
     tables.sweep_picture(result.sweeps, tmp_path / "s.png")
     assert min(png_size(tmp_path / "s.png")) > 300
     steps.clear()                                         # again: not run again, and the same

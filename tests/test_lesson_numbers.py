@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minifpt.experiments.tables import read_rows
+from benchmarks.grids import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "results").exists(),

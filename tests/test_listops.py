@@ -1,6 +1,5 @@
 """ListOps, typos and few labels: what they ask, and what they refuse."""
 
-import json
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minifpt
-from minifpt import cli, tasks
+from minifpt import tasks
 from minifpt.tasks.listops import OPERATORS, PAD, SYMBOLS, evaluate, parse
 
 ARENA = ("Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n"
@@ -129,6 +128,7 @@ def test_typos_have_the_asked_share():
     assert (x == clean)[y == 0].all() and 0.85 < (x != clean)[y == 1].mean() < 1
     spots = np.concatenate([task.text.bytes[s] for s in ("train", "validation", "test")])
     assert len(spots) == minifpt.files.weights.shipped("held-out.txt").stat().st_size - 2
+    assert task.fingerprint() == tasks.get("typos").fingerprint()
 
 
 @pytest.mark.slow
@@ -176,18 +176,3 @@ def test_few_labels_are_all_drawn_and_no_others(of):
 
 
 # --------------------------------------------------------------------- the command line
-
-
-@pytest.mark.parametrize("args", [
-    ["listops", "--length", 12, "--depth", 1], ["typos", "--share", 0.3, "--tokens", 16],
-    ["few", "--of", "digits", "--labels", 20]])
-def test_the_command_line_takes_the_options(args, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)
-    out = tmp_path / "run"
-    options = dict(zip([a.strip("-") for a in args[1::2]], args[2::2], strict=True))
-    args += ["--model", "random:1x2x8"]
-    assert cli.main(["train", *args, "--steps", 2, "--out", out]) == 0
-    settings = json.loads((out / "config.json").read_text())
-    assert all(settings["options"][k] == v for k, v in options.items())
-    assert cli.main(["train", *args, "--steps", 2, "--out", out, "--resume"]) == 0
-    assert cli.main(["plan", *args, "--batch-size", 2]) == 0

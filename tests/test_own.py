@@ -193,6 +193,24 @@ def test_what_else_may_be_wrong(file, name, text, part):
     assert result.status == operations.WRONG and part in result.hint, result
 
 
+def test_a_file_that_windows_wrote_is_read(file):
+    path = file(relu=body("relu"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    own.put(path, F.relu_backward)
+    assert {r.name for r in own.results(path, 0) if r.status == "passed"} == {
+        "relu", "relu_backward"}
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), [
+    ("last_tokens", "1 <= n <= T", "2 <= n <= T"), ("last_tokens", "x.shape[1]", "x.shape[2]"),
+    ("positions", "tokens.stop > len(w)", "tokens.stop >= len(w)"),
+    ("grouped_heads", "n_head // a.shape[2]", "a.shape[2]")])
+def test_a_mistake_that_one_size_hides_is_found(file, name, right, wrong):
+    text = body(name)
+    assert right in text
+    assert results(file(**{name: text.replace(right, wrong)}))[name].status == operations.WRONG
+
+
 def test_a_dropout_of_whole_rows_is_wrong(file):
     for shape in "(*x.shape[:-1], 1)", "x.shape[1:]", "x.shape[-1]":
         path = file(dropout=f"""
@@ -421,8 +439,9 @@ def test_a_variance_that_loses_its_digits_is_wrong(file):
         rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) - mean * mean + eps)
         xhat = (x - mean) * rstd
         return xhat * w + b, LayerNormCache(xhat, rstd, w, need)"""
+    loaded = own.load(file(layer_norm=layer_norm))
     for seed in range(20):
-        result = results(file(layer_norm=layer_norm), seed)["layer_norm"]
+        result = operations.examine(loaded.functions, "layer_norm", seed)
         assert "E[x^2] - E[x]^2 loses its digits" in result.hint, result
 
 
@@ -565,17 +584,6 @@ def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monke
     assert "--functional must name the same functions" in capsys.readouterr().err
     assert cli.main(["train", "bit-xor", "--skip-check"]) == 2
     assert "--skip-check needs --functional" in capsys.readouterr().err
-
-
-def test_a_run_without_such_a_file_does_not_go_on_with_one(file, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    line = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--out", "run"]
-    assert cli.main(line) == 0
-    assert "functional" not in json.loads((tmp_path / "run" / "config.json").read_text())
-    monkeypatch.setattr(own, "results", lambda path: [])
-    file(gelu=body("gelu"))
-    assert cli.main([*line, "--resume", "--functional", "mine.py"]) == 2
-    assert "must name the same" in capsys.readouterr().err
 
 
 def test_a_file_without_a_written_function_is_not_trained_on(file, tmp_path, capsys, unchecked,

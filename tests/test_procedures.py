@@ -1,6 +1,5 @@
 """Tasks and pretraining sources that a short rule makes."""
 
-import sys
 
 import numpy as np
 import pytest
@@ -157,13 +156,6 @@ def test_trigram_text_has_the_trigrams_of_the_text_and_no_passage_of_it():
     assert share == pytest.approx(book.count(b"the") / len(book), rel=0.4)
 
 
-def test_a_trunk_is_pretrained_on_a_procedure(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["sources", "sort", "--shape", "1x1x8", "--steps", "1",
-                                      "--out", str(tmp_path / "t")])
-    assert sources.main() == 0
-    assert GPT2.from_pretrained(tmp_path / "t.npz").config.n_embd == 8
-
-
 # ------------------------------------------------------------------------------ spectrum
 
 
@@ -186,5 +178,3 @@ def test_a_spectrum_trunk_has_the_singular_values_alone(tmp_path):
     np.testing.assert_array_equal(matrices[0], matrices[1])
     assert not np.allclose(matrices[0], matrices[2])
     assert TrunkSpec.parse("spectrum:minigpt-language").label == "spectrum"
-
-

@@ -214,14 +214,3 @@ def test_a_long_protein_loses_its_beginning():
 def test_wrong_options_are_refused(options, message):
     with refused(f"^homology: .*{message}"):
         tasks.get("homology", **options)
-
-
-def test_from_the_command_line(tmp_path, capsys):
-    write_homology(tmp_path / "homology")
-    out = tmp_path / "run"
-    args = ["train", "homology", "--length", 32, "--model", "random:1x1x8", "--steps", 2,
-            "--out", out, "--data", tmp_path]
-    assert cli.main(args) == 0 and "homology: " in capsys.readouterr().out
-    settings = json.loads((out / "config.json").read_text())
-    assert settings["options"]["length"] == 32 and settings["task"] == "homology"
-    assert cli.main([*args, "--resume"]) == 0

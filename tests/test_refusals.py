@@ -14,7 +14,7 @@ from test_cli import fails
 from test_convert import write as write_checkpoint
 
 import minifpt
-from minifpt import cli, layers, tasks
+from minifpt import adapters, cli, layers, optim, tasks
 from minifpt import functional as F
 from minifpt.experiments import plan, pretrain, runs_table
 from minifpt.experiments import runs as run_folders
@@ -191,15 +191,10 @@ def changes_no_model(match, run):
 
 
 @pytest.mark.parametrize("change", [
-    lambda s: s["rng"].pop("state"), lambda s: s["rng"].pop("has_uint32"),
-    lambda s: s["rng"]["state"].pop("inc"), lambda s: s["rng"].update(bit_generator="MT19937"),
-    lambda s: s["rng"].update(uinteger=-1), lambda s: s.update(step=3, t=3),
-    lambda s: s.update(t=1), lambda s: s["sums"].append(0.0), lambda s: s["history"].clear(),
-    lambda s: s["history"][0].pop("test_loss"), lambda s: s["history"][0].update(more=1),
-    *[lambda s, k=k, x=x: s["history"][0].update({k: x})
-      for k in ("step", "test_accuracy") for x in (None, [], "3", True)],
-    lambda s: s["history"][0].update(test_loss=10 ** 400), lambda s: s.update(sums=[10 ** 400] * 3),
-    lambda s: s.update(sums=[float("inf")] * 3)])
+    lambda s: s["rng"].pop("state"), lambda s: s["rng"].update(bit_generator="MT19937"),
+    lambda s: s.update(step=3, t=3), lambda s: s.update(t=1), lambda s: s["sums"].append(0.0),
+    lambda s: s["history"].clear(), lambda s: s["history"][0].pop("test_loss"),
+    lambda s: s["history"][0].update(step=True), lambda s: s.update(sums=[float("inf")] * 3)])
 def test_an_inconsistent_checkpoint_is_refused_and_changes_no_model(run, change):
     damage(run, change)
     changes_no_model("checkpoint.npz: not a checkpoint, or damaged", run)
@@ -315,6 +310,7 @@ def each(call, values, message):
 
 
 SIZES = ["3", 1.5, None, 0, True, 10 ** 10]
+WRONG_SEEDS, SEED = [-1, 1.5, "3", (), {"a": 1}], "seed must be a whole number, at least 0"
 EXPECTED_SIZE = "must be a whole number, at least 1"
 FROZEN, WRONG_SHAPE = "the cache is None: everything was frozen", "the gradient is .*, expected"
 BAD = [                                                   # (call, message)
@@ -369,6 +365,8 @@ BAD = [                                                   # (call, message)
     *[row for do in ("loss", "accuracy") for row in (
         (lambda do=do: getattr(xor(), do)(X.tolist(), IDS), "logits is a list"),
         (lambda do=do: getattr(xor(), do)(np.zeros((2, 2, 2)), [[0, 0]]), "y is a list, expected"),
+        (lambda do=do: getattr(xor(), do)(np.array(1.0), IDS), r"logits have shape \(\), expected"),
+        (lambda do=do: getattr(xor(), do)(np.zeros((2, 2, 2)), np.array(1)), r"y has shape \(\)"),
         (lambda do=do: getattr(xor(), do)(np.zeros((2, 2, 2)), np.zeros((2, 2))),
          "y is an array of float64"))],
     (lambda: tasks.get("mnist", data="").batch(np.random.default_rng(0), 2), "data is empty"),
@@ -378,6 +376,31 @@ BAD = [                                                   # (call, message)
     (lambda: F.cross_entropy(np.ones((2, 3)), np.array([0.5, 1.0])), "integers from 0 to 2"),
     (lambda: layers.Attention(8, 3), "8 channels cannot be divided into 3 heads"),
     (lambda: minifpt.gradcheck(5, 6, (1.0,)), "expected a function and its backward pass"),
+    *each(lambda seed: minifpt.GPT2(minifpt.GPT2Config(**TINY), seed), WRONG_SEEDS, SEED),
+    *each(lambda seed: minifpt.LSTM(minifpt.LSTMConfig(1, 8), seed), WRONG_SEEDS, SEED),
+    *each(lambda seed: minifpt.FPT(trunk(), 1, 2, seed=seed), [None, *WRONG_SEEDS], f"FPT: {SEED}"),
+    *each(lambda seed: adapters.adapt(fpt(), "lora", seed), WRONG_SEEDS, SEED),
+    *each(lambda seed: language_model().generate([1], 2, seed=seed), WRONG_SEEDS, SEED),
+    *[(lambda make=make, dtype=dtype: make(dtype=dtype), "dtype is .*, expected float32 or float64")
+      for make in (lambda **kw: minifpt.GPT2(minifpt.GPT2Config(**TINY), **kw), minifpt.LSTM,
+                   lambda **kw: minifpt.trunks.get("random:llama:1x2x8", **kw))
+      for dtype in (None, "x", 3, int, "float16", [1, "a"])],
+    *each(lambda dtype: fpt().save("f", dtype), ["x", 1j, [1, "a"], float], "expected float16 or"),
+    *each(minifpt.LSTM, [0, "", {"n_embd": 8}], "LSTM: the config is .*expected an LSTMConfig"),
+    *each(lambda cache: fpt().backward(np.zeros((2, 2, 2), np.float32), cache),
+          [3, "x", {}, [], ()], "FPT: the cache is .*, expected the one that forward returned"),
+    *each(lambda n: trunk().add_positions(n), SIZES[:3], f"add_positions: n {EXPECTED_SIZE}"),
+    *each(lambda seed: trunk().add_positions(20, seed), WRONG_SEEDS, f"add_positions: {SEED}"),
+    *[(lambda name=name, x=x: minifpt.gradcheck(F.relu, F.relu_backward, (X,), **{name: x}),
+       f"gradcheck: {name} ") for name, wrong in (
+        ("eps", [0, "3", -1.0, np.nan]), ("tolerance", ["3", 0, np.inf]), ("seed", [-1, "x"]),
+        ("elementwise", ["3", -1]), ("directions", [0, 1.5]), ("far", [0, "x"])) for x in wrong],
+    *each(lambda p: optim.clip_grad_norm(p, 1.0), [None, 3, [1, "a"], {1}], "expected a list of"),
+    *each(lambda model: adapters.adapt(model, "lora"), [None, {}, 3], "adapt: the model is"),
+    *each(adapters.merge, [None, {}, 3], "merge: the model is"),
+    *each(minifpt.FPT.for_task, [None, ..., {}], "FPT: the task is .*, expected a task or its"),
+    *each(lambda x: FreezeMask(patterns=x), [3, None, 1j], "patterns is .*expected a tuple"),
+    *each(minifpt.load, [None, 3.5, b"x"], "load: the folder is .*, expected a path"),
     (lambda: minifpt.steps(5, xor()), "the model is 5"),
     (lambda: minifpt.steps(fpt(), "bit-xor"), "'bit-xor'")]
 
@@ -416,6 +439,8 @@ class Own:
     ({"batch": lambda *a: None}, "batch must return x and y"),
     ({"batch": lambda *a: [[1], [2]]}, "batch must return x and y"),
     ({"batch": lambda *a: np.zeros((1, 4, 1))}, "batch must return x and y"),
+    ({"batch": lambda t, rng, size, split: (np.random.random((size, 4, 1)), np.zeros((  # noqa: NPY002
+        size, 2), int))}, "batch draws from np.random"),
     ({"loss": lambda *a: 0.5}, "loss must return"),
     ({"loss": lambda *a: (0.5, None)}, "loss must return"),
     ({"loss": lambda t, z, y: (0.5, z.astype(float))}, "loss must .* dtype float32"),

@@ -492,7 +492,7 @@ def test_costs_of_a_step_are_counted_by_operation(made):
 def test_costs_refuses_while_a_trace_is_open(made):
     task, run = read_run(made[0] / "xor")
     with minifpt.trace(run.model):
-        assert "a trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
+        assert "trace is open" in one_line(timing.costs, run.model, task, 4, 0.0)
 
 
 # ------------------------------------------------------------------------- runs together

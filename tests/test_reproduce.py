@@ -7,8 +7,9 @@ import pytest
 from test_compare import TINY, history
 from test_plots import png_size
 
+from benchmarks.grids import read_rows
 from minifpt import cli
-from minifpt.experiments import compare, reproduce, tables
+from minifpt.experiments import compare, reproduce
 from minifpt.experiments.compare import Arm, Column
 from minifpt.experiments.reproduce import TABLES, Table
 from minifpt.experiments.tables import Grid
@@ -44,7 +45,7 @@ def test_every_table_has_arms_and_tasks_that_can_be_made():
 
 def test_a_table_is_written_and_read_again(tiny, tmp_path):
     text = reproduce.reproduce("small", tmp_path, seeds=2, progress=False)
-    result = tables.read_rows(tmp_path / "small.csv")
+    result = read_rows(tmp_path / "small.csv")
     assert tiny.text(result) == text and text in (tmp_path / "small.md").read_text()
     lines = text.splitlines()
     assert lines[0] == "| trunk | bit XOR | few-bits |" and len(lines) == 4

@@ -2,11 +2,9 @@
 
 import gzip
 import io
-import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -20,16 +18,8 @@ from minifpt import cli
 from minifpt.experiments import compare
 from minifpt.files import cache_folder, weights
 
-TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=256)
 QUICK = dict(steps=2, batch_size=2, lr=1e-2, eval_every=2, test_examples=4)
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def tiny(path, seed=0, model=minifpt.GPT2):
-    """A weight file of a small trunk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model(minifpt.GPT2Config(**TINY, dropout=0.0), seed=seed).save(path, np.float32)
-    return str(path)
 
 
 def command(*args, **options):
@@ -54,42 +44,7 @@ def test_replaced_labels_are_noticed(tmp_path):
         table()
 
 
-# ----------------------------------------------------------- what resume takes
-
-
-def test_resume_refuses_replaced_weights_when_all_is_trained(tmp_path, fails):
-    path = tiny(tmp_path / "w.npz")
-    args = ["train", "bit-xor", "--model", path, "--freeze", "full", "--out", tmp_path / "run"]
-    assert cli.main([*args, "--steps", 2]) == 0
-    tiny(tmp_path / "w.npz", seed=1)
-    assert "trunk_crc" in fails(*args, "--steps", 4, "--resume")
-
-
 # ----------------------------------------------------------------------- bombs
-
-
-def bomb(path, change_config=None, config=None, **arrays):
-    """A weight file, deflated, with something of it replaced."""
-    tiny(path)
-    held = dict(np.load(path))
-    settings = json.loads(str(held.pop("config"))) | (change_config or {})
-    text = json.dumps(settings) if config is None else config
-    np.savez_compressed(path, config=np.array(text), **held | arrays)
-    return path
-
-
-@pytest.mark.parametrize("change", [
-    {"n_layer": 10 ** 9}, {"n_embd": 10 ** 6, "n_head": 1}, {"n_positions": 10 ** 12},
-    {"vocab_size": 10 ** 15}, {"n_layer": {}}, {"n_embd": [8]}, {"dropout": "x"}])
-def test_a_config_cannot_ask_for_more_than_the_file_has(tmp_path, change):
-    path = bomb(tmp_path / "w.npz", change, **{"wte.weight": np.zeros((256, 8), np.float32)})
-    start = time.perf_counter()
-    for model in (minifpt.GPT2, minifpt.LanguageModel):
-        if "vocab_size" in change and model is minifpt.GPT2:
-            continue                                      # a trunk has no use for it
-        with pytest.raises(ValueError, match="^[^\n]*$"):
-            model.from_pretrained(path)
-    assert time.perf_counter() - start < 5
 
 
 def test_a_long_config_is_not_read(tmp_path):
@@ -103,7 +58,9 @@ def test_a_long_config_is_not_read(tmp_path):
 
 
 def test_shapes_are_compared_before_numbers_are_read(tmp_path, monkeypatch):
-    path = bomb(tmp_path / "w.npz", **{"ln_f.weight": np.zeros(10 ** 7, np.float32)})
+    path = tmp_path / "w.npz"                             # deflated, with a large array
+    minifpt.GPT2(minifpt.GPT2Config(1, 2, 8, 12, 256), seed=0).save(path, np.float32)
+    np.savez_compressed(path, **dict(np.load(path)) | {"ln_f.weight": np.zeros(10 ** 7, "f4")})
     assert path.stat().st_size < 10 ** 5
     monkeypatch.setattr(weights.Tensor, "read", None)
     with pytest.raises(ValueError, match="'ln_f.weight' has shape \\(10000000,\\)"):

@@ -207,7 +207,7 @@ ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.floats(),
 @given(st.data())
 def test_any_option_makes_a_task_or_one_line(name, data):
     options = set(inspect.signature(tasks.task_class(name)).parameters) - {"data"}
-    for _ in range(20):
+    for _ in range(5):
         options_of_one = {data.draw(st.sampled_from(sorted(options))): data.draw(ANYTHING)}
         try:
             task = tasks.get(name, **options_of_one)

@@ -114,6 +114,14 @@ the end
 """
 
 
+@pytest.mark.parametrize("width", ["1", "2", "7"])
+def test_the_narrowest_terminals_get_every_word(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    formatting.say("One two.\n| a | b c |\n| - | - |\n| d | e f |")
+    words = capsys.readouterr().out.replace("-", "").split()
+    assert sorted(words) == sorted("One two. a b c d e f".split())
+
+
 def test_a_bar_at_80_columns_shows_steps_loss_and_accuracy():
     text = on_terminal(*TRAIN, "--steps", "20", "--eval-every", "10")
     assert max(len(part) for part in re.split(r"[\r\n]+", text)) < 80

@@ -373,13 +373,6 @@ def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, ta
                 lm.generate([1, 2], 3)
 
 
-@pytest.mark.parametrize("source", ["masked", "trigrams", "brackets"])
-def test_text_is_refused_where_it_is_not_read(source, tmp_path):
-    with refused("each of language, masked, trigrams needs text"):
-        pretrain.pretrain(source, tmp_path / "w", text=["x"] if source == "brackets" else None)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_commands_take_these_sources(pretrained, book, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for source, more in (("copy", []), ("masked", ["--text", str(book)])):

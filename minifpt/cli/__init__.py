@@ -74,7 +74,7 @@ def main(argv=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, MemoryError) as e:
-        prefix = "not enough memory: " * isinstance(e, MemoryError)
+        prefix = "not enough memory: " if isinstance(e, MemoryError) else ""
         if getattr(e, "errno", None) == errno.ENOSPC and e.filename is None:
             prefix = "the output cannot be written: "
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,7 +12,7 @@ from ..users import suggestion
 
 def wrap(text, width):
     """Return the lines of a text, broken between words only."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, max(1, width), break_long_words=False, break_on_hyphens=False)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -70,9 +70,9 @@ def columns():
 def labelled(label, text, indent):
     """Return the lines of a label with a text beside it."""
     lines = wrap(text, max(columns() - 1 - indent, 20)) or [""]
-    beside = len(label) < indent
-    first = f"{label:{indent}}{lines[0]}" if beside else label
-    return [first.rstrip(), *(" " * indent + line for line in lines[beside:])]
+    if len(label) < indent:
+        label, lines = f"{label:{indent}}{lines[0]}", lines[1:]
+    return [label.rstrip(), *(" " * indent + line for line in lines)]
 
 
 def say(text):

@@ -97,7 +97,7 @@ def compare(args):
     if "| difference |" in text:
         say("A difference is the mean over pairs of runs with the same seed, in points, with a "
             "95 % interval. Area: the same for the mean accuracy over the curve.")
-    print(f"{out}: table.md runs.csv curves.png{' sweep.png' * bool(args.rates)}")
+    print(f"{out}: table.md runs.csv curves.png{' sweep.png' if args.rates else ''}")
 
 
 @takes(

@@ -154,11 +154,11 @@ def plan(args):
         f"{steps:,} steps": planning.duration(steps * prediction.step),
         f"{tests:,} tests": f"{planning.duration(tests * prediction.test)}, {examples} every "
                             f"{every} steps"
-                            + ", without the last, full test" * has_test_set(task),
+                            + (", without the last, full test" if has_test_set(task) else ""),
         "memory": f"{prediction.peak / 1e6:,.0f} MB at most, "
                   f"{prediction.weights / 1e6:,.0f} MB of it weights",
         "measured on": f"the whole trunk, {machine.cores()} thread"
-                       f"{'s' * (machine.cores() != 1)}"})
+                       f"{'' if machine.cores() == 1 else 's'}"})
 
 
 def has_test_set(task):

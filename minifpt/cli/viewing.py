@@ -100,8 +100,9 @@ def steps(args):
     folder = next((Path(name) for name in args.tasks if run_folders.names_folder(name)), None)
     if folder is not None:
         others = [*given_options(args, "batch_size", "lr", "dropout"), *task_options_of(args),
-                  *args.tasks[1:], *[args.seed] * bool(args.seed)]
-        if others or (args.model, args.freeze, args.adapt) != (MODEL_NAME, "fpt", None):
+                  *args.tasks[1:]]
+        if others or (args.model, args.freeze, args.adapt, args.seed) != (
+                MODEL_NAME, "fpt", None, 0):
             raise ValueError(f"{folder} is a run: it has its own task, model and settings")
         task, run = run_folders.read_run(folder)
         make = partial(stepping.of_run, run, task, trunk=run.settings["model"], **options)
@@ -203,7 +204,7 @@ def gradcheck(args):
     for activation, causal in (("gelu_new", True), ("gelu", False), ("relu", False)):
         config = GPT2Config(2, 2, 8, 6, 7, 0.2, activation_function=activation, causal=causal)
         trunk = off_zero(GPT2(config, args.seed, np.float64))
-        name = f"GPT2, {activation}{', causal' * causal}"
+        name = f"GPT2, {activation}{', causal' if causal else ''}"
         reports[name] = gradients.gradcheck(trunk, n((2, 5, 8)))
     config = GPT2Config(2, 2, 8, 6, 7, dropout=0.2)
     lm = off_zero(LanguageModel(config, args.seed, np.float64))

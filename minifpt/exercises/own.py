@@ -136,10 +136,10 @@ def put(path, *functions):
     still stubs here."""
     path = Path(path)
     for function in functions:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         nodes = functions_of(text)
         if isinstance(function, (str, Path)):
-            source = Path(function).read_text(encoding="utf-8")
+            source = Path(function).read_text(encoding="utf-8-sig")
             new = {name: ast.get_source_segment(source, node)
                    for name, node in functions_of(source).items()
                    if name in nodes and is_stub(nodes[name])}
@@ -180,7 +180,7 @@ def load(path):
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file; 'minifpt new {path}' makes it")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         stubs = {name: is_stub(node) for name, node in functions_of(text).items()}
         code = compile(text, str(path), "exec")
     except (ValueError, SyntaxError, RecursionError) as e:

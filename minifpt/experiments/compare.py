@@ -308,8 +308,8 @@ def compare(out, task_names, models, seeds, **options):
     It writes ``OUT/table.md``, ``runs.csv``, ``curves.png`` and, with learning rates to try,
     ``sweep.png``, and refuses to replace files that minifpt did not write."""
     out = Path(out)
-    check_outputs(out, "table.md", "runs.csv", "curves.png", *["sweep.png"] * bool(
-        options.get("rates")))
+    names = ["table.md", "runs.csv", "curves.png"]
+    check_outputs(out, *names, *(["sweep.png"] if options.get("rates") else []))
     results = grid(out, task_names, models, seeds, **options)
     text = "\n\n".join(filter(None, [
         table(results), differences(results), still_rising(results)]))

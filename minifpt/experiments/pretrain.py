@@ -26,14 +26,11 @@ ON_TEXT, ON_MNIST = ("language", "masked", "trigrams"), ("images", "vision")
 AS_FPT = "bits", *ON_MNIST
 FROM_BOTH_SIDES = "masked", "vision"                      # no causal mask
 SEED_OFFSET = 1 << 40                                     # further than the seeds of later runs
-DEFAULTS = {"language": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
-            "masked": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
-            "trigrams": {"steps": 4500, "batch_size": 16, "lr": 3e-3},
-            "brackets": {"steps": 1500, "batch_size": 16, "lr": 3e-3},
-            "copy": {"steps": 1500, "batch_size": 16, "lr": 3e-3},
-            "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
-            "images": {"steps": 8000, "batch_size": 32, "lr": 1e-3},
-            "vision": {"steps": 8000, "batch_size": 32, "lr": 1e-3}}
+DEFAULTS = {
+    **dict.fromkeys(ON_TEXT, {"steps": 4500, "batch_size": 16, "lr": 3e-3}),
+    **dict.fromkeys(("brackets", "copy"), {"steps": 1500, "batch_size": 16, "lr": 3e-3}),
+    "bits": {"steps": 2000, "batch_size": 16, "lr": 1e-3},
+    **dict.fromkeys(ON_MNIST, {"steps": 8000, "batch_size": 32, "lr": 1e-3})}
 
 
 def weight_file(out):

@@ -216,7 +216,7 @@ TABLES = {
         "drawn, and started in the directions in which the heads look for likeness (aligned) or "
         "away from it (opposed).", (MEMORY, XOR),
         tuple(Arm(f"random:1x4x128@1.41,qk={angle}",
-                  label=f"{angle} degrees" + f", {start}" * bool(start), start=start)
+                  label=f"{angle} degrees" + (f", {start}" if start else ""), start=start)
               for start, step in ((None, 15), ("aligned", 30), ("opposed", 30))
               for angle in range(0, 181, step)),
         rates=(), cell=final_and_steps, picture=tables.angle_picture),
@@ -273,7 +273,7 @@ def reproduce(name, out, *, scale="mini", only=None, seeds=5, jobs=1, rates=None
     table = table_of(name, scale, only, rates)
     out, name = Path(out), stem(name, scale)
     compare.check_outputs(out, f"{name}.md", f"{name}.csv", f"{name}.png",
-                          *[f"{name}-rates.png"] * bool(table.rates))
+                          *([f"{name}-rates.png"] if table.rates else []))
     grid = compare.grid(out / name if table.share else out, table.columns, table.arms,
                         range(seeds), rates=table.rates, jobs=jobs, share=table.share,
                         ready=(lambda: say(cost(table, seeds))) if scale == "paper" else None,

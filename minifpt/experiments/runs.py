@@ -102,6 +102,8 @@ def read_checkpoint(folder, model, settings):
 
 def read_settings(folder, more=()):
     """Return a run's ``config.json``, checked to have the keys of this version."""
+    if not isinstance(folder, (str, os.PathLike)):
+        raise ValueError(f"load: the folder is {brief(folder)}, expected a path")
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: " + (

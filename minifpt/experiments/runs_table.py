@@ -127,8 +127,9 @@ def table(runs_of, limits):
             ends = [history[-1] for *_, history in runs]
             steps = [first_step(history, limits[task]) for *_, history in runs]
             reached = [step for step in steps if step is not None]
-            cell = (spread(reached, "{:.0f}") if len(reached) == len(runs) else "not reached" +
-                    f" by {len(runs) - len(reached)} of {len(runs)}" * bool(reached))
+            some = f" by {len(runs) - len(reached)} of {len(runs)}" if reached else ""
+            cell = (spread(reached, "{:.0f}") if len(reached) == len(runs) else
+                    f"not reached{some}")
             lines.append([tasks.label_of(task), arm, str(len(runs)),
                           spread([e["step"] for e in ends], "{:.0f}"),
                           spread([100 * e["test_accuracy"] for e in ends]),

@@ -1,13 +1,11 @@
 """The results of a grid of runs as tables, as CSV and as pictures."""
 
-import csv
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from .. import tasks
-from ..files import csv_text, plots, regular
-from ..files.runs import History
+from ..files import csv_text, plots
 
 CHOICE = 1000                                             # the first validation seed
 
@@ -21,7 +19,7 @@ class Grid:
              without a learning-rate sweep.
     rates    {task: {trunk's label: learning rate}} of the results.
     seeds    the seeds of the results, in order.
-    chances  {task: chance accuracy, 0 ... 1}; empty for a grid that was read.
+    chances  {task: chance accuracy, 0 ... 1}; by default empty.
     """
 
     results: dict
@@ -65,7 +63,7 @@ def final(grid, task, model):
     """Return a cell: the final test accuracy in per cent and the learning rate."""
     runs = grid.results[task][model]
     return (f"{spread([100 * h[-1]['test_accuracy'] for h in runs])}, "
-            f"{len(runs)} seed{'s' * (len(runs) > 1)}{chosen_rate(grid, task, model)}")
+            f"{len(runs)} seed{'s' if len(runs) > 1 else ''}{chosen_rate(grid, task, model)}")
 
 
 def differences(grid):
@@ -143,9 +141,9 @@ def chosen_rate(grid, task, model):
     if not sweep:
         return ""
     rate = grid.rates[task][model]
-    is_edge = len(sweep) > 1 and rate in (min(sweep), max(sweep))
+    edge = " (edge)" if len(sweep) > 1 and rate in (min(sweep), max(sweep)) else ""
     bad = " and ".join(rate_text(x) for x, histories in sweep.items() if diverged(histories))
-    return f", lr {rate_text(rate)}{' (edge)' * is_edge}" + (f", {bad} diverged" if bad else "")
+    return f", lr {rate_text(rate)}{edge}" + (f", {bad} diverged" if bad else "")
 
 
 KIND = "comparison"                                       # the mark in tables and pictures
@@ -154,7 +152,7 @@ CSV = ["task", "trunk", "lr", "seed", "choice", "steps", "train_accuracy", "test
 
 
 def rows(grid):
-    """Return a CSV with a line for each run, from which :func:`read_rows` restores the grid.
+    """Return a CSV with a line for each run.
 
     The column ``curve`` has "step:test accuracy" for each test."""
     ends = [(task, trunk, grid.rates[task][trunk], 0, *end)
@@ -168,32 +166,6 @@ def rows(grid):
         *(f"{history[-1][name]:.6f}" for name in CSV[6:9]),
         " ".join(f"{row['step']}:{row['test_accuracy']:.4f}" for row in history)], strict=True))
         for task, trunk, rate, choice, seed, history in ends])
-
-
-def read_rows(path):
-    """Return the :class:`Grid` of a file that :func:`rows` wrote.  Raises ``ValueError`` where two
-    arms have other seeds, apart from some that are missing at the end."""
-    grid, seeds = Grid({}, {}, {}, []), {}
-    with open(regular(path), newline="", encoding="utf-8") as f:
-        for row in csv.DictReader(f):
-            task, trunk, rate = row["task"], row["trunk"], float(row["lr"])
-            points = [point.split(":") for point in row["curve"].split()]
-            history = History({"step": int(step), "test_accuracy": float(accuracy)}
-                              for step, accuracy in points)
-            history[-1] |= {name: float(row[name]) for name in CSV[6:9]}
-            if row["choice"] == "1":
-                sweep = grid.sweeps.setdefault(task, {}).setdefault(trunk, {})
-                sweep.setdefault(rate, []).append(history)
-            else:
-                grid.results.setdefault(task, {}).setdefault(trunk, []).append(history)
-                grid.rates.setdefault(task, {})[trunk] = rate
-                seeds.setdefault((task, trunk), []).append(int(row["seed"]))
-    grid.seeds = max(seeds.values(), key=len, default=[])
-    for (task, trunk), arm_seeds in seeds.items():
-        if arm_seeds != grid.seeds[:len(arm_seeds)]:
-            raise ValueError(f"{path}: {trunk} on {task} has the seeds {arm_seeds}, another arm "
-                             f"{grid.seeds}: they cannot be paired")
-    return grid
 
 
 def sweep_picture(sweeps, path, chances=None):

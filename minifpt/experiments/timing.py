@@ -3,15 +3,14 @@
 import functools
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import fast, layers, machine, training
-from .. import functional as F
+from .. import machine, training
+from ..checks import arrays_in
 from ..optim import Adam
-from ..tracing import OPEN, OPERATIONS
+from ..tracing import OPERATIONS, replaced, swapped
 from .plan import traced
 
 
@@ -46,8 +45,10 @@ class _Clock:
     memory: bool = False                                  # whether to count the caches' bytes
     thread: int = field(default_factory=threading.get_ident)
 
-    def timed(self, name, function, direction="forward"):
-        """Return the function with a clock around it."""
+    def timed(self, name, function, back=False):
+        """Return the function with a clock around it; ``back`` says that it is a backward pass."""
+        direction = "backward" if back else "forward"
+
         @functools.wraps(function)
         def wrapper(*args, **kwargs):
             if threading.get_ident() != self.thread:
@@ -62,7 +63,8 @@ class _Clock:
             if self.running:
                 self.running[-1][1] += seconds
             setattr(cost, direction, getattr(cost, direction) + net_seconds)
-            cost.calls += direction == "forward" and name not in outer
+            if direction == "forward" and name not in outer:
+                cost.calls += 1
             if self.memory and direction == "forward" and name in OPERATIONS:
                 cost.kept += self.bytes_in(result[1])
             return result
@@ -70,18 +72,13 @@ class _Clock:
 
     def bytes_in(self, cache):
         """Return the bytes of the arrays in a cache, each array counted once in a step."""
-        if isinstance(cache, dict):
-            cache = tuple(cache.values())
-        if isinstance(cache, (tuple, list)):
-            return sum(map(self.bytes_in, cache))
-        if not isinstance(cache, np.ndarray):
-            return 0
-        while isinstance(cache.base, np.ndarray):
-            cache = cache.base
-        if id(cache) in self.arrays:
-            return 0
-        self.arrays[id(cache)] = cache                    # no other array may get its id
-        return cache.nbytes
+        total = 0
+        for a in arrays_in(cache):
+            while isinstance(a.base, np.ndarray):
+                a = a.base
+            total += a.nbytes if id(a) not in self.arrays else 0
+            self.arrays[id(a)] = a                        # no other array may get its id
+        return total
 
 
 def costs(model, task, batch_size, seconds=1.0):
@@ -103,13 +100,11 @@ def costs(model, task, batch_size, seconds=1.0):
     with traced() as memory:                              # also a warm-up
         step()
         peak = memory()[1]
-    if not OPEN.acquire(blocking=False):                  # a trace replaces operations, too
-        raise ValueError("timing: a trace is open; close it first")
-    timings = []
-    with ExitStack() as undo, machine.kept_memory:
-        undo.callback(OPEN.release)
-        clock = _Clock(memory=True)
-        _replace(undo, clock, optimizer)
+    timings, clock = [], _Clock(memory=True)
+    optimizer.step = clock.timed("Adam", optimizer.step)
+    clip = clock.timed("clipping", training.clip_grad_norm)
+    with (replaced(lambda op, _, back, ours: clock.timed(op, ours, back)),
+          swapped(vars(training), "clip_grad_norm", clip), machine.kept_memory):
         clock.arrays = {id(a): a for a in (x, y, *(p.data for p in model.parameters()))}
         step()
         counted = clock.costs
@@ -122,22 +117,3 @@ def costs(model, task, batch_size, seconds=1.0):
     for name, cost in fastest.items():
         cost.kept = counted[name].kept
     return Costs(fastest, whole, peak)
-
-
-def _replace(undo, clock, optimizer):
-    """Replace all operations, clipping and Adam by timed functions until ``undo`` is closed."""
-    def put(table, key, name, direction="forward"):
-        undo.callback(table.__setitem__, key, table[key])
-        table[key] = clock.timed(name, table[key], direction)
-    for key, (forward, backward) in list(layers.ACTIVATIONS.items()):
-        undo.callback(layers.ACTIVATIONS.__setitem__, key, (forward, backward))
-        name = getattr(forward, "__name__", key)
-        layers.ACTIVATIONS[key] = (clock.timed(name, forward),
-                                   clock.timed(name, backward, "backward"))
-    for op, pair in OPERATIONS.items():
-        for function, direction in zip(pair, ("forward", "backward"), strict=True):
-            for table in (vars(F), vars(fast)):
-                if function.__name__ in table:
-                    put(table, function.__name__, op, direction)
-    put(vars(training), "clip_grad_norm", "clipping")
-    optimizer.step = clock.timed("Adam", optimizer.step)

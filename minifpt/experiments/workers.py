@@ -55,7 +55,7 @@ def perform(jobs, folder, bar, processes=1, executor=None):
                 stop.set()
             if stop.is_set():
                 raise KeyboardInterrupt(stopped)
-            bar.update(not is_finished)
+            bar.update(0 if is_finished else 1)
         return histories
     workers = executor or Children(min(processes, len(jobs)))
     with without_empty(*(job.out for job in jobs)):       # a run removes only what it has made
@@ -64,7 +64,7 @@ def perform(jobs, folder, bar, processes=1, executor=None):
         try:
             for future in as_completed(futures):
                 future.result()                           # or the run's error is raised
-                bar.update(not futures[future])
+                bar.update(0 if futures[future] else 1)
         except BaseException as e:
             workers.stop(futures)
             if isinstance(e, KeyboardInterrupt):

@@ -80,6 +80,8 @@ class Run:
         self.settings = json.loads(to_json(settings))     # as read from a file
         self.history = History()
         self.step, self.seconds, self.sums = 0, 0.0, np.zeros(3)
+        # A function that returns loss and accuracy of some examples, and what a checkpoint has.
+        self.look, self.looked = None, None
 
     def named(self, trainable=True):
         """Return [(name, Parameter)] of the trainable parameters, or of the frozen ones."""
@@ -93,13 +95,24 @@ class Run:
         """Write the checkpoint."""
         state = {"step": self.step, "seconds": self.seconds, "sums": self.sums.tolist(),
                  "t": self.optimizer.t, "frozen": self.frozen(), "settings": self.settings,
-                 "rng": self.rng.bit_generator.state, "history": list(self.history)}
+                 "rng": self.rng.bit_generator.state, "history": list(self.history),
+                 "look": self.look and self.look()}
         arrays = {"state": np.array(json.dumps(state))}
         for (name, p), m, v in zip(self.named(), self.optimizer.m, self.optimizer.v, strict=True):
             arrays[name] = p.data
             if m is not None:
                 arrays[f"m/{name}"], arrays[f"v/{name}"] = m, v
         write_beside(path, lambda f: np.savez(f, **arrays))
+
+    def compare(self, folder):
+        """Raise ``ValueError`` if :attr:`look` is not what it was, but for rounding."""
+        if not self.looked or np.allclose(self.look(), self.looked, 1e-3, 1e-6, equal_nan=True):
+            return
+        (loss, accuracy), (old_loss, old_accuracy) = self.look(), self.looked
+        raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy "
+                         f"{accuracy:.6g}, at the checkpoint {old_loss:.6g} and "
+                         f"{old_accuracy:.6g}: the task's loss or accuracy, or the model, computes "
+                         "something else")
 
     def load(self, path):
         """Read a checkpoint of the same model.  Nothing changes unless all of it fits."""
@@ -138,27 +151,20 @@ class Run:
         self.optimizer.t = state["t"]
         self.rng.bit_generator.state = rng.state
         self.history[:] = state["history"]
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds, self.looked = state["step"], state["seconds"], state["look"]
         self.sums[:] = state["sums"]
 
 
 def check_state(state, steps):
     """Raise ``ValueError`` for numbers in a checkpoint that no run of ``steps`` steps writes."""
-    def numbers(values):
-        return all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in values)
-
-    for key, good in (
-            ("step", lambda x: type(x) is int and 0 <= x <= steps),
-            ("t", lambda x: type(x) is int and x == state["step"]),
-            ("seconds", lambda x: numbers([x]) and x >= 0),
-            ("sums", lambda x: len(x) == 3 and numbers(x)),
-            ("history", lambda rows: isinstance(rows, list) and all(
-                {*row} == {*COLUMNS} and numbers(row.values()) and type(row["step"]) is int
-                and row["step"] <= state["step"] for row in rows))):
-        if not good(state[key]):
-            raise ValueError(f"its {key} is {state[key]!r:.60}")
-    if state["step"] == steps and not state["history"]:
-        raise ValueError("its run has ended, but its history is empty")
+    rows, step, look = state["history"], state["step"], state.setdefault("look", None) or ()
+    numbers = [step, state["seconds"], *look, *state["sums"],
+               *(x for row in rows for x in row.values())]
+    if not (all(type(x) in (int, float) and not abs(x) > sys.float_info.max for x in numbers)
+            and 0 <= step <= steps and state["t"] == step and len(state["sums"]) == 3
+            and all({*row} == {*COLUMNS} and row["step"] <= step for row in rows)
+            and len(look) in (0, 2) and (rows or step < steps)):
+        raise ValueError("its state is none that a run writes")
 
 
 def _form(head):
@@ -231,6 +237,7 @@ def open_folder(out, resume, run):
         check_same(config, before, run.settings, "the run has")
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
+            run.compare(out)
             if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
         run.settings = before | run.settings              # what the command line wrote stays

@@ -137,11 +137,11 @@ def like(settings):
     config = None if spec.kind == "random" else spec.config()
     if not hasattr(config, "n_head") or not getattr(config, "causal", True):
         return []                                         # an LSTM has no heads
-    heads = f"{config.n_head}"
-    if hasattr(config, "n_group"):                        # a Llama
-        heads += f"/{config.n_group}" * (config.n_group != config.n_head)
-        return [f"random:llama:{config.n_layer}x{heads}x{config.n_embd}"]
-    return [f"random:{config.n_layer}x{heads}x{config.n_embd}"]
+    llama, groups = "", config.n_head
+    if hasattr(config, "n_group"):
+        llama, groups = "llama:", config.n_group
+    heads = config.n_head if groups == config.n_head else f"{config.n_head}/{groups}"
+    return [f"random:{llama}{config.n_layer}x{heads}x{config.n_embd}"]
 
 
 # ------------------------------------------------------------------------------ numbers

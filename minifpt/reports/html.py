@@ -70,7 +70,9 @@ def table(rows, head=None, caption=""):
     """Return an HTML table; a column whose first cell is a number is set to the right."""
     right = [not isinstance(cell, str) for cell in rows[0]]
     kinds = [' class="n"' if r else "" for r in right]
-    parts = ['<div class="wide"><table>', f"<caption>{escape(caption)}</caption>" * bool(caption)]
+    parts = ['<div class="wide"><table>']
+    if caption:
+        parts.append(f"<caption>{escape(caption)}</caption>")
     if head:
         cells = "".join(f'<th scope="col"{kind}>{escape(h)}</th>'
                         for h, kind in zip(head, kinds, strict=True))
@@ -80,7 +82,7 @@ def table(rows, head=None, caption=""):
         cells = "".join(f"<td{kind}>{escape(number(cell))}</td>"
                         for cell, kind in zip(rest, kinds[1:], strict=True))
         parts.append(f'<tr><th scope="row">{escape(number(first))}</th>{cells}</tr>')
-    return "\n".join([*filter(None, parts), "</tbody></table></div>"])
+    return "\n".join([*parts, "</tbody></table></div>"])
 
 
 def number(cell):

@@ -16,16 +16,13 @@ def curves_pictures(name, history, chance=None):
     return losses, accuracies
 
 
-def heat(values, rows, columns, label, log=False, text=False, xlabel="", ylabel=""):
+def heat(values, rows, columns, label, text=False, xlabel="", ylabel=""):
     """Draw a heat map with its colour bar; with ``text`` each field shows its rounded number."""
-    from matplotlib.colors import LogNorm
     values = np.asarray(values, float)
     fig, (ax,) = plots.figure(width=max(4.2, min(9, 1.8 + 0.42 * values.shape[1])),
                               height=max(1.8, min(16, 0.9 + 0.26 * len(values))))
     ax.grid(False)
-    positive = values[values > 0]
-    norm = LogNorm(positive.min(), positive.max()) if log and len({*positive}) > 1 else None
-    image = ax.imshow(values, aspect="auto", norm=norm, cmap="cividis")
+    image = ax.imshow(values, aspect="auto", cmap="cividis")
     every = -(-values.shape[1] // 16)
     ax.set_xticks(range(0, values.shape[1], every), columns[::every], fontsize=8)
     ax.set_yticks(range(len(values)), rows, fontsize=8)

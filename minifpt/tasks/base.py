@@ -166,10 +166,10 @@ class Choices:
         """Return each choice's scores: (B, output_tokens, output_dim) -> (*y.shape, classes)."""
         array(self.name, "logits", logits, "f")
         array(self.name, "y", y, "iu")
-        shape = (len(logits), self.output_tokens, self.output_dim)
+        shape = (*logits.shape[:1], self.output_tokens, self.output_dim)
         if logits.shape != shape:
             raise ValueError(f"{self.name}: logits have shape {logits.shape}, expected {shape}")
-        if len(y) != len(logits) or y.size * self.classes != logits.size:
+        if y.shape[:1] != logits.shape[:1] or y.size * self.classes != logits.size:
             k = self.output_dim // self.classes           # choices at each token
             raise ValueError(f"{self.name}: y has shape {y.shape}, expected "
                              f"{shape[:2] if k == 1 else (*shape[:2], k)}: logits of shape {shape} "

@@ -41,29 +41,25 @@ class Trunk(Protocol):
 
 def check_trunk(trunk):
     """Raise ``ValueError`` for an object that breaks the protocol :class:`Trunk`."""
-    for message in misfits(trunk):                        # the first is enough
+    def refuse(message):
         raise ValueError(f"FPT: {trunk if isinstance(trunk, type) else type(trunk)} is not a "
                          f"trunk: {message} (see minifpt.fpt.Trunk)")
-
-
-def misfits(trunk):
-    """Yield a message for each way in which ``trunk`` breaks the protocol."""
     lacks = [name for name in ("config", "dtype", "forward", "backward", "named_parameters")
              if not hasattr(trunk, name)]
     if isinstance(trunk, type) or lacks or not hasattr(trunk.config, "n_embd"):
-        yield f"it has no {', '.join(lacks) or 'config.n_embd'}"
+        refuse(f"it has no {', '.join(lacks) or 'config.n_embd'}")
     if hasattr(trunk, "wte"):
-        yield "it is a language model, expected its trunk alone, model.trunk"
+        refuse("it is a language model, expected its trunk alone, model.trunk")
     C, dtype = trunk.config.n_embd, trunk.dtype
     if not isinstance(C, (int, np.integer)) or C < 1:
-        yield f"config.n_embd is {C!r}, expected a whole number, at least 1"
+        refuse(f"config.n_embd is {C!r}, expected a whole number, at least 1")
     if not (isinstance(dtype, (type, np.dtype)) and np.issubdtype(dtype, np.floating)):
-        yield f"dtype is {dtype!r}, expected np.float32 or np.float64"
+        refuse(f"dtype is {dtype!r}, expected np.float32 or np.float64")
     for name, arguments in (("forward", ("x", False, None)), ("backward", ("dy", "cache"))):
         try:
             inspect.signature(getattr(trunk, name)).bind_partial(*arguments)
         except TypeError as e:
-            yield f"{name}: {e}"
-    for pair in trunk.named_parameters():
-        if not (isinstance(pair, tuple) and isinstance(pair[-1], Parameter)):
-            yield "named_parameters must give pairs (name, Parameter)"
+            refuse(f"{name}: {e}")
+    if not all(isinstance(pair, tuple) and isinstance(pair[-1], Parameter)
+               for pair in trunk.named_parameters()):
+        refuse("named_parameters must give pairs (name, Parameter)")

@@ -31,8 +31,9 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
     dtype, source = weight_dtype(dtype), os.fspath(source)
     hub, path = huggingface.HUB.get(source, source), Path(source)
     if revision is not None and (path.exists() or not revision):
+        end = ", not of a path" if path.exists() else ""
         raise ValueError(f"convert: revision '{revision}' of {source}, expected a commit, tag or "
-                         "branch of a hub id owner/name" + ", not of a path" * path.exists())
+                         f"branch of a hub id owner/name{end}")
     if dropout is not None:
         GPT2Config(**SHAPES["gpt2"], dropout=dropout)     # raises before any download
     if huggingface.is_checkpoint(path):

@@ -61,7 +61,9 @@ def through_norm(trunk, i, x):
     """Return x (n, C) as block i's norm passes it on, up to a factor for each token: centred, but
     not by an RMS norm, and times the scale."""
     norm, x = norm_before(trunk, i), np.asarray(x, np.float64)
-    return (x - x.mean(axis=1, keepdims=True) * isinstance(norm, LayerNorm)) * norm.weight.data
+    if isinstance(norm, LayerNorm):
+        x = x - x.mean(axis=1, keepdims=True)
+    return x * norm.weight.data
 
 
 def summed_form(trunk, x):

@@ -180,10 +180,9 @@ class Llama(LlamaWeights):
     def __init__(self, config: LlamaConfig | None = None, seed: int | None = 0,
                  dtype: Any = np.float32):
         c = self.config = LlamaConfig() if config is None else config
-        self.dtype = np.dtype(dtype)
-        if not isinstance(c, LlamaConfig) or self.dtype not in (np.float32, np.float64):
-            raise ValueError(f"Llama: the config is {checks.brief(c)} and dtype {dtype}, expected "
-                             "a LlamaConfig and float32 or float64")
+        if not isinstance(c, LlamaConfig):
+            raise ValueError(f"Llama: the config is {checks.brief(c)}, expected a LlamaConfig")
+        self.dtype = checks.dtype("Llama", dtype)
         self.h = [LlamaBlock(c, dtype) for _ in range(c.n_layer)]
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
         draw(self, seed, c)

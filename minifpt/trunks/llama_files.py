@@ -166,7 +166,7 @@ def their_name(ours, prefix):
     if layer == "h":
         i, part, rest = kind.split(".", 2)
         return f"{prefix}layers.{i}.{PARTS[part]}.{rest}"
-    return f"{prefix * (layer != 'lm_head')}{AROUND[layer]}.{kind}"
+    return f"{'' if layer == 'lm_head' else prefix}{AROUND[layer]}.{kind}"
 
 
 def is_transposed(name, array):
@@ -190,13 +190,10 @@ def check_size(path, settings, tensors):
 
 def fill(path, named, tensors, is_theirs):
     """Fill each (name, array) of a model from the tensors of a file, ``is_theirs`` if
-    Transformers wrote it; checked as :func:`minifpt.files.weights.read_into` checks."""
+    Transformers wrote it."""
     targets = [(name, array.T if is_theirs and is_transposed(name, array) else array)
                for name, array in named]
-    for name, tensor, target in weights.matched(path, targets, tensors, TABLES):
-        target[...] = tensor.read()
-        if not np.isfinite(target).all():
-            raise ValueError(f"{path}: '{name}' holds a NaN or an infinity")
+    weights.read_into(path, targets, tensors, TABLES)
 
 
 def config_json(config, has_head):

@@ -1,14 +1,21 @@
 """The LSTM trunk: the usual model of sequences before there were transformers."""
 
 import math
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import checks
 from .. import fast as ops
-from ..layers import Layer, LayerNorm, Parameter, Positions, blocks_backward, standard_normal
+from ..layers import (
+    Layer,
+    LayerNorm,
+    Parameter,
+    Positions,
+    blocks_backward,
+    generator,
+    standard_normal,
+)
 from ..machine import single_threaded_blas
 
 
@@ -103,10 +110,10 @@ class LSTM(Layer):
     """
 
     def __init__(self, config=None, seed=0, dtype=np.float32):
-        c = self.config = config or LSTMConfig()
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.float32, np.float64):
-            raise ValueError(f"LSTM: dtype is {dtype}, expected float32 or float64")
+        c = self.config = LSTMConfig() if config is None else config
+        if not isinstance(c, LSTMConfig):
+            raise ValueError(f"LSTM: the config is {checks.brief(c)}, expected an LSTMConfig")
+        self.dtype = checks.dtype("LSTM", dtype)
         self.wpe = Positions(c.n_positions, c.n_embd, dtype) if c.positions else None
         self.h = [RecurrentBlock(c, c.dropout if i < c.n_layer - 1 else 0.0, dtype)
                   for i in range(c.n_layer)]
@@ -158,5 +165,4 @@ class LSTM(Layer):
 def uniform(shape, seed, name):
     """Return uniform numbers of mean 0 and standard deviation 1, float32, which depend on
     ``seed`` and ``name`` alone."""
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    return math.sqrt(3) * (2 * rng.random(shape, np.float32) - 1)
+    return math.sqrt(3) * (2 * generator(seed, name).random(shape, np.float32) - 1)

@@ -213,7 +213,7 @@ class TrunkSpec:
             if kind == "mimetic" and shape.startswith("llama:"):
                 raise ValueError(f"--model {text}: mimetic weights are for a GPT-2's shape")
             return cls(text, kind, shape,
-                       spread=read_spread(spread, text, ["paper"] * (kind == "random")))
+                       spread=read_spread(spread, text, ["paper"] if kind == "random" else []))
         if re.match(r"lstm(?![^:,@])", text):
             match = LSTM_NAME.fullmatch(text)
             if not match:
@@ -397,8 +397,8 @@ class LSTMSpec(TrunkSpec):
     def label(self):
         """The name in tables and pictures: ``LSTM (3x128, residual, spread 1)``."""
         c = self.config()
-        details = [f"{c.n_layer}x{c.n_embd}", *["residual"] * c.residual,
-                   *["positions"] * c.positions]
+        details = [f"{c.n_layer}x{c.n_embd}",
+                   *(name for name in ("residual", "positions") if getattr(c, name))]
         if self.spread is not None:
             details.append(f"spread {self.spread:g}")
         return f"LSTM ({', '.join(details)})"

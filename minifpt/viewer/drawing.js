@@ -10,6 +10,9 @@ for (const media of [DARK, PRINT]) media.addEventListener("change", () => {
 });
 const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
+// Of a trunk in the race; where its keys are turned, that of the patterns it starts in, or grey.
+const lane_color = n => models[n]?.kind !== "turned" ? LANES[n] :
+  LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
 
 function draw_on(canvas, width, height) {
   const ratio = (window.devicePixelRatio || 1) * (document.body.currentCSSZoom || 1);
@@ -93,8 +96,7 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
       const {difference, size} = trail ? trail.outputs[row.output] : {};
       const values = difference || cache.outputs[row.output];
       const read_here = cache.outputs[row.output].shape[1];
-      const lefts = Array.from({length: read_here},
-        (_, i) => middle(tokens - read_here + i) - w / 2);
+      const lefts = Array.from({length: read_here}, (_, i) => middle(tokens - read_here + i) - w / 2);
       strips(g, values, values.length / read_here, lefts, y + 4, w, h - 8, size);
     }
   });
@@ -160,8 +162,7 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   const most = Math.max(0.8, ...losses.map(v => Math.min(v, 3))), low = Math.min(chance, 0.6) - 0.15;
   const has_match = lanes.every(({curve}) => end(curve)[3] !== null);
   const panels = [
-    {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: 112,
-      value: p => (p[2] - low) / (1 - low),
+    {title: `right answers (${percent(chance)}: ${floor})`, top: 20, bottom: 112, value: p => (p[2] - low) / (1 - low),
       marks: [[1, "100 %"], [(chance - low) / (1 - low), percent(chance)]]},
     has_match ? {title: "above 0: tokens look at their like", top: 132, bottom: 178,
       value: p => (p[3] + 4) / 8, marks: [[1, "4"], [0.5, "0"], [0, "−4"]]} :
@@ -170,8 +171,7 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
   const x = step => left + (right - left - 4) * step / steps;
   g.font = `11.5px ${paint("--sans")}`;
   for (const {title, top, bottom, value, marks} of panels) {
-    const y = v => Number.isFinite(v) ?
-      bottom - (bottom - top) * Math.max(0, Math.min(1.05, v)) : top;
+    const y = v => Number.isFinite(v) ? bottom - (bottom - top) * Math.max(0, Math.min(1.05, v)) : top;
     g.strokeStyle = paint("--line");
     g.fillStyle = paint("--soft");
     g.lineWidth = 1;
@@ -184,7 +184,7 @@ function draw_curves(canvas, lanes, {chance, floor}, width, earlier) {
     g.fillText(title, left, top - 5);
     [...before, ...lanes].forEach(({curve, label}, i) => {
       const n = i - before.length;
-      g.strokeStyle = g.fillStyle = paint(n < 0 ? "--soft" : LANES[n]);
+      g.strokeStyle = g.fillStyle = paint(n < 0 ? "--soft" : lane_color(n));
       g.lineWidth = n < 0 ? 1 : 2;
       g.setLineDash(DASHES[n] || []);
       g.beginPath();
@@ -209,7 +209,7 @@ function draw_spark(canvas, lanes, chance) {
   const [width, height] = [120, 30], g = draw_on(canvas, width, height);
   const end = Math.max(200, ...lanes.map(({curve}) => curve[curve.length - 1][0]));
   lanes.forEach(({curve}, n) => {
-    g.strokeStyle = paint(LANES[n]);
+    g.strokeStyle = paint(lane_color(n));
     g.lineWidth = 2;
     g.beginPath();
     curve.forEach((p, i) => g[i ? "lineTo" : "moveTo"](width * p[0] / end,
@@ -228,12 +228,11 @@ function draw_form(canvas, {keys, values}, width) {
     if (bin >= 0 && bin < bins) counts[bin] += 1;
   }
   g.fillStyle = paint("--edge");
-  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 350,
-    half / bins - 1, 120 * c / 350));
+  counts.forEach((c, i) => g.fillRect(half * i / bins, height - 18 - 120 * c / 350, half / bins - 1, 120 * c / 350));
   g.fillStyle = paint("--soft");
   g.font = `11.5px ${paint("--sans")}`;
   g.textAlign = "center";
-  g.fillText(`4,096 numbers, about ±${spread.toFixed(2)}`, half / 2, height - 3);
+  g.fillText(`4,096 numbers, about ±${spread.toFixed(1)}`, half / 2, height - 3);
   g.fillText("64 patterns", half + 20 + half / 2, height - 3);
   const largest = Math.max(...values.map(Math.abs)), middle = half + 20 + half / 2;
   [...values].reverse().forEach((v, i) => {

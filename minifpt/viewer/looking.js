@@ -88,9 +88,10 @@ function show_forms() {
       values: E.eigen(E.symmetric_form(model)).values};
   }
   if (!by("form")) box.replaceChildren(angle_slider(), el("canvas", {id: "form", role: "img"}),
-    el("p", {class: "note"}, "Left: how large the frozen numbers of the keys are; no angle changes " +
-      "it. Right: 64 patterns that a token's numbers can have, a bar each. Orange: a token with this " +
-      "pattern looks at tokens that have it, too. Blue: it looks away from them."));
+    el("p", {class: "note"}, "Left: how large the frozen numbers of the keys are: the same spread " +
+      "at each angle. Right: 64 patterns, a bar each. A pattern is 64 numbers; those of a token are a " +
+      "mix of patterns. Orange: a token with this pattern looks at tokens that have it, too. Blue: it " +
+      "looks away from them."));
   const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;
   if (document.activeElement !== input) input.value = S.angle;
   by("angle-value").textContent = `${S.angle}°`;
@@ -136,7 +137,7 @@ function show_letters() {
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
     "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});
   by("letters").replaceChildren(el("label", {}, "letters in ", input),
-    el("p", {class: "note"}, "It sees the last twelve. What it expects next:"), bars);
+    el("p", {class: "note"}, "It sees the last twelve. What it expects next; click one to write it:"), bars);
   bars.addEventListener("click", () => { dirty = true; });
   put(letters);
 }
@@ -151,7 +152,7 @@ function show_points(shown) {              // the band of random heads, and a po
     `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
     Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + (shown ? rows.flat() : []).map((v, i) => `<circle cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
+      "</text>" + (shown ? rows.flat() : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
       "r=\"3\"/>").join("")).join("") +
     [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
     "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";

@@ -12,6 +12,9 @@ const two = v => Number(v.toPrecision(2));
 const scale_slider = (id, value, act) => slider(id, "initialisation scale", -1.5, 1, 0.05,
   Math.log10(value), v => short(two(10 ** v)), v => act(two(10 ** v)));
 
+// Where the fault of an operation is, in the words of the rows.
+const PLACES = {layer_norm: "norms", linear: "linear layers", positions: "positions", softmax: "attention",
+  residual: "around attention, feed-forward", attention: "attention", gelu: "feed-forward", cross_entropy: "loss"};
 const PANELS = {
   settings: () => [
     slider("rate", "learning rate", -5, 0, 0.1, Math.log10(S.rate), v => short(two(10 ** v)),
@@ -38,9 +41,8 @@ const PANELS = {
       "seed, the same batches. Random at scale 0.55 is as the paper draws it. “Its statistics” " +
       "are random numbers with the mean and spread of each pretrained matrix."),
     ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
-      el("div", {class: "racer", style: `--own:var(${LANES[n]})`},
-      el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`,
-        onchange: e => racer(n, e.target.value, scale)},
+      el("div", {class: "racer", style: `--own:var(${lane_color(n)})`},
+      el("select", {"aria-label": `trunk ${n + 1}`, id: `trunk-${n}`, onchange: e => racer(n, e.target.value, scale)},
         Object.entries({...KINDS, none: "none"}).map(([k, text]) =>
           el("option", {value: k, selected: k === kind}, text))),
       kind === "random" ? scale_slider(`scale-${n}`, scale, v => racer(n, kind, v, true)) : null)),
@@ -66,10 +68,14 @@ const PANELS = {
       "wrong, the fault is in that part or below it. It may spoil that part alone."),
     el("p", {id: "left", role: "status"}, game.said),
     el("div", {id: "evidence"}, game.rows.map(evidence)),
-    el("p", {class: "note"}, "Which fault is it? You have three guesses."),
+    el("p", {class: "note"}, "Which fault is it, and where? You have three guesses. Linear layers: " +
+      "the input and output layers, and in attention and feed-forward. The loss comes after all of them."),
+    el("details", {class: "note", open: game.open, ontoggle: e => { game.open = e.target.open; }},
+      el("summary", {}, "What each fault does"), FAULTS.filter(f => !f.hides).map(f =>
+        el("p", {}, el("b", {}, `${f.title}: `), f.text))),
     el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
       FAULTS.filter(f => !f.hides).map(f => el("button", {onclick: () => guess(f.id),
-        disabled: game.over || game.wrong.includes(f.id)}, f.title))),
+        disabled: game.over || game.wrong.includes(f.id)}, `${f.title} (${PLACES[f.op]})`))),
     el("button", {onclick: new_game}, "Another fault")],
 };
 
@@ -84,8 +90,7 @@ function show_panel() {
   const key = inside && key_of(document.activeElement);
   if (S.tab === "game" && !game) return new_game();
   by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
-  const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(
-    e => key_of(e) === key);
+  const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(e => key_of(e) === key);
   if (again) again.focus();                // the focus stays where it was
   if (S.tab === "break" && S.fault && !S.tour) verify();
 }
@@ -94,8 +99,7 @@ function show_controls() {
   document.body.dataset.tab = S.tab;
   by("slow").checked = S.pace > 0;
   by("explain").textContent = EXPLAIN[S.task];
-  document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed",
-    String(b.dataset.tab === S.tab)));
+  document.querySelectorAll("#tabs button").forEach(b => b.setAttribute("aria-pressed", String(b.dataset.tab === S.tab)));
   for (const [id, value] of [["rate", Math.log10(S.rate)], ["batch", Math.log2(S.batch)]]) {
     const input = by(id);
     if (!input || document.activeElement === input) continue;
@@ -106,8 +110,7 @@ function show_controls() {
 const EXPLAIN = {
   "bit-xor": "Two strings of five bits go in. For each pair the model says whether the two bits " +
     "differ: the answer at b3 needs a3, which only attention can bring there.",
-  majority: "Ten bits go in. At each of them the model says whether there have been more ones " +
-    "than zeros so far.",
+  majority: "Ten bits go in. At each of them the model says whether there have been more ones than zeros so far.",
   "bit-memory": "Three strings of twelve bits go in, then one of them again with bits masked " +
     "(·). The model says the whole string: it has to find which one it was. At most about 99 % can " +
     "be right: some inputs fit two strings.",
@@ -158,8 +161,7 @@ function new_game() {
   const list = FAULTS.filter(f => !f.hides), before = game && game.fault;
   let fault = before;
   while (fault === before) fault = list[Math.floor(Math.random() * list.length)].id;
-  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false,
-    said: "Six checks left. Where do you look first?"};
+  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false, said: "Six checks left. Where do you look first?"};
   restart();
   show_panel();
   dirty = true;
@@ -172,8 +174,7 @@ function show_game_cell(row) {
   row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
     disabled: game.left === 0 || game.over, onclick: () => use_check(row.part),
     "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
-    el("b", {"data-check": row.part, class: result ? "ok" : "no"},
-      result ? "✓ agrees" : "✗ wrong"));
+    el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
 }
 async function use_check(part) {
   if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
@@ -207,8 +208,7 @@ function guess(id) {
   } else {
     game.wrong.push(id);
     game.over = game.wrong.length === 3;
-    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` :
-      `No, it is not “${fault_of(id).title}”. ${
+    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` : `No, it is not “${fault_of(id).title}”. ${
         3 - game.wrong.length} guess${game.wrong.length === 2 ? "" : "es"} left.`;
   }
   show_panel();
@@ -218,11 +218,9 @@ function guess(id) {
 // ------------------------------------------------------------------------ controls
 
 by("task").append(...Object.entries(TASKS).map(([id, t]) => el("option", {value: id}, t.title)));
-by("task").onchange = e => set({task: e.target.value, look: null,
-  ...TASKS[e.target.value].settings});
+by("task").onchange = e => set({task: e.target.value, look: null, ...TASKS[e.target.value].settings});
 by("follow").onchange = e => set({follow: e.target.checked}, true);
-by("train").onclick = () => running ? run(0) : S.tour && S.tour < STATIONS.length ?
-  by("acts").querySelectorAll("button")[station().main || 0].click() : run(Infinity);
+by("train").onclick = () => run(running ? 0 : Infinity);
 by("one").onclick = () => run(1);
 by("reset").onclick = () => { running = false; restart(); };
 by("seed").onclick = () => set({seed: S.seed + 1});

@@ -88,8 +88,7 @@ const ROWS = [{part: "input", label: "input layer", output: "input", height: 30}
       cache: `trunk.${h}.attn`, height: blocks.length > 3 ? 64 : innerWidth < 600 ? 84 : 112},
     {part: `${h}.ln_2`, label: "norm before feed-forward", short: "norm → feed-fwd", block: i + 1,
       output: `trunk.${h}.ln_2`, height: 28},
-    {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`,
-      height: 34}]),
+    {part: `${h}.mlp`, label: "feed-forward", block: i + 1, output: `trunk.${h}.mlp.act`, height: 34}]),
   {part: "ln_f", label: "final norm", output: "trunk.ln_f", height: 28},
   {part: "output", label: "output layer", output: "output", height: 28}];
 const PARTS = ROWS.map(row => row.part);
@@ -98,8 +97,7 @@ const name_of = part => {
   return (row.block ? `block ${row.block}: ` : "") + row.label.replace("+ ", "");
 };
 const FPT = PARTS.filter(p => /attn|mlp/.test(p));
-const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" :
-  (p.match(/ln|attn|mlp/) || [p])[0]]));
+const GROUP_OF = Object.fromEntries(PARTS.map(p => [p, p === "wpe" ? "pos" : (p.match(/ln|attn|mlp/) || [p])[0]]));
 const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "random",
   turned: "one random block, keys turned"};
 const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of its patterns
@@ -116,8 +114,7 @@ let example = null, hover = null, agreement = null, game = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
 
 function lanes_of() {
-  const lane = (kind, scale, start) => ({kind, scale, fault: null,
-    ...kind === "turned" ? {angle: S.angle, start} : {}});
+  const lane = (kind, scale, start) => ({kind, scale, fault: null, ...kind === "turned" ? {angle: S.angle, start} : {}});
   const own = lane(S.weights, S.scale, S.start);
   if (S.tab === "race") return S.race.map(racer => lane(...racer));
   if (S.tab === "break" && S.fault) return [own, {...own, fault: S.fault}];
@@ -130,8 +127,7 @@ function lane_name({kind, scale, fault, start}, several) {
   return kind === "random" ? RANDOM[scale] || `random ${short(scale)}` :
     kind === "turned" ? `${STARTS[start]} start` : KINDS[kind];
 }
-const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch,
-  frozen: S.frozen, pace: S.pace});
+const settings_of = () => ({task: S.task, seed: S.seed, rate: S.rate, batch: S.batch, frozen: S.frozen, pace: S.pace});
 
 // ------------------------------------------------------------------------ training
 
@@ -156,8 +152,7 @@ function restart() {
 // The bits of the picture: those that were set, S.bits, or some that the seed draws.
 function show_example() {
   const task = TASKS[S.task], groups = (S.bits || "").split(".").map(g => [...g].map(Number));
-  if (example && example.task === S.task && example.text === S.bits &&
-    (S.bits || example.seed === S.seed)) return;
+  if (example && example.task === S.task && example.text === S.bits && (S.bits || example.seed === S.seed)) return;
   const drawn = task.draw(E.generator(S.seed, "example"));
   example = {task: S.task, text: S.bits, seed: S.seed, ...drawn};
   if (groups[0].length !== drawn.bits.length) return;
@@ -214,8 +209,7 @@ function set(values, replace = false) {
     flipped = null;
     for (const notes of NOTES) notes.busy = null;
   }
-  const again = changed.some(k => ["task", "seed", "tour"].includes(k)) ||
-    before !== JSON.stringify(lanes_of());
+  const again = changed.some(k => ["task", "seed", "tour"].includes(k)) || before !== JSON.stringify(lanes_of());
   if (changed.includes("follow")) trail = null;
   by("follow").checked = S.follow;
   for (const {model} of models) model.cuts = S.cut;
@@ -242,8 +236,7 @@ const answers = el("div", {class: "tokens", id: "answers"});
 const body = el("div", {id: "rows"});
 const picture = by("picture"), score = el("span", {class: "back", id: "score"});
 const way = el("span", {class: "back head"});
-by("flow").prepend(el("div", {class: "row"},
-  el("span", {class: "part head"}, "bits in: click to flip"), bits, way));
+by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "bits in: click to flip"), bits, way));
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
@@ -254,8 +247,7 @@ body.append(...ROWS.map(row => {
     row.button, open), el("span"), row.back);
   return row.line;
 }));
-const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden": "true"},
-  `block ${i + 1}`));
+const BRACKETS = blocks.map((_, i) => el("span", {class: "block", "aria-hidden": "true"}, `block ${i + 1}`));
 body.append(...BRACKETS, picture);
 by("flow").append(body, el("div", {class: "row"},
   el("span", {class: "part head"}, "the model's answers"), answers, score));
@@ -266,7 +258,7 @@ function arrange() {
   const {model} = models[Math.min(shown, models.length - 1)], station = STATIONS[S.tour - 1];
   const parts = new Set(Object.values(model.parameters).map(p => p.part));
   drawn_rows = ROWS.filter(row => parts.has(row.part) && (!station || !station.rows ||
-    station.rows.includes(row.part)));
+    S.tab === "game" || station.rows.includes(row.part)));
   height = drawn_rows.reduce((top, row) => { row.top = top; return top + row.height; }, 0);
   for (const row of ROWS) row.line.hidden = !drawn_rows.includes(row);
   [...by("heads").children].forEach((b, n) => { b.hidden = n >= model.config.n_head; });
@@ -379,8 +371,7 @@ function show_parts(model) {
     sizes[part] = (sizes[part] || 0) + data.length;
   const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => sizes[p] && !S.frozen.includes(p));
   const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
-  const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" :
-    "way back ↑ size of gradient";
+  const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" : "way back ↑ size of gradient";
   if (way.textContent !== title) way.textContent = title;
   ROWS.forEach((row, i) => {
     if (!sizes[row.part]) return;
@@ -390,27 +381,22 @@ function show_parts(model) {
       row.key = key;
       row.button.className = `part ${frozen ? "frozen" : "trained"}`;
       row.button.setAttribute("aria-pressed", String(frozen));
-      row.button.setAttribute("aria-label",
-        `${name_of(row.part)}${row.short ? ` (${row.short})` : ""}, ` +
+      row.button.setAttribute("aria-label", `${name_of(row.part)}${row.short ? ` (${row.short})` : ""}, ` +
         `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
-      row.button.title = `${row.label}, ` +
-        (frozen ? "frozen: click to thaw" : "trained: click to freeze");
+      row.button.title = `${row.label}, ` + (frozen ? "frozen: click to thaw" : "trained: click to freeze");
       row.button.replaceChildren(el("span", {}, row.short || row.label),
-        el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) :
-          `${Math.round(sizes[row.part] / 1000)}k`));
+        el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) : `${Math.round(sizes[row.part] / 1000)}k`));
     }
     if (game) return show_game_cell(row);
     const state = i < lowest || lowest < 0 ? "ends" : frozen ? "through" : "learns";
     row.back.className = `back ${state}`;
     const angle = with_angles && with_angles.angles ? with_angles.angles[row.part] : undefined;
     if (state === "learns" && with_angles) {
-      row.back.innerHTML = angle === undefined ? "" : angle === null ?
-        "<b class=\"no\">gradient is 0</b>" : dial(angle);
+      row.back.innerHTML = angle === undefined ? "" : angle === null ? "<b class=\"no\">gradient is 0</b>" : dial(angle);
     } else if (state === "learns") {
       const size = lane && lane.norms ? lane.norms[row.part] : 0;
       const share = size > 0 ? Math.max(0.03, Math.min(1, (Math.log10(size) + 4) / 5)) : 0;
-      row.back.innerHTML = `<i style="width:${100 * share}%"></i>` +
-        `<b>${size ? short(size) : "–"}</b>`;
+      row.back.innerHTML = `<i style="width:${100 * share}%"></i>` + `<b>${size ? short(size) : "–"}</b>`;
     } else {
       const text = state === "ends" ? "no way back" : "passes through";
       if (row.back.textContent !== text) row.back.replaceChildren(el("b", {}, text));
@@ -453,12 +439,13 @@ function sizes_of({parameters}) {          // how many numbers are trained, and 
 
 function show_numbers(model) {
   const [trained, total] = sizes_of(model);
-  const [seen] = sizes_of({parameters: Object.values(model.parameters).filter(
-    p => drawn_rows.some(row => row.part === p.part))});
+  const unseen = Object.values(model.parameters).filter(
+    p => p.trainable && !drawn_rows.some(row => row.part === p.part)), [rest] = sizes_of({parameters: unseen});
   by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Click a part to thaw it. " :
     `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
-    (seen < trained ? `(${count(seen)} in the pink rows drawn, ${count(trained - seen)} in rows left out.)` :
+    (rest ? `(${count(trained - rest)} in the pink rows drawn, ${count(rest)} in ${[...new Set(unseen.map(
+      p => name_of(p.part).split(":")[0]))].join(", ")}: not in the picture.)` :
       latest && !S.tour ? `${(latest.multiply_adds / 1e6).toFixed(2)} million multiply-adds a step.` : "");
   by("train").textContent = !running ? "Train" : S.tour ? "Stop" : "Pause";
   by("train").setAttribute("aria-pressed", String(running));
@@ -481,7 +468,7 @@ function show_numbers(model) {
       el("button", {onclick: () => { shown = n; draw(); }})));
   Array.from(by("lanes").children).forEach((b, n) => {
     const name = `${lane_name(models[n], several)}: `, share = percent(latest.lanes[n].accuracy);
-    b.style.setProperty("--own", `var(${LANES[n]})`);
+    b.style.setProperty("--own", `var(${lane_color(n)})`);
     b.setAttribute("aria-pressed", String(n === shown));
     b.title = "draw this model";
     if (b.textContent !== name + share) b.replaceChildren(el("span", {}, name), share);

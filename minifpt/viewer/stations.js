@@ -5,7 +5,6 @@
 // guess         of the notes, the number of the right option, or null while no run shows it
 // acts          [label, what it does]; an act gets the station's notes and may add to them, and a
 //               label may be a function of them
-// main          which of them the button Train does; the first if left out
 // judge         the verdict, as text, from the notes and the run; empty while there is nothing to say
 
 const ATTENTION = blocks.map(h => `${h}.attn`);
@@ -54,16 +53,25 @@ async function cut_pair(notes, query, key) {
   if (result.falls.length) example.bits = [bits, ...[key, ...bits.keys()].map(i => turned(bits, i))].find(
     b => is_stuck(b, query, key) && says(b, query) !== (b[query] ^ b[key])) || bits;
   keep_bits();                             // an input near by whose answer the cut took
+  const i = bits.findIndex((b, n) => b !== example.bits[n]), names = TASKS["bit-xor"].names;
+  if (i >= 0) result.set = `To show an answer that the cut took, the page set ${names[i]} to ${example.bits[i]}. `;
 }
 const cut_text = (cuts, query, key) => {
   const result = cuts[`${query}-${key}`], names = TASKS["bit-xor"].names;
   if (!result) return "";
   return `With ${names[query]} → ${names[key]} cut, over all 1,024 inputs: ` + (result.falls.length ?
     `${result.falls.join(", ")}; the others stay at ${percent(result.least)} or more. ` :
-    "no answer falls by more than 2 points. ") + (!is_cut(query, key) ? "(It is mended again.) " :
+    "no answer falls by more than 2 points. ") + (result.set || "") + (!is_cut(query, key) ? "(It is mended again.) " :
     result.falls.length && is_stuck(example.bits, query, key) ? `In the picture ${names[query]} says ` +
     `${says(example.bits, query)} whether ${names[key]} is 0 or 1: flip ${names[key]}. ` : "");
 };
+// Draw an input of bit memory in which another string comes again.
+function other_string() {
+  const {which} = example, rng = E.generator(Math.random() * 2 ** 31, "input");
+  while (example.which === which) Object.assign(example, TASKS["bit-memory"].draw(rng));
+  trail = null;
+  keep_bits();
+}
 const MEMORY = {task: "bit-memory", weights: "turned", scale: 1.4};
 const at_angle = angle => notes => train_with(notes, `${angle}°`, {angle}, 6000, 0.955);
 const race_starts = (angle, start) => notes => train_with(notes, `${STARTS[start]}, ${angle}°`,
@@ -123,19 +131,20 @@ const STATIONS = [
     judge: notes => list_of(notes) + (notes.runs.some(r => r.label === AIMS[2][0] &&
       r.lanes[0].reached) ? " What goes into attention is trained: the positions tell a3 from a2, " +
       "and the frozen heads can tell them apart." : "")},
-  {set: {...MEMORY}, show: ["flow", "bar", "chart", "legend", "look"],
+  {set: {...MEMORY, look: 3}, show: ["flow", "bar", "chart", "legend", "look"],
     rows: ["input", "wpe", "h.0.attn", "output"],
     guess: notes => notes.runs.length ? Number(notes.runs[0].lanes[0].reached !== null) : null,
-    acts: [["Train", notes => train_with(notes, "random block", {}, 3000, 0.98)]],
-    judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. Flip bits of a string and watch ` +
-      "the last token look for the one that is alike." : ""},
-  {set: MEMORY, main: 2, show: ["forms", "bar", "chart"],
+    acts: [["Train", notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
+    judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. Press New input: the line of ` +
+      `“again” moves to the string that comes again, now string ${example.which + 1}.` : ""},
+  {set: MEMORY, show: ["forms", "bar", "chart"],
     guess: notes => {
       const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
       return !near || far === undefined ? null : far === null ? 2 : far > 2 * near ? 1 : 0;
     },
     acts: [["Train at 60°", at_angle(60)], ["Train at 120°", at_angle(120)],
-      [notes => `At your angle: ${notes.angle ??= S.angle}°`, notes => at_angle(notes.angle)(notes)]],
+      [notes => `At your angle: ${notes.angle ??= S.angle}°${
+      notes.angle > 130 ? " (up to 6,000 steps: minutes)" : ""}`, notes => at_angle(notes.angle)(notes)]],
     judge: notes => {
       const [near, far] = [60, 120].map(a => reached(notes, `${a}°`));
       return list_of(notes) + (near && far ? ` 120° took ${(far / near).toFixed(1)} times as long. ` +
@@ -153,7 +162,8 @@ const STATIONS = [
     ["Blue start at 90°", race_starts(90, "opposed")]],
   judge: notes => notes.runs.map(r => `At ${r.label.split(", ")[1]}: random start ${steps_of(r)}; ` +
       `${r.label.split(",")[0]} start ${steps_of(r, 1)}.`).join(" ") + (notes.runs.length ?
-    " Lower curve: above 0, tokens look at their like; below 0, away from it." : "")},
+    " Lower curve: above 0, tokens look at their like; below 0, away from it." : "") + (notes.runs.length === 1 &&
+    reached(notes, "orange, 120°") !== undefined ? " Guess again: a blue start at 90°, is it slower or lost?" : "")},
   {set: {task: "bit-xor"}, show: ["points"],
     guess: notes => notes.shown ? 2 : null,
     acts: [["Show the heads", notes => show_points(notes.shown = true)]],
@@ -161,8 +171,9 @@ const STATIONS = [
       if (!notes.shown) return "";
       const {traces, random: [mean, deviation]} = D.heads;
       return Object.entries(traces).map(([name, rows]) => {
-        const all = rows.flat(), above = all.filter(v => v > mean + 2 * deviation).length;
-        return `${TRAINED_ON[name]}: ${above} of ${all.length} heads beyond the band`;
+        const all = rows.flat(), [above, below] = [1, -1].map(sign =>
+          all.filter(v => sign * (v - mean) > 2 * deviation).length);
+        return `${TRAINED_ON[name]}: of ${all.length} heads ${above} right of the band, ${below} left of it`;
       }).join("; ") + ". Such models, of six blocks, learn bit memory with strings of 100 bits (at " +
         "station 7: one block, 12 bits) in 200 steps after bit memory, in 700 with random numbers, " +
         "in 1,100 after novels. Reading helps on text: the next letter, 45.4 % right after novels, " +
@@ -181,6 +192,7 @@ const STATIONS = [
     "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?
     "A check can tell: move one number a little, and see whether it helps as much as the gradient says." : ""))},
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
-    acts: [["The free page", () => { location.hash = "free"; }]], judge: () => ""},
+    acts: [["Train", notes => train(notes, "Training", 3000)],
+      ["The free page", () => { location.hash = "free"; }]], judge: () => ""},
 ];
 STATIONS.forEach((station, n) => Object.assign(station, D.stations[n]));

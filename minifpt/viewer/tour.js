@@ -63,6 +63,7 @@ function show_judged() {
   now.acts.forEach(([label], n) => {
     const button = by("acts").children[n], words = typeof label === "string" ? label : label(notes);
     if (button.textContent !== words) button.textContent = words;
+    button.setAttribute("aria-disabled", String(Boolean(notes.busy)));
   });
   by("guess").querySelectorAll("button").forEach((b, n) =>
     b.setAttribute("aria-pressed", String(notes.guess === n)));
