@@ -44,4 +44,3 @@ def word(label):
         pattern, word = WORDS[int(match.lastgroup[1:])]
         return pattern.sub(word, match[0])
     return WORD.sub(replace, label)
-

@@ -276,7 +276,9 @@ Made by `python lessons/build.py --glossary`.
 
 def glossary():
     """Return the text of ``glossary.md``: each term in the sentence that introduces it."""
-    seen, lines = set(), {}
+    def singular(term):
+        return term.lower().rstrip("s")
+    introduced, lines = set(), {}
     for source in sources():
         text, path = source.read_text(encoding="utf-8"), notebook_of(source)
         for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n?)+)", text, re.M):
@@ -285,10 +287,10 @@ def glossary():
                 for sentence in SENTENCE.split(CITATION.sub("", paragraph)):
                     terms = [term for term in dict.fromkeys(TERM.findall(sentence))
                              if term.lower() not in NO_TERMS
-                             and term.lower().rstrip("s") not in seen]
+                             and singular(term) not in introduced]
                     if not terms or len(sentence.split()) < 6:
                         continue
-                    seen |= {term.lower().rstrip("s") for term in terms}
+                    introduced |= {singular(term) for term in terms}
                     clauses = sentence.split("; ")
                     while not TERM.search(clauses[-1]):   # what follows the term's own clause
                         clauses.pop()

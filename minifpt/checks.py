@@ -105,6 +105,13 @@ def backward(where, dy, cache, dtype):
     return dy.astype(dtype, copy=False)
 
 
+def gradient(where, grad, shape):
+    """Raise ``ValueError`` unless ``grad`` has numbers of a parameter's shape."""
+    if np.shape(grad) != shape or np.asarray(grad).dtype.kind not in "fiu":
+        raise ValueError(f"{where}: the gradient is {np.asarray(grad).dtype} of shape "
+                         f"{np.shape(grad)}, expected numbers of the parameter's shape {shape}")
+
+
 def dropout(where, p, train, rng):
     """Return the dropout probability of a forward pass, 0 unless ``train``."""
     if train and p and not isinstance(rng, np.random.Generator):

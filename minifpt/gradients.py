@@ -113,12 +113,11 @@ class _Check:
     ``errors`` {name: (error, place, analytical, numerical value)} and ``notes``."""
 
     def __init__(self, op, op_backward, inputs, options, settings):
-        for name, least in (("eps", None), ("tolerance", None), ("elementwise", 0),
-                            ("directions", 1), ("seed", 0), ("far", None)):
-            if settings[name] is None and name == "far":
-                continue
-            settings[name] = (number("gradcheck", name, settings[name]) if least is None else
-                              whole("gradcheck", name, settings[name], least))
+        for name in ("eps", "tolerance", "far"):
+            if name != "far" or settings["far"] is not None:
+                settings[name] = number("gradcheck", name, settings[name])
+        for name, least in (("elementwise", 0), ("directions", 1), ("seed", 0)):
+            settings[name] = whole("gradcheck", name, settings[name], least)
         vars(self).update(settings, options=options, parameters={}, errors={}, notes=[])
         self.rng = np.random.default_rng([self.seed, 0x6C])   # not the generator of the inputs
         self.is_moved, self.failure = False, "not all are finite"

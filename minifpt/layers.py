@@ -45,10 +45,7 @@ class Parameter:
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
-        if np.shape(grad) != self.data.shape or np.asarray(grad).dtype.kind not in "fiu":
-            raise ValueError(f"add_grad: the gradient is {np.asarray(grad).dtype} of shape "
-                             f"{np.shape(grad)}, expected numbers of the parameter's shape "
-                             f"{self.data.shape}")
+        checks.gradient("add_grad", grad, self.data.shape)
         if self.frozen_columns:
             grad = grad.copy()
         for columns in self.frozen_columns:

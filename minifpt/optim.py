@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .checks import brief, number
+from .checks import brief, gradient, number
 from .machine import shared
 
 MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
@@ -62,10 +62,7 @@ class Adam:
                 continue
             if self.m[i] is None:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
-            if np.shape(p.grad) != p.data.shape or np.asarray(p.grad).dtype.kind not in "fiu":
-                raise ValueError(f"Adam: a gradient is {np.asarray(p.grad).dtype} of shape "
-                                 f"{np.shape(p.grad)}, expected numbers of its parameter's shape "
-                                 f"{p.data.shape}")
+            gradient("Adam", p.grad, p.data.shape)
             keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
             if p.data.size < MAX_JOINED and keep == 1:

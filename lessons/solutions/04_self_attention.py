@@ -62,8 +62,8 @@ def windowed_attention(q, k, v, w):
          "A, _ = _1 -> A = F.softmax(np.where(back >= 0, S, -np.inf))[0] * mask"],
     "queries and keys are exchanged: a row of the scores belongs to a query": "q @ k.T -> k @ q.T",
     "each token sees itself, too: it is the first of the w": [
-        f"A, _ = _1 -> A = np.nan_to_num(F.softmax(np.where({seen}, S, -np.inf))[0])"
-        for seen in ("mask & (back > 0)", "(0 < back) & (back <= w)")],
+        f"A, _ = _1 -> A = np.nan_to_num(F.softmax(np.where({allowed}, S, -np.inf))[0])"
+        for allowed in ("mask & (back > 0)", "(0 < back) & (back <= w)")],
     "a masked score of 0 still gets a share: for which score is the share 0?": "-np.inf -> 0",
 }, {"one token too short": "back < w -> back < w - 1"})
 def _(rng):

@@ -106,9 +106,11 @@ class Run:
 
     def compare(self, folder):
         """Raise ``ValueError`` if :attr:`look` is not what it was, but for rounding."""
-        if not self.looked or np.allclose(self.look(), self.looked, 1e-3, 1e-6, equal_nan=True):
+        if not self.looked:
             return
         (loss, accuracy), (old_loss, old_accuracy) = self.look(), self.looked
+        if np.allclose((loss, accuracy), self.looked, 1e-3, 1e-6, equal_nan=True):
+            return
         raise ValueError(f"{folder}: some examples have loss {loss:.6g} and accuracy "
                          f"{accuracy:.6g}, at the checkpoint {old_loss:.6g} and "
                          f"{old_accuracy:.6g}: the task's loss or accuracy, or the model, computes "
