@@ -242,7 +242,7 @@ def without_the_last(n):
     return lambda y: y * (np.arange(y.shape[1]) < y.shape[1] - n)[:, None]
 
 
-def maps_of(trunk, lr, steps, seed):
+def maps_of(trunk, lr, steps, seed, dropout=None, **settings):
     """Train a trunk on bit memory and yield a row of ``MAPS`` for each of its blocks.
 
     accuracy   of the model; *without* the first block's feed-forward layer at the query's tokens.
@@ -253,8 +253,9 @@ def maps_of(trunk, lr, steps, seed):
                strings, that the right string has; mean of the heads.
     """
     task = minifpt.tasks.get("bit-memory")
-    model = minifpt.FPT.for_task(task, trunk, seed=seed)
-    minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=steps, progress=False)
+    model = minifpt.FPT.for_task(task, trunk, seed=seed, dropout=dropout)
+    minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=steps, progress=False,
+                  **settings)
     x, y, which = task.sample(np.random.default_rng([seed, 1]), 1000)
     P, n, looks = task.output_tokens, len(x), []
 
@@ -280,11 +281,14 @@ def maps_of(trunk, lr, steps, seed):
 
 def maps(seeds):
     """Yield the rows of the study *maps*, of five seeds by default."""
-    for model in (("minigpt-bits", 1e-2, 1500), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500),
-                  ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500),
-                  ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000)):
+    as_depth = {"dropout": 0.0, "schedule": "constant", "warmup": 0}
+    for *model, options in (
+            ("minigpt-bits", 1e-2, 1500, {}), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500, {}),
+            ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500, {}),
+            ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000, {}),
+            ("random:2x1x128@1.41,qk=antisymmetric", 3e-2, 4000, as_depth)):
         for seed in seeds or range(5):
-            for row in maps_of(*model, seed):
+            for row in maps_of(*model, seed, **options):
                 yield {name: f"{value:.4f}" if isinstance(value, np.floating) else value
                        for name, value in zip(MAPS, row, strict=True)}
 
