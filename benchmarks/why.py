@@ -40,7 +40,8 @@ HERE = Path(__file__).resolve().parent
 # What a run depends on, and the defaults: one block, 5 strings of 100 bits in patches of 20.
 DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
             "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
-            "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25}
+            "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25,
+            "optimizer": "Adam", "biases": 0.0}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
@@ -136,6 +137,18 @@ STUDIES = {
     "paper": [*settings(trunk="random:1x12x768@paper", start="aligned", seed=range(3), steps=3000,
                         **PAPER),
               *settings(trunk="random:1x12x768@paper", start="opposed", steps=3000, **PAPER)],
+    # What the other studies hold fixed: optimizer, batch, dropout, biases, the task.
+    "attack": [*itertools.chain.from_iterable(
+                   settings(angle=[60, 90, 120, 150, "antisymmetric", 180], steps=6000,
+                            seed=range(2), **change)
+                   for change in ({"batch_size": 4}, {"batch_size": 64}, {"dropout": 0.1},
+                                  {"biases": 1.0})),
+               *settings(optimizer="SGD", lr=0.1, seed=range(2), steps=20_000,
+                         angle=[60, 90, 105, 120, 135, "antisymmetric", 180]),
+               *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
+                         angle=[0, 60, 90, 105, 120, 135, "antisymmetric", 180]),
+               *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
+                         angle=[120, 180], start="aligned")],
     "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
                        **PAPER),
 }
@@ -146,6 +159,39 @@ def name_of(trunk, angle):
     return trunk if str(angle) == "90" else f"{trunk},qk={angle}"
 
 
+class Nearest(minifpt.tasks.Choices):
+    """Which of eight labels stands with the vector that is most like the query?
+
+    Six tokens hold a random vector of 16 numbers and a label, the last one a noisy copy of one of
+    the vectors and no label."""
+
+    name, input_dim, tokens, output_dim, output_tokens, classes = "nearest", 24, 7, 8, 1, 8
+    options = {}
+
+    def draw(self, rng, size, split):
+        x = np.zeros((size, 7, 24), np.float32)
+        x[..., :16] = rng.standard_normal((size, 7, 16))
+        labels, which = rng.integers(0, 8, (size, 6)), rng.integers(0, 6, size)
+        rows = np.arange(size)
+        x[:, -1, :16] = (x[rows, which, :16] + x[:, -1, :16]) / 2 ** 0.5
+        x[rows[:, None], range(6), 16 + labels] = 1
+        return x, labels[rows, which][:, None]
+
+
+class SGD:
+    """Gradient descent with a momentum of 0.9."""
+
+    def __init__(self, parameters, lr):
+        self.parameters, self.lr = parameters, lr
+        self.speed = [np.zeros_like(p.data) for p in parameters]
+
+    def step(self):
+        for p, speed in zip(self.parameters, self.speed, strict=True):
+            speed *= 0.9
+            speed += p.grad
+            p.data -= self.lr * speed
+
+
 def run(setting, bar):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
     s = setting
@@ -153,8 +199,12 @@ def run(setting, bar):
                                            if s["task"] == "bit-memory" else {}))
     model = minifpt.FPT.for_task(task, name_of(s["trunk"], s["angle"]), s["freeze"], s["seed"],
                                  s["dropout"], start=s["start"] or None)
-    optimizer = optim.Adam([p for p in model.parameters() if p.trainable], s["lr"])
+    optimizer = {"Adam": optim.Adam, "SGD": SGD}[s["optimizer"]](
+        [p for p in model.parameters() if p.trainable], s["lr"])
     rng, begin = np.random.default_rng([s["seed"], 0]), time.perf_counter()
+    for block in model.trunk.h if s["biases"] else ():
+        bias = block.attn.c_attn.bias.data                # of queries, keys and values
+        bias[:] = s["biases"] * np.random.default_rng([s["seed"], 2]).standard_normal(bias.shape)
     test = task.batch(np.random.default_rng([s["seed"], 1]), EXAMPLES, "test")
     curve, matches, reached = [], [f"0:{match(model):.3f}"], ""
     for step in range(1, s["steps"] + 1):

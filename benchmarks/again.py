@@ -1,0 +1,76 @@
+"""README's claims tried again: two seeds that no table has, a lower and a higher learning rate, and
+twice the steps.
+
+    python -m benchmarks.again                            # the runs that again.csv lacks
+"""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+import minifpt
+from benchmarks import why
+from benchmarks.memory_map import read_rows
+from minifpt.progress import progress_bar
+
+PATH = Path(__file__).resolve().parent / "results" / "again.csv"
+COLUMNS = "task", "model", "start", "seed", "lr", "steps", "accuracy", "reached"
+SEEDS = 101, 102
+MODELS = "minigpt-language", "random@paper"
+# Task and options, the goal, and README's learning rate and steps.
+TASKS = {"bit-xor": ({}, 0.995, 3e-3, 2000), "bit-memory": ({}, 0.95, 3e-2, 2000)}
+ANGLES = (90, ""), (120, ""), (135, ""), (120, "aligned")
+
+
+def plan():
+    """Return the rows, without accuracy and steps reached."""
+    rows = []
+    for task, (_, _, lr, steps) in TASKS.items():
+        rows += [(task, model, "", seed, rate, number) for model in MODELS for seed in SEEDS
+                 for rate, number in ((lr, steps), (lr / 3, steps), (lr * 3, steps),
+                                      (lr, 2 * steps))]
+    rows += [("bit-memory", why.name_of("random:1x1x128@1.41", angle), start, seed, lr, 20_000)
+             for angle, start in ANGLES for lr in (1e-2, 3e-3, 3e-2) for seed in SEEDS]
+    return [dict(zip(COLUMNS, (*row[:4], f"{row[4]:g}", row[5]), strict=False)) for row in rows]
+
+
+def one(row):
+    """Return the accuracy and the steps to the goal (empty: not reached) of one run."""
+    lr, steps, seed = float(row["lr"]), row["steps"], row["seed"]
+    with progress_bar(total=steps, progress=False) as bar:
+        if row["model"] not in MODELS:
+            name, _, angle = row["model"].partition(",qk=")
+            done = why.run(why.DEFAULTS | {"trunk": name, "angle": angle or "90", "lr": lr,
+                                           "start": row["start"], "seed": seed, "steps": steps},
+                           bar)
+            return done["accuracy"], done["reached"]
+    options, goal, *_ = TASKS[row["task"]]
+    task = minifpt.tasks.get(row["task"], **options)
+    model = minifpt.FPT.for_task(task, row["model"], seed=seed)
+    history = minifpt.train(model, task, seed=seed, steps=steps, lr=lr, eval_every=100,
+                            progress=False)
+    accuracy = np.asarray(history["test_accuracy"])
+    passed = np.flatnonzero(accuracy >= goal)
+    reached = history["step"][passed[0]] if len(passed) else ""
+    return f"{accuracy[-1]:.4f}", reached
+
+
+def main():
+    """Do the runs and add each to the CSV file."""
+    rows = read_rows(PATH) if PATH.exists() else []
+    key = lambda row: tuple(str(row[name]) for name in COLUMNS[:6])
+    have = {key(row) for row in rows}
+    todo = [row for row in plan() if key(row) not in have]
+    with progress_bar(total=len(todo), unit="run") as bar, PATH.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if not rows:
+            writer.writerow(COLUMNS)
+        for row in todo:
+            writer.writerow([*(row[name] for name in COLUMNS[:6]), *one(row)])
+            file.flush()
+            bar.update()
+
+
+if __name__ == "__main__":
+    main()
