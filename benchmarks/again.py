@@ -58,10 +58,9 @@ def one(row):
 
 def main():
     """Do the runs and add each to the CSV file."""
-    rows = read_rows(PATH) if PATH.exists() else []
-    key = lambda row: tuple(str(row[name]) for name in COLUMNS[:6])
-    have = {key(row) for row in rows}
-    todo = [row for row in plan() if key(row) not in have]
+    rows = read_rows(PATH)
+    have = {tuple(row.values())[:6] for row in rows}
+    todo = [row for row in plan() if tuple(map(str, row.values())) not in have]
     with progress_bar(total=len(todo), unit="run") as bar, PATH.open("a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if not rows:
