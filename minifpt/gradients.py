@@ -13,7 +13,7 @@ import numpy as np
 
 from .checks import arrays_in, brief, number, unchanged, whole
 from .faults import Fault, at, index, rms, unit
-from .users import message
+from .users import message, suggestion
 
 __tracebackhide__ = True                                  # pytest shows the caller's frames alone
 SETTINGS = {"names": None, "eps": 1e-5, "tolerance": 1e-6, "elementwise": 64, "directions": 8,
@@ -87,9 +87,14 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     proportional to dy, if a pass changes its inputs, its cache or a ``dy`` that it does not return,
     and if it depends on chance, or on other calls.
     """
-    is_layer = hasattr(op, "named_parameters")
+    is_layer, arguments = hasattr(op, "named_parameters"), _arguments(op)
     settings = {name: options.pop(name) for name in SETTINGS
-                if name in options and (is_layer or name not in _arguments(op))}
+                if name in options and (is_layer or name not in arguments)}
+    for name in [*options] if is_layer or arguments else ():
+        if is_layer or name not in arguments and all(
+                p.kind != p.VAR_KEYWORD for p in arguments.values()):
+            raise ValueError(f"gradcheck: no option '{name}'"
+                             + suggestion(name, [*SETTINGS, *(() if is_layer else arguments)]))
     if is_layer and inputs is None:
         op_backward, inputs = None, op_backward
     check = _Check(op, op_backward, inputs, options, SETTINGS | settings)
@@ -126,9 +131,6 @@ class _Check:
                                   if p.kind < p.VAR_POSITIONAL))][:len(inputs)]
         names += [f"input {i}" for i in range(len(names), len(inputs))]
         if hasattr(op, "named_parameters") and not isinstance(op, type):
-            if options:
-                raise ValueError(f"gradcheck: no option '{next(iter(options))}' for a layer, "
-                                 f"expected one of {', '.join(SETTINGS)}")
             op, op_backward, self.parameters = _functions(op, len(inputs), self.train, self.seed)
             inputs += [p.data for p in self.parameters.values()]
         elif not (callable(op) and callable(op_backward)):
@@ -166,6 +168,7 @@ class _Check:
         if not self.failed():
             self.check_repetitions()
         self.check_proportions()
+        self.note_place()
         for name in self.checked:
             if self.far is not None and name not in self.parameters and not self.failed():
                 self.look_far(name)
@@ -173,6 +176,14 @@ class _Check:
         top = max(errors, key=errors.get)
         return GradcheckReport(errors[top], (top, *self.errors[top][1:]), errors, self.tolerance,
                                tuple(self.notes))
+
+    def note_place(self):
+        """Note from which parameter on all gradients are right, where all before it are wrong."""
+        wrong = [name for name, (error, *_) in self.errors.items() if error > self.tolerance]
+        right = [name for name in self.parameters if name in self.errors and name not in wrong]
+        if right and wrong[2:] and [*wrong, *right] == [*self.errors]:
+            self.notes.append(f"all before {right[0]} are wrong, all from it on are right: look "
+                              "there, or just before it, at what is handed back as dx")
 
     def failed(self):
         return any(error > self.tolerance for error, *_ in self.errors.values())
@@ -187,8 +198,12 @@ class _Check:
                              "and lambda dy, _: layer.backward(dy)")
         y, cache = result
         self.has_outputs = isinstance(y, (tuple, list))
-        return [_array("the output", a, "return other results in the cache", "f")
-                for a in (y if self.has_outputs else (y,))], cache
+        y = [_array("the output", a, "return other results in the cache", "f")
+             for a in (y if self.has_outputs else (y,))]
+        if self.tolerance < 1e-2 and min([a.dtype.itemsize for a in y], default=8) < 8:
+            raise ValueError("gradcheck: the output is not float64, and its rounding hides errors "
+                             "below 1e-2: compute it in float64, or pass tolerance=1e-2")
+        return y, cache
 
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
@@ -290,7 +305,7 @@ class _Check:
         for name, grad in once.items():
             passes = 2 if name in self.parameters else 1  # a layer adds to its gradients
             if not (_close(again[name], grad) and _close(sums[name], passes * grad)):
-                must = "add up, by add_grad" if self.parameters else "give one gradient"
+                must = "add up, by add_grad" if passes == 2 else "give one gradient"
                 raise ValueError(f"gradcheck: {name}: two backward passes of one cache, after "
                                  f"another forward pass, must {must}: keep nothing outside of the "
                                  "cache")

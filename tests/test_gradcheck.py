@@ -12,7 +12,7 @@ import minifpt
 from minifpt import examples, fast, tracing
 from minifpt import functional as F
 from minifpt.gradients import GradcheckReport, gradcheck
-from minifpt.layers import LayerNorm, Linear
+from minifpt.layers import MLP, LayerNorm, Linear
 
 
 def normal(*shape, seed=0):
@@ -328,11 +328,26 @@ class Gate:
     ((lambda x: ((x, x.argmax()), x), square_backward, (normal(3),)), "results in the cache"),
     ((lambda x: (x * RNG.random(3), x), square_backward, (normal(3),)),
      "not deterministic: pass a generator with a seed"),
-    ((Linear(3, 2, np.float64), (normal(4, 3),), None), "no option 'epz' for a layer"),
+    ((Linear(3, 2, np.float64), (normal(4, 3),), None), "no option 'epz' .did you mean 'eps'"),
+    ((square, square_backward, (normal(3),), None), "no option 'epz' .did you mean 'eps'"),
+    ((lambda x: (np.float32(x) ** 2, x), square_backward, (normal(3),)),
+     "the output is not float64, and its rounding hides errors"),
 ])
 def test_what_cannot_be_checked_says_why(arguments, message):
     with refused(f"^gradcheck: .*{message}"):
-        gradcheck(*arguments, **{"epz": 1} if arguments[-1] is None else {})
+        if arguments[-1] is None:
+            gradcheck(*arguments[:-1], epz=1)
+        gradcheck(*arguments)
+
+
+def test_a_wrong_dx_inside_a_model_is_placed():
+    class Wrong(MLP):
+        def backward(self, dy, cache):
+            return 1.1 * super().backward(dy, cache)
+    trunk = minifpt.trunks.get("random:2x1x8", dtype=np.float64)
+    trunk.h[1].mlp.__class__ = Wrong
+    report = gradcheck(trunk, normal(2, 5, 8))
+    assert "all from it on are right" in report.notes[-1] and "h.1.mlp.c_fc" in report.notes[-1]
 
 
 def test_the_second_look_says_what_it_left_out():

@@ -158,7 +158,8 @@ def check_code(folder, settings, *names):
     """Raise ``ValueError`` where a user's own file, of a task or a trunk, has changed."""
     if _restored(folder, "its model", lambda: code_crc(*names)) != settings.get("code_crc"):
         raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
-                         "changed since the run, expected it as it was")
+                         "changed since the run, expected it as it was; "
+                         "minifpt.load(folder, trunk) takes your trunk instead")
 
 
 def check_data(folder, settings, task):

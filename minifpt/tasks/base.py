@@ -169,6 +169,12 @@ class Choices:
         shape = (*logits.shape[:1], self.output_tokens, self.output_dim)
         if logits.shape != shape:
             raise ValueError(f"{self.name}: logits have shape {logits.shape}, expected {shape}")
+        if self.output_dim % self.classes:
+            raise ValueError(f"{self.name}: output_dim is {self.output_dim}, expected a multiple "
+                             f"of its {self.classes} classes")
+        if y.max(initial=0) >= self.classes:
+            raise ValueError(f"{self.name}: y has the class {y.max()}, expected 0 to "
+                             f"{self.classes - 1}")
         if y.shape[:1] != logits.shape[:1] or y.size * self.classes != logits.size:
             k = self.output_dim // self.classes           # choices at each token
             raise ValueError(f"{self.name}: y has shape {y.shape}, expected "
