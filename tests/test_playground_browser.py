@@ -372,6 +372,8 @@ def test_the_tour_goes_from_station_to_station_and_back(tour):
         assert tour.locator("#place").inner_text().startswith(f"{n} of 12")
         assert tour.evaluate("document.documentElement.scrollWidth") <= 1280
         assert tour.locator("#next").is_visible() and tour.locator("#acts button").count() > 0
+        names = tour.locator("#tour button:visible").all_inner_texts()
+        assert len({re.sub(" →$", "", name) for name in names}) == len(names)
         assert tour.locator("h1 .pick").is_visible() == (n not in (2, 10))           # its task
         if n > 1:
             assert tour.evaluate("[location.hash, document.activeElement.id]") == [
@@ -403,6 +405,42 @@ def test_a_station_is_done_with_the_keys_alone(tour):
     wait(tour, "S.tour === 4 && document.activeElement.id === 'question'")
 
 
+def test_a_round_of_the_game_is_played_with_the_keys_alone(visit):
+    """Whatever is asked for is at most six stops of Tab away, and the focus is never lost."""
+    page = visit("#tour=11", 390)
+
+    def press(wanted, back=False):
+        for _ in range(6):
+            page.keyboard.press("Shift+Tab" if back else "Tab")
+            if page.evaluate(f"document.activeElement.matches({json.dumps(wanted)})"):
+                return page.keyboard.press("Enter") if "suspect" not in wanted else None
+        raise AssertionError(f"six stops of Tab do not reach {wanted}")
+    page.get_by_role("button", name="Play").press("Enter")
+    wait(page, "document.activeElement.id === 'panel'")
+    page.evaluate("game.fault = 'bias'; restart()")
+    press("[data-check=output]")                          # the lowest one
+    wait(page, "by('judged').innerText.includes('5 checks left')")
+    wait(page, "document.activeElement.dataset.check === 'ln_f'")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.dataset.check") == "h.1.mlp"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")                          # which costs one check
+    wait(page, "by('judged').innerText.includes('4 checks left')")
+    wait(page, "document.activeElement.dataset.check === 'ln_f'")
+    for guess, left in ("transpose", 2), ("softmax", 1):
+        press("#suspect", back=True)
+        page.select_option("#suspect", guess)
+        press("#guess-it")
+        assert page.locator("#guess-it:focus").inner_text() == f"Guess ({left} left)"
+    press("#suspect", back=True)
+    page.select_option("#suspect", "bias")
+    press("#guess-it")
+    assert "Found, with 2 checks" in page.locator("#judged").inner_text()
+    assert page.evaluate("document.activeElement.id") == "panel"
+    page.get_by_role("button", name="Another fault").press("Enter")
+    wait(page, "document.activeElement.id === 'panel' && game.left === 6")
+
+
 @pytest.mark.parametrize("address, said", [
     ("#tour=99", "no station 99"), ("#tour=x", "no station x"), ("#speed=3", "“speed”")])
 def test_a_wrong_address_says_so_on_the_free_page(visit, address, said):
@@ -428,6 +466,7 @@ def test_the_verdicts_follow_the_run(tour):
     tour.get_by_role("button", name="All right").click()
     said = act(tour)
     assert said.startswith("You guessed right. 100 % right after") and "770 of 25,922" in said
+    assert tour.locator("#acts").inner_text().startswith("Train anew")
     assert "(642 in the pink rows drawn, 128 in block 2: " in tour.locator("#sentence").inner_text()
     go_to(tour, 4)
     said = act(tour)
@@ -456,6 +495,7 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
     tour.get_by_role("button", name="Play").click()
     wait(tour, "by('judged').innerText === 'Six checks left. Where do you look first?'")
     assert tour.locator(".back.game button:visible").count() == 12           # also of block 2
+    wait(tour, "document.activeElement.id === 'panel'")
     assert not tour.locator("#story").is_visible() and not tour.locator("#guess").is_visible()
     act(tour)                                             # back to what the station asks
     assert tour.locator("#story").is_visible()
@@ -542,6 +582,13 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
         assert 0 <= box["y"] and box["y"] + box["height"] <= 844, part
         assert box["x"] + box["width"] <= width, part
     assert page.locator("#lanes button:last-child").inner_text().startswith("too small: ")
+    for station in 3, 6, 7, 12:                           # before anything is pressed
+        go_to(page, station)
+        page.wait_for_timeout(200)
+        for part in "#acts", "#answers", "#score":
+            box = page.locator(part).bounding_box()
+            assert 0 <= box["y"] and box["y"] + box["height"] <= page.evaluate(
+                "Math.ceil(by('bar').getBoundingClientRect().top)"), (station, part)
     for station, n, part in (3, 0, "#answers"), (5, 2, "#answers"), (10, 0, "#points svg"):
         go_to(page, station)
         act(page, n)                                      # between its buttons and the bar
@@ -604,10 +651,10 @@ def test_the_hidden_fault_can_be_found_with_six_checks(page):
         page.get_by_role("button", name=f"check the gradient of {part}").click()
         wait(page, f"document.getElementById('left').innerText.includes('{part}: {verdict}')")
     assert "3 checks left" in page.locator("#left").inner_text()
-    page.get_by_role("button", name="missing transpose").click()
-    assert "No, it is not" in page.locator("#left").inner_text()
-    page.get_by_role("button", name="keys without transpose").click()
-    assert "Found, with 3 checks" in page.locator("#left").inner_text()
+    for fault, said in ("transpose", "No, it is not"), ("keys", "Found, with 3 checks"):
+        page.select_option("#suspect", fault)
+        page.click("#guess-it")
+        assert said in page.locator("#left").inner_text()
     wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
@@ -672,9 +719,21 @@ def test_a_trunk_of_another_shape_runs_too(browser, tmp_path):
     page.close()
 
 
+@pytest.mark.parametrize("way", ["#skip", "#next"])
+def test_the_free_page_opens_at_its_top(visit, way):
+    page = visit("#tour=12", 390)
+    page.evaluate("scrollTo(0, 400)")
+    page.locator(way).press("Enter")
+    wait(page, "S.tour === null && latest !== null")
+    page.wait_for_timeout(300)
+    assert page.evaluate("[scrollX, scrollY, document.activeElement.id]") == [0, 0, "task"]
+    page.reload()
+    assert page.evaluate("[scrollX, scrollY]") == [0, 0]
+
+
 def test_a_token_that_is_clicked_keeps_its_lines(page):
     box = page.locator("#picture").bounding_box()
-    for text, needed in ("b3 needs a3 and b3", 2), ("Point at", 0):       # kept, and let go
+    for text, needed in ("b3 needs a3 and b3", 2), ("Go to", 0):       # kept, and let go
         page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)  # in the column of b3
         page.mouse.move(5, 5)
         wait(page, f"by('looking').innerText.startsWith('{text}')")

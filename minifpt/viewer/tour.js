@@ -75,8 +75,6 @@ function show_judged() {
 function go_to(tour) {
   const start = start_of(STATIONS[tour - 1] ? tour : null);
   set({...start, seed: S.seed, beamer: S.beamer, bits: start.task === S.task ? S.bits : null});
-  by(STATIONS[tour - 1] ? "question" : "task").focus({preventScroll: true});
-  scrollTo({top: 0});
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
