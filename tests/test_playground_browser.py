@@ -501,6 +501,24 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
     assert tour.locator("#story").is_visible()
 
 
+def test_a_browser_without_workers_gets_one_sentence(file, browser):
+    page = browser.new_page()
+    page.add_init_script("delete window.Worker")
+    page.goto(file.as_uri() + "#tour=3")
+    page.locator("#acts button").first.click()
+    wait(page, "by('judged').innerText.endsWith('no workers, so nothing can train here')")
+    assert not page.evaluate("running")
+    page.close()
+
+
+def test_a_run_of_a_station_ends_in_a_tab_that_nobody_watches(tour):
+    go_to(tour, 3)
+    tour.locator("#acts button").first.click()
+    tour.evaluate("Object.defineProperty(document, 'hidden', {get: () => true});"
+                  "document.dispatchEvent(new Event('visibilitychange'))")
+    wait(tour, "by('judged').innerText.startsWith('100 % right after')", 120)
+
+
 def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
     go_to(tour, 8)
     tour.get_by_role("button", name="Train at 120°").click()

@@ -41,9 +41,10 @@ D.trunk.reduce((at, [name, shape]) => {
   return end;
 }, 0);
 
+let stopped = "";                          // why nothing can be computed
 function fail(message) {
   by("agreement").className = "badge bad";
-  by("agreement").textContent = `The engine stopped: ${message}`;
+  by("agreement").textContent = stopped = `The engine stopped: ${message}`;
 }
 addEventListener("error", e => fail(e.message));
 const [trainer, checker] = [0, 1].map(() => {
@@ -170,7 +171,7 @@ function change() {
   return tell({kind: "change", settings: settings_of()});
 }
 function run(steps, until) {               // steps, or until all lanes have this accuracy
-  running = steps > 0;
+  running = steps > 0 && !stopped;
   if (!running) measure_cuts();
   return tell({kind: "run", steps, until}, m => !m.running);
 }

@@ -58,7 +58,7 @@ function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
-  let text = !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
+  let text = stopped ? stopped : !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
     latest.speed < 30 ? " This machine is slow, so it takes a while." : "");
   now.acts.forEach(([label], n) => {
     const button = by("acts").children[n], words = typeof label === "string" ? label : label(notes);
