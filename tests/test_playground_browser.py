@@ -390,55 +390,43 @@ def test_the_tour_goes_from_station_to_station_and_back(tour):
     wait(tour, "S.tour === null")
 
 
+def press(page, wanted, key="Tab"):
+    """Go to what a selector names, by at most six stops of Tab, and press Enter there."""
+    for _ in range(6):
+        page.keyboard.press(key)
+        if page.evaluate(f"document.activeElement.matches({json.dumps(wanted)})"):
+            return page.keyboard.press("Enter")
+    raise AssertionError(f"six stops of Tab do not reach {wanted}")
+
+
 def test_a_station_is_done_with_the_keys_alone(tour):
-    def press(name):                                      # by Tab and Enter
-        for _ in range(20):
-            tour.keyboard.press("Tab")
-            if tour.evaluate("document.activeElement.innerText").startswith(name):
-                return tour.keyboard.press("Enter")
-        raise AssertionError(f"Tab does not reach {name}")
     go_to(tour, 3)                                        # the focus is on its question
-    press("All right")
-    press("Train")
+    press(tour, "#guess button:last-child")
+    press(tour, "#acts button")
     wait(tour, "by('judged').innerText.startsWith('You guessed right. 100 %')", 120)
-    press("Next")
+    press(tour, "#next")
     wait(tour, "S.tour === 4 && document.activeElement.id === 'question'")
 
 
 def test_a_round_of_the_game_is_played_with_the_keys_alone(visit):
-    """Whatever is asked for is at most six stops of Tab away, and the focus is never lost."""
     page = visit("#tour=11", 390)
-
-    def press(wanted, back=False):
-        for _ in range(6):
-            page.keyboard.press("Shift+Tab" if back else "Tab")
-            if page.evaluate(f"document.activeElement.matches({json.dumps(wanted)})"):
-                return page.keyboard.press("Enter") if "suspect" not in wanted else None
-        raise AssertionError(f"six stops of Tab do not reach {wanted}")
     page.get_by_role("button", name="Play").press("Enter")
     wait(page, "document.activeElement.id === 'panel'")
-    page.evaluate("game.fault = 'bias'; restart()")
-    press("[data-check=output]")                          # the lowest one
-    wait(page, "by('judged').innerText.includes('5 checks left')")
-    wait(page, "document.activeElement.dataset.check === 'ln_f'")
-    page.keyboard.press("ArrowUp")
-    assert page.evaluate("document.activeElement.dataset.check") == "h.1.mlp"
-    page.keyboard.press("Enter")
-    page.keyboard.press("Enter")                          # which costs one check
-    wait(page, "by('judged').innerText.includes('4 checks left')")
-    wait(page, "document.activeElement.dataset.check === 'ln_f'")
-    for guess, left in ("transpose", 2), ("softmax", 1):
-        press("#suspect", back=True)
-        page.select_option("#suspect", guess)
-        press("#guess-it")
-        assert page.locator("#guess-it:focus").inner_text() == f"Guess ({left} left)"
-    press("#suspect", back=True)
-    page.select_option("#suspect", "bias")
-    press("#guess-it")
-    assert "Found, with 2 checks" in page.locator("#judged").inner_text()
-    assert page.evaluate("document.activeElement.id") == "panel"
-    page.get_by_role("button", name="Another fault").press("Enter")
-    wait(page, "document.activeElement.id === 'panel' && game.left === 6")
+    page.evaluate("game.fault = 'keys'; restart()")
+    press(page, "[data-check=output]")                    # the lowest one
+    for part, left, up in ("output layer: right", 5, 1), ("block 2: feed-forward: right", 4, 2), (
+            "block 2: attention: wrong", 3, 0):
+        wait(page, f"by('judged').innerText === '{part}. {left} checks left.' &&"
+                   " document.activeElement.dataset.check === 'ln_f'")
+        for key in ["ArrowUp"] * up + ["Enter"] * 2 * (up > 0):           # twice costs one check
+            page.keyboard.press(key)
+    for fault, focus in ("transpose", "guess-it"), ("keys", "panel"):
+        page.focus("#suspect")
+        page.select_option("#suspect", fault)
+        press(page, "#guess-it")
+        assert page.evaluate("document.activeElement.id") == focus         # it is not lost
+    assert "Found, with 3 checks" in page.locator("#judged").inner_text()
+    wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
 @pytest.mark.parametrize("address, said", [
@@ -499,24 +487,6 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
     assert not tour.locator("#story").is_visible() and not tour.locator("#guess").is_visible()
     act(tour)                                             # back to what the station asks
     assert tour.locator("#story").is_visible()
-
-
-def test_a_browser_without_workers_gets_one_sentence(file, browser):
-    page = browser.new_page()
-    page.add_init_script("delete window.Worker")
-    page.goto(file.as_uri() + "#tour=3")
-    page.locator("#acts button").first.click()
-    wait(page, "by('judged').innerText.endsWith('no workers, so nothing can train here')")
-    assert not page.evaluate("running")
-    page.close()
-
-
-def test_a_run_of_a_station_ends_in_a_tab_that_nobody_watches(tour):
-    go_to(tour, 3)
-    tour.locator("#acts button").first.click()
-    tour.evaluate("Object.defineProperty(document, 'hidden', {get: () => true});"
-                  "document.dispatchEvent(new Event('visibilitychange'))")
-    wait(tour, "by('judged').innerText.startsWith('100 % right after')", 120)
 
 
 def test_a_station_that_is_left_stops_and_can_be_started_again(tour):
@@ -613,6 +583,9 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
         first, last = (page.locator(p).bounding_box() for p in ("#acts", part))
         assert first["y"] >= 0, station
         assert last["y"] + last["height"] <= page.evaluate("844 - by('bar').offsetHeight"), station
+    page.locator("#skip").press("Enter")                  # the free page opens at its top
+    wait(page, "S.tour === null && latest !== null && document.activeElement.id === 'task'")
+    assert page.evaluate("[scrollX, scrollY]") == [0, 0]
 
 
 # ------------------------------------------------------------------------ faults
@@ -659,21 +632,6 @@ def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
         E.batch_of(TASKS["bit-xor"], [example]).x)[1]["trunk.h.0.attn"].probabilities[9])""")
     assert wrong > 0 and right == 0
     wait(page, "by('verdict').innerText.includes('notices nothing')")
-
-
-def test_the_hidden_fault_can_be_found_with_six_checks(page):
-    page.get_by_role("button", name="Find the fault").click()
-    page.evaluate("game.fault = 'keys'; restart()")
-    for part, verdict in (("output layer", "right"), ("block 2: feed-forward", "right"),
-                          ("block 2: attention", "wrong")):
-        page.get_by_role("button", name=f"check the gradient of {part}").click()
-        wait(page, f"document.getElementById('left').innerText.includes('{part}: {verdict}')")
-    assert "3 checks left" in page.locator("#left").inner_text()
-    for fault, said in ("transpose", "No, it is not"), ("keys", "Found, with 3 checks"):
-        page.select_option("#suspect", fault)
-        page.click("#guess-it")
-        assert said in page.locator("#left").inner_text()
-    wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
 # ------------------------------------------------------------------------ the address, the keys
@@ -735,18 +693,6 @@ def test_a_trunk_of_another_shape_runs_too(browser, tmp_path):
     s = page.evaluate("playground.train(5)")
     assert s["agreement"] < 3e-5 and s["step"] == 5 and s["task"] == "majority"
     page.close()
-
-
-@pytest.mark.parametrize("way", ["#skip", "#next"])
-def test_the_free_page_opens_at_its_top(visit, way):
-    page = visit("#tour=12", 390)
-    page.evaluate("scrollTo(0, 400)")
-    page.locator(way).press("Enter")
-    wait(page, "S.tour === null && latest !== null")
-    page.wait_for_timeout(300)
-    assert page.evaluate("[scrollX, scrollY, document.activeElement.id]") == [0, 0, "task"]
-    page.reload()
-    assert page.evaluate("[scrollX, scrollY]") == [0, 0]
 
 
 def test_a_token_that_is_clicked_keeps_its_lines(page):
