@@ -372,6 +372,8 @@ def test_the_tour_goes_from_station_to_station_and_back(tour):
         assert tour.locator("#place").inner_text().startswith(f"{n} of 12")
         assert tour.evaluate("document.documentElement.scrollWidth") <= 1280
         assert tour.locator("#next").is_visible() and tour.locator("#acts button").count() > 0
+        names = tour.locator("#tour button:visible").all_inner_texts()
+        assert len({re.sub(" →$", "", name) for name in names}) == len(names)
         assert tour.locator("h1 .pick").is_visible() == (n not in (2, 10))           # its task
         if n > 1:
             assert tour.evaluate("[location.hash, document.activeElement.id]") == [
@@ -388,19 +390,43 @@ def test_the_tour_goes_from_station_to_station_and_back(tour):
     wait(tour, "S.tour === null")
 
 
+def press(page, wanted, key="Tab"):
+    """Go to what a selector names, by at most six stops of Tab, and press Enter there."""
+    for _ in range(6):
+        page.keyboard.press(key)
+        if page.evaluate(f"document.activeElement.matches({json.dumps(wanted)})"):
+            return page.keyboard.press("Enter")
+    raise AssertionError(f"six stops of Tab do not reach {wanted}")
+
+
 def test_a_station_is_done_with_the_keys_alone(tour):
-    def press(name):                                      # by Tab and Enter
-        for _ in range(20):
-            tour.keyboard.press("Tab")
-            if tour.evaluate("document.activeElement.innerText").startswith(name):
-                return tour.keyboard.press("Enter")
-        raise AssertionError(f"Tab does not reach {name}")
     go_to(tour, 3)                                        # the focus is on its question
-    press("All right")
-    press("Train")
+    press(tour, "#guess button:last-child")
+    press(tour, "#acts button")
     wait(tour, "by('judged').innerText.startsWith('You guessed right. 100 %')", 120)
-    press("Next")
+    press(tour, "#next")
     wait(tour, "S.tour === 4 && document.activeElement.id === 'question'")
+
+
+def test_a_round_of_the_game_is_played_with_the_keys_alone(visit):
+    page = visit("#tour=11", 390)
+    page.get_by_role("button", name="Play").press("Enter")
+    wait(page, "document.activeElement.id === 'panel'")
+    page.evaluate("game.fault = 'keys'; restart()")
+    press(page, "[data-check=output]")                    # the lowest one
+    for part, left, up in ("output layer: right", 5, 1), ("block 2: feed-forward: right", 4, 2), (
+            "block 2: attention: wrong", 3, 0):
+        wait(page, f"by('judged').innerText === '{part}. {left} checks left.' &&"
+                   " document.activeElement.dataset.check === 'ln_f'")
+        for key in ["ArrowUp"] * up + ["Enter"] * 2 * (up > 0):           # twice costs one check
+            page.keyboard.press(key)
+    for fault, focus in ("transpose", "guess-it"), ("keys", "panel"):
+        page.focus("#suspect")
+        page.select_option("#suspect", fault)
+        press(page, "#guess-it")
+        assert page.evaluate("document.activeElement.id") == focus         # it is not lost
+    assert "Found, with 3 checks" in page.locator("#judged").inner_text()
+    wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
 @pytest.mark.parametrize("address, said", [
@@ -428,6 +454,7 @@ def test_the_verdicts_follow_the_run(tour):
     tour.get_by_role("button", name="All right").click()
     said = act(tour)
     assert said.startswith("You guessed right. 100 % right after") and "770 of 25,922" in said
+    assert tour.locator("#acts").inner_text().startswith("Train anew")
     assert "(642 in the pink rows drawn, 128 in block 2: " in tour.locator("#sentence").inner_text()
     go_to(tour, 4)
     said = act(tour)
@@ -456,6 +483,7 @@ def test_the_check_waits_until_it_is_asked_for_and_the_game_has_its_own_words(to
     tour.get_by_role("button", name="Play").click()
     wait(tour, "by('judged').innerText === 'Six checks left. Where do you look first?'")
     assert tour.locator(".back.game button:visible").count() == 12           # also of block 2
+    wait(tour, "document.activeElement.id === 'panel'")
     assert not tour.locator("#story").is_visible() and not tour.locator("#guess").is_visible()
     act(tour)                                             # back to what the station asks
     assert tour.locator("#story").is_visible()
@@ -542,12 +570,22 @@ def test_what_one_starts_stays_in_sight_on_a_small_screen(visit, width):
         assert 0 <= box["y"] and box["y"] + box["height"] <= 844, part
         assert box["x"] + box["width"] <= width, part
     assert page.locator("#lanes button:last-child").inner_text().startswith("too small: ")
+    for station in 3, 6, 7, 12:                           # before anything is pressed
+        go_to(page, station)
+        page.wait_for_timeout(200)
+        for part in "#acts", "#answers", "#score":
+            box = page.locator(part).bounding_box()
+            assert 0 <= box["y"] and box["y"] + box["height"] <= page.evaluate(
+                "Math.ceil(by('bar').getBoundingClientRect().top)"), (station, part)
     for station, n, part in (3, 0, "#answers"), (5, 2, "#answers"), (10, 0, "#points svg"):
         go_to(page, station)
         act(page, n)                                      # between its buttons and the bar
         first, last = (page.locator(p).bounding_box() for p in ("#acts", part))
         assert first["y"] >= 0, station
         assert last["y"] + last["height"] <= page.evaluate("844 - by('bar').offsetHeight"), station
+    page.locator("#skip").press("Enter")                  # the free page opens at its top
+    wait(page, "S.tour === null && latest !== null && document.activeElement.id === 'task'")
+    assert page.evaluate("[scrollX, scrollY]") == [0, 0]
 
 
 # ------------------------------------------------------------------------ faults
@@ -594,21 +632,6 @@ def test_without_a_causal_mask_tokens_see_what_comes_after_them(page):
         E.batch_of(TASKS["bit-xor"], [example]).x)[1]["trunk.h.0.attn"].probabilities[9])""")
     assert wrong > 0 and right == 0
     wait(page, "by('verdict').innerText.includes('notices nothing')")
-
-
-def test_the_hidden_fault_can_be_found_with_six_checks(page):
-    page.get_by_role("button", name="Find the fault").click()
-    page.evaluate("game.fault = 'keys'; restart()")
-    for part, verdict in (("output layer", "right"), ("block 2: feed-forward", "right"),
-                          ("block 2: attention", "wrong")):
-        page.get_by_role("button", name=f"check the gradient of {part}").click()
-        wait(page, f"document.getElementById('left').innerText.includes('{part}: {verdict}')")
-    assert "3 checks left" in page.locator("#left").inner_text()
-    page.get_by_role("button", name="missing transpose").click()
-    assert "No, it is not" in page.locator("#left").inner_text()
-    page.get_by_role("button", name="keys without transpose").click()
-    assert "Found, with 3 checks" in page.locator("#left").inner_text()
-    wait(page, "document.querySelector('.back.game button:enabled') === null")
 
 
 # ------------------------------------------------------------------------ the address, the keys
@@ -674,7 +697,7 @@ def test_a_trunk_of_another_shape_runs_too(browser, tmp_path):
 
 def test_a_token_that_is_clicked_keeps_its_lines(page):
     box = page.locator("#picture").bounding_box()
-    for text, needed in ("b3 needs a3 and b3", 2), ("Point at", 0):       # kept, and let go
+    for text, needed in ("b3 needs a3 and b3", 2), ("Go to", 0):       # kept, and let go
         page.mouse.click(box["x"] + 0.75 * box["width"], box["y"] + 150)  # in the column of b3
         page.mouse.move(5, 5)
         wait(page, f"by('looking').innerText.startsWith('{text}')")

@@ -1,6 +1,7 @@
 // What both pages use.
 "use strict";
 const count = n => n.toLocaleString("en");
+const plural = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
 
 function el(tag, attributes = {}, ...children) {
   const e = document.createElement(tag);
@@ -11,3 +12,18 @@ function el(tag, attributes = {}, ...children) {
   e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
   return e;
 }
+function draw_on(canvas, width, height) {
+  const ratio = (window.devicePixelRatio || 1) * (document.body.currentCSSZoom || 1);
+  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== w || canvas.height !== h) {
+    [canvas.width, canvas.height] = [w, h];
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const g = canvas.getContext("2d");
+  g.setTransform(ratio, 0, 0, ratio, 0, 0);
+  g.clearRect(0, 0, width, height);
+  return g;
+}
+const bytes = (text, type) => new type(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");

@@ -14,20 +14,6 @@ const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]
 const lane_color = n => models[n]?.kind !== "turned" ? LANES[n] :
   LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
 
-function draw_on(canvas, width, height) {
-  const ratio = (window.devicePixelRatio || 1) * (document.body.currentCSSZoom || 1);
-  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== w || canvas.height !== h) {
-    [canvas.width, canvas.height] = [w, h];
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-  }
-  const g = canvas.getContext("2d");
-  g.setTransform(ratio, 0, 0, ratio, 0, 0);
-  g.clearRect(0, 0, width, height);
-  return g;
-}
-
 // 511 colours from blue below 0 to orange above, red, green and blue one after the other.
 let table = null;
 function color_table() {

@@ -30,10 +30,9 @@ function losses(task) {
 function show_cuts(task) {
   const box = by("cuts"), key = JSON.stringify([S.task, S.look, S.cut, cut_table]);
   if (box.dataset.key === key) return;
-  const focus = box.contains(document.activeElement) && document.activeElement.textContent;
   box.dataset.key = key;
   const names = task.names, total = S.task === "bit-memory" ? "512 inputs" : "all 1,024 inputs";
-  box.replaceChildren(...[S.look !== null && S.look < task.tokens && el("p", {},
+  refill(box, [S.look !== null && S.look < task.tokens && el("p", {},
     `Cut what ${names[S.look]} sees: `, names.slice(0, S.look + 1).map((name, k) => el("button", {
       "aria-pressed": String(is_cut(S.look, k)), "aria-label": `${names[S.look]} sees ${name}: cut`,
       onclick: () => cut_line(S.look, k)}, name))),
@@ -44,10 +43,7 @@ function show_cuts(task) {
     `${count(cut_table.step)} steps, whole → cut: ` + cut_table.before.map((b, i) =>
       `${names[task.tokens - task.output_tokens + i]} ${percent(b)} → ` +
       percent(cut_table.after[i])).join("; ") : running ? "Pause to measure." : "measuring …"),
-  ].filter(e => e));
-  const again = focus && Array.from(box.querySelectorAll("button")).find(
-    b => b.textContent === focus);
-  if (again) again.focus();
+  ]);
 }
 
 // ------------------------------------------------------------------------ follow a bit
@@ -128,6 +124,7 @@ function show_letters() {
   }
   const bars = el("ol"), put = text => {
     letters = text;
+    dirty = true;
     bars.replaceChildren(...(text ? expects(text.slice(-LETTERS)) : []).slice(0, 5).map(
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
@@ -135,10 +132,9 @@ function show_letters() {
       }}, spelled(letter)), el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
-    "aria-label": "letters", oninput: e => { put(e.target.value); dirty = true; }});
+    "aria-label": "letters", oninput: e => put(e.target.value)});
   by("letters").replaceChildren(el("label", {}, "letters in ", input),
-    el("p", {class: "note"}, "It sees the last twelve. What it expects next; click one to write it:"), bars);
-  bars.addEventListener("click", () => { dirty = true; });
+    el("p", {class: "note"}, "It sees the last twelve. What it expects next; press one to write it:"), bars);
   put(letters);
 }
 

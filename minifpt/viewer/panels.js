@@ -61,22 +61,26 @@ const PANELS = {
         el("p", {class: "note"}, "Choose a fault. A copy of the model, with that line of the " +
           "engine changed, trains beside the right one. Does it still learn? Guess first.")];
   },
-  game: () => [
+  game: (suspects = FAULTS.filter(f => !f.hides && !game.wrong.includes(f.id))) => [
     el("p", {class: "note"}, "One line of the code for gradients is wrong. You have six checks: " +
-      "choose parts of the model in the column at its right. A check moves some of the part's " +
-      "numbers a little and measures the loss. Gradients run from the answers up: where one is " +
+      "choose parts of the model in the column at its right (arrow keys go up and down in it). A " +
+      "check moves some of the part's numbers a little and measures the loss. Gradients run from the answers up: where one is " +
       "wrong, the fault is in that part or below it. It may spoil that part alone."),
     el("p", {id: "left", role: "status"}, game.said),
-    el("div", {id: "evidence"}, game.rows.map(evidence)),
-    el("p", {class: "note"}, "Which fault is it, and where? You have three guesses. Linear layers: " +
-      "the input and output layers, and in attention and feed-forward. The loss comes after all of them."),
+    game.rows.length && el("div", {id: "evidence", tabindex: 0, role: "group", "aria-label": "Measured"},
+      game.rows.map(evidence)),
+    el("p", {}, game.over ? "" : [el("label", {}, "Which fault is it? ", el("select", {id: "suspect",
+      onchange: e => { game.suspect = e.target.value; }}, el("option", {value: ""}, "choose one"),
+    suspects.map(f => el("option", {value: f.id, selected: f.id === game.suspect},
+      `${f.title} (${PLACES[f.op]})`)))), el("button", {id: "guess-it", onclick: () => guess(game.suspect)},
+    `Guess (${3 - game.wrong.length} left)`)],
+    el("button", {onclick: () => { new_game(); by("panel").focus(); }}, "Another fault")),
+    el("p", {class: "note"}, "Linear layers: the input and output layers, and in attention and " +
+      "feed-forward. The loss comes after all of them."),
     el("details", {class: "note", open: game.open, ontoggle: e => { game.open = e.target.open; }},
       el("summary", {}, "What each fault does"), FAULTS.filter(f => !f.hides).map(f =>
         el("p", {}, el("b", {}, `${f.title}: `), f.text))),
-    el("div", {class: "chips", role: "group", "aria-label": "Which fault is it?"},
-      FAULTS.filter(f => !f.hides).map(f => el("button", {onclick: () => guess(f.id),
-        disabled: game.over || game.wrong.includes(f.id)}, `${f.title} (${PLACES[f.op]})`))),
-    el("button", {onclick: new_game}, "Another fault")],
+  ],
 };
 
 function racer(n, kind, scale, replace = false) {
@@ -86,12 +90,8 @@ function racer(n, kind, scale, replace = false) {
   if (!replace) show_panel();
 }
 function show_panel() {
-  const key_of = e => e.id || e.textContent, inside = by("panel").contains(document.activeElement);
-  const key = inside && key_of(document.activeElement);
   if (S.tab === "game" && !game) return new_game();
-  by("panel").replaceChildren(...PANELS[S.tab]().flat().filter(e => e));
-  const again = inside && Array.from(by("panel").querySelectorAll("button, select, input")).find(e => key_of(e) === key);
-  if (again) again.focus();                // the focus stays where it was
+  refill(by("panel"), PANELS[S.tab]());
   if (S.tab === "break" && S.fault && !S.tour) verify();
 }
 function show_controls() {
@@ -138,9 +138,8 @@ function show_verdict() {
   const e = by("verdict");
   if (!e || models.length < 2) return;
   const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
-  let text = latest.step ? `After ${count(latest.step)} steps: the right engine ${right}, the one ` +
-    `with the fault ${broken}. ` : "Press Train. ";
-  text += check_text();
+  const text = (latest.step ? `After ${count(latest.step)} steps: the right engine ${right}, the one ` +
+    `with the fault ${broken}. ` : "Press Train. ") + check_text();
   if (e.textContent !== text) e.textContent = text;
 }
 function check_text() {
@@ -161,24 +160,26 @@ function new_game() {
   const list = FAULTS.filter(f => !f.hides), before = game && game.fault;
   let fault = before;
   while (fault === before) fault = list[Math.floor(Math.random() * list.length)].id;
-  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false, said: "Six checks left. Where do you look first?"};
+  game = {fault, left: 6, parts: {}, rows: [], wrong: [], over: false, suspect: "", said: "Six checks left. Where do you look first?"};
   restart();
   show_panel();
   dirty = true;
 }
 function show_game_cell(row) {
-  const result = game.parts[row.part], key = `${result}${game.left}${game.over}`;
-  if (row.back.dataset.game === key && row.back.querySelector("[data-check]")) return;
+  const result = game.parts[row.part], off = game.left === 0 || game.over, key = `${result}${off}`;
+  const stop = drawn_rows.findLast(r => !(r.part in game.parts)) === row ? 0 : -1;       // of Tab
+  if (row.back.dataset.game === key && row.back.firstChild?.dataset?.check) return row.back.firstChild.tabIndex = stop;
   row.back.dataset.game = key;
   row.back.className = "back game";
   row.back.replaceChildren(result === undefined ? el("button", {"data-check": row.part,
-    disabled: game.left === 0 || game.over, onclick: () => use_check(row.part),
+    disabled: off, tabindex: stop, onclick: () => use_check(row.part),
     "aria-label": `check the gradient of ${name_of(row.part)}`}, "check") :
     el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
 }
 async function use_check(part) {
-  if (game.left === 0 || game.over || game.parts[part] !== undefined) return;
+  if (game.left === 0 || game.over || part in game.parts) return;
   const mine = game;
+  mine.parts[part] = undefined;            // asked for
   mine.left -= 1;
   const rows = await check_parts(0, [part]);
   mine.parts[part] = rows.every(r => r.error < TOLERANCE);
@@ -186,13 +187,18 @@ async function use_check(part) {
   for (const r of rows) if (!worst[r.name] || r.error > worst[r.name].error) worst[r.name] = r;
   mine.rows.unshift(...Object.values(worst));
   mine.said = `${name_of(part)}: ${mine.parts[part] ? "right" : "wrong"}. ` +
-    `${mine.left} check${mine.left === 1 ? "" : "s"} left.`;
+    `${plural(mine.left, "check")} left.`;
   if (game !== mine) return;
   show_panel();
   draw();
   if (document.activeElement === document.body)            // its button is gone
-    document.querySelector("[data-check]:enabled")?.focus();
+    (body.querySelector("[tabindex='0']:enabled") || by("suspect")).focus();
 }
+body.addEventListener("keydown", e => {    // the checks are one stop of Tab, arrows go among them
+  const all = Array.from(body.querySelectorAll("[data-check]:enabled")), i = all.indexOf(e.target);
+  const next = i < 0 ? null : all[i + {ArrowUp: -1, ArrowDown: 1}[e.key]];
+  if (next) e.preventDefault(), next.focus();
+});
 function evidence({name, index, gradient, difference, error}) {
   const good = error < TOLERANCE, ratio = Number((gradient / difference).toPrecision(3));
   return el("div", {class: good ? "ok" : "no"}, el("code", {},
@@ -201,15 +207,17 @@ function evidence({name, index, gradient, difference, error}) {
     (!good && Math.abs(Math.log10(Math.abs(ratio))) < 2 ? ` ${short(ratio)} times it` : ""));
 }
 function guess(id) {
+  if (!id) return by("suspect").focus();
   const fault = fault_of(game.fault);
   if (id === game.fault) {
     game.over = true;
-    game.said = `Found, with ${6 - game.left} checks: ${fault.title}. ${fault.text}`;
+    game.said = `Found, with ${plural(6 - game.left, "check")}: ${fault.title}. ${fault.text}`;
   } else {
     game.wrong.push(id);
     game.over = game.wrong.length === 3;
-    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` : `No, it is not “${fault_of(id).title}”. ${
-        3 - game.wrong.length} guess${game.wrong.length === 2 ? "" : "es"} left.`;
+    game.suspect = "";
+    game.said = game.over ? `It was: ${fault.title}. ${fault.text}` : `No, it is not “${
+      fault_of(id).title}”. ${plural(3 - game.wrong.length, "guess", "guesses")} left.`;
   }
   show_panel();
   draw();
@@ -239,7 +247,7 @@ addEventListener("resize", () => {
   dirty = true;
 });
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden && running) run(0);  // nobody watches
+  if (document.hidden && running && !S.tour) run(0);       // nobody watches; a station's run ends by itself
 });
 
 // ------------------------------------------------------------------------ for tests and readers

@@ -28,8 +28,7 @@ const WORKER = URL.createObjectURL(new Blob([
   by("worker").textContent], {type: "text/javascript"}));
 
 function halves(text) {                    // base64 of float16 numbers -> Float32Array
-  const raw = Uint8Array.from(atob(text), c => c.charCodeAt(0)), bits = new Uint16Array(raw.buffer);
-  return Float32Array.from(bits, h => {
+  return Float32Array.from(bytes(text, Uint16Array), h => {
     const sign = h >> 15 ? -1 : 1, exponent = (h >> 10) & 31, fraction = h & 1023;
     return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
   });
@@ -42,9 +41,10 @@ D.trunk.reduce((at, [name, shape]) => {
   return end;
 }, 0);
 
+let stopped = "";                          // why nothing can be computed
 function fail(message) {
   by("agreement").className = "badge bad";
-  by("agreement").textContent = `The engine stopped: ${message}`;
+  by("agreement").textContent = stopped = `The engine stopped: ${message}`;
 }
 addEventListener("error", e => fail(e.message));
 const [trainer, checker] = [0, 1].map(() => {
@@ -171,7 +171,7 @@ function change() {
   return tell({kind: "change", settings: settings_of()});
 }
 function run(steps, until) {               // steps, or until all lanes have this accuracy
-  running = steps > 0;
+  running = steps > 0 && !stopped;
   if (!running) measure_cuts();
   return tell({kind: "run", steps, until}, m => !m.running);
 }
@@ -191,6 +191,13 @@ function receive(message) {
     if (latest.lanes[shown].accuracy >= 0.995) say("100 % reached");
   }
   dirty = true;
+}
+// Fill a box; the focus stays on what is called as before, or goes to the box.
+function refill(box, children) {
+  const name = e => e.id || e.textContent, at = document.activeElement, inside = box.contains(at);
+  box.replaceChildren(...children.flat().filter(e => e));
+  const own = Array.from(box.querySelectorAll("button, select, input, summary, [tabindex]"));
+  if (inside) (own.find(e => name(e) === name(at)) || box).focus();
 }
 const say = text => { by("said").textContent = text; };
 
@@ -224,7 +231,11 @@ function set(values, replace = false) {
   show_controls();
   if (changed.some(k => ["tab", "fault", "race", "weights", "tour"].includes(k)) ||
     (S.tab === "game" && !game)) show_panel();
-  if (changed.includes("tour")) show_station();
+  if (changed.includes("tour")) {
+    show_station();
+    by(S.tour ? "question" : "task").focus({preventScroll: true});
+    scrollTo(0, 0);
+  }
   dirty = true;
   return done;
 }
@@ -236,7 +247,7 @@ const answers = el("div", {class: "tokens", id: "answers"});
 const body = el("div", {id: "rows"});
 const picture = by("picture"), score = el("span", {class: "back", id: "score"});
 const way = el("span", {class: "back head"});
-by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "bits in: click to flip"), bits, way));
+by("flow").prepend(el("div", {class: "row"}, el("span", {class: "part head"}, "bits in: press one to flip it"), bits, way));
 body.append(...ROWS.map(row => {
   row.button = el("button", {class: "part", onclick: () => toggle(row.part)});
   row.back = el("span", {class: "back"});
@@ -371,11 +382,13 @@ function show_parts(model) {
     sizes[part] = (sizes[part] || 0) + data.length;
   const lane = latest && latest.lanes[shown], lowest = PARTS.findIndex(p => sizes[p] && !S.frozen.includes(p));
   const with_angles = S.tab === "break" && S.fault && latest && latest.lanes[1];
-  const title = game ? "check a gradient" : with_angles ? "angle to the right gradient" : "way back ↑ size of gradient";
+  const title = game ? `check a gradient: ${game.left} left` : with_angles ? "angle to the right gradient" : "way back ↑ size of gradient";
   if (way.textContent !== title) way.textContent = title;
+  bits.inert = Boolean(game);
   ROWS.forEach((row, i) => {
     if (!sizes[row.part]) return;
     const frozen = S.frozen.includes(row.part);
+    row.line.firstChild.inert = Boolean(game);             // its numbers would tell the fault
     const key = `${frozen}${sizes[row.part]}`;
     if (row.key !== key) {
       row.key = key;
@@ -383,7 +396,7 @@ function show_parts(model) {
       row.button.setAttribute("aria-pressed", String(frozen));
       row.button.setAttribute("aria-label", `${name_of(row.part)}${row.short ? ` (${row.short})` : ""}, ` +
         `${count(sizes[row.part])} numbers, ${frozen ? "frozen: thaw" : "trained: freeze"}`);
-      row.button.title = `${row.label}, ` + (frozen ? "frozen: click to thaw" : "trained: click to freeze");
+      row.button.title = `${row.label}, ` + (frozen ? "frozen: press to thaw" : "trained: press to freeze");
       row.button.replaceChildren(el("span", {}, row.short || row.label),
         el("small", {}, sizes[row.part] < 1e5 ? count(sizes[row.part]) : `${Math.round(sizes[row.part] / 1000)}k`));
     }
@@ -416,7 +429,7 @@ function show_looking(task, cache, look) {
   Array.from(bits.children).forEach((token, t) => {
     token.className = `token${needs.includes(t) ? " needed" : ""}${t === look ? " looks" : ""}`;
   });
-  let text = "Point at a token, or click it, to see where it looks.";
+  let text = "Go to a token, with a pointer, a finger or Tab, to see where it looks.";
   if (look !== null) {
     const names = needs.map(t => task.names[t]);
     text = `${task.names[look]} ` + (!names.length ? "gives no answer" : names.length > 2 ?
@@ -441,7 +454,7 @@ function show_numbers(model) {
   const [trained, total] = sizes_of(model);
   const unseen = Object.values(model.parameters).filter(
     p => p.trainable && !drawn_rows.some(row => row.part === p.part)), [rest] = sizes_of({parameters: unseen});
-  by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Click a part to thaw it. " :
+  by("sentence").innerHTML = !trained ? "Everything is frozen: <b>nothing can learn</b>. Press a part to thaw it. " :
     `<b class="t">${count(trained)}</b> of ${count(total)} numbers are ` +
     `being trained; ${trained < total ? "the rest are <b>frozen</b>" : "nothing is frozen"}. ` +
     (rest ? `(${count(trained - rest)} in the pink rows drawn, ${count(rest)} in ${[...new Set(unseen.map(
@@ -477,7 +490,6 @@ function show_numbers(model) {
 }
 
 // Draw what has changed; rarely where it takes long, and where motion is not wanted.
-const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 let cost = 0, drawn_at = 0;
 function frame(now) {
   const pause = running && STILL.matches ? 500 : cost > 25 ? 3 * cost : 0;

@@ -1,5 +1,6 @@
 // Begin: with the address, and with the comparison with NumPy.
 
+history.scrollRestoration = "manual";      // a page opens at its top
 Object.assign(S, read_address());
 restart();
 show_controls();

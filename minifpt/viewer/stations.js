@@ -8,9 +8,10 @@
 // judge         the verdict, as text, from the notes and the run; empty while there is nothing to say
 
 const ATTENTION = blocks.map(h => `${h}.attn`);
-const AIMS = [["Output alone", ["output"]], ["Input and output", ["input", "output"]],
+const AIMS = [["Output alone", ["output"]], ["With the input", ["input", "output"]],
   ["With positions", ["input", "wpe", "output"]]];
 const FIRST = ["input", "wpe", "h.0.ln_1", "h.0.attn", "h.0.ln_2", "h.0.mlp", "ln_f", "output"];
+const anew = label => notes => notes.runs.length ? `${label} anew` : label;
 const all_but = (...parts) => PARTS.filter(p => !parts.includes(p));
 const pc = lane => percent(lane.accuracy);
 // Train until the accuracy is `until` or the limit comes; false if the reader went on meanwhile.
@@ -97,14 +98,15 @@ const STATIONS = [
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart", "sentence", "legend"], rows: FIRST,
     guess: notes => notes.runs.length ? notes.runs[0].lanes[0].accuracy > 0.95 ? 2 :
         notes.runs[0].lanes[0].accuracy > 0.65 ? 1 : 0 : null,
-    acts: [["Train", notes => train_with(notes, "frozen", {}, 3000)]],
+    acts: [[anew("Train"), notes => train_with(notes, "frozen", {}, 3000)], ["Flip a3", () => flip(2)]],
     judge: notes => notes.runs.length ? `${pc(notes.runs[0].lanes[0])} right after ` +
       `${count(notes.runs[0].step)} steps. ${sizes_of(models[0].model).map(count).join(" of ")} ` +
-      "numbers were trained, no other moved. Flip a bit: it knows." : ""},
+      `numbers were trained, no other moved. ${notes.runs[0].lanes[0].accuracy > 0.99 ?
+        "Flip a bit: it knows." : "Stopped too early to tell."}` : ""},
   {set: {task: "bit-xor", tab: "race"}, show: ["flow", "bar", "chart", "legend"], rows: FIRST,
     guess: ({runs: [race]}) => race ? {100: 0, "010": 1, "001": 2, "011": 3, "000": 4}[
       race.lanes.map(l => Number(l.reached === null)).join("")] ?? null : null,
-    acts: [["Race", notes => train_with(notes, "race", {}, 900)]],
+    acts: [[anew("Race"), notes => train_with(notes, "race", {}, 900)]],
     judge: notes => notes.runs.length ? verdict_of(notes.runs[0]) : ""},
   {set: {task: "bit-xor", look: 7},
     show: ["flow", "legend", "look", "cuts"], rows: ["input", ...ATTENTION, "output"],
@@ -134,7 +136,7 @@ const STATIONS = [
   {set: {...MEMORY, look: 3}, show: ["flow", "bar", "chart", "legend", "look"],
     rows: ["input", "wpe", "h.0.attn", "output"],
     guess: notes => notes.runs.length ? Number(notes.runs[0].lanes[0].reached !== null) : null,
-    acts: [["Train", notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
+    acts: [[anew("Train"), notes => train_with(notes, "random block", {}, 3000, 0.98)], ["New input", other_string]],
     judge: notes => notes.runs.length ? `${steps_of(notes.runs[0])}. Press New input: the line of ` +
       `“again” moves to the string that comes again, now string ${example.which + 1}.` : ""},
   {set: MEMORY, show: ["forms", "bar", "chart"],
@@ -183,16 +185,15 @@ const STATIONS = [
   show: ["flow", "back", "bar", "chart", "panel"], rows: FIRST,
   guess: ({runs: [both]}) => !both || S.tab === "game" ? null : both.lanes[1].accuracy < 0.65 ? 0 :
     behind(both) ? 1 : 2,
-  acts: [["Train both", notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
+  acts: [[anew("Train both"), notes => train_with(notes, "fault", {tab: "break", fault: "positions"}, 600)],
     ["Check the gradients", () => set({tab: "break", fault: "positions"}, true).then(verify)],
-    ["Play: find a fault", () => set({tab: "game"}, true)]],
+    ["Play: find a fault", () => set({tab: "game"}, true).then(() => by("panel").focus())]],
   judge: ({runs: [both]}) => S.tab === "game" ? game ? game.said : "" : (both ? `After ` +
     `${count(both.step)} steps the right model has ${pc(both.lanes[0])}, the one with the fault ` +
     `${pc(both.lanes[1])}. ${behind(both) ? "Beside a right one it is behind; alone, who would have " +
     "known?" : "The curves do not tell which is wrong."} ` : "") + (check_text() || (both ?
     "A check can tell: move one number a little, and see whether it helps as much as the gradient says." : ""))},
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
-    acts: [["Train", notes => train(notes, "Training", 3000)],
-      ["The free page", () => { location.hash = "free"; }]], judge: () => ""},
+    acts: [["Train", notes => train(notes, "Training", 3000)]], judge: () => ""},
 ];
 STATIONS.forEach((station, n) => Object.assign(station, D.stations[n]));

@@ -16,11 +16,6 @@ let drawings = [];                          // what draws the matrices of this f
 
 // ------------------------------------------------------------------------ small helpers
 
-function bytes(text, type) {
-  const raw = atob(text), out = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
-  return new type(out.buffer);
-}
 function array(n) {
   const a = D.arrays[n];
   if (!a.values) a.values = bytes(a.data, TYPES[a.dtype]);
@@ -61,7 +56,6 @@ function num(v, digits = 4) {
 const kilo = n => n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1e3).toFixed(1)} kB` :
   `${(n / 1e6).toFixed(2)} MB`;
 const shape = s => s.length ? s.join(" × ") : "one number";
-const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
 // ------------------------------------------------------------------------ what there is
 
@@ -160,14 +154,6 @@ function limits(values) {
   const sizes = Array.from(values, Math.abs).filter(isFinite).sort((a, b) => a - b);
   return sizes[Math.floor(0.985 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
 }
-function drawOn(canvas, w, h) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(w * ratio); canvas.height = Math.round(h * ratio);
-  canvas.style.width = w + "px"; canvas.style.height = h + "px";
-  const g = canvas.getContext("2d");
-  g.scale(ratio, ratio);
-  return g;
-}
 const BAR = 36;                             // the longest bar of a norm, in pixels
 function norms(a) {                         // of each row of a matrix of tokens, where it has them
   if (typeof a.norms === "string") a.norms = bytes(a.norms, Float32Array);
@@ -240,7 +226,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
     state.asked.step === S.indexOf(step) && state.asked.name === part.name ?
     place(state.asked.at) : null;
   function draw() {
-    const g = drawOn(canvas, left + cols * cw + right, top + rows * ch + 1);
+    const g = draw_on(canvas, left + cols * cw + right, top + rows * ch + 1);
     g.textBaseline = "middle"; g.textAlign = "center"; g.fillStyle = paint("--soft");
     const every = upright ? Math.ceil(11 / cw) : Math.ceil((longest + 3) / cw);
     for (let c = 0; c < cols; c += every) {               // the names of columns and rows

@@ -70,7 +70,6 @@ function adamFrame() {
     "▨ frozen: what its gradient would have cost"), list), right)];
 }
 
-const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 let playing = null;                         // the timer, while the film plays
 function pause() {
   clearInterval(playing);
@@ -117,15 +116,15 @@ function film() {
   const text = document.getElementById("filmstep");
   if (!text) return;
   text.replaceChildren(el("span", {class: "big"}, `after ${plural(F.first - 1 + f.step,
-    "step")}`), f.step ? ` mean loss of the last ${plural(Math.min(F.every, f.step), "batch")
-      .replace("batchs", "batches")} ` : " loss of the next batch ",
+    "step")}`), f.step ? ` mean loss of the last ${plural(Math.min(F.every, f.step), "batch",
+    "batches")} ` : " loss of the next batch ",
   `${num(mean(F.losses.slice(Math.max(0, f.step - F.every), Math.max(1, f.step))), 4)}, ` +
     `${(100 * f.accuracy).toFixed(1)} % right on 64 test examples, other ones than the batch`);
   const slider = document.getElementById("film");
   slider.value = state.frame;
   slider.setAttribute("aria-valuetext", text.textContent);
   const canvas = document.getElementById("curve"), w = Math.min(480, window.innerWidth - 50);
-  const h = 200, g = drawOn(canvas, w, h), top = Math.max(...F.losses);
+  const h = 200, g = draw_on(canvas, w, h), top = Math.max(...F.losses);
   canvas.setAttribute("aria-label", `loss, from ${num(F.losses[0])} to ` +
     num(F.losses[F.losses.length - 1]));
   const X = n => 36 + (w - 46) * n / Math.max(1, F.losses.length - 1), Y = v => h - 22
@@ -133,7 +132,7 @@ function film() {
   g.font = "11px system-ui, sans-serif"; g.fillStyle = paint("--soft");
   g.fillText(num(top, 3), 2, 16); g.fillText("0", 22, h - 18);
   g.fillText("loss of each batch", 42, 14);
-  g.strokeStyle = paint("--line"); g.beginPath(); g.moveTo(36, 8); g.lineTo(36, h - 22);
+  g.strokeStyle = paint("--line"); g.lineWidth = 1; g.beginPath(); g.moveTo(36, 8); g.lineTo(36, h - 22);
   g.lineTo(w - 8, h - 22); g.stroke();
   g.strokeStyle = paint("--soft"); g.beginPath();
   F.losses.forEach((v, n) => n ? g.lineTo(X(n), Y(v)) : g.moveTo(X(n), Y(v))); g.stroke();

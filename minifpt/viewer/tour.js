@@ -58,7 +58,7 @@ function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
-  let text = !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
+  let text = stopped ? stopped : !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
     latest.speed < 30 ? " This machine is slow, so it takes a while." : "");
   now.acts.forEach(([label], n) => {
     const button = by("acts").children[n], words = typeof label === "string" ? label : label(notes);
@@ -75,8 +75,6 @@ function show_judged() {
 function go_to(tour) {
   const start = start_of(STATIONS[tour - 1] ? tour : null);
   set({...start, seed: S.seed, beamer: S.beamer, bits: start.task === S.task ? S.bits : null});
-  by(STATIONS[tour - 1] ? "question" : "task").focus({preventScroll: true});
-  scrollTo({top: 0});
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
