@@ -254,11 +254,9 @@ for trunk, values in PAPER_SIZE.items():
 # 1e-2, and 1,000 steps. The first row shows what is possible. The two others show what is *slower*,
 # and not what is impossible.
 #
-# Longer runs say more: all of them get to 95 % in the end, and so do the paper's random trunks of
-# one, two and twelve blocks with GPT-2's own 12 heads of 64 channels (one seed each, at the best of
-# up to three rates). So the scale and the width of the heads decide how *fast* a random trunk
-# learns this task, and not whether it does. In the repository `docs/results/scale.md` has the whole
-# map.
+# Longer runs say more: all of them get to 95 % in the end (one seed each). So the scale and the
+# width of the heads decide how *fast* a random trunk learns this task, and not whether it does. In
+# the repository `docs/results/scale.md` has the whole map.
 #
 # ## One block of attention
 #
@@ -337,11 +335,7 @@ bars(swaps, "which part is it? (dotted: copy and guess, copy and vote)", "bits r
 #
 # *Random, rescaled* is only near the vote, although *one* block with spread 0.55 was far beyond it
 # after as many steps. The two differ in how loudly a head writes. The last bar has the larger
-# `c_proj`, and nothing else, and most of the difference is gone. With 2,000 steps and its own
-# learning rate *random, rescaled* is nearly where *matched random* is, as the ladder says. The
-# repository's `docs/results/scale.md` has the same swaps, and more of them, with all six blocks.
-# There one arm, with only the first block's attention too small, seemed to fail, until it got a
-# learning rate of its own.
+# `c_proj`, and nothing else, and most of the difference is gone.
 #
 # ## How many directions does a head pass on?
 #
@@ -393,11 +387,8 @@ for name, n in count.items():
 
 # %% [markdown]
 # In the mean trained heads pass on few directions, random ones many, whatever their scale. That
-# fits the idea, but it is a *correlation*: language differs from matched random in more than this.
-# A test changes the number of directions and nothing else. Exercise 3 writes this change; with it
-# in the random block of spread 1.41 you can test the idea yourself. In the repository
-# `docs/results/scale.md` says how language falls further behind as a token's bits grow from 20 to
-# 50. Whether directions are the reason is not shown.
+# fits the idea, but it is a *correlation*. A test changes the number of directions and nothing
+# else: exercise 3 writes this change.
 #
 # ## An answer that is in the language
 #
@@ -464,10 +455,9 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 # %% [markdown]
 # About as much as the trained FPT. The answer lay in the weights. But lesson 13 asked for the
 # simplest control, and here it is: a *table of pairs* that has counted which byte follows which has
-# as much, to a fraction of a point. Equal scores need not have equal causes. The last line asks
-# whether the two agree byte by byte, and they do so more often than two unrelated judges would, but
-# by no means always. So what reading gave to the model is worth no more on this task than pairs of
-# letters; this does not show that it *is* pairs of letters.
+# as much, to a fraction of a point. Equal scores need not have equal causes: the two agree more
+# often than unrelated judges would, by no means always. So what reading gave to the model is worth
+# no more on this task than pairs of letters; this does not show that it *is* pairs of letters.
 #
 # ## What we know, and what not
 #
@@ -484,9 +474,7 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #   use of the same table finds more (`docs/results/language.md`).
 #
 # All of this is for narrow trunks, few shapes, a few tasks. Nothing here was run on GPT-2's own
-# weights. The paper's model is six times as wide, and there 0.02 is the spread 0.55. Its random
-# trunk of 12 blocks did not find the strings of 1,000 bits; the same random weights did here, at
-# thirty times its learning rate and without dropout (two seeds). At its rate we do not know.
+# weights.
 #
 # ## A study of your own
 #
@@ -508,9 +496,8 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #
 # (all on one line). This writes a table, every run, the curves and the sweep into a folder. Ideas:
 # swap only what makes queries, keys and values (`h.0.attn.c_attn.*`) and not `c_proj`; the
-# attention of *images* or *bits* into a random trunk; `mimetic`, which is random but for attention
-# that a formula makes similar to that of pretrained models; a trunk of your own in a file
-# (`mine.py:encoder`, see the README); wider tokens with fewer directions.
+# attention of *images* or *bits* into a random trunk; a trunk of your own in a file
+# (`mine.py:encoder`).
 #
 # ## Exercises
 #

@@ -304,19 +304,14 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
     report(name)
 
 # %% [markdown]
-# With the attention of the causal model it leaves the frequencies far behind, in the 400 steps in
-# which the model that began from nothing has hardly moved. With everything but the attention it
-# gets about half of the way: a table that knows bytes helps as well. So both are a head start, and
-# the heads that look to the right distance are worth as much as all the rest. As long as there are
-# none, the gradient has little to say about where to look, because nothing that they bring is of
-# use yet.
+# With the attention of the causal model it leaves the frequencies far behind. With everything but
+# the attention it gets about half of the way: a table that knows bytes helps as well. As long as no
+# head looks to the right distance, the gradient has little to say about where to look.
 #
 # (Each line is one run of training, at one rate. At 1e-3 the two came to 2.63 and 2.99, and at 1e-2
 # to 2.33 and 3.05: at each of three rates the one with the attention is ahead, by 0.4 to 0.7 nats.
 # It is a head start and no more: with 1,600 steps at 3e-3 the one without the attention came to
-# 1.57. The number after +- is the error from the choice of questions only, as if they were
-# independent. Their passages overlap, so it is somewhat larger. [Lesson 13](13_transfer.ipynb) is
-# about how many runs a claim needs.)
+# 1.57. The number after +- is the error from the choice of questions only.)
 
 # %% [markdown]
 # ## Two that look one way
@@ -328,9 +323,8 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
 # $$ y_t = f_{t-1} + b_{t+1}, \qquad \text{logits}_t = y_t\, w^\top $$
 #
 # Here $f$ and $b$, both `(T, C)`, are what the two trunks return, and $w$ `(V, C)` is the table.
-# Neither has seen byte $t$, so nothing needs to be hidden. (ELMo has two such readers, made of
-# LSTMs (lesson 15). In training, each of them predicts alone; only their states are joined, for
-# later use.) The backward of the sum gives both the same $dy$, to each in its own order.
+# Neither has seen byte $t$, so nothing needs to be hidden. The backward of the sum gives both the
+# same $dy$, to each in its own order.
 
 # %%
 class TwoReaders(Layer):
@@ -399,11 +393,6 @@ print(f"causal minus two readers, question by question: {difference.mean():.2f} 
 # %% [markdown]
 # So the right side is worth a lot. (The two readers have twice the parameters in their trunks, and
 # twice the work in each step, so not all of the gain need be the right side's.)
-#
-# (In the picture "masked, 15 %" ends well below the frequencies, and yet at our question it is
-# hardly better than they are. Its training also asks for bytes that it can see, and it has learned
-# the bet on those. That needs no attention and is of no use for a hidden byte: one more reason to
-# ask all models the same question.)
 #
 # ## Asked in another way
 #

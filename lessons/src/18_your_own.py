@@ -68,14 +68,10 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 # differences have checked (lesson 1). What is not written yet is the library's. So the file works
 # from its first line on, and you can write it in any order.
 #
-# Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
-# The check runs it and compares its gradients as well. So keep in each slot of a cache what
-# its name says, and read the lines on caches at the top of the file. A backward pass changes
-# neither its cache nor `dy`, and nothing is kept in a global variable: the check runs two forward
-# passes before their backward passes. Two more things that the definitions do not say: `dropout`
-# may draw its mask from `rng` in any way you like, and `attention` takes `past`, the keys and
-# values of earlier tokens. XOR never passes it; a model that generates text does, and the check
-# asks for it.
+# A backward pass changes neither its cache nor `dy`, and nothing is kept in a global variable: the
+# check runs two forward passes before their backward passes. Two more things that the definitions
+# do not say: `dropout` may draw its mask from `rng` in any way you like, and `attention` takes
+# `past`, the keys and values of earlier tokens.
 #
 # How many functions are there to write before bit XOR trains on nothing but your mathematics? We
 # trace one step of the frozen language model of lesson 0 and count.

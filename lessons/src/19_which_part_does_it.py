@@ -349,11 +349,10 @@ for name, inputs in corrupted.items():
     print(f"letters {name:6} exchanged:", ", ".join(f"{value:.2f}" for value in change))
 
 # %% [markdown]
-# With the letters before exchanged the note moves further than its own size. With the letters
-# after exchanged it moves about half as far: the heads look at the token itself, too, which is
-# another letter now. But the part of the note that the question is compared with has stayed, and
-# so there is nothing that a patch could restore. It says "not this difference", and never "no
-# part in it". Change one thing at a time, and change more than one.
+# With the letters after exchanged the note moves about half as far: the heads look at the token
+# itself, too, which is another letter now. But the part of the note that the question is compared
+# with has stayed, and so there is nothing that a patch could restore. It says "not this
+# difference", and never "no part in it". Change one thing at a time, and change more than one.
 #
 # ## And a real language model?
 #
@@ -393,10 +392,9 @@ print(f"five strings: largest induction score {inductions.max(axis=(1, 2)).min()
       f"{befores.max(axis=(1, 2)).min():.2f} to {befores.max():.2f}")
 
 # %% [markdown]
-# None. No head gives the token after the same letter more than a few per cent, about what equal
-# shares would give. But one head of block 0 looks at the token before, as all heads of block 0 do
-# in our small models. So half of the circuit is there, and the half that would match is not.
-# Whether a larger model or a longer training would grow it, these runs cannot say.
+# None. But one head of block 0 looks at the token before, as all heads of block 0 do in our small
+# models. So half of the circuit is there, and the half that would match is not. Whether a larger
+# model or a longer training would grow it, these runs cannot say.
 #
 # ## And bit memory?
 #
@@ -462,10 +460,9 @@ print(f"{whole:.1f} % with all heads, {right[0, best]:.1f} without head 0.{best}
 #
 # In five of five small models the same two steps answer the question, in the same two blocks:
 # block 0 notes the letter before, block 1 matches the question with the notes and copies.
-# Patches found it and the maps agree. Muting, against a control in the same block, came out as
-# predicted with each seed in block 0 and with four of five in block 1. What we may not say is
-# "head 3 does it": the work is shared, and a model manages without any single head. On bit memory
-# one block is enough, as the pattern and the answer stand in one token.
+# Patches found it and the maps agree. What we may not say is "head 3 does it": the work is shared,
+# and a model manages without any single head. On bit memory one block is enough, as the pattern and
+# the answer stand in one token.
 #
 # ## Exercises
 #
