@@ -78,7 +78,8 @@ for layer_norm in (False, True):
 # %% [markdown]
 # Without layer norm each block multiplies the size of $x$ by some factor, which is a straight line
 # on this scale: with weights twice as large, the numbers grow to hundreds of thousands. With layer
-# norm each block *adds* something whose size does not depend on what came before.
+# norm each block *adds* something whose size does not depend on what came before. (One draw of the
+# weights.)
 #
 # ## Three lines
 #

@@ -212,8 +212,8 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
 # Up, then down. A head with equal shares passes something on to its scores, and one that prefers a
 # few tokens a little more. One that is sure passes little: $A_{ts}$ is nearly 0 for all tokens but
 # one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value that one token
-# takes whole gets its gradient whole. So a head that is sure of where to look still learns what to
-# bring.
+# takes whole gets its gradient whole. (One draw, eight heads of 32 tokens.) So a head that is sure
+# of where to look still learns what to bring.
 #
 # ## One head recalls, on your own gradient
 #

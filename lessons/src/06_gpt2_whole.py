@@ -195,7 +195,7 @@ picture(fig)
 # Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
 # what all other parts read. To forget a residual connection is far worse for most of them: what was
 # written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
-# little cost, so it must hold nearly all that the parts above ask for.
+# little cost, so it must hold nearly all that the parts above ask for. (One model, one text.)
 #
 # ## The way back
 #

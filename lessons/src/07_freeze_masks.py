@@ -432,9 +432,9 @@ curves({"gradients 0, weight decay": train_with_zeroed_gradients(16, 0.1)[1],
        styles=("o-", "^-", "s-"), inks=(color.ochre, color.ink, color.frozen))
 
 # %% [markdown]
-# Weight decay needs no gradient. And Adam's means remember: what was trained up to step 4 moves on
-# by itself. In the library a frozen parameter has no gradient, `None`, and the optimizer leaves it
-# alone. Clipping is one more way to go wrong:
+# (One run each.) Weight decay needs no gradient. And Adam's means remember: what was trained up to
+# step 4 moves on by itself. In the library a frozen parameter has no gradient, `None`, and the
+# optimizer leaves it alone. Clipping is one more way to go wrong:
 #
 # **4.** Gradients are **clipped**: if the norm of all of them together, the root of the sum of
 # their squares, is above `max_norm`, they are scaled down to it. Then follows a step of gradient

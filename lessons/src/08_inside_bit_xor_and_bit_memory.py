@@ -423,8 +423,7 @@ matrix(ax, moved, "share of attention on each string", "string", "the right one 
 picture(fig)
 
 # %% [markdown]
-# It moves along: the string is found by content. This much of the paper's picture is in our
-# model.
+# It moves along: the string is found by content. (One model, 160 examples.)
 #
 # ## Is it these heads that do it?
 #
