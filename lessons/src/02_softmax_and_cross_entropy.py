@@ -326,8 +326,6 @@ picture(fig)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/02_softmax_and_cross_entropy.py`.
-#
 # **1.** A model gives the target a probability that is $k$ times that of each of the other
 # $V - 1$ words. What is its loss, in nats?
 

@@ -409,8 +409,6 @@ picture(fig)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/03_layer_norm.py`.
-#
 # **1.** Layer norm is blind to two changes of a row. Use them: return a different array for which
 # layer norm, with scale 1 and bias 0, gives the same output. *Every* number must differ from the
 # old one by at least 0.1. (You need not use both.)

@@ -428,8 +428,6 @@ curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/04_self_attention.py`.
-#
 # **1.** All queries are 0, and there is a causal mask. What is $y$? You need neither scores nor a
 # softmax.
 

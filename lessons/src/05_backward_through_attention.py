@@ -16,8 +16,8 @@
 #
 # **The question:** Who gets the gradient?
 #
-# You need [lesson 4](04_self_attention.ipynb). It takes about an
-# hour: 20 minutes to read and run, 20 for your own file, 15 for two exercises. What follows under
+# You need [lesson 4](04_self_attention.ipynb). It takes about 55
+# minutes: 20 to read and run, 20 for your own file, 15 for two exercises. What follows under
 # *Going further* is not needed later.
 
 # %%
@@ -242,8 +242,6 @@ curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)
 
 # %% [markdown]
 # ## Exercises
-#
-# Solutions are in `solutions/05_backward_through_attention.py`.
 #
 # **1.** One head in which only the last $n$ of the $T$ tokens have a query; all $T$ have a key and
 # a value. What is the gradient of the values?

@@ -357,8 +357,6 @@ curves({"": history["test_loss"]}, f"A language model learns (dotted: knows noth
 #
 # ## Exercises
 #
-# Solutions are in `solutions/06_gpt2_whole.py`.
-#
 # **1.** Count the parameters of a GPT-2 from its shape, to the last one: two tables, the weights
 # *and biases* of the blocks, the last layer norm. The number of heads is not among the
 # arguments. Why?

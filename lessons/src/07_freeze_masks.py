@@ -341,8 +341,6 @@ print(f"{100 * history[-1]['test_accuracy']:.1f} % of the bits after 300 steps, 
 #
 # ## Exercises
 #
-# Solutions are in `solutions/07_freeze_masks.py`.
-#
 # **1.** Some layers in a row, the lowest first. Given which are trained, say for each whether its
 # backward pass must run, and whether a $dx$ is wanted from it. (The input of the lowest layer is
 # data.)

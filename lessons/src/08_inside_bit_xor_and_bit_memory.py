@@ -479,8 +479,6 @@ picture(fig)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/08_inside_bit_xor_and_bit_memory.py`.
-#
 # **1.** A model copies the visible bits and lets the strings vote on the rest. There are `strings`
 # of them (an odd number), and a bit is masked with probability `masked`. What is the model's score?
 

@@ -500,8 +500,6 @@ for name, (low, high), r in (
 #
 # ## Exercises
 #
-# Solutions are in `solutions/13_transfer.py`.
-#
 # **1.** Two arms of $n$ and $m$ runs that do not differ: what is the probability that their ranges
 # do not overlap?
 
@@ -548,8 +546,7 @@ check("difference_interval", difference_interval)
 #
 # **Too much and too little.** **Overfitting**: the training examples are all right, the test is
 # not. **Underfitting**: not even the training examples are right, however long it trains. With 500
-# labels the model from scratch and the probe on features do not fit them all, and the probe on
-# pixels does. Is that underfitting? It looks like it. But a model that stopped too early, an
+# labels the model from scratch and the probe on features do not fit them all. Is that underfitting? It looks like it. But a model that stopped too early, an
 # **undertrained** one, looks the same. With four times the steps, how many per cent of its 500
 # training labels does *from scratch* get right?
 
@@ -572,7 +569,7 @@ for way, pairs in longer.items():
 # probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
 # 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
 # found separates its features by class, and that is underfitting. None of the others is clearly
-# ahead of the probe on pixels, which fitted before.
+# ahead of the probe on pixels.
 #
 # So before you say "underfitting", train longer. And the number of parameters alone says little:
 # the largest of the four had the worst fit, for want of steps.

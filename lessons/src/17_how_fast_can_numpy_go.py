@@ -588,7 +588,7 @@ print(f"{len(p)} parameters; loss {float(loss.data):.6f}, the library's {library
 #
 # ## Exercises
 #
-# Solutions are in `solutions/17_how_fast_can_numpy_go.py`. The checks judge counts, not times.
+# The checks judge counts, not times.
 #
 # **1.** A layer norm's scale is applied to a batch: $y = x \cdot w$ with $x$ `(N, C)` and $w$
 # `(C,)`, into a new array. How many floating-point operations for each byte?

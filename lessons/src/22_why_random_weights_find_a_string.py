@@ -369,8 +369,6 @@ print("95 % at step, five seeds:", *firsts)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/22_why_random_weights_find_a_string.py`.
-#
 # **1.** (5 minutes.) Write the symmetric part of a head's form.
 
 # %%
