@@ -390,7 +390,7 @@ bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} train
 # ## Exercises
 #
 # Write in place of the dots and run the cell. The check answers at once, with new numbers each
-# time. Solutions are in `solutions/00_a_language_model_learns_xor.py`.
+# time. Solutions are in the folder `solutions`, a file for each lesson.
 #
 # **1.** How many numbers does FPT train? Look at the table above, where the trunk has 6 blocks.
 # A layer norm has two vectors of $C$ numbers; each block has two layer norms, and one more

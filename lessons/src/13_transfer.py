@@ -546,9 +546,10 @@ check("difference_interval", difference_interval)
 #
 # **Too much and too little.** **Overfitting**: the training examples are all right, the test is
 # not. **Underfitting**: not even the training examples are right, however long it trains. With 500
-# labels the model from scratch and the probe on features do not fit them all. Is that underfitting? It looks like it. But a model that stopped too early, an
-# **undertrained** one, looks the same. With four times the steps, how many per cent of its 500
-# training labels does *from scratch* get right?
+# labels the model from scratch and the probe on features do not fit them all. Is that underfitting?
+# It looks like it. But a model that stopped too early, an **undertrained** one, looks the same.
+# With four times the steps, how many per cent of its 500 training labels does *from scratch* get
+# right?
 
 # %%
 guess = ...                                               # a percentage
