@@ -23,9 +23,6 @@
 # You need a derivative, a matrix product and a little NumPy; [the lesson before the
 # first](23_before_the_first.ipynb) has five questions that say whether you have them. It takes
 # about 50 minutes: 30 to read and run, 5 for your own file, 15 for two exercises.
-#
-# A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
-# in place of the dots. A wrong guess is worth more than none.
 
 # %%
 import numpy as np

@@ -143,7 +143,8 @@ print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in
 # infinite. The merged form goes on in a straight line.
 #
 # Now the gradient. We want $dz$ `(V,)`: at what rate does the loss change with each logit? Before
-# any mathematics: the target is "sat". For how many of the five words is the gradient negative,
+# any mathematics (`np.eye(5)` has a 1 on its diagonal, so its rows move one logit each): the target
+# is "sat". For how many of the five words is the gradient negative,
 # so that *raising* their logit makes the loss smaller?
 
 # %%

@@ -248,9 +248,8 @@ print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur
 #
 # There are two tables: $u$ `(V, C)` for a word that predicts, $v$ `(V, C)` for a word that is
 # predicted. The score of word $o$ near word $c$ is $s = u_c \cdot v_o$. A softmax over all $V$
-# scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al.,
-# *Distributed Representations of Words and Phrases and their Compositionality*, arXiv 1310.4546)
-# asks an easier question: is this pair from the text, or was $o$ drawn at random? With
+# scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al., arXiv
+# 1310.4546) asks an easier question: is this pair from the text, or was $o$ drawn at random? With
 # $\sigma(s) = 1 / (1 + e^{-s})$ as the probability of "from the text", one real pair and $K$ drawn
 # words $n_1, \dots, n_K$ cost
 #

@@ -576,7 +576,7 @@ for trunk, values in MEMORY_TESTS.items():
 # guessing at every rate in these 2,000 steps: a sweep does not make everything equal.
 #
 # Look at the sweep once more. Every curve is highest at its right end, so the best rate may lie
-# beyond it. Then the sweep has not found the best rate, and its report has to say so.
+# beyond it, and a report has to say so.
 #
 # So what *can* we say now? With a rate for each and five seeds, this language trunk is behind
 # *random, rescaled* on bit memory. And gradient descent gains most of what it lacks from a rate for

@@ -259,11 +259,9 @@ reveal(guess, mean_test("probe on pixels", 100), "%")
 table(found)
 
 # %% [markdown]
-# The simplest model of all, and with 100 labels or 500 it beats every other one. Against the
-# transformers that is a statement about these budgets, which we enlarge below. The three probes
-# have the same one, so they can be compared. The teacher's features *are* better than those of a
-# random model: it did learn something that can be passed on. But to a probe what it passes on is
-# worth less than what was in the image before it went through the model.
+# The simplest model of all, and with 100 labels or 500 it beats every other one, in these budgets.
+# The teacher's features *are* better than those of a random model. But to a probe what it passes on
+# is worth less than what was in the image before it went through the model.
 #
 # So two controls belong to a claim of transfer: the same model without the teacher, and the
 # simplest model on the raw input. The first one says whether the teacher taught something. The
@@ -289,10 +287,8 @@ for name, values in (("images", a), ("its statistics", b)):
           f"from {values.min():.1f} to {values.max():.1f}")
 
 # %% [markdown]
-# The **spread** $s$ of runs is their standard deviation. (Their mean is made from the same $n$ runs
-# and so lies a little too close to them. To make up for it one divides by $n - 1$ instead of $n$,
-# which NumPy calls `ddof=1`.) The ranges overlap. Is there a difference, `"yes"`, `"no"` or
-# `"cannot say"`?
+# The **spread** $s$ of runs is their standard deviation, divided by $n - 1$ instead of $n$
+# (`ddof=1`). The ranges overlap. Is there a difference, `"yes"`, `"no"` or `"cannot say"`?
 
 # %%
 guess = ...
@@ -307,9 +303,8 @@ guess = ...
 #
 # is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
 # runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger: that of Student's
-# distribution with $n - 1$ **degrees of freedom**. They say from how many independent numbers the
-# spread was made: of $n$ distances from their mean the last one follows from the others. (Both arms
-# together have $2n - 2$, if their spreads are alike. We take the cautious one.)
+# distribution with $n - 1$ **degrees of freedom**. (Both arms together have $2n - 2$, if their
+# spreads are alike. We take the cautious one.)
 #
 # The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
 # again, for both arms, and take the middle 95 % of the differences.
