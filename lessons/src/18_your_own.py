@@ -37,7 +37,6 @@ from minifpt.functional import (
     dropout_backward,
     merge_heads,
 )
-from minifpt.layers import Block
 from minifpt.tracing import swapped
 
 # %% [markdown]
@@ -84,10 +83,7 @@ task = minifpt.tasks.get("bit-xor")
 
 
 def make(seed=0):
-    trunk = minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0)
-    model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    model.freeze(minifpt.FreezeMask.fpt())
-    return model
+    return minifpt.FPT.for_task(task, "minigpt-language", seed=seed, dropout=0.0)
 
 
 model, (x, y) = make(), task.batch(np.random.default_rng(0), 8)
@@ -325,20 +321,13 @@ curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.
 
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
-# yours. Nothing else of the model knows of it: `Block` calls what stands under the name. It says
-# `ops.residual_backward`. `ops` is the module `fast`, which has quicker forms of some operations
-# (lesson 17) and passes on the others from `functional`. `own.using` puts your functions into both.
+# yours, and nothing else of the model knows of it.
 
 # %%
-show(swapped, Block.backward)
-for name, count in file.calls.most_common():
-    print(f"{count:8,}  {name}")
+show(swapped)
+print(", ".join(f"{name} {count:,}" for name, count in file.calls.most_common()))
 
 # %% [markdown]
-# (Your `softmax` and `log_sum_exp` are not in the list, because your `attention` and your
-# `cross_entropy` call them inside the file. That is also why the command line counts fewer
-# functions than you have written.)
-#
 # ## What is yours
 #
 # The mathematics: everything in which a number is computed from numbers on the way to the loss and
