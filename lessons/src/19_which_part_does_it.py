@@ -306,28 +306,19 @@ right = np.array([[[accuracy_without(model, i, order[seed, i, group], on_x[seed]
                     for group in groups.values()] for seed, model in enumerate(models)]
                   for i in (0, 1)])                       # (block, seed, group)
 reveal(guess, float(right[1, 0, 0] - right[1, 0, 1]), "points")
-fig, axes = figure(2, width=4.4, height=3.2)
-for i, ax in enumerate(axes):
-    matrix(ax, right[i], f"% right, heads of block {i} muted", "which heads", "seed", limit=100,
-           columns=[name.replace(" ", "\n") for name in groups], digits=0)
-picture(fig)
 for i in (0, 1):
     best, other = (right[i][:, list(groups).index(name)] for name in ("best two", "other two"))
     print(f"block {i}: without the best two {best.min():.1f} to {best.max():.1f} %, without the "
           f"other two {other.min():.1f} to {other.max():.1f} %; best two cost more with "
-          f"{(best < other).sum()} of 5 seeds")
+          f"{(best < other).sum()} of 5 seeds; without all four at most "
+          f"{right[i][:, -1].max():.1f} %")
 
 # %% [markdown]
-# Without the best single head nearly nothing is lost: the other three do its work. Yet a patch
-# of that head alone, in block 1 of seed 0, brings back a third of the answer (0.33 in the table
-# further below). Both are right. A patch of one head asks what it can bring back alone; muting
-# asks whether the others can do without it.
-#
-# In block 0 the prediction comes out with each seed: the two heads that restore most cost more
-# than the other two. In block 1 it comes out with four of five, and the two groups differ by
-# three points at most. Without all four heads of either block every model is down to 12 to 15 %,
-# little more than a guess among the twelve letters of the string. So both steps are needed, and
-# each is shared by its four heads.
+# Without the best single head nearly nothing is lost: the other three do its work. A patch of one
+# head asks what it can bring back alone; muting asks whether the others can do without it. In block
+# 0 the prediction comes out with each seed: the two heads that restore most cost more than the
+# other two. In block 1 it comes out with four of five, and the two groups differ by three points at
+# most. So both steps are needed, and each is shared by its four heads.
 
 # %% [markdown]
 # ## One way to be fooled
