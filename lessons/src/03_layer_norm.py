@@ -15,8 +15,8 @@
 #
 # **The question:** What keeps twelve blocks in size?
 #
-# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about 55
-# minutes: 30 to read and run, 10 for your own file, 15 for two exercises. What follows under *Going
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about 60
+# minutes: 35 to read and run, 10 for your own file, 15 for two exercises. What follows under *Going
 # further* is not needed later.
 
 # %%
@@ -283,17 +283,12 @@ targets = (3, 0, 5)
 scales = [train_scale(target) for target in targets]
 reveal(guess, 100 * float(attention_map(scales[0])[-1, 3]), "%")
 
-fig, axes = figure(4, 2, width=2.35, height=2.2)
-for k, (scale, title) in enumerate(zip(
-        [np.ones(C), *scales],
-        ["before", *(f"trained: look at token {t}" for t in targets)], strict=True)):
-    matrix(axes[k], attention_map(scale), title, "is looked at", limit=1, digits=None)
-    axes[4 + k].bar(range(C), scale, color=color.trained if k else color.frozen)
-    axes[4 + k].axhline(1, color=color.ink, linewidth=0.8, linestyle=":")
-    axes[4 + k].set(xlabel="channel", ylim=(-1.8, 3.2))
-axes[0].set_ylabel("token looks")
-axes[4].set_ylabel("scale")
+fig, axes = figure(4, width=2.35, height=2.2)
+for ax, scale, title in zip(axes, [np.ones(C), *scales], (
+        "before", *(f"trained: look at {t}" for t in targets)), strict=True):
+    matrix(ax, attention_map(scale), title, "is looked at", "token looks", limit=1, digits=None)
 picture(fig)
+print("the scale for token 3:", scales[0].round(1))
 
 # %% [markdown]
 # Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
@@ -311,31 +306,14 @@ picture(fig)
 # Pretrained Transformer learns: scales, biases, positions, and the two layers at its ends decide
 # what the frozen weights get to see.
 #
-# Did our scale learn "look at token 3"? It has seen a single sequence. On others, what share does
-# token 3 get, on average? With equal shares each of six tokens gets 0.17.
-
-# %%
-guess = ...                                               # a number from 0 to 1
-
-# %%
-others = rng.standard_normal((500, 1, T, C))
-for name, scale in (("before training", np.ones(C)), ("trained", scales[0])):
-    share = np.mean([attention_map(scale, other)[-1, 3] for other in others])
-    print(f"{name}: {share:.2f}")
-reveal(guess, float(share))
-
-# %% [markdown]
-# It learned this one sequence by heart. A scale that is right for *all* sequences needs frozen
-# weights in which there is something worth turning up. [Lesson
-# 22](22_why_random_weights_find_a_string.ipynb) says what it is.
-#
 # ## Twelve blocks train, on your own file
 #
 # Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). Now twelve blocks learn
 # digits: pixels in, twelve blocks, ten scores out. They are smaller than those of the beginning: 32
 # channels, two weights `(C, C)`, and ReLU, $\max(x, 0)$, between them. Their weights are twice as
 # large as a product that keeps its size needs. They train with layer norms at one learning rate,
-# and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats.
+# and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats. (The cell is long,
+# and nothing in it is new: layers forward, then the same layers back in reverse order.)
 
 # %%
 digits = minifpt.tasks.get("digits")
@@ -388,19 +366,13 @@ with written("mine.py", "linear", "linear_backward", "layer_norm", "layer_norm_b
              "cross_entropy", "cross_entropy_backward") as whose, np.errstate(all="ignore"):
     with_norm = [train_stack(True, 0.01, seed=seed) for seed in range(5)]
     without = {rate: train_stack(False, rate) for rate in (1e-2, 1e-6, 1e-8)}
-fig, (ax,) = figure(width=5.6, height=2.8)
-ax.semilogy(np.transpose(with_norm), "-", color=color.trained, linewidth=1,
-            label=["with layer norm, five seeds"] + 4 * [None])
-for (rate, losses), style in zip(without.items(), ("^", "--", ":"), strict=True):
-    ax.semilogy(losses, style, color=color.ochre, label=f"without, rate {rate:.0e}")
+for rate, losses in without.items():
     print(f"without, rate {rate:.0e}: loss {losses[0]:,.0f} at the start, after {len(losses) - 1} "
           f"steps {losses[-1]:,.0f}")
-print("with layer norm, after 40 steps:", *(f"{losses[-1]:.2f}" for losses in with_norm))
-ax.axhline(np.log(10), color=color.grey, linewidth=0.8)
-ax.set(xlabel="step", ylabel="loss (nats)", ylim=(0.1, 1e8),
-       title=f"Twelve blocks on digits\n{whose}")
-ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-picture(fig)
+curves({"with layer norm": np.mean(with_norm, axis=0), "without, rate 1e-08": without[1e-8]},
+       f"Twelve blocks on digits, mean of five seeds and one run\n{whose}", ylabel="loss (nats)",
+       log="y", inks=(color.trained, color.ochre))
+print("with layer norm, after 40 steps, five seeds:", *(f"{run[-1]:.2f}" for run in with_norm))
 
 # %% [markdown]
 # Without layer norm the loss starts enormous. At the two larger rates it is soon no longer a
@@ -465,6 +437,25 @@ check("rms_norm_backward", rms_norm_backward)
 
 # %% [markdown]
 # ## Going further
+#
+# **One sequence, by heart.** Did our scale learn "look at token 3"? It has seen a single sequence.
+# On others, what share does token 3 get, on average? With equal shares each of six tokens gets
+# 0.17.
+
+# %%
+guess = ...                                               # a number from 0 to 1
+
+# %%
+others = rng.standard_normal((500, 1, T, C))
+for name, scale in (("before training", np.ones(C)), ("trained", scales[0])):
+    share = np.mean([attention_map(scale, other)[-1, 3] for other in others])
+    print(f"{name}: {share:.2f}")
+reveal(guess, float(share))
+
+# %% [markdown]
+# It learned this one sequence by heart. A scale that is right for *all* sequences needs frozen
+# weights in which there is something worth turning up. [Lesson
+# 22](22_why_random_weights_find_a_string.ipynb) says what it is.
 #
 # **Broken, and hard to see.** We leave out a term of $dx$, or write a sum for a mean. The error is
 # the length of the difference divided by the length of $dx$, and the `dy` that arrives is random.
