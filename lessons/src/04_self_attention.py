@@ -256,31 +256,6 @@ picture(fig)
 # / 12 = 0.058$ to the mean. (One run of each. That a loss below $\log 2$ needs a leak holds for
 # all.) When the model writes, the next flip is not there yet, and what it has learned is of no use.
 #
-# We want a check for such a leak that needs no training. Move one input token at a time and see
-# which outputs move, even by a single bit. The matrix of who moves whom has a row for each output
-# and a column for each input: nothing may stand above its diagonal.
-
-# %%
-def influence(attention, n_head=2, T=6, C=8):
-    """(T, T): 1 where output t moves when input token s moves"""
-    qkv = np.random.default_rng(0).standard_normal((1, T, 3 * C))
-    y, _ = attention(qkv, n_head)
-    moves = np.zeros((T, T))
-    for s in range(T):
-        moved = qkv.copy()
-        moved[:, s] += 1
-        moves[:, s] = (attention(moved, n_head)[0] != y).any(axis=-1)[0]
-    return moves
-
-
-def no_mask(qkv, n_head):
-    return F.attention(qkv, n_head, causal=False)
-
-
-for name, attention in (("F.attention", F.attention), ("without its mask", no_mask)):
-    print(f"{name:17} sees the future: {bool(np.triu(influence(attention), 1).any())}")
-
-# %% [markdown]
 # ## Heads
 #
 # One row of shares gives one average. A token that needs two things, each of them whole, needs two
@@ -338,50 +313,8 @@ print(f"largest change: {moved:.0e}")
 # A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for
 # the token that reads them. So GPT-2 adds to each token a vector that belongs to its position, a
 # **position embedding**, `wpe` `(n_positions, C)`.
-#
-# Do queries and keys make use of it? Here is the language model that ships with this package,
-# trained on novels byte by byte. `minifpt.trace` records all that a model computes, by name. In a
-# second copy we set the table of positions to 0. This is the first of its six blocks; rows look,
-# columns are looked at, and a dot stands for a space.
-
-# %%
-def language_model():
-    return minifpt.LanguageModel.from_pretrained("minigpt-language")
-
-
-def encode(text):
-    return np.array([Bytes().encode(text)])               # (1, T)
-
-
-def maps(model, ids):
-    """Where each head looks, ids (1, T) -> (blocks, H, T, T)"""
-    with minifpt.trace(model) as t:
-        model.logits(ids)
-    return np.array([t.attention[f"trunk.h.{i}.attn"][0] for i in range(model.config.n_layer)])
-
-
-blind = language_model()
-blind.trunk.wpe.weight.data[:] = 0
-model, short = language_model(), encode("The sisters saw the sea")
-letters = [chr(i).replace(" ", "·") for i in short[0]]
-fig, axes = figure(4, 2, width=2.55, height=2.65)
-for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
-    for h, A in enumerate(maps(m, short)[0]):
-        matrix(axes[4 * row + h], A, f"head {h}{note}", limit=1, digits=None, columns=letters,
-               rows=letters)
-        axes[4 * row + h].tick_params(labelsize=6)
-        share = [A.diagonal(-back)[7 - back:].mean() for back in range(8)]
-        first, second = np.argsort(share)[:-3:-1]
-        print(f"head {h}{note}: {share[first]:.2f} on the token {first} back, "
-              f"{share[second]:.2f} on the one {second} back")
-picture(fig)
-
-# %% [markdown]
-# With positions, heads 3 and 0 are rulers: they look one and two back, and at little else. Head 2
-# is a blurred ruler: three back, with a good part on the neighbours of that position. Head 1 has no
-# favourite distance in this text. Without positions, no head prefers a distance. So each byte gets
-# the byte before it from one head, and the byte before that from another; one head alone could only
-# have brought a mixture of the two.
+# Queries and keys can make use of it. (*Going further* shows that in a trained model the sharpest
+# heads do.)
 #
 # ## One head recalls, on your own file
 #
@@ -467,6 +400,50 @@ check("ruler", ruler)
 
 # %% [markdown]
 # ## Going further
+#
+# **Do queries and keys make use of positions?** Here is the language model that ships with this
+# package, trained on novels byte by byte. `minifpt.trace` records all that a model computes, by
+# name. In a second copy we set the table of positions to 0. This is the first of its six blocks;
+# rows look, columns are looked at, and a dot stands for a space.
+
+# %%
+def language_model():
+    return minifpt.LanguageModel.from_pretrained("minigpt-language")
+
+
+def encode(text):
+    return np.array([Bytes().encode(text)])               # (1, T)
+
+
+def maps(model, ids):
+    """Where each head looks, ids (1, T) -> (blocks, H, T, T)"""
+    with minifpt.trace(model) as t:
+        model.logits(ids)
+    return np.array([t.attention[f"trunk.h.{i}.attn"][0] for i in range(model.config.n_layer)])
+
+
+blind = language_model()
+blind.trunk.wpe.weight.data[:] = 0
+model, short = language_model(), encode("The sisters saw the sea")
+letters = [chr(i).replace(" ", "·") for i in short[0]]
+fig, axes = figure(4, 2, width=2.55, height=2.65)
+for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
+    for h, A in enumerate(maps(m, short)[0]):
+        matrix(axes[4 * row + h], A, f"head {h}{note}", limit=1, digits=None, columns=letters,
+               rows=letters)
+        axes[4 * row + h].tick_params(labelsize=6)
+        share = [A.diagonal(-back)[7 - back:].mean() for back in range(8)]
+        first, second = np.argsort(share)[:-3:-1]
+        print(f"head {h}{note}: {share[first]:.2f} on the token {first} back, "
+              f"{share[second]:.2f} on the one {second} back")
+picture(fig)
+
+# %% [markdown]
+# With positions, heads 3 and 0 are rulers: they look one and two back, and at little else. Head 2
+# is a blurred ruler: three back, with a good part on the neighbours of that position. Head 1 has no
+# favourite distance in this text. Without positions, no head prefers a distance. So each byte gets
+# the byte before it from one head, and the byte before that from another; one head alone could only
+# have brought a mixture of the two.
 #
 # **A map can fool us.** We silence one head of the first block at a time: its rows of the output
 # weight `c_proj` are set to 0, so that nothing reads what it brings. We do it on three pages, and
