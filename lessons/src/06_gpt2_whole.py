@@ -270,63 +270,11 @@ for kind in (Block, OuterForgotten, InnerForgotten):
 # $$ dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,\frac{du}{dx} \Big),
 #    \qquad \frac{du}{dx} = \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) $$
 #
-# Forget its second term and you get the dashed line, which looks harmless. The check does not
-# think so:
-
-# %%
-def half_a_product_rule(dy, cache):
-    x = cache.x
-    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
-
-
-u = np.linspace(-4, 3, 300)
-curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
-        half_a_product_rule(1, F.gelu(u)[1])}, "The derivative of GELU", "in", x=u,
-       inks=(color.ink, color.ochre))
-some = np.random.default_rng(0).standard_normal((4, 8))
-for name, backward in (("F.gelu_backward", F.gelu_backward),
-                       ("first term alone", half_a_product_rule)):
-    report = minifpt.gradcheck(F.gelu, backward, (some,))
-    print(f"{name:18} error {report.max_relative_error:.0e}",
-          "pass" if report else "FAIL")
-
-# %% [markdown]
 # ## Counted
 #
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
 # feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of a block,
 # its biases and layer norms, grows with $C$ only.
-#
-# GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens. What share of its parameters,
-# in percent, is that table?
-
-# %%
-guess = ...
-
-# %%
-def count(model):
-    """{part: parameters}; "wte" is the table of tokens."""
-    total = Counter()
-    for name, p in model.named_parameters():
-        total["wte" if name == "wte.weight" else p.group] += p.data.size
-    return total
-
-
-def from_shape(**shape):
-    """A language model without weights: all are 0 and take no memory."""
-    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
-
-
-counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
-reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
-
-for name, groups in counts.items():
-    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
-        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
-
-# %% [markdown]
-# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
-# the table it is the usual 124.
 #
 # ## A language model, on your own file
 #
@@ -400,6 +348,58 @@ check("gelu_exact_backward", gelu_exact_backward)
 # %% [markdown]
 # ## Going further
 #
+# **Where the parameters are.** GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens.
+# What share of its parameters, in percent, is that table?
+
+# %%
+guess = ...
+
+# %%
+def count(model):
+    """{part: parameters}; "wte" is the table of tokens."""
+    total = Counter()
+    for name, p in model.named_parameters():
+        total["wte" if name == "wte.weight" else p.group] += p.data.size
+    return total
+
+
+def from_shape(**shape):
+    """A language model without weights: all are 0 and take no memory."""
+    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
+
+
+counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
+reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
+
+for name, groups in counts.items():
+    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
+        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
+
+# %% [markdown]
+# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
+# the table it is the usual 124.
+#
+# **Half a product rule.** Forget the second term of GELU's derivative and you get the dashed line,
+# which looks harmless. The check does not think so:
+
+# %%
+def half_a_product_rule(dy, cache):
+    x = cache.x
+    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
+
+
+u = np.linspace(-4, 3, 300)
+curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
+        half_a_product_rule(1, F.gelu(u)[1])}, "The derivative of GELU", "in", x=u,
+       inks=(color.ink, color.ochre))
+some = np.random.default_rng(0).standard_normal((4, 8))
+for name, backward in (("F.gelu_backward", F.gelu_backward),
+                       ("first term alone", half_a_product_rule)):
+    report = minifpt.gradcheck(F.gelu, backward, (some,))
+    print(f"{name:18} error {report.max_relative_error:.0e}",
+          "pass" if report else "FAIL")
+
+# %% [markdown]
 # **From a file.** Our parameters have the names and shapes of GPT-2's own, as the library
 # Transformers spells them. So we can write our weights into a folder as Transformers does, and read
 # them back.
