@@ -36,7 +36,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, reveal, show
 from minifpt.tasks.images import patches
 from minifpt.training import evaluate
 
@@ -78,17 +78,6 @@ def labelled(n, choice):
     """The target task with n labels; ``choice`` says which of the 2,000"""
     chosen = np.random.default_rng([choice, 7]).permutation(2000)[:n]
     return Some((pool[0][chosen], pool[1][chosen]), test)
-
-
-fig, axes = figure(2, width=4, height=0.9)
-for ax, (x, y), title in zip(axes, (source.split["train"], test), ("source", "target"),
-                             strict=True):
-    some = [x[np.flatnonzero(y[:, 0] == k)[0]] for k in range(5)]
-    row = [p.reshape(4, 4, 7, 7).transpose(0, 2, 1, 3).reshape(28, 28) for p in some]
-    ax.imshow(np.concatenate(row, axis=1), "Greys")
-    ax.set(title=title)
-    ax.axis("off")
-picture(fig)
 
 # %% [markdown]
 # The model is a GPT-2 of 2 blocks and 64 channels, between an input and an output layer. We train
