@@ -22,7 +22,8 @@
 # In the live page: [stations 1 to 4](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(1)` in a cell here.
 #
-# You need Python and a little NumPy, no other lesson. It takes about 45 minutes. What happens
+# You need Python and a little NumPy, no other lesson. It takes about 45 minutes: 35 to
+# read and run, 10 for two exercises. What happens
 # inside the model comes later, one part in each lesson; here we use it as it is.
 #
 # A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
@@ -223,9 +224,9 @@ draw(ax, runs, "bit XOR: the trunk that has read is far ahead")
 picture(fig)
 
 # %% [markdown]
-# That is the effect that the paper reports. Only thin layers are trained, around a trunk that
-# nobody made for bits. The trunk that has read novels is nearly done, and the random one has hardly
-# begun. It is tempting to stop here and say: language teaches a model to compute.
+# That is the effect that the paper reports. (One run of each.) The trunk that has read novels is
+# nearly done, and the random one has hardly begun. It is tempting to stop here and say: language
+# teaches a model to compute.
 #
 # ## The doubt: what differs between the two?
 #
@@ -376,9 +377,7 @@ bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} train
 # (One run each: which of the first three bars is the longest changes with the seed.) Of the trained
 # parts, the positions are the ones that it cannot do without. A likely reason: the bit that is
 # needed stands exactly five positions back, and nothing in the novels asked for that distance. The
-# output layer alone stays nearer to guessing than to the rule, so the answer did not lie ready in
-# the trunk. The layer norms matter most in the paper; on this task, in this run, they are not
-# needed.
+# output layer alone stays nearer to guessing than to the rule.
 #
 # ## What did we see?
 #
@@ -391,7 +390,7 @@ bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} train
 # ## Exercises
 #
 # Write in place of the dots and run the cell. The check answers at once, with new numbers each
-# time. Solutions are in `solutions/00_a_language_model_learns_xor.py`.
+# time. Solutions are in the folder `solutions`, a file for each lesson.
 #
 # **1.** How many numbers does FPT train? Look at the table above, where the trunk has 6 blocks.
 # A layer norm has two vectors of $C$ numbers; each block has two layer norms, and one more

@@ -8,9 +8,7 @@
 #
 # - write self-attention with queries, keys, values and heads, and say what each is for;
 # - say what the factor $1/\sqrt D$ keeps the same at every width;
-# - show by a measurement what breaks without the mask, and what without positions;
-# - look at the attention maps of a trained model, find out what a head is for, and know one way to
-#   be fooled.
+# - show by a measurement what breaks without the mask, and what without positions.
 #
 # **What we know by now.** Softmax turns scores into shares, and a gradient comes back through it.
 # Layer norm keeps the numbers of many layers in size. So far each token has gone through its layers
@@ -18,7 +16,9 @@
 #
 # **The question:** Where does a token look?
 #
-# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour: 25 minutes to
+# read and run, 15 for your own file, 15 for two exercises. What follows under *Going further* is
+# not needed later.
 
 # %%
 import math
@@ -65,9 +65,8 @@ matrix(axes[1], A, "shares: softmax of each row", "is looked at", "looks", limit
 picture(fig)
 
 # %% [markdown]
-# Nothing is as much like a token as the token itself, so each token looks at itself and brings back
-# what it had. And the scores are symmetric: if token 1 scores high for token 3, then so does 3 for
-# 1. A token cannot *ask* for one thing and *offer* another.
+# Each token is most like itself, so it looks at itself and brings back what it had. And the scores
+# are symmetric: a token cannot *ask* for one thing and *offer* another.
 #
 # ## Query, key, value
 #
@@ -110,8 +109,8 @@ A, y = look_up("a7 b3 c5 b?")
 print(f"a7 b3 c5 b?     -> {y[-1, 0]:.2f}")
 
 # %% [markdown]
-# It finds the number by content, not by position. (Every token sees all the others here, later ones
-# too. We come to that.) Now `b` stands there twice, with 3 and with 9. What comes out?
+# It finds the number by content, not by position. Now `b` stands there twice, with 3 and with 9.
+# What comes out?
 
 # %%
 guess = ...
@@ -130,8 +129,8 @@ picture(fig)
 
 # %% [markdown]
 # Both keys match equally well, each gets half, and the answer is a number that does not occur in
-# the text. Attention is a dictionary that always answers, and it answers with an average. Remember
-# this: a token that has two questions, and wants two whole answers, will need two maps.
+# the text. Attention is a dictionary that always answers, and it answers with an average. A token
+# that wants two whole answers needs two maps.
 #
 # ## Why √D
 #
@@ -160,35 +159,23 @@ def sharpness(D, scale):
 
 
 sizes = np.array([1, 4, 16, 64, 256, 1024])
-plain = np.array([sharpness(D, 1) for D in sizes])
-scaled = np.array([sharpness(D, 1 / math.sqrt(D)) for D in sizes])
-reveal(guess, float(plain[3, 0]))
+plain = np.array([sharpness(D, 1) for D in sizes]).T
+scaled = np.array([sharpness(D, 1 / math.sqrt(D)) for D in sizes]).T
+reveal(guess, float(plain[0, 3]))
 
 fig, axes = figure(2, width=3.9, height=2.8)
-for ax, i, title in ((axes[0], 0, "largest share of a row"),
-                     (axes[1], 1, "gradient that passes the softmax")):
-    ax.semilogx(sizes, plain[:, i], "^-", color=color.ochre, label="q · k")
-    ax.semilogx(sizes, scaled[:, i], "o-", color=color.teal, label="q · k / √D")
-    ax.set(title=title, xlabel="D", xticks=sizes, xticklabels=sizes, ylim=(0, None))
-    ax.minorticks_off()
-axes[0].legend()
-axes[1].set_ylabel("length of dS")
+for ax, one, other, title in zip(axes, plain, scaled, (
+        "largest share of a row", "length of the gradient dS that passes"), strict=True):
+    curves({"q · k": one, "q · k / √D": other}, title, "D", x=sizes, ax=ax, log="x",
+           styles=("^-", "o-"), inks=(color.ochre, color.teal), ylim=(0, None))
 picture(fig)
-print("   D   gradient that passes without the factor, compared with it")
-for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
-    print(f"{D:4}   {ratio:.2f} times as much")
 
 # %% [markdown]
 # Without the factor, the wider the head, the more of a row goes to one token, and that token is a
-# matter of chance. What does it do to the gradient? Up to a point a sharper softmax passes *more*
-# (right panel, $D$ = 4 and 16). Then it passes less and less. In lesson 2 we had
-# $dz_j = p_j\,(dp_j - \sum_i p_i\,dp_i)$. Where a row is nearly 1 at one token and 0 at all others,
-# the bracket is 0 at that one, $p_j$ is 0 at the others, and little gets through: a row that is
-# sharp by chance is slow to change.
-#
-# With the factor both curves are flat. That is its purpose: the scores have the same size at every
-# width $D$, and so do the shares and the gradients. (GPT-2 starts from smaller queries and keys
-# than we do here, but their scores depend on $D$ in the same way.)
+# matter of chance. And in the end little of the gradient passes: in lesson 2 we had $dz_j =
+# p_j\,(dp_j - \sum_i p_i\,dp_i)$, and where a row is nearly 1 at one token and 0 at all others, the
+# bracket is 0 at that one and $p_j$ is 0 at the others. With the factor both curves are flat, at
+# every width $D$.
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
@@ -201,9 +188,8 @@ for D, ratio in zip(sizes, plain[:, 1] / scaled[:, 1], strict=True):
 # What if we forget it? Let a small model predict *coin flips*: a table for heads and tails,
 # positions, one attention, an output layer. No model can know the next flip, so no honest loss is
 # below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam` is gradient
-# descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb) derives it.
-# Each layer's `forward` returns its output and its cache, as in lesson 1.) How low does the loss
-# without the mask go?
+# descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb) derives it.)
+# How low does the loss without the mask go?
 
 # %%
 guess = ...                                               # in nats; log 2 is 0.693
@@ -217,26 +203,23 @@ class Coins(Layer):
     """A token table with positions, one attention, an output layer."""
 
     def __init__(self, causal):
-        self.token, self.position = Embedding(2, C), Positions(T, C)
-        self.attn, self.out = Attention(C, n_head=1, causal=causal), Linear(C, 2)
+        self.layers = [Embedding(2, C), Positions(T, C), Attention(C, n_head=1, causal=causal),
+                       Linear(C, 2)]
         rng = np.random.default_rng(0)
         for p in self.parameters():
             p.data[:] = rng.standard_normal(p.data.shape) / np.sqrt(C)
 
-    def forward(self, ids):
-        """ids (B, T) -> scores of heads and tails (B, T, 2), and what the way back needs"""
-        cache = {}
-        x, cache["token"] = self.token.forward(ids)
-        x, cache["position"] = self.position.forward(x)
-        x, cache["attn"] = self.attn.forward(x)
-        x, cache["out"] = self.out.forward(x)
-        return x, cache
+    def forward(self, x):
+        """x (B, T), 0 or 1 -> scores of heads and tails (B, T, 2), and the caches"""
+        caches = []
+        for layer in self.layers:
+            x, cache = layer.forward(x)
+            caches.append(cache)
+        return x, caches
 
-    def backward(self, dy, cache):                        # the same in reverse; see lesson 5
-        dy = self.out.backward(dy, cache["out"])
-        dy = self.attn.backward(dy, cache["attn"])
-        dy = self.position.backward(dy, cache["position"])
-        self.token.backward(dy, cache["token"])
+    def backward(self, dy, caches):
+        for layer, cache in zip(self.layers[::-1], caches[::-1], strict=True):
+            dy = layer.backward(dy, cache)
 
 
 def train_on_coins(mask, steps=300):
@@ -251,98 +234,46 @@ def train_on_coins(mask, steps=300):
         model.zero_grad()
         model.backward(F.cross_entropy_backward(1.0, c_loss), cache)
         adam.step()
-    return model, np.array(losses), cache["attn"]["heads"].probabilities[0, 0]
+    return model, np.array(losses), cache[2]["heads"].probabilities[0, 0]
 
 
 trained = {mask: train_on_coins(mask) for mask in (True, False)}
 reveal(guess, float(trained[False][1][-20:].mean()), "nats")
 
 fig, axes = figure(3, width=3.0, height=2.8, ratios=[1.4, 1, 1])
-for mask, ink, style, name in ((True, color.teal, "-", "with mask"),
-                               (False, color.ochre, "--", "without")):
-    axes[0].plot(trained[mask][1], style, color=ink, label=name)
-axes[0].axhline(math.log(2), color=color.ink, linewidth=0.8, linestyle=":")
-axes[0].set(title="Nobody can predict a coin", xlabel="step", ylabel="loss (nats)",
-            ylim=(0, 0.8))
-axes[0].legend(loc="center right")
-matrix(axes[1], trained[True][2], "map with mask", "is looked at", "looks", limit=1,
-       digits=None)
-matrix(axes[2], trained[False][2], "map without", "is looked at", limit=1, digits=None)
-for ax in axes[1:]:
+curves({"with mask": trained[True][1], "without": trained[False][1]}, "Nobody can predict a coin",
+       ylabel="loss (nats)", ax=axes[0], inks=(color.teal, color.ochre), level=math.log(2),
+       ylim=(0, 0.8))
+for ax, mask, title in zip(axes[1:], (True, False), ("map with mask", "map without"),
+                           strict=True):
+    matrix(ax, trained[mask][2], title, "is looked at", "looks", limit=1, digits=None)
     ax.set_xticks(range(0, T, 2), range(0, T, 2))         # two-digit numbers need room
 picture(fig)
 
 # %% [markdown]
-# It "predicts" the flip by looking at it: each token looks at the next one. Only the last token has
-# no next one. It costs about $\log 2$, which adds $\log 2 / 12 = 0.058$ to the mean. (One run of
-# each. That a loss below $\log 2$ needs a leak holds for all.) Now let both models do what a
-# language model is for: they get the flips so far, and say the one that is not there yet.
-
-# %%
-coins = np.random.default_rng(1).integers(0, 2, (2000, T + 1))
-
-
-def share_right(model):
-    """In training all flips are there at once; when it writes, only those so far."""
-    def right(n):                                         # (sequences, n), from n flips
-        logits, _ = model.forward(coins[:, :n])
-        return logits.argmax(axis=-1) == coins[:, 1:n + 1]
-
-    return right(T)[:, :-1].mean(), np.mean([right(n)[:, -1] for n in range(1, T)])
-
-
-for mask in (True, False):
-    training, writing = share_right(trained[mask][0])
-    print(f"{'with' if mask else 'without':7} mask: right in training {training:.0%}, "
-          f"when it writes {writing:.0%}")
-
-# %% [markdown]
-# A loss that looks too good is a warning. So we want a check that needs no training run. Move one
-# input token at a time and see which outputs move, even by a single bit. What comes after a token
-# must not move it. The matrix of who moves whom has a row for each output and a column for each
-# input: nothing may stand above its diagonal.
-
-# %%
-def influence(attention, n_head=2, T=6, C=8):
-    """(T, T): 1 where output t moves when input token s moves"""
-    qkv = np.random.default_rng(0).standard_normal((1, T, 3 * C))
-    y, _ = attention(qkv, n_head)
-    moves = np.zeros((T, T))
-    for s in range(T):
-        moved = qkv.copy()
-        moved[:, s] += 1
-        moves[:, s] = (attention(moved, n_head)[0] != y).any(axis=-1)[0]
-    return moves
-
-
-def no_mask(qkv, n_head):
-    return F.attention(qkv, n_head, causal=False)
-
-
-for name, attention in (("F.attention", F.attention), ("without its mask", no_mask)):
-    print(f"{name:17} sees the future: {bool(np.triu(influence(attention), 1).any())}")
-
-# %% [markdown]
+# **This is the picture to keep.** The model "predicts" the flip by looking at it: each token looks
+# at the next one. Only the last token has no next one. It costs about $\log 2$, which adds $\log 2
+# / 12 = 0.058$ to the mean. (One run of each. That a loss below $\log 2$ needs a leak holds for
+# all.) When the model writes, the next flip is not there yet, and what it has learned is of no use.
+#
 # ## Heads
 #
 # One row of shares gives one average. A token that needs two things, each of them whole, needs two
 # rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has its
 # own queries, keys and values, its own map, and writes its own $D$ channels of the result. The
 # queries, keys and values of all heads come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`:
-# first all queries, then all keys, then all values. Here is the library's attention, whole.
+# first all queries, then all keys, then all values. Here are the lines of the library.
 
 # %%
-show(F.attention, F.split_heads, F.merge_heads, F.causal_mask)
+show(F.attention, lines=("q, k, v =", "return"))
+show(F.split_heads)
+
 
 # %% [markdown]
-# (`past` holds the keys and values of earlier tokens, for a model that writes text; `causal` is the
-# mask. `p` is for **dropout**, which sets some shares to 0 at random in training, so that the model
-# does not rely on single ones; here it is 0. For long texts the layers use a form that computes the
-# same tile by tile. `minifpt steps bit-xor` writes a page with every number of one step,
-# attention's too; lesson 5 shows such a page.)
-#
-# `split_heads` ends with a transpose. Do we need it? The shape `(B, H, T, D)` can also be had with
-# a single `reshape`. We compare both with a loop over heads that is hard to get wrong.
+# (`causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
+# at random in training; here it is 0. `past` is for models that write text.) `split_heads` ends
+# with a transpose: without it a `reshape` alone would cut the *text* into $H$ pieces, and take
+# these for heads. So we compare with a loop over heads that is hard to get wrong.
 
 # %%
 def loop_over_heads(qkv, n_head):
@@ -358,30 +289,10 @@ def loop_over_heads(qkv, n_head):
     return y
 
 
-def reshape_only(qkv, n_head):
-    B, T, C3 = qkv.shape
-    q, k, v = (part.reshape(B, n_head, T, -1) for part in np.split(qkv, 3, axis=2))
-    S = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]) + F.causal_mask(T, T, q.dtype)
-    return (F.softmax(S)[0] @ v).reshape(B, T, -1), None
-
-
 qkv = rng.standard_normal((2, 6, 3 * 8))
-right = loop_over_heads(qkv, 2)
-kinds = {"F.attention": F.attention, "no mask": no_mask, "reshape only": reshape_only}
-fig, axes = figure(3, width=2.5, height=2.6)
-for ax, (name, attention) in zip(axes, kinds.items(), strict=True):
-    matrix(ax, influence(attention), name, "input moved", limit=1.6, digits=None)
-    difference = np.abs(attention(qkv, 2)[0] - right).max()
-    print(f"{name:13} differs from the loop by {difference:.1e}")
-axes[0].set_ylabel("output moves")
-picture(fig)
+print(f"differs by {np.abs(F.attention(qkv, 2)[0] - loop_over_heads(qkv, 2)).max():.1e}")
 
 # %% [markdown]
-# With `reshape` alone the shapes are right, nothing fails, and the future stays hidden. But the
-# picture shows what it does: it cuts the *text* into $H$ pieces and takes these for heads. The
-# second half never hears of the first. A check of the future alone would have passed it; the loop
-# does not.
-#
 # ## Positions
 #
 # Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values
@@ -400,217 +311,10 @@ print(f"largest change: {moved:.0e}")
 
 # %% [markdown]
 # A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for
-# the token that reads them. (With several layers the mask gives some order away: the first token
-# sees only itself.) So GPT-2 adds to each token a vector that belongs to its position, a
-# **position embedding**, `wpe` `(n_positions, C)`, and queries and keys can make use of it.
-#
-# Do they? Here is the language model that ships with this package. It was trained on novels, byte
-# by byte, and has six blocks of four heads. `minifpt.trace` records all that a model computes, by
-# name.
-
-# %%
-def language_model():
-    return minifpt.LanguageModel.from_pretrained("minigpt-language")
-
-
-def encode(text):
-    return np.array([Bytes().encode(text)])               # (1, T)
-
-
-short = encode("The sisters saw the sea")
-model = language_model()
-with minifpt.trace(model) as t:
-    model.logits(short)
-print(t)
-print("what the layers returned:", ", ".join(list(t.outputs)[:7]), "...")
-print("attention:", ", ".join(t.attention))
-print("the first map:", t.attention["trunk.h.0.attn"].shape, "which is (B, H, T, T)")
-
-
-# %% [markdown]
-# To see what the positions do, we remove them: in a second copy of the model we set their table
-# to 0. Here is the first block; rows look, columns are looked at, and a dot stands for a space.
-
-# %%
-def maps(model, ids):
-    """Where each head looks, ids (1, T) -> (blocks, H, T, T)"""
-    with minifpt.trace(model) as t:
-        model.logits(ids)
-    return np.array([t.attention[f"trunk.h.{i}.attn"][0] for i in range(model.config.n_layer)])
-
-
-def no_positions(model):
-    model.trunk.wpe.weight.data[:] = 0
-
-
-blind = language_model()
-no_positions(blind)
-letters = [chr(i).replace(" ", "·") for i in short[0]]
-fig, axes = figure(4, 2, width=2.55, height=2.65)
-for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
-    for h, A in enumerate(maps(m, short)[0]):
-        matrix(axes[4 * row + h], A, f"head {h}{note}", limit=1, digits=None, columns=letters,
-               rows=letters)
-        axes[4 * row + h].tick_params(labelsize=6)
-picture(fig)
-
-
-def by_distance(A):
-    """(T, T) -> the mean share on the token 0, 1, ... 7 back"""
-    return np.array([A.diagonal(-back)[7 - back:].mean() for back in range(8)])
-
-
-for m, note in ((model, ""), (blind, ", no positions")):
-    for h, A in enumerate(maps(m, short)[0]):
-        share = by_distance(A)
-        first, second = share.argsort()[:-3:-1]
-        print(f"head {h}{note}: {share[first]:.2f} on the token {first} back, "
-              f"{share[second]:.2f} on the one {second} back")
-
-# %% [markdown]
-# With positions, heads 3 and 0 are rulers: they look one and two back, and at little else. Head 2
-# is a blurred ruler: three back, with a good part on the neighbours of that position. Head 1 has no
-# favourite distance; in this text its look is spread over nearly all tokens. Without positions, no
-# head prefers a distance.
-#
-# So in this block each byte gets the byte before it from one head, and the byte before that from
-# another, both nearly pure. One head alone could only have brought a mixture of the two.
-#
-# ## What breaks, in numbers
-#
-# Now leave out one part at a time and measure the loss on three pages of text, in bits per byte. A
-# model that knows nothing scores 8. We change copies of the model: for "no mask" every token sees
-# all others; for "no √D" we multiply the queries by $\sqrt D$, which undoes the division.
-#
-# One case is tempting: *without its mask* the trunk sees the very byte that it is to predict. Is
-# its loss `"lower"` or `"higher"`?
-
-# %%
-guess = ...
-
-# %%
-PAGES = ["""It was late in the evening when the two sisters came back to the house. The door stood
-open, and there was no light in the hall. "Somebody has been here," said the elder, and she took
-her sister by the hand. They went up the stairs without a word, and at the top they saw that the
-window had been broken.""", """The captain was a tall man with a grey beard, who had been at sea
-since he was a boy of twelve. He spoke little, and when he did the crew fell silent, for they knew
-that he would not say it twice. That morning he stood by the wheel and looked at the sky for a long
-time, and then he gave the order to turn back to the harbour.""", """My dear Margaret, I have
-received your letter of the third, and I am glad to hear that your mother is better. The weather
-here has been so bad that we could not leave the village for a week. I have read all the books in
-the house, and have begun to read them again. Yesterday the post came at last, and with it a large
-box from my uncle."""]
-flat = [encode(page.replace("\n", " "))[:, :256] for page in PAGES]
-lines = [encode(textwrap.fill(page.replace("\n", " "), 70))[:, :256] for page in PAGES]
-
-
-def nats(model, ids):
-    """-log of the probability of each byte but the first, (T - 1,)"""
-    logits = model.logits(ids)[0, :-1]
-    chosen = logits[np.arange(len(logits)), ids[0, 1:]]
-    return F.log_sum_exp(logits)[0][:, 0] - chosen
-
-
-def bits(model, pages):
-    """Bits per byte of each page"""
-    return np.array([nats(model, ids).mean() / math.log(2) for ids in pages])
-
-
-def no_mask_at_all(model):
-    for block in model.trunk.h:
-        block.attn.causal = False
-
-
-def no_root(model):
-    C = model.config.n_embd
-    for block in model.trunk.h:
-        for p in (block.attn.c_attn.weight, block.attn.c_attn.bias):
-            p.data[..., :C] *= math.sqrt(C / block.attn.n_head)      # the queries come first
-
-
-def changed(change):
-    model = language_model()
-    change(model)
-    return model
-
-
-cases = {"as it is": lambda model: None, "no √D": no_root, "no mask": no_mask_at_all,
-         "no positions": no_positions}
-found = {name: bits(changed(change), lines) for name, change in cases.items()}
-reveal(guess, "lower" if found["no mask"].mean() < found["as it is"].mean() else "higher")
-
-bars(found, "the trained model needs each part (dotted: knows nothing)", "bits per byte",
-     [color.language] + [color.ochre] * 3, digits=2, levels=[8], xlim=(0, 8.5))
-
-# %% [markdown]
-# Much higher. In training these weights never saw a later token, so they have no use for one: it is
-# noise in every average. A missing mask is a cheat only for a model that is *trained* without it.
-#
-# And $\sqrt D$? Without it the maps of the trained model are too sharp, although the order of the
-# scores is the same. This says nothing about *training* without it; we trained no such model.
-#
-# ## A trap
-#
-# How much does the model need each head of the first block? We silence one at a time: the head's
-# rows of the output weight `c_proj` are set to 0, so that nothing reads what it brings. We do it on
-# our pages, and on the same pages without line breaks.
-
-# %%
-def silenced(head, block=0):
-    model = language_model()
-    attn = model.trunk.h[block].attn
-    D = model.config.n_embd // attn.n_head
-    attn.c_proj.weight.data[head * D:(head + 1) * D] = 0
-    return model
-
-
-kinds = {"with line breaks": lines, "without line breaks": flat}
-cost = {name: np.array([bits(silenced(h), pages) - bits(model, pages) for h in range(4)])
-        for name, pages in kinds.items()}                 # (heads, pages)
-
-for name, values in cost.items():
-    bars({f"head {h}": dots for h, dots in enumerate(values)}, f"pages {name}, a head silenced",
-         "bits per byte, added", color.language, digits=2, levels=[0], xlim=(-1.6, 2.9))
-for name, pages in kinds.items():
-    print(f"{name}: {bits(model, pages).mean():.2f} bits per byte, "
-          f"with head 1 silenced {bits(silenced(1), pages).mean():.2f}")
-
-# %% [markdown]
-# The rulers are missed on all pages. But look at head 1. Below, the model is *better*
-# without it, by a lot. Is the weight wrong? Is there a bug? The two kinds of pages differ in
-# nothing but the line breaks. So where does head 1 look when there are some, which bytes get worse
-# without it, and what does the model expect when there are none?
-
-# %%
-at_break, hurt = [], {"line breaks": [], "other bytes": []}
-for ids in lines:
-    breaks = ids[0] == ord("\n")
-    first = breaks.argmax()                               # from here on there is one to look at
-    at_break.append(maps(model, ids)[0][:, first:, breaks].sum(axis=-1).mean(axis=-1))
-    worse = (nats(silenced(1), ids) - nats(model, ids)) / math.log(2)
-    hurt["line breaks"].append(worse[breaks[1:]].mean())
-    hurt["other bytes"].append(worse[~breaks[1:]].mean())
-print("share on line breaks, by head:", np.mean(at_break, axis=0).round(2))
-for name, values in hurt.items():
-    print(f"bits added when head 1 is silenced, at {name}: {np.mean(values):.2f}")
-for name, m in (("as it is", model), ("head 1 silenced", silenced(1))):
-    expected = np.stack([F.softmax(m.logits(ids)[0])[0][100:-1, ord("\n")] for ids in flat])
-    at_space = np.stack([ids[0, 101:] == ord(" ") for ids in flat])  # the byte that comes next
-    at_others = expected[~at_space]
-    print(f"no break for 100 bytes, {name}: the model gives a break "
-          f"{expected[at_space].mean():.0%} where a space comes next, "
-          f"elsewhere {at_others.mean():.0%}, median {np.median(at_others):.2%}")
-
-# %% [markdown]
-# Head 1 looks for the line break. The novels break their lines about every 70 bytes, so where the
-# last break stands tells when the next one is due. Without the head, the line breaks get much worse
-# and the other bytes hardly. On a page without any break the model believes that one is overdue: at
-# each end of a word, where a line can break, it is nearly sure of a break, and pays for the space
-# that comes. At most other bytes it expects none. Silence the head, and the belief fades.
-#
-# So the map of the short text above has fooled us: "spread over nearly all tokens" is what this
-# head does when it finds nothing. Before you explain what a model does, give it what it was
-# trained on.
+# the token that reads them. So GPT-2 adds to each token a vector that belongs to its position, a
+# **position embedding**, `wpe` `(n_positions, C)`.
+# Queries and keys can make use of it. (*Going further* shows that in a trained model the sharpest
+# heads do.)
 #
 # ## One head recalls, on your own file
 #
@@ -648,12 +352,10 @@ curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)
        ylabel="bits right (%)", x=range(25, 151, 25), inks=[color.random], level=75)
 
 # %% [markdown]
-# Keep this picture in mind. Why a head that nobody taught can do this is the question of [lesson
+# Why a head that nobody taught can do this is the question of [lesson
 # 22](22_why_random_weights_find_a_string.ipynb).
 #
 # ## Exercises
-#
-# Solutions are in `solutions/04_self_attention.py`.
 #
 # **1.** All queries are 0, and there is a causal mask. What is $y$? You need neither scores nor a
 # softmax.
@@ -668,8 +370,8 @@ check("answer_to_no_question", answer_to_no_question)
 
 
 # %% [markdown]
-# **2.** For long texts, many models look only at a **window**: each token sees itself and the
-# $w - 1$ tokens before it. Write one such head, whole.
+# **2.** For long texts, many models look only at a **window**: each token sees itself and the $w -
+# 1$ tokens before it. Write one such head, whole.
 
 # %%
 def windowed_attention(q, k, v, w):
@@ -682,8 +384,8 @@ check("windowed_attention", windowed_attention)
 
 # %% [markdown]
 # **3.** Build a ruler. The tokens are bare positions: $x$ is the identity, `(T, T)`, one row for
-# each token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token
-# $t$ gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
+# each token. Write $W_q$ and $W_k$ so that, after $\sqrt D$, the causal mask and softmax, token $t$
+# gives at least 99 % to the token `back` positions before it, for every $t$ that has one.
 
 # %%
 def ruler(T, back):
@@ -697,6 +399,97 @@ check("ruler", ruler)
 
 
 # %% [markdown]
+# ## Going further
+#
+# **Do queries and keys make use of positions?** Here is the language model that ships with this
+# package, trained on novels byte by byte. `minifpt.trace` records all that a model computes, by
+# name. In a second copy we set the table of positions to 0. This is the first of its six blocks;
+# rows look, columns are looked at, and a dot stands for a space.
+
+# %%
+def language_model():
+    return minifpt.LanguageModel.from_pretrained("minigpt-language")
+
+
+def encode(text):
+    return np.array([Bytes().encode(text)])               # (1, T)
+
+
+def maps(model, ids):
+    """Where each head looks, ids (1, T) -> (blocks, H, T, T)"""
+    with minifpt.trace(model) as t:
+        model.logits(ids)
+    return np.array([t.attention[f"trunk.h.{i}.attn"][0] for i in range(model.config.n_layer)])
+
+
+blind = language_model()
+blind.trunk.wpe.weight.data[:] = 0
+model, short = language_model(), encode("The sisters saw the sea")
+letters = [chr(i).replace(" ", "·") for i in short[0]]
+fig, axes = figure(4, 2, width=2.55, height=2.65)
+for row, (m, note) in enumerate(((model, ""), (blind, ", no positions"))):
+    for h, A in enumerate(maps(m, short)[0]):
+        matrix(axes[4 * row + h], A, f"head {h}{note}", limit=1, digits=None, columns=letters,
+               rows=letters)
+        axes[4 * row + h].tick_params(labelsize=6)
+        share = [A.diagonal(-back)[7 - back:].mean() for back in range(8)]
+        first, second = np.argsort(share)[:-3:-1]
+        print(f"head {h}{note}: {share[first]:.2f} on the token {first} back, "
+              f"{share[second]:.2f} on the one {second} back")
+picture(fig)
+
+# %% [markdown]
+# With positions, heads 3 and 0 are rulers: they look one and two back, and at little else. Head 2
+# is a blurred ruler: three back, with a good part on the neighbours of that position. Head 1 has no
+# favourite distance in this text. Without positions, no head prefers a distance. So each byte gets
+# the byte before it from one head, and the byte before that from another; one head alone could only
+# have brought a mixture of the two.
+#
+# **A map can fool us.** We silence one head of the first block at a time: its rows of the output
+# weight `c_proj` are set to 0, so that nothing reads what it brings. We do it on three pages, and
+# on the same pages without line breaks.
+
+# %%
+PAGES = ["""It was late in the evening when the two sisters came back to the house. The door stood
+open, and there was no light in the hall. "Somebody has been here," said the elder, and she took
+her sister by the hand. They went up the stairs without a word, and at the top they saw that the
+window had been broken.""", """The captain was a tall man with a grey beard, who had been at sea
+since he was a boy of twelve. He spoke little, and when he did the crew fell silent, for they knew
+that he would not say it twice. That morning he stood by the wheel and looked at the sky for a long
+time, and then he gave the order to turn back to the harbour.""", """My dear Margaret, I have
+received your letter of the third, and I am glad to hear that your mother is better. The weather
+here has been so bad that we could not leave the village for a week. I have read all the books in
+the house, and have begun to read them again. Yesterday the post came at last, and with it a large
+box from my uncle."""]
+flat = [encode(page.replace("\n", " "))[:, :256] for page in PAGES]
+lines = [encode(textwrap.fill(page.replace("\n", " "), 70))[:, :256] for page in PAGES]
+
+
+def bits(pages, silent=None):
+    """Bits per byte of each page, with a head of block 0 silenced"""
+    model = language_model()
+    if silent is not None:
+        model.trunk.h[0].attn.c_proj.weight.data[32 * silent:32 * (silent + 1)] = 0
+    return np.array([F.cross_entropy(model.logits(ids)[0, :-1], ids[0, 1:])[0] / math.log(2)
+                     for ids in pages])
+
+
+for name, pages in (("with line breaks", lines), ("without line breaks", flat)):
+    bars({f"head {h}": bits(pages, h) - bits(pages) for h in range(4)},
+         f"pages {name}, a head silenced", "bits per byte, added", color.language,
+         digits=2, levels=[0], xlim=(-1.6, 2.9))
+breaks = [ids[0] == ord("\n") for ids in lines]
+at_break = [maps(model, ids)[0][:, here.argmax():, here].sum(axis=-1).mean(axis=-1)
+            for ids, here in zip(lines, breaks, strict=True)]
+print("share on line breaks once there is one, by head:", np.mean(at_break, axis=0).round(2))
+
+# %% [markdown]
+# The rulers are missed on all pages. But without line breaks the model is *better* without head 1,
+# by a lot. Head 1 looks for the line break: the novels break their lines about every 70 bytes, so
+# where the last break stands tells when the next one is due. On a page without any it says that one
+# is overdue. So the map of the short text fooled us: "no favourite distance" is what this head does
+# when it finds nothing. Before you explain what a model does, give it what it was trained on.
+#
 # **4.** *Open.* Some heads go by position, others by content. Find a measure: given the maps of
 # several texts of one length, which head picks out one position, and the same one in every text?
 # Careful: a head that looks everywhere equally is also the same in every text. Then run it on the

@@ -9,7 +9,6 @@
 #
 # - say which outputs a query, a key and a value reach, and read the backward pass off that;
 # - derive all of it from two rules that you know, and write it in five lines;
-# - find each of five classic mistakes, and choose data on which none of them can hide;
 # - say when attention learns where to look, and when it cannot.
 #
 # **What we know by now.** A token asks with its query, is found by its key, and hands over its
@@ -17,7 +16,9 @@
 #
 # **The question:** Who gets the gradient?
 #
-# You need [lesson 4](04_self_attention.ipynb). It takes about an hour.
+# You need [lesson 4](04_self_attention.ipynb). It takes about 55
+# minutes: 20 to read and run, 20 for your own file, 15 for two exercises. What follows under
+# *Going further* is not needed later.
 
 # %%
 import math
@@ -27,7 +28,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 
@@ -135,55 +136,9 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # $A_{ts} = 0$ multiplies the bracket, so nothing gets through. The backward pass needs no line for
 # the mask, as long as it reads the $A$ of the forward pass.
 #
-# Here is all of it as a picture. Each matrix has its gradient beside it, in teal. Black arrows run
-# forward, teal arrows back. To go back through a product you need its *other* matrix of the forward
-# pass; to go back through the softmax you need $A$, its result. That is why there is a cache.
-
-# %%
-CELL, ROW = 0.019, 0.27                                   # shares of the picture
-
-
-def node(ax, x, y, name, value, gradient):
-    """A matrix of the forward pass and, beside it, its gradient."""
-    width = CELL * value.shape[1]
-    for i, (title, values) in enumerate(((name, value), (f"d{name}", gradient))):
-        part = ax.inset_axes([x + i * (width + 0.012), y, width, ROW])
-        matrix(part, values, "", limit=1.2, signed=True, digits=None)
-        part.set(xticks=[], yticks=[], aspect="auto")
-        part.set_title(title, color=color.teal if i else color.ink, pad=3)
-
-
-def arrows(ax, start, end, forward, back, lift=0.0, drop=0.0):
-    """There and back between two points."""
-    start, end, below = np.array(start), np.array(end), np.array([0, -0.055])
-    for a, b, ink in ((start, end, color.ink),
-                      (end + below, start + below, color.teal)):
-        ax.annotate("", b, a, arrowprops={"arrowstyle": "-|>", "color": ink, "lw": 1.5})
-    middle = (start + end) / 2
-    ax.text(*middle + [0, 0.02 + lift], forward, ha="center", va="bottom", size=9)
-    ax.text(*middle + [0, -0.075 - drop], back, ha="center", va="top", size=9,
-            color=color.teal)
-
-
-S = np.where(np.tri(T) > 0, q @ k.T / math.sqrt(D), 0)
-fig, (ax,) = figure(width=11, height=4.7)
-ax.set(xlim=(0, 1.01), ylim=(0, 1.03), title="Attention, forward and back")
-ax.axis("off")
-node(ax, 0.00, 0.71, "q", q, dq)
-node(ax, 0.00, 0.36, "k", k, dk)
-node(ax, 0.00, 0.01, "v", v, dv)
-node(ax, 0.24, 0.52, "S", S, dS)
-node(ax, 0.585, 0.52, "A", A, dA)
-node(ax, 0.905, 0.24, "y", y, dy)
-arrows(ax, (0.10, 0.87), (0.23, 0.75), "q kᵀ / √D", "dS k / √D", 0.04, 0.015)
-arrows(ax, (0.10, 0.50), (0.23, 0.58), "q kᵀ / √D", "dSᵀ q / √D", 0.02, 0.02)
-arrows(ax, (0.485, 0.68), (0.58, 0.68), "softmax", "A (dA - Σ A dA)")
-arrows(ax, (0.842, 0.62), (0.90, 0.48), "   A v", "")
-ax.text(0.855, 0.46, "dy vᵀ", color=color.teal, size=9, ha="right", va="center")
-arrows(ax, (0.10, 0.17), (0.895, 0.33), "A v", "Aᵀ dy", 0.01, 0.02)
-picture(fig)
-
-# %% [markdown]
+# To go back through a product you need its *other* matrix of the forward pass; to go back through
+# the softmax you need $A$, its result. That is why there is a cache.
+#
 # Now your own check, as in lesson 1. The loss is $L = \sum y \cdot dy$ with a constant $dy$; then
 # $dy$ is the gradient that arrives at $y$. We move every number of $q$, $k$ and $v$ up and down.
 
@@ -198,14 +153,9 @@ def numerical_gradients(h=1e-5):
     return found
 
 
-def relative_error(gradient, numerical):                  # as in lesson 1
-    return np.abs(gradient - numerical).max() / np.abs(numerical).max()
-
-
 numerical = numerical_gradients()
-for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical,
-                                strict=True):
-    print(f"{name}: relative error {relative_error(gradient, part):.1e}")
+for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical, strict=True):
+    print(f"{name}: relative error {np.abs(gradient - part).max() / np.abs(part).max():.1e}")
 
 # %% [markdown]
 # The library does the same for all heads and sequences at once. $A$ is called `probabilities`
@@ -214,7 +164,7 @@ for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical,
 # with $v$; an entry that was dropped gets no gradient.
 
 # %%
-show(F.attention_backward, F.softmax_backward)
+show(F.attention_backward, lines=("q, k, v", "return"))
 
 # %%
 qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D = 3
@@ -222,89 +172,7 @@ print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
 # %% [markdown]
 # ("qkv direction 7": an array of more than 64 numbers is checked at a few entries and along eight
-# random directions, in which all entries move at once. Along a direction the error is divided by
-# the gradient's root mean square, so it can be far above 1.)
-#
-# (For a text of more than 64 tokens the layers run `fast.attention`, the same function computed
-# tile by tile; [lesson 17](17_how_fast_can_numpy_go.ipynb) asks what that saves.)
-#
-# ## Broken in three ways
-#
-# Here is the backward pass again, with a switch for mistakes that people make. First three that
-# concern the mathematics:
-#
-# - *no weighted mean*: the sum in the bracket of $dS$ is left out;
-# - *no transpose*: $dk = dS\,q$, which has the right shape;
-# - *no √D* on the way back.
-
-# %%
-def backward(dy, cache, mistake=None):
-    """F.attention_backward, and what can go wrong in it"""
-    q, k, v, A, dropped = cache.q, cache.k, cache.v, cache.probabilities, cache.mask
-    B, H, T, D = q.shape
-    dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
-    if dropped is None or mistake == "no dropout mask":
-        dropped = np.ones_like(A)
-    dA = dropped * (dy @ v.swapaxes(-1, -2))
-    mean = 0 if mistake == "no weighted mean" else (A * dA).sum(axis=-1, keepdims=True)
-    dS = A * (dA - mean)
-    if mistake != "no √D":
-        dS = dS / math.sqrt(D)
-    dk = (dS if mistake == "no transpose" else dS.swapaxes(-1, -2)) @ q
-    parts = [dS @ k, dk, (A * dropped).swapaxes(-1, -2) @ dy]
-    if mistake != "heads not moved back":
-        parts = [part.swapaxes(1, 2) for part in parts]   # (B, T, H, D)
-    return np.concatenate([part.reshape(B, T, H * D) for part in parts], axis=-1)
-
-
-def check_backward(mistake, B=2, T=6, H=2, D=3, p=0.3):
-    """gradcheck of ``backward`` on random data of these sizes"""
-    qkv = np.random.default_rng(1).standard_normal((B, T, 3 * H * D))
-
-    def op(qkv):                                          # the same dropout each time
-        return F.attention(qkv, H, p, np.random.default_rng(2))
-
-    return minifpt.gradcheck(op, lambda dy, cache: backward(dy, cache, mistake), (qkv,))
-
-
-for mistake in (None, "no weighted mean", "no transpose", "no √D"):
-    report = check_backward(mistake)
-    print(f"{mistake or 'as it is':16} error {report.max_relative_error:.1e}  "
-          f"{'pass' if report else 'FAIL'}")
-
-# %% [markdown]
-# The check finds all three. Would it find them on any data? We add two mistakes of bookkeeping:
-# the dropout mask is forgotten, and the heads are put side by side without being moved back. And
-# we make the test data poorer, one thing at a time. A favourite is a single token, because it is
-# so easy to do by hand. With $T = 1$, how many of the five does the check still find?
-
-# %%
-guess = ...                                               # of 5
-
-# %%
-mistakes = [None, "no weighted mean", "no transpose", "no √D", "no dropout mask",
-            "heads not moved back"]
-data = {"T = 1": {"T": 1}, "D = 1": {"D": 1}, "H = 1": {"H": 1}, "p = 0": {"p": 0},
-        "all of it": {}}
-errors = np.array([[check_backward(mistake, **sizes).max_relative_error
-                    for sizes in data.values()] for mistake in mistakes])
-reveal(guess, int((errors[1:, 0] > 1e-6).sum()))
-
-fig, (ax,) = figure(width=6.2, height=3.2)
-digits = np.clip(-np.log10(errors), 0, None)
-matrix(ax, digits, "Digits that agree: 6 or more, and it passes", "test data", limit=14,
-       digits=0, columns=list(data), rows=["as it is", *mistakes[1:]])
-picture(fig)
-
-# %% [markdown]
-# Read a column from the second row on: each dark cell is a mistake that this data does not show.
-# With one token the share is always 1, so the right $dS$ is 0; transposed or not, with its factor
-# or without, it stays 0. (A missing weighted mean is seen even there: without it $dS$ is not 0.)
-# With one channel a head $\sqrt D = 1$. With one head there is nothing to move. Only the last
-# column is light all the way down.
-#
-# In lesson 3 the data needed the part that the missing term removes. Here the *shape* has to be
-# rich enough: more than one of everything.
+# random directions, in which all entries move at once.)
 #
 # ## What gets through
 #
@@ -336,94 +204,17 @@ down = length_S[-1] < length_S[peak]
 reveal(guess, ("up, then down" if 0 < peak and down else "down" if down else "up"))
 print(f"largest share: {share[0]:.2f} at first, {share[peak]:.2f} where dS is longest, "
       f"{share[-1]:.2f} at last")
+curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper and sharper",
+       "size of the queries", "length, relative to the first", x=query_sizes, log="x",
+       inks=(color.grey, color.teal), styles=("--", "-"), ylim=(0, None))
 
 # %% [markdown]
-# Is it so in a model that has learned to look? We let the shipped language model predict a text,
-# carry the loss back, and record both passes with `minifpt.trace`. Inside each attention layer it
-# finds the softmax, with the $dA$ that came in and the $dS$ that went out. For each head: which
-# share of its $dA$ is left in $dS$? (Of $dA$ only the entries that the mask leaves count, and of
-# the rows only those from the ninth on, where there is a choice.)
-
-# %%
-text = ("The door stood open, and there was no light in the hall.\n"
-        '"Somebody has been here," said the old man, and he put his\n'
-        "hand upon the table, where the dust of a whole winter lay.\n"
-        "There were the marks of five fingers in it, and they were\n"
-        "not his own.")
-ids = np.array([Bytes().encode(text)])                    # (1, T + 1)
-lm = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64)
-with minifpt.trace(lm) as t:
-    logits, cache = lm.forward(ids[:, :-1])
-    loss, cache_loss = F.cross_entropy(logits, ids[:, 1:])
-    lm.backward(F.cross_entropy_backward(1.0, cache_loss), cache)
-
-largest, passed = {}, {}                                  # layer -> (H,)
-for step in t.steps:
-    if step.op == "softmax" and step.backward:
-        A, dA, dS = (a[0, :, 8:] for a in (t.attention[step.layer],
-                                           np.tril(step.inputs["dy"]), step.output))
-        largest[step.layer] = A.max(axis=-1).mean(axis=-1)
-        passed[step.layer] = 100 * (np.linalg.norm(dS, axis=(1, 2))
-                                    / np.linalg.norm(dA, axis=(1, 2)))
-
-first = "trunk.h.0.attn"
-fig, axes = figure(2, width=4.4, height=3.1)
-axes[0].semilogx(query_sizes, length_v / length_v[0], "--", color=color.grey, label="dv")
-axes[0].semilogx(query_sizes, length_S / length_S[0], color=color.teal, label="dS")
-axes[0].set(title="Random heads: sharper and sharper", xlabel="size of the queries",
-            ylabel="length, relative to the first", ylim=(0, None))
-axes[0].legend()
-for i, layer in enumerate(layer for layer in largest if layer != first):
-    axes[1].plot(largest[layer], passed[layer], "o", color=color.grey, markersize=4,
-                 label="other blocks" if i == 0 else None)
-axes[1].plot(largest[first], passed[first], "s", color=color.language, label="block 0")
-for h, (a, b) in enumerate(zip(largest[first], passed[first], strict=True)):
-    below = h == 2                                        # other heads stand on both its sides
-    axes[1].annotate(f"head {h}", (a, b), (-3, -16) if below else (6, 4), fontsize=8,
-                     textcoords="offset points", ha="center" if below else "left")
-axes[1].set(title="The language model's 24 heads, one text", ylabel="length of dS, % of dA's",
-            xlabel="largest share of a row, mean over rows", xlim=(0, 1.1), ylim=(0, None))
-axes[1].legend(fontsize=8)
-picture(fig)
-
-# %% [markdown]
-# On the left: up, then down. A head with equal shares passes something on to its scores, and one
-# that prefers a few tokens a little more. One that is sure passes little: $A_{ts}$ is nearly 0 for
-# all tokens but one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value
-# that one token takes whole gets its gradient whole. So a head that is sure of where to look still
-# learns what to bring.
+# Up, then down. A head with equal shares passes something on to its scores, and one that prefers a
+# few tokens a little more. One that is sure passes little: $A_{ts}$ is nearly 0 for all tokens but
+# one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value that one token
+# takes whole gets its gradient whole. (One draw, eight heads of 32 tokens.) So a head that is sure
+# of where to look still learns what to bring.
 #
-# On the right, the trained heads. The sharpest one, head 3 of block 0, which looks at the byte
-# before (lesson 4), is among those that pass least, and those that pass most are neither sharp nor
-# even. But the points are widely scattered: what a head passes depends on its $dA$ as well.
-#
-# ## A whole step
-#
-# Where does attention's backward stand in a step of training? Here is every operation of a step of
-# a small model on bit XOR: the way forward above, and below it the gradients on the way back, which
-# starts at the loss on the right. Pink operations have weights that are trained, hatched ones have
-# frozen weights, for which no $dw$ is computed (lesson 7).
-
-# %%
-bits = minifpt.tasks.get("bit-xor")
-tiny = minifpt.GPT2(minifpt.GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=64,
-                                       dropout=0.0), seed=0)
-small = minifpt.FPT(tiny, bits.input_dim, bits.output_dim, bits.output_tokens, seed=0)
-small.freeze(minifpt.FreezeMask.fpt())
-whole = minifpt.steps(small, bits, progress=False)
-picture(whole.figure())
-
-# %% [markdown]
-# Run the next cell: it shows the same step as a page, to be stepped through with the arrow keys.
-# (The stored notebook is without it, because it is large.) `whole.save("step.html")` writes it into
-# a file. A click on a number of a gradient shows its formula beside a finite difference. The third
-# of five switches puts in a backward pass that does not keep $A$: it computes $A$ anew from $q$ and
-# $k$, and forgets the mask there. Which number of the backward pass changes first?
-
-# %%
-whole
-
-# %% [markdown]
 # ## One head recalls, on your own gradient
 #
 # Write `attention_backward` in `mine.py`. It is the longest function of the file (20 minutes). Then
@@ -435,28 +226,22 @@ task = minifpt.tasks.get("bit-memory", bits=20, patch=20)
 
 
 def recall(seed, steps=150):
-    """-> the steps, and the bits right (%)"""
+    """-> the bits right (%), every 25 steps"""
     model = minifpt.FPT.for_task(task, "random:1x1x64@1.41", seed=seed, dropout=0.0)
     history = minifpt.train(model, task, steps, batch_size=16, lr=1e-2, seed=seed, warmup=0,
                             schedule="constant", eval_every=25, test_examples=256,
                             progress=False)
-    return history["step"], 100 * history["test_accuracy"]
+    return 100 * history["test_accuracy"]
 
 
 with written("mine.py", "linear_backward", "layer_norm_backward", "positions_backward",
              "attention", "attention_backward") as whose:
     runs = [recall(seed) for seed in range(5)]
-fig, (ax,) = figure(width=5.2, height=2.6)
-for step, right in runs:
-    ax.plot(step, right, color=color.random, linewidth=1)
-ax.axhline(75, color=color.grey, linestyle=":")
-ax.set(xlabel="step", ylabel="bits right (%)", title=f"One frozen random head, five seeds\n{whose}")
-picture(fig)
+curves({"": runs}, f"One frozen random head, five seeds (dotted: copy and guess)\n{whose}",
+       ylabel="bits right (%)", x=range(25, 151, 25), inks=[color.random], level=75)
 
 # %% [markdown]
 # ## Exercises
-#
-# Solutions are in `solutions/05_backward_through_attention.py`.
 #
 # **1.** One head in which only the last $n$ of the $T$ tokens have a query; all $T$ have a key and
 # a value. What is the gradient of the values?
@@ -499,6 +284,137 @@ def distance_gradient(dA, A):
 
 check("distance_gradient", distance_gradient)
 
+
+# %% [markdown]
+# ## Going further
+#
+# **Which data shows a mistake?** Here is the backward pass with a switch for five mistakes that
+# people make: the weighted mean left out of $dS$, $dk = dS\,q$ without its transpose, no $\sqrt D$
+# on the way back, the dropout mask forgotten, and the heads put side by side without being moved
+# back. On rich data `gradcheck` finds all five. A favourite is a single token, because it is so
+# easy to do by hand. With $T = 1$, how many of the five does the check still find?
+
+# %%
+guess = ...                                               # of 5
+
+# %%
+def backward(dy, cache, mistake=None):
+    """F.attention_backward, and what can go wrong in it"""
+    q, k, v, A, dropped = cache.q, cache.k, cache.v, cache.probabilities, cache.mask
+    B, H, T, D = q.shape
+    dy = dy.reshape(B, T, H, D).swapaxes(1, 2)            # (B, H, T, D)
+    if dropped is None or mistake == "no dropout mask":
+        dropped = np.ones_like(A)
+    dA = dropped * (dy @ v.swapaxes(-1, -2))
+    mean = 0 if mistake == "no weighted mean" else (A * dA).sum(axis=-1, keepdims=True)
+    dS = A * (dA - mean)
+    if mistake != "no √D":
+        dS = dS / math.sqrt(D)
+    dk = (dS if mistake == "no transpose" else dS.swapaxes(-1, -2)) @ q
+    parts = [dS @ k, dk, (A * dropped).swapaxes(-1, -2) @ dy]
+    if mistake != "heads not moved back":
+        parts = [part.swapaxes(1, 2) for part in parts]   # (B, T, H, D)
+    return np.concatenate([part.reshape(B, T, H * D) for part in parts], axis=-1)
+
+
+def check_backward(mistake, B=2, T=6, H=2, D=3, p=0.3):
+    """gradcheck of ``backward`` on random data of these sizes"""
+    qkv = np.random.default_rng(1).standard_normal((B, T, 3 * H * D))
+
+    def op(qkv):                                          # the same dropout each time
+        return F.attention(qkv, H, p, np.random.default_rng(2))
+
+    return minifpt.gradcheck(op, lambda dy, cache: backward(dy, cache, mistake), (qkv,))
+
+
+mistakes = [None, "no weighted mean", "no transpose", "no √D", "no dropout mask",
+            "heads not moved back"]
+data = {"T = 1": {"T": 1}, "D = 1": {"D": 1}, "H = 1": {"H": 1}, "p = 0": {"p": 0},
+        "all of it": {}}
+errors = np.array([[check_backward(mistake, **sizes).max_relative_error
+                    for sizes in data.values()] for mistake in mistakes])
+reveal(guess, int((errors[1:, 0] > 1e-6).sum()))
+
+fig, (ax,) = figure(width=6.2, height=3.2)
+digits = np.clip(-np.log10(errors), 0, None)
+matrix(ax, digits, "Digits that agree: 6 or more, and it passes", "test data", limit=14,
+       digits=0, columns=list(data), rows=["as it is", *mistakes[1:]])
+picture(fig)
+
+# %% [markdown]
+# Read a column from the second row on: each dark cell is a mistake that this data does not show.
+# With one token the share is always 1, so the right $dS$ is 0; transposed or not, with its factor
+# or without, it stays 0. With one channel a head $\sqrt D = 1$. With one head there is nothing to
+# move. Only the last column is light all the way down: the *shape* of test data has to be more than
+# one of everything.
+#
+# **Heads that have learned to look.** We let the shipped language model predict a text, carry the
+# loss back, and record both passes with `minifpt.trace`. Inside each attention layer it finds the
+# softmax, with the $dA$ that came in and the $dS$ that went out. For each head: which share of its
+# $dA$ is left in $dS$? (Of $dA$ only the entries that the mask leaves count, and of the rows only
+# those from the ninth on, where there is a choice.)
+
+# %%
+text = ("The door stood open, and there was no light in the hall.\n"
+        '"Somebody has been here," said the old man, and he put his\n'
+        "hand upon the table, where the dust of a whole winter lay.\n"
+        "There were the marks of five fingers in it, and they were\n"
+        "not his own.")
+ids = np.array([Bytes().encode(text)])                    # (1, T + 1)
+lm = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64)
+with minifpt.trace(lm) as t:
+    logits, cache = lm.forward(ids[:, :-1])
+    loss, cache_loss = F.cross_entropy(logits, ids[:, 1:])
+    lm.backward(F.cross_entropy_backward(1.0, cache_loss), cache)
+
+largest, passed = {}, {}                                  # layer -> (H,)
+for step in t.steps:
+    if step.op == "softmax" and step.backward:
+        A, dA, dS = (a[0, :, 8:] for a in (t.attention[step.layer],
+                                           np.tril(step.inputs["dy"]), step.output))
+        largest[step.layer] = A.max(axis=-1).mean(axis=-1)
+        passed[step.layer] = 100 * (np.linalg.norm(dS, axis=(1, 2))
+                                    / np.linalg.norm(dA, axis=(1, 2)))
+
+first = "trunk.h.0.attn"
+fig, (ax,) = figure(width=5, height=3.1)
+for layer in largest:
+    ax.plot(largest[layer], passed[layer], "s" if layer == first else "o",
+            color=color.language if layer == first else color.grey)
+for h, spot in enumerate(zip(largest[first], passed[first], strict=True)):
+    ax.annotate(f"head {h}", spot, (-3, -16) if h == 2 else (6, 4), fontsize=8,
+                textcoords="offset points", ha="center" if h == 2 else "left")
+ax.set(title="The language model's 24 heads, one text (squares: block 0)", xlim=(0, 1.1),
+       xlabel="largest share of a row, mean over rows", ylabel="length of dS, % of dA's",
+       ylim=(0, None))
+picture(fig)
+
+# %% [markdown]
+# The sharpest one, head 3 of block 0, which looks at the byte before (lesson 4), is among those
+# that pass least. But the points are widely scattered: what a head passes depends on its $dA$ as
+# well.
+#
+# **A whole step.** Here is every operation of a step of a small model on bit XOR: the way forward
+# above, and below it the gradients on the way back, which starts at the loss on the right. Pink
+# operations have weights that are trained, hatched ones have frozen weights, for which no $dw$ is
+# computed.
+
+# %%
+bits = minifpt.tasks.get("bit-xor")
+small = minifpt.FPT.for_task(bits, "random:2x4x32@0.11", seed=0, dropout=0.0)
+small.freeze(minifpt.FreezeMask.fpt())
+whole = minifpt.steps(small, bits, progress=False)
+picture(whole.figure())
+
+# %% [markdown]
+# Run the next cell: it shows the same step as a page, to be stepped through with the arrow keys.
+# (The stored notebook is without it, because it is large.) A click on a number of a gradient shows
+# its formula beside a finite difference. The third of five switches puts in a backward pass that
+# does not keep $A$: it computes $A$ anew from $q$ and $k$, and forgets the mask there. Which number
+# of the backward pass changes first?
+
+# %%
+whole
 
 # %% [markdown]
 # **4.** *Open.* Most entries of $dS$ are close to 0. If we knew which, we could skip them. But we

@@ -1,16 +1,14 @@
 # %% [markdown]
 # # 6. GPT-2 whole
 #
-# **GPT-2 is one block, repeated, between a table and the same table. What runs through it,
-# where are its parameters, and how do you know that a file's numbers ended up where they
-# belong?**
+# **GPT-2 is one block, repeated, between a table and the same table. What runs through it, and
+# where are its parameters?**
 #
 # After this lesson you can
 #
 # - write all of GPT-2 in ten lines over the library's layers, and say what each line is for;
 # - read what the model would say half way, and carry a gradient past a residual connection;
-# - count the parameters of any GPT-2 from four numbers;
-# - convert a checkpoint, and find the mistakes that no check of shapes can see.
+# - count the parameters of any GPT-2 from four numbers.
 #
 # **What we know by now.** Layer norm keeps a row in size, attention moves something from token to
 # token, and both have a gradient that we can write. One block is not yet a language model.
@@ -18,12 +16,12 @@
 # **The question:** What runs through the whole of it?
 #
 # You need lessons [3](03_layer_norm.ipynb) and [5](05_backward_through_attention.ipynb). It takes
-# about an hour.
+# about an hour: 25 minutes to read and run, 20 for your own file, 15 for two exercises. What
+# follows under *Going further* is not needed later.
 
 # %%
 import tempfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 from scipy.special import ndtr  # noqa: F401, for exercise 3
@@ -33,11 +31,9 @@ from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
-from minifpt.files import weights
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import SHAPES
-from minifpt.layers import Activation, Block, Layer
-from minifpt.trunks.convert import convert
+from minifpt.layers import Block
 
 # %% [markdown]
 # ## Ten lines
@@ -65,9 +61,6 @@ ids = np.array(letters.encode(text))
 B, T = 2, trunk.config.n_positions                        # rows as long as it can see
 x, y = ids[:B * T].reshape(B, T), ids[1:B * T + 1].reshape(B, T)
 print(trunk.config)
-about, _ = weights.load(weights.find("minigpt-language"))
-print(f"it has read {len(about['text'])} novels; on their held-out pages its loss is "
-      f"{about['test_loss']:.4f} nats a byte")
 
 # %% [markdown]
 # A **block** has two **parts**: self-attention (lessons 4 and 5), in which tokens look at each
@@ -105,15 +98,6 @@ whole = nats(lm.logits(x))
 print(f"our text by our lines:       {nats(gpt2(x)):.4f} nats a byte")
 print(f"our text by the library:     {whole:.4f}")
 print(f"a model that knows nothing:  {np.log(256):.4f}")
-
-# %% [markdown]
-# (Our text is plainer than the novels.) The library's block computes the same, and keeps what the
-# backward pass will need. With `last` it leaves out what nobody reads: a Frozen Pretrained
-# Transformer reads its answer off the last tokens alone. With `past` it goes on from tokens that
-# it has seen before, to write text byte by byte.
-
-# %%
-show(Block.forward)
 
 # %% [markdown]
 # ## What runs through
@@ -172,54 +156,37 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 guess = ...                                               # 0 to 12
 
 # %%
-class Changed(Block):
-    """A block in which the result of a part joins the stream in another way."""
-
-    def __init__(self, block, joins):
-        vars(self).update(vars(block))                    # share the layers of ``block``
-        self.joins = joins                                # {"attn": a function}
-
-    def forward(self, s, *args, **kwargs):
-        for norm, part in ((self.ln_1, "attn"), (self.ln_2, "mlp")):
-            result = getattr(self, part).forward(norm.forward(s)[0])[0]
-            s = self.joins.get(part, np.add)(s, result)
-        return s, None
+def run_past(s, result):
+    return s                                              # the part is cut
 
 
-def cut(s, result):
-    """The stream runs past the part."""
-    return s
+def replace(s, result):
+    return result                                         # the residual connection is forgotten
 
 
-def forget(s, result):
-    """The residual connection is forgotten: the result takes the place of the stream."""
-    return result
+def loss_with(join, names):
+    """The loss of our text when the results of some parts, ["h.0.attn"], join in another way"""
+    s = stages[0]
+    for i, block in enumerate(trunk.h):
+        for name, norm, part in (("attn", block.ln_1, block.attn), ("mlp", block.ln_2, block.mlp)):
+            result = part.forward(norm.forward(s)[0])[0]
+            s = join(s, result) if f"h.{i}.{name}" in names else s + result
+    return nats(read(s))
 
 
-def loss_with(join, parts):
-    """The loss of our text with some parts, ["h.0.attn"], joined in another way."""
-    blocks = trunk.h
-    trunk.h = [Changed(block, {part: join for part in ("attn", "mlp") if f"h.{i}.{part}" in parts})
-               for i, block in enumerate(blocks)]
-    try:
-        return nats(lm.logits(x))
-    finally:
-        trunk.h = blocks
-
-
-loss_cut = np.array([loss_with(cut, [name]) for name in NAMES])
-loss_forgotten = np.array([loss_with(forget, [name]) for name in NAMES])
+loss_cut = np.array([loss_with(run_past, [name]) for name in NAMES])
+loss_replaced = np.array([loss_with(replace, [name]) for name in NAMES])
 reveal(guess, int((loss_cut < whole + 0.1).sum()), "of 12")
 
 fig, (ax,) = figure(width=8, height=3.1)
 at = np.arange(len(NAMES))
 ax.bar(at - 0.2, loss_cut, 0.4, color=color.teal,
        label="the part is cut: the stream runs past it")
-ax.bar(at + 0.2, loss_forgotten, 0.4, color=color.ochre, hatch="//", edgecolor="white",
+ax.bar(at + 0.2, loss_replaced, 0.4, color=color.ochre, hatch="//", edgecolor="white",
        label="forgotten residual: the result replaces the stream")
 ax.axhline(whole, color=color.ink, linestyle="--", label="whole")
 ax.set(title="One part wrong, the other eleven as they were", ylabel="nats a byte",
-       ylim=(0, 1.15 * max(loss_cut.max(), loss_forgotten.max())))
+       ylim=(0, 1.15 * max(loss_cut.max(), loss_replaced.max())))
 ax.set_xticks(at, NAMES, fontsize=8)
 ax.legend(loc="upper left", fontsize=8)
 picture(fig)
@@ -228,8 +195,7 @@ picture(fig)
 # Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
 # what all other parts read. To forget a residual connection is far worse for most of them: what was
 # written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
-# little cost, so it must hold nearly all that the parts above ask for. For `h.1.mlp` both mistakes
-# cost about the same, and both cost much: its result can neither be spared nor stand alone.
+# little cost, so it must hold nearly all that the parts above ask for. (One model, one text.)
 #
 # ## The way back
 #
@@ -243,7 +209,7 @@ picture(fig)
 # $ds'$ and then $du$; its lines with `None` are for frozen parameters, lesson 7.
 
 # %%
-show(F.residual_backward, Block.backward)
+show(Block.backward)
 
 
 # %% [markdown]
@@ -299,237 +265,16 @@ for kind in (Block, OuterForgotten, InnerForgotten):
 # $$ x\,\Phi(x) \approx \frac{x}{2}\,(1 + \tanh u), \qquad
 #    u = \sqrt{2/\pi}\,\big(x + 0.044715\, x^3\big) $$
 #
-# The trunk was trained with this one, `gelu_new` in GPT-2's config. We put others in its place and
-# train nothing. By how many nats does the loss rise with ReLU, $\max(x, 0)$, which looks much the
-# same?
-
-# %%
-guess = ...
-
-
-# %%
-class NoActivation(Layer):
-    def forward(self, x):
-        return x, None
-
-
-def loss_with_activation(activation):
-    """The loss with another activation in all blocks; then everything is as before."""
-    before = [block.mlp.act for block in trunk.h]
-    try:
-        for block in trunk.h:
-            block.mlp.act = activation
-        return nats(lm.logits(x))
-    finally:
-        for block, act in zip(trunk.h, before, strict=True):
-            block.mlp.act = act
-
-
-activations = {"gelu_new: with tanh": Activation("gelu_new"),
-               "gelu: x Φ(x)": Activation("gelu"), "relu": Activation("relu"),
-               "none": NoActivation()}
-rise = {name: loss_with_activation(act) - whole for name, act in activations.items()}
-reveal(guess, rise["relu"], "nats")
-
-u = np.linspace(-4, 3, 300)
-fig, axes = figure(2, width=4, height=2.7)
-curves({name: act.forward(u)[0] for name, act in activations.items()}, "The activation function",
-       "in", "out", x=u, styles=("-", ":", "-.", "--"), ylim=(-1, 3), ax=axes[0])
-curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
-        0.5 * (1 + np.tanh(F.GELU_A * (u + F.GELU_B * u ** 3)))}, "Its derivative", "in", x=u,
-       inks=(color.ink, color.ochre), ax=axes[1])
-picture(fig)
-for name, value in rise.items():
-    print(f"{name:20} loss {value:+.4f} nats")
-
-# %% [markdown]
-# The exact form and the approximation can stand in for each other. ReLU cannot: weights belong to
-# the activation that they were trained with. With none at all, the model loses most of what it
-# knows.
-#
 # The derivative follows from the product rule, with $t = \tanh u$ and $\tanh' = 1 - \tanh^2$:
 #
 # $$ dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,\frac{du}{dx} \Big),
 #    \qquad \frac{du}{dx} = \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) $$
-#
-# Forget its second term and you get the dashed line, which looks harmless. The check does not
-# think so:
-
-# %%
-show(F.gelu, F.gelu_backward)
-
-
-# %%
-def half_a_product_rule(dy, cache):
-    x = cache.x
-    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
-
-
-some = np.random.default_rng(0).standard_normal((4, 8))
-for name, backward in (("F.gelu_backward", F.gelu_backward),
-                       ("first term alone", half_a_product_rule)):
-    report = minifpt.gradcheck(F.gelu, backward, (some,))
-    print(f"{name:18} error {report.max_relative_error:.0e}",
-          "pass" if report else "FAIL")
-
-# %% [markdown]
-# (`F.gelu` is the mathematics. The layers call `fast.gelu`, which computes the derivative in the
-# same pass; a test checks that the two agree.)
 #
 # ## Counted
 #
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
 # feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of a block,
 # its biases and layer norms, grows with $C$ only.
-#
-# GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens. What share of its parameters,
-# in percent, is that table?
-
-# %%
-guess = ...
-
-# %%
-def count(model):
-    """{part: parameters}; "wte" is the table of tokens."""
-    total = Counter()
-    for name, p in model.named_parameters():
-        total["wte" if name == "wte.weight" else p.group] += p.data.size
-    return total
-
-
-def from_shape(**shape):
-    """A language model without weights: all are 0 and take no memory."""
-    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
-
-
-counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
-reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
-
-for name, groups in counts.items():
-    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
-        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
-print("minigpt, from its shape:  ", dict(counts["minigpt"]))
-print("minigpt, from its weights:", dict(count(lm)))
-
-# %% [markdown]
-# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
-# the table it is the usual 124.
-#
-# ## From a file
-#
-# Our parameters have the names and shapes of GPT-2's own, as the library Transformers spells them.
-# So we can write our weights into a folder as Transformers does, and read them back: a
-# `config.json`, and a `model.safetensors`, which is eight bytes with the length of a header, the
-# header as JSON, then the numbers as they lie in memory.
-
-# %%
-def arrays_of(model):
-    """{GPT-2's name: array}, without the "trunk." of ours"""
-    return {name.removeprefix("trunk."): p.data for name, p in model.named_parameters()}
-arrays = arrays_of(lm)
-for name in ("wte.weight", "wpe.weight", *(n for n in arrays if n.startswith("h.0.")),
-             "ln_f.weight", "ln_f.bias"):
-    print(f"{name:24}{arrays[name].shape}")
-
-# %% [markdown]
-# There are two ways to load it. `from_pretrained` reads the folder as it is. `convert` writes it
-# once more as a file of ours, by default in float16.
-
-# %%
-with tempfile.TemporaryDirectory() as folder:
-    lm.save_folder(folder)
-    path = convert(Path(folder), Path(folder) / "mine.npz", progress=False)
-    for name, source in (("the folder itself", folder), ("converted", path)):
-        other = minifpt.LanguageModel.from_pretrained(source)
-        same = all((a == arrays[n]).all() for n, a in arrays_of(other).items())
-        print(f"{name:18} every number the same: {same}, {nats(other.logits(x)):.4f} nats")
-
-# %% [markdown]
-# (float16 lost nothing here only because the shipped numbers were float16 to begin with.)
-#
-# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
-# `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
-#
-# ## What shapes cannot see
-#
-# PyTorch's linear layers keep their weight as `(out, in)`, GPT-2's as `(in, out)`. For `c_attn`
-# `(C, 3C)` the loader sees a weight that was transposed. But `attn.c_proj` is `(C, C)`. Transposed,
-# it loads without a word. And some things have no shape at all: the number of heads, or what comes
-# first, query or key.
-#
-# We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (The losses of
-# the model as it is, and of one that knows nothing, are printed at the top.)
-
-# %%
-guess = ...
-
-
-# %%
-def mistake(change):
-    """A fresh model, its trunk changed -> (nats a byte, largest change of a score, the model)."""
-    other = minifpt.LanguageModel.from_pretrained("minigpt-language")
-    change(other.trunk)
-    logits = other.logits(x)
-    return nats(logits), float(np.abs(logits - lm.logits(x)).max()), other
-
-
-def each_block(change):
-    return lambda trunk: [change(block) for block in trunk.h]
-
-
-def transpose(block):
-    block.attn.c_proj.weight.data = block.attn.c_proj.weight.data.T.copy()
-
-
-def queries_for_keys(block):
-    for p in block.attn.c_attn.parameters():
-        q, k, v = np.split(p.data, 3, axis=-1)
-        p.data = np.concatenate([k, q, v], axis=-1)
-
-
-def exchange_norms(block):
-    block.ln_1, block.ln_2 = block.ln_2, block.ln_1
-
-
-def eight_heads(block):
-    block.attn.n_head = 8
-
-
-def epsilon(block):
-    block.ln_1.eps = block.ln_2.eps = 1e-12
-
-
-def shift_positions(trunk):
-    trunk.wpe.weight.data = np.roll(trunk.wpe.weight.data, 1, axis=0)
-
-
-mistakes = {"none": lambda trunk: None,
-            "attn.c_proj transposed": each_block(transpose),
-            "queries and keys exchanged": each_block(queries_for_keys),
-            "ln_1 and ln_2 exchanged": each_block(exchange_norms),
-            "positions shifted by one": shift_positions,
-            "8 heads in place of 4": each_block(eight_heads),
-            "blocks 2 and 3 exchanged": lambda trunk: trunk.h.insert(2, trunk.h.pop(3)),
-            "epsilon 1e-12, not 1e-5": each_block(epsilon)}
-found = {name: mistake(change) for name, change in mistakes.items()}
-reveal(guess, found["attn.c_proj transposed"][0], "nats")
-
-bars({name: value for name, (value, *_) in found.items()},
-     "Seven mistakes that load without a word (dotted: knows nothing)", "nats a byte",
-     [color.teal] + [color.ochre] * len(mistakes), digits=3, levels=[np.log(256)], width=7.2)
-exact = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
-rounding = np.abs(lm.logits(x) - exact).max()
-print(f"largest change of a score: rounding alone {rounding:.1e}, "
-      f"blocks exchanged {found['blocks 2 and 3 exchanged'][1]:.1e}, "
-      f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
-
-# %% [markdown]
-# All seven have the right names and shapes. Some you would see in what the model writes, and some
-# you would not. What sees all seven is to compare *scores* with those of the reference
-# implementation, on the same input. Two correct programs differ by rounding; the
-# smallest mistake here makes a difference many times as large. So the project's tests compare our
-# scores with those of Transformers (`tests/test_oracle_gpt2.py`, and small checkpoints that it
-# wrote in `tests/golden`).
 #
 # ## A language model, on your own file
 #
@@ -559,8 +304,6 @@ curves({"": history["test_loss"]}, f"A language model learns (dotted: knows noth
 # (One run.)
 #
 # ## Exercises
-#
-# Solutions are in `solutions/06_gpt2_whole.py`.
 #
 # **1.** Count the parameters of a GPT-2 from its shape, to the last one: two tables, the weights
 # *and biases* of the blocks, the last layer norm. The number of heads is not among the
@@ -603,6 +346,148 @@ check("gelu_exact_backward", gelu_exact_backward)
 
 
 # %% [markdown]
+# ## Going further
+#
+# **Where the parameters are.** GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens.
+# What share of its parameters, in percent, is that table?
+
+# %%
+guess = ...
+
+# %%
+def count(model):
+    """{part: parameters}; "wte" is the table of tokens."""
+    total = Counter()
+    for name, p in model.named_parameters():
+        total["wte" if name == "wte.weight" else p.group] += p.data.size
+    return total
+
+
+def from_shape(**shape):
+    """A language model without weights: all are 0 and take no memory."""
+    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
+
+
+counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
+reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
+
+for name, groups in counts.items():
+    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
+        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
+
+# %% [markdown]
+# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
+# the table it is the usual 124.
+#
+# **Half a product rule.** Forget the second term of GELU's derivative and you get the dashed line,
+# which looks harmless. The check does not think so:
+
+# %%
+def half_a_product_rule(dy, cache):
+    x = cache.x
+    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
+
+
+u = np.linspace(-4, 3, 300)
+curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
+        half_a_product_rule(1, F.gelu(u)[1])}, "The derivative of GELU", "in", x=u,
+       inks=(color.ink, color.ochre))
+some = np.random.default_rng(0).standard_normal((4, 8))
+for name, backward in (("F.gelu_backward", F.gelu_backward),
+                       ("first term alone", half_a_product_rule)):
+    report = minifpt.gradcheck(F.gelu, backward, (some,))
+    print(f"{name:18} error {report.max_relative_error:.0e}",
+          "pass" if report else "FAIL")
+
+# %% [markdown]
+# **From a file.** Our parameters have the names and shapes of GPT-2's own, as the library
+# Transformers spells them. So we can write our weights into a folder as Transformers does, and read
+# them back.
+
+# %%
+def arrays_of(model):
+    """{GPT-2's name: array}, without the "trunk." of ours"""
+    return {name.removeprefix("trunk."): p.data for name, p in model.named_parameters()}
+
+
+with tempfile.TemporaryDirectory() as folder:
+    lm.save_folder(folder)
+    other = arrays_of(minifpt.LanguageModel.from_pretrained(folder))
+for name, values in arrays_of(lm).items():
+    if not name.startswith("h.") or name.startswith("h.0."):
+        print(f"{name:24}{values.shape}, read as written: {(other[name] == values).all()}")
+
+# %% [markdown]
+# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
+# `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
+#
+# **What shapes cannot see.** PyTorch's linear layers keep their weight as `(out, in)`, GPT-2's as
+# `(in, out)`. For `c_attn` `(C, 3C)` the loader sees a weight that was transposed. But
+# `attn.c_proj` is `(C, C)`. Transposed, it loads without a word. And some things have no shape at
+# all: the number of heads, or what comes first, query or key.
+#
+# We transpose `attn.c_proj` in all six blocks. What is the loss now, in nats a byte? (The losses of
+# the model as it is, and of one that knows nothing, are printed at the top.)
+
+# %%
+guess = ...
+
+
+# %%
+def mistake(change):
+    """A fresh model, its trunk changed -> (nats a byte, largest change of a score, the model)."""
+    other = minifpt.LanguageModel.from_pretrained("minigpt-language")
+    change(other.trunk)
+    logits = other.logits(x)
+    return nats(logits), float(np.abs(logits - lm.logits(x)).max()), other
+
+
+def each_block(change):
+    return lambda trunk: [change(block) for block in trunk.h]
+
+
+def transpose(block):
+    block.attn.c_proj.weight.data = block.attn.c_proj.weight.data.T.copy()
+
+
+def queries_for_keys(block):
+    for p in block.attn.c_attn.parameters():
+        q, k, v = np.split(p.data, 3, axis=-1)
+        p.data = np.concatenate([k, q, v], axis=-1)
+
+
+def eight_heads(block):
+    block.attn.n_head = 8
+
+
+def epsilon(block):
+    block.ln_1.eps = block.ln_2.eps = 1e-12
+
+
+mistakes = {"none": lambda trunk: None,
+            "attn.c_proj transposed": each_block(transpose),
+            "queries and keys exchanged": each_block(queries_for_keys),
+            "8 heads in place of 4": each_block(eight_heads),
+            "blocks 2 and 3 exchanged": lambda trunk: trunk.h.insert(2, trunk.h.pop(3)),
+            "epsilon 1e-12, not 1e-5": each_block(epsilon)}
+found = {name: mistake(change) for name, change in mistakes.items()}
+reveal(guess, found["attn.c_proj transposed"][0], "nats")
+
+bars({name: value for name, (value, *_) in found.items()},
+     "Five mistakes that load without a word (dotted: knows nothing)", "nats a byte",
+     [color.teal] + [color.ochre] * len(mistakes), digits=3, levels=[np.log(256)], width=7.2)
+exact = minifpt.LanguageModel.from_pretrained("minigpt-language", dtype=np.float64).logits(x)
+rounding = np.abs(lm.logits(x) - exact).max()
+print(f"largest change of a score: rounding alone {rounding:.1e}, "
+      f"blocks exchanged {found['blocks 2 and 3 exchanged'][1]:.1e}, "
+      f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
+
+# %% [markdown]
+# All five have the right names and shapes. Some you would see in what the model writes, and some
+# you would not. What sees all is to compare *scores* with those of the reference implementation, on
+# the same input. Two correct programs differ by rounding; the smallest mistake here makes a
+# difference many times as large.
+#
 # **4.** Another library keeps queries, keys and values in three PyTorch linear layers, each with
 # a weight `(C, C)` as `(out, in)`. Make GPT-2's `c_attn.weight` of them, `(C, 3C)`. Which of the
 # possible mistakes would `from_pretrained` see?
@@ -639,7 +524,7 @@ check("parts_to_spare", parts_to_spare)
 RUN = False
 if RUN:
     def loss_without(parts):
-        return loss_with(cut, [NAMES[i] for i in parts])
+        return loss_with(run_past, [NAMES[i] for i in parts])
 
     for k in range(1, 9):
         parts = parts_to_spare(loss_without, len(NAMES), k)

@@ -2,13 +2,13 @@
 # # 7. Freeze masks
 #
 # **A Frozen Pretrained Transformer trains one per cent of its parameters or less. Does a step then
-# cost one per cent? What does it save, and how do you know that the rest did not move?**
+# cost one per cent, and what does it save?**
 #
 # After this lesson you can
 #
 # - say for any mask which layers run on the way back, and which gradients they compute;
 # - predict the products of a step, and compare them with a count;
-# - say why a gradient of zero does not keep a weight where it is.
+# - name the check that sees a way back which stops too early.
 #
 # **What we know by now.** We have a whole GPT-2, forward and back. Its parts add to one residual
 # stream, so a gradient reaches the lowest of them, even where the blocks above are frozen.
@@ -18,7 +18,9 @@
 # In the live page: [stations 3 and 6](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(3)` in a cell here.
 #
-# You need [lesson 6](06_gpt2_whole.ipynb). It takes about an hour.
+# You need [lesson 6](06_gpt2_whole.ipynb). It takes about 55
+# minutes: 35 to read and run, 5 for your own file, 15 for two exercises. What follows under *Going
+# further* is not needed later.
 
 # %%
 import time
@@ -30,7 +32,6 @@ import minifpt
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
 from minifpt.exercises.track import written
-from minifpt.layers import Linear
 
 # %% [markdown]
 # ## A mask
@@ -53,36 +54,11 @@ print(model.summary(task.tokens))
 # %% [markdown]
 # Positions that the task does not use never get a gradient, so the list counts only the 30 of 256
 # that it uses. The share depends on the task: on bit XOR it was 0.43 % (lesson 0), and here each
-# token has 20 bits instead of one. It depends on the model, too. The paper reports 0.1 %. With the
-# same mask on GPT-2 base, for the same task: what per cent of the parameters is trained?
-
-# %%
-guess = ...
-
-# %%
-def share_trained(model):
-    """(trained, all), counting only the positions that the task uses"""
-    counts = model.counts(task.tokens).values()
-    return sum(t for _, t in counts), sum(n for n, _ in counts)
-
-
-shape = minifpt.GPT2Config(n_layer=12, n_head=12, n_embd=768)           # GPT-2 base
-base = minifpt.FPT(minifpt.GPT2(shape, seed=None), task.input_dim, task.output_dim,
-                   task.output_tokens)                    # seed=None: all 0, takes no memory
-base.freeze(minifpt.FreezeMask.fpt())
-trained, total = share_trained(base)
-reveal(guess, 100 * trained / total, "%")
-print(f"GPT-2 base: {trained:,} of {total:,}")
-print("our trunk:  {:,} of {:,}".format(*share_trained(model)))
-
-# %% [markdown]
-# The frozen matrices grow with $C^2$, the trained vectors with $C$. The wider the trunk, the
-# smaller the share. (GPT-2 base is often said to have 124 million parameters. That counts its table
-# of 50,257 tokens, which an FPT does not use.)
+# token has 20 bits instead of one. It depends on the model, too: the frozen matrices grow with
+# $C^2$, the trained vectors with $C$. The wider the trunk, the smaller the share.
 #
-# A mask is made from flags, from a preset, or from text: groups, and patterns on names with the
-# wild cards of a shell. (`minifpt summary bit-memory --freeze "attn,mlp,h.0.*"` tries one on the
-# command line.) Here are five, drawn over the layers of the model, the lowest at the bottom.
+# A mask is made from flags, from a preset, or from text: groups, and patterns on names. Here are
+# five.
 
 # %%
 masks = {
@@ -107,35 +83,10 @@ def trained_layers():
 LAYERS = list(dict.fromkeys(layer_of(name) for name, _ in model.named_parameters()))
 
 
-def draw(ax, inks, title):
-    """A column a mask, a row a layer, the input layer at the bottom."""
-    for i, column in enumerate(inks):
-        for j, ink in enumerate(column):
-            ax.broken_barh([(i - 0.45, 0.9)], (j - 0.46, 0.92), color=ink)
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0, labelsize=8)
-    ax.set_xticks(range(len(masks)), masks)
-    ax.set_yticks(range(len(LAYERS)), LAYERS, fontsize=6.5)
-    blocks = [j for j, layer in enumerate(LAYERS) if layer.endswith("ln_1")]
-    for j in [*blocks, len(LAYERS) - 2]:
-        ax.axhline(j - 0.5, color=color.ink, linewidth=0.5)
-    ax.set(title=title, xlim=(-0.5, len(masks) - 0.5), ylim=(-0.7, len(LAYERS) - 0.3))
-
-
-inks = []
 for text in masks.values():
     model.freeze(minifpt.FreezeMask.parse(text))
-    inks.append([color.trained if layer in trained_layers() else color.frozen
-                 for layer in LAYERS])
     count = sum(t for _, t in model.counts().values())
     print(f"{count:10,} trained   {minifpt.FreezeMask.parse(text)}")
-fig, (ax,) = figure(width=6, height=5.4)
-draw(ax, inks, "Five masks: pink is trained (in part, at least), grey is frozen")
-picture(fig)
-
-# %%
-show(minifpt.FreezeMask.frozen, minifpt.FreezeMask.apply)
 
 # %% [markdown]
 # ## What is never computed
@@ -160,8 +111,7 @@ def step():
 
 
 def time_in_turn(texts, rounds=31):
-    """Each mask's times in seconds, (masks, rounds).  They take turns, so that whatever else
-    the computer does slows all of them."""
+    """Each mask's times in seconds, (masks, rounds); they take turns."""
     seconds = np.zeros((len(texts), rounds + 1))
     for r in range(rounds + 1):
         for i, text in enumerate(texts):
@@ -205,8 +155,13 @@ for title, text in masks.items():
                  color.frozen if layer in gave else "#eceff1" for layer in LAYERS])
     print(f"{' '.join(title.split()):24}", ", ".join(
         f"{calls[op]} {op}" for op in ("linear", "layer_norm", "gelu", "attention") if calls[op]))
-fig, (ax,) = figure(width=6, height=5.4)
-draw(ax, inks, "The way back: pink learns, grey hands on, white never runs")
+fig, (ax,) = figure(width=6, height=4.6)
+for i, column in enumerate(inks):
+    ax.barh(range(len(LAYERS)), 0.9, 0.92, left=i - 0.45, color=column)
+ax.grid(False)
+ax.set_xticks(range(len(masks)), masks)
+ax.set_yticks(range(len(LAYERS)), LAYERS, fontsize=6)
+ax.set(title="The way back, the input at the bottom: pink learns, grey hands on, white never runs")
 picture(fig)
 print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom"]["h.0.ln_1"])
 
@@ -227,15 +182,12 @@ print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom
 #    dx_l \text{ is wanted} \iff \text{something below } l \text{ is trained} $$
 #
 # So a full step costs three products a layer. Under FPT's mask it costs two, because none of the
-# large matrices gets a $dw$. A layer below the lowest trained one costs one. In the library the
-# first rule is in `Linear`, which hands it to `ops.linear` as `need`. The second is in the model's
-# `forward`, which asks for whole blocks: it goes up through them, and from the first block that
-# learns on (`keep`) it keeps what the way back will read. So the lowest block that learns may
-# compute a $dx$ that nobody reads. (In the last block all that follows attention is computed only
-# for the tokens that are read, as in lesson 6. There $N$ is smaller.)
+# large matrices gets a $dw$. A layer below the lowest trained one costs one. The library goes up
+# through whole blocks, and from the first block that learns on (`keep`) it keeps what the way back
+# will read. (In the last block all that follows attention is computed only for the tokens that are
+# read. There $N$ is smaller.)
 
 # %%
-show(Linear.forward)
 show(minifpt.GPT2.forward, lines=("for block", "cache["))
 
 # %%
@@ -253,31 +205,30 @@ products = {what: np.array([sum(size for layer, size in product.items()
 total = 1 + products["dx"] + products["dw"]
 
 fig, (ax,) = figure(width=7, height=3.1)
-at = np.arange(len(masks))
-ax.bar(at, np.ones(len(masks)), 0.5, color=color.grey, label="y")
-ax.bar(at, products["dx"], 0.5, bottom=1, color=color.teal, label="dx", hatch="//",
-       edgecolor="white")
-ax.bar(at, products["dw"], 0.5, bottom=1 + products["dx"], color=color.trained, label="dw")
-ratio = np.quantile(seconds / seconds[0], [0.25, 0.5, 0.75], axis=1)
-ax.errorbar(at + 0.33, total[0] * ratio[1],
-            total[0] * np.abs(ratio[[0, 2]] - ratio[1]), fmt="o",
-            color=color.ink, markersize=4, label="time; full is set to its products")
-ax.set_xticks(at, masks)
+lower = np.zeros(len(masks))
+for what, height, ink in (("y", np.ones(len(masks)), color.grey),
+                          ("dx", products["dx"], color.teal),
+                          ("dw", products["dw"], color.trained)):
+    ax.bar(range(len(masks)), height, 0.5, bottom=lower, color=ink, label=what,
+           hatch="//" if what == "dx" else None, edgecolor="white")
+    lower += height
+ratio = np.median(seconds / seconds[0], axis=1)
+ax.plot(np.arange(len(masks)) + 0.33, total[0] * ratio, "o", color=color.ink, markersize=4,
+        label="time; full is set to its products")
+ax.set_xticks(range(len(masks)), masks)
 ax.set(ylabel="forward passes", ylim=(0, 3.4),
        title="Products of the linear layers, counted; time, measured")
 ax.legend(ncols=4, loc="upper right", fontsize=8)
 picture(fig)
-for title, t, r in zip(masks, total, ratio[1], strict=True):
+for title, t, r in zip(masks, total, ratio, strict=True):
     print(f"{' '.join(title.split()):26} products {t / total[0]:.2f} of full,",
           f"time {r:.2f}")
 
 # %% [markdown]
-# (A dot is the median of the rounds, its line the middle half of them.) Time follows the products,
-# but not exactly: attention, GELU and layer norm are not in the bars. They too run back or do not,
-# and they weigh more in a trunk as narrow as ours.
-#
-# By the products, freezing saves two thirds at the very most. FPT's mask saves one third, however
-# few parameters it trains.
+# **This is the picture to keep.** Time follows the products, but not exactly: attention, GELU and
+# layer norm are not in the bars, and weigh more in a trunk as narrow as ours. (A dot is the median
+# of 31 rounds.) By the products, freezing saves two thirds at the very most. FPT's mask saves one
+# third, however few parameters it trains.
 #
 # ## Stopping too early
 #
@@ -343,146 +294,6 @@ for text in ("full", "fpt", "input,pos,attn,mlp,h.0.*", "pos,ln,attn,mlp"):
 report("pos,ln,attn,mlp", KeepsNothing)
 
 # %% [markdown]
-# And the gradients that are computed under a mask are those of the full step, to the bit:
-
-# %%
-model.freeze(minifpt.FreezeMask.full())
-step()
-full = {name: p.grad for name, p in model.named_parameters()}
-for text in ("fpt", "pos,ln,attn,mlp", masks["top block"]):
-    model.freeze(minifpt.FreezeMask.parse(text))
-    step()
-    same = [bool((p.grad == full[name]).all()) for name, p in model.named_parameters()
-            if p.trainable]
-    print(f"{text:28}{len(same):3} gradients, the same bits in {sum(same)}")
-
-# %% [markdown]
-# ## From below
-#
-# We freeze block 0 and what is below it, then block 1 as well, and so on, and train
-# everything above. With all six frozen, two layers are still trained: the last layer norm `ln_f`
-# and the output layer. Finally we freeze `ln_f`, too. That is the mask "output only" of the
-# pictures above. What is left of the full step?
-
-# %%
-texts = ["full", *("input,pos," + ",".join(f"h.{j}.*" for j in range(i))
-                   for i in range(1, trunk.config.n_layer + 1)), "output_only"]
-below = time_in_turn(texts, rounds=21)
-ran = []
-for text in texts:
-    model.freeze(minifpt.FreezeMask.parse(text))
-    ran.append(len(ran_back()[0]))
-
-times = np.median(below / below[0], axis=1)
-curves({"layers that run back": np.array(ran) / ran[0], "time of a step, median": times},
-       "The way back ends at the lowest block that learns (dotted: the forward pass)",
-       "blocks frozen, from the bottom", "share of the full step", level=1 / 3,
-       x=["0 (full)", *map(str, range(1, len(texts) - 1)), "6 and ln_f"], styles=("s-", "^-"),
-       inks=(color.grey, color.ink), width=6.2, ylim=(0, 1.15))
-print("layers that run back, from the left:", *ran)
-print(f"a step of output only takes {times[-1]:.2f} of a full one here, "
-      f"{ratio[1][-1]:.2f} when it was measured above")
-
-# %% [markdown]
-# The number of layers falls in a straight line to the last block, and ends at 1, the output layer.
-# Time cannot follow, because the forward pass remains: one product of three. (The two times of
-# "output only" are of the same mask and the same step. They were measured in different rounds, and
-# differ by what else the computer did.)
-#
-# ## Did the rest stay as it was?
-#
-# "Frozen" is a promise about every bit. We train for some steps and compare.
-
-# %%
-before = {name: p.data.copy() for name, p in model.named_parameters()}
-
-
-def start_again():
-    for name, p in model.named_parameters():
-        p.data[...] = before[name]
-
-
-def moved():
-    """Of attention and feed-forward: how many arrays changed, and how far in all."""
-    steps = [p.data - before[name] for name, p in model.named_parameters()
-             if p.group in ("attn", "mlp")]
-    distance = np.sqrt(sum((s ** 2).sum() for s in steps))
-    return sum(bool(s.any()) for s in steps), float(distance)
-
-
-model.freeze(minifpt.FreezeMask.fpt())
-minifpt.train(model, task, steps=20, test_examples=64, progress=False)
-same = {name: bool((p.data == before[name]).all())
-        for name, p in model.named_parameters()}
-frozen = [same[name] for name, p in model.named_parameters() if not p.trainable]
-print(f"frozen arrays: {len(frozen)}, the same bits in {sum(frozen)}")
-print("trained arrays with the same bits:",
-      [name for name, p in model.named_parameters() if p.trainable and same[name]])
-
-# %% [markdown]
-# In practice you also meet another way: compute everything, then set the gradients of what is
-# frozen to zero. It costs a full step, but is the result at least the same? The optimizer is
-# **Adam** with **weight decay**, as in the pretraining of our trunk. Adam keeps two running means
-# for each parameter, its **moments**: of the gradient and of its square. A step goes along the
-# first, divided by the root of the second. Weight decay also shrinks each matrix a little at every
-# step. After one step in which all gradients of attention and feed-forward are exactly zero, how
-# many of their 48 arrays (a weight and a bias in each of 24 layers) have changed?
-
-# %%
-guess = ...
-
-
-# %%
-def train_with_zeroed_gradients(steps, weight_decay=0.0, from_step=0):
-    """Freeze by gradients of 0: how far the frozen arrays have moved after each step."""
-    start_again()
-    model.freeze(minifpt.FreezeMask.full())
-    optimizer = minifpt.optim.Adam(model.parameters(), 1e-3, weight_decay=weight_decay)
-    distance = []
-    for i in range(steps):
-        step()
-        for p in model.parameters():
-            if i >= from_step and p.group in ("attn", "mlp"):
-                p.grad = np.zeros_like(p.data)
-        optimizer.step()
-        distance.append(moved()[1])
-    return distance
-
-
-train_with_zeroed_gradients(1, weight_decay=0.1)
-reveal(guess, moved()[0], "of 48")
-
-steps = 16
-ways = {"gradients 0, weight decay":
-            train_with_zeroed_gradients(steps, weight_decay=0.1),
-        "gradients 0 after step 4": train_with_zeroed_gradients(steps, from_step=4)}
-
-start_again()
-model.freeze(minifpt.FreezeMask.fpt())
-optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], lr=1e-3,
-                               weight_decay=0.1)
-not_trainable = []
-for _ in range(steps):
-    step()
-    optimizer.step()
-    not_trainable.append(moved()[1])
-start_again()
-
-fig, axes = figure(2, width=4.1, height=2.7)
-for ax, (name, distance) in zip(axes, ways.items(), strict=True):
-    curves({name: distance, "not trainable": not_trainable}, name, x=range(1, steps + 1), ax=ax,
-           ylabel="distance that frozen weights moved", styles=("o-", "s-"),
-           inks=(color.ochre, color.frozen))
-axes[1].axvline(4, color=color.ink, linewidth=0.8, linestyle=":")
-picture(fig)
-print("not trainable, distance after the last step:", not_trainable[-1])
-
-# %% [markdown]
-# Weight decay needs no gradient. And Adam's moments remember: what was trained up to step 4 (the
-# dotted line) moves on by itself, and goes as far again. (Weight decay leaves biases alone here, so
-# it moved only the matrices.) The exercises have one more way to go wrong: clipping. In the library
-# a frozen parameter has no gradient, `None`, and the optimizer leaves it alone.
-#
 # So, the question at the top. FPT trains one per cent or less, and its step still computes two of
 # three products. It saves the inputs of the frozen products, and nearly all that the optimizer
 # keeps: two numbers for each one that is trained. It does not save the way back: that ends at the
@@ -512,8 +323,6 @@ print(f"{100 * history[-1]['test_accuracy']:.1f} % of the bits after 300 steps, 
 # falling loss does not tell.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/07_freeze_masks.py`.
 #
 # **1.** Some layers in a row, the lowest first. Given which are trained, say for each whether its
 # backward pass must run, and whether a $dx$ is wanted from it. (The input of the lowest layer is
@@ -558,6 +367,56 @@ check("freeze_below", freeze_below)
 
 
 # %% [markdown]
+# ## Going further
+#
+# **Did the rest stay as it was?** "Frozen" is a promise about every bit. One way to freeze is to
+# compute everything, and then to set the gradients of what is frozen to zero. It costs a full step,
+# but is the result the same? The optimizer is Adam with weight decay. Adam keeps two
+# running means for each parameter, of the gradient and of its square. A step goes along the first,
+# divided by the root of the second. Weight decay also shrinks each matrix a little at every step.
+# After one step in which all gradients of attention and feed-forward are exactly zero, how many of
+# their 48 arrays (a weight and a bias in each of 24 layers) have changed?
+
+# %%
+guess = ...
+
+
+# %%
+before = {name: p.data.copy() for name, p in model.named_parameters()}
+
+
+def train_with_zeroed_gradients(steps, weight_decay=0.0, from_step=0, mask="full"):
+    """-> how many arrays of attention and feed-forward moved, and how far after each step"""
+    for name, p in model.named_parameters():
+        p.data[...] = before[name]
+    model.freeze(minifpt.FreezeMask.parse(mask))
+    optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], 1e-3,
+                                   weight_decay=weight_decay)
+    distance = []
+    for i in range(steps):
+        step()
+        for p in model.parameters():
+            if i >= from_step and p.group in ("attn", "mlp") and p.trainable:
+                p.grad = np.zeros_like(p.data)
+        optimizer.step()
+        moves = [p.data - before[name] for name, p in model.named_parameters()
+                 if p.group in ("attn", "mlp")]
+        distance.append(float(np.sqrt(sum((move ** 2).sum() for move in moves))))
+    return sum(bool(move.any()) for move in moves), distance
+
+
+reveal(guess, train_with_zeroed_gradients(1, weight_decay=0.1)[0], "of 48")
+curves({"gradients 0, weight decay": train_with_zeroed_gradients(16, 0.1)[1],
+        "gradients 0 after step 4": train_with_zeroed_gradients(16, from_step=4)[1],
+        "not trainable": train_with_zeroed_gradients(16, 0.1, mask="fpt")[1]},
+       "How far frozen weights move", ylabel="distance", x=range(1, 17),
+       styles=("o-", "^-", "s-"), inks=(color.ochre, color.ink, color.frozen))
+
+# %% [markdown]
+# (One run each.) Weight decay needs no gradient. And Adam's means remember: what was trained up to
+# step 4 moves on by itself. In the library a frozen parameter has no gradient, `None`, and the
+# optimizer leaves it alone. Clipping is one more way to go wrong:
+#
 # **4.** Gradients are **clipped**: if the norm of all of them together, the root of the sum of
 # their squares, is above `max_norm`, they are scaled down to it. Then follows a step of gradient
 # descent, `data - lr * gradient`. Here a parameter is a row of $C$ numbers, and somebody computed

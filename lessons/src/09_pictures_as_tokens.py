@@ -7,8 +7,7 @@
 # After this lesson you can
 #
 # - cut a picture into patches, and say for each number of a token which pixel it is;
-# - train a frozen language model on pictures, test it on fonts that it never saw, and read its
-#   mistakes;
+# - train a frozen language model on pictures, and test it on fonts that it never saw;
 # - tell what a model gets from the order of its tokens and what from their positions;
 # - carry a gradient back to the pixels, and fool the model with it.
 #
@@ -22,7 +21,7 @@ import minifpt
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.layers import Layer
-from minifpt.tasks.images import FONTS, distort, glyphs, patches
+from minifpt.tasks.images import distort, patches
 from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
@@ -103,16 +102,9 @@ which = np.arange(28 * 28).reshape(1, 28, 28)             # a number for each pi
 ways = {"patches": patches(which, p)[0, 5], "one reshape": which.reshape(T, p * p)[5]}
 reveal(guess, len(set(ways["one reshape"] // 28)))
 
-fig, axes = figure(2, width=2.6, height=2.7)
-for ax, (name, pixels) in zip(axes, ways.items(), strict=True):
-    draw(ax, 0.5 * image[0], f"{name}: token 5")
-    mine = np.zeros(28 * 28)
-    mine[pixels] = 1
-    ax.imshow(np.ma.masked_equal(mine.reshape(28, 28), 0), "Wistia", alpha=0.6)
-picture(fig)
 
 # %% [markdown]
-# Strips. No program would have complained; a picture shows it at once.
+# Strips across the whole picture. No program would have complained.
 #
 # Then each token goes through the same small **input layer**, and the vector of its position $t$ is
 # added, the **position embedding** $\ell_t$ `(C,)` (lesson 4). With $w$ `(49, C)`, $b$ `(C,)` and
@@ -133,14 +125,6 @@ picture(fig)
 show(distort)
 
 # %%
-fig, axes = figure(2, width=4.6, height=1.6, ratios=[len(FONTS["train"]), len(FONTS["test"])])
-for ax, split in zip(axes, FONTS, strict=True):
-    some = glyphs(split)[:, [1, 4, 7], 6:-6, 6:-6]        # (fonts, 3, 44, 44)
-    rows, size = some.shape[1], some.shape[2]
-    draw(ax, some.transpose(1, 2, 0, 3).reshape(rows * size, -1),
-         f"{split}: {len(some)} fonts")
-picture(fig)
-
 fig, (ax,) = figure(width=9.2, height=1.05)
 draw(ax, np.hstack(task.images(np.random.default_rng(2), 12, "test")[0]),
      "turned, stretched, shifted, blurred")
@@ -188,23 +172,7 @@ print(f"fresh pictures, fonts of the training: {seen:.1f} %")
 print(f"fresh pictures, fonts never seen:      {accuracy(model, x_test, y_test):.1f} %")
 
 # %% [markdown]
-# New fonts cost a few points, no more: it learned digits, not fonts. Which ones does it get wrong?
-
-# %%
-shown = task.images(np.random.default_rng(4), 300, "test")
-says = model.predict(patches(shown[0], p))[:, 0].argmax(axis=-1)
-wrong = np.flatnonzero(says != shown[1])[:8]
-fig, axes = figure(8, width=1.1, height=1.4)
-for ax, n in zip(axes, wrong, strict=False):
-    draw(ax, shown[0][n])
-    ax.set_xlabel(f"{shown[1][n]}, it says {says[n]}")
-for ax in axes[len(wrong):]:
-    ax.axis("off")
-row_title(axes, "what it is, and what the model says")
-picture(fig)
-
-# %% [markdown]
-# We understand some of these mistakes, others not at all.
+# New fonts cost a few points, no more: it learned digits, not fonts.
 #
 # Did it have to read novels for this? As in lesson 8 we take two other trunks: *random*, drawn as
 # GPT-2 is before any training, and *statistics*, random as well, but each array has the mean and
@@ -280,12 +248,9 @@ picture(fig)
 
 # %% [markdown]
 # Before training we see a line of text: a position is similar to the ones before and after it, also
-# across the end of a row. Nothing in it knows of above and below.
-#
-# Image transformers that are trained for long show the grid here (Dosovitskiy et al., arXiv
-# 2010.11929, figure 7): positions one above the other are alike, too. Ours do not. Training wiped
-# out most of the line, and no grid has come in its place. Yet most digits are right. So does the
-# model need to know what is beside what?
+# across the end of a row. Nothing in it knows of above and below. After training most of the line
+# is gone, and no grid has come in its place. Yet most digits are right. So does the model need to
+# know what is beside what?
 #
 # ## Torn up
 #
@@ -365,37 +330,7 @@ curves({{"language": "whole"}.get(name, name): 100 * histories[name]["test_accur
 # embeddings.
 #
 # When each picture is torn up in a different way, $\pi$ is different each time, and $\ell_t$ says
-# nothing about the patch. What is left is a bag of scraps. That is worth more than guessing, but
-# much is gone.
-#
-# If that is right, we can tear a picture up *after* training and mend it without changing the order
-# back: give each scrap the position embedding of where it came from. We take our first model, which
-# saw whole pictures only. How many per cent will be right once the embeddings have moved along?
-
-# %%
-guess = ...                                               # a percentage
-
-# %%
-found = []
-for seed in range(4):
-    order = np.random.default_rng(seed).permutation(T)
-    scraps = x_test[:400, order]
-    kept = positions[:T].copy()
-    lost = accuracy(model, scraps, y_test[:400])
-    positions[:T] = kept[order]                           # each embedding moves with its patch
-    found.append((lost, accuracy(model, scraps, y_test[:400])))
-    positions[:T] = kept
-reveal(guess, float(np.mean(found, axis=0)[1]), "%")
-print(f"whole                             {accuracy(model, x_test[:400], y_test[:400]):.0f} %")
-print("torn up, four ways               ", *(f"{lost:.0f} %" for lost, _ in found))
-print("torn up, embeddings moved along  ", *(f"{mended:.0f} %" for _, mended in found))
-
-# %% [markdown]
-# On torn-up pictures it is near guessing. Moving the embeddings along mends a good part of that,
-# though the patches still come in another order. What stays lost is due to the order itself: a
-# token that looked back at another one may now come before it, and another one is last, where the
-# answer is read. How much is lost depends on the order: the first two of the four happen to leave
-# the last patch where it was, and lose little.
+# nothing about the patch. What is left is a bag of scraps.
 #
 # ## The way back to the pixels
 #
@@ -417,9 +352,8 @@ def patches_backward(dx, p, H, W):
 class FromPixels(Layer):
     """Images in, scores out, by a trained model; its backward pass goes on to the pixels."""
 
-    def __init__(self, model, patches_backward=patches_backward):
+    def __init__(self, model):
         self.input, self.trunk, self.output = model.input, model.trunk, model.output
-        self.patches_backward = patches_backward
 
     def forward(self, images):
         """images (B, H, W) -> logits (B, 1, 10)"""
@@ -435,7 +369,7 @@ class FromPixels(Layer):
         dh = self.output.backward(dlogits, cache["output"])
         de = self.trunk.backward(dh, cache["trunk"])
         dx = de @ self.input.weight.data.T                # training stops before this product
-        return self.patches_backward(dx, p, *cache["shape"][1:])
+        return patches_backward(dx, p, *cache["shape"][1:])
 
 
 trunk = TrunkSpec.parse("minigpt-language").make(dropout=0.0, dtype=np.float64)
@@ -447,17 +381,8 @@ print(minifpt.gradcheck(from_pixels, image))
 
 # %% [markdown]
 # That is the whole way, from ten scores through six blocks to the pixels, compared with central
-# differences. And if we forget the transpose?
-
-# %%
-def reshape_back(dx, p, H, W):
-    return dx.reshape(len(dx), H, W)
-
-
-broken = FromPixels(exact, reshape_back)
-print(minifpt.gradcheck(broken, image))
-
-# %% [markdown]
+# differences.
+#
 # Now we use it. We move each pixel by the same small step $\varepsilon$, in the direction that
 # makes the loss $L$ of the right answer larger (the **fast gradient sign method**, Goodfellow et
 # al., arXiv 1412.6572):
@@ -496,18 +421,14 @@ curves(right, "the same size of change, two sets of signs (dotted: guessing)",
 before, after = (model.predict(patches(images, p))[:, 0].argmax(axis=-1)
                  for images in (clean, moved(signs["the gradient's signs"], 0.05)))
 fooled = np.flatnonzero((before == label) & (after != label))[:6]
-rows = {"the picture": clean, "the gradient: red, more ink harms": dimages,
+rows = {"the picture": clean,
         "the picture that fools it": moved(signs["the gradient's signs"], 0.05)}
-fig, axes = figure(len(fooled), 3, width=1.15, height=1.5)
-fig.get_layout_engine().set(hspace=0.12)                  # between a label and the next title
+fig, axes = figure(len(fooled), 2, width=1.15, height=1.5)
 for i, (name, values) in enumerate(rows.items()):
     row = axes[i * len(fooled):][:len(fooled)]
     for ax, n in zip(row, fooled, strict=True):
-        if values is dimages:
-            matrix(ax, values[n], "", digits=None)
-        else:
-            draw(ax, values[n])
-            ax.set_xlabel(f"it says {(before if values is clean else after)[n]}")
+        draw(ax, values[n])
+        ax.set_xlabel(f"it says {(before if values is clean else after)[n]}")
     row_title(row, name)
 picture(fig)
 
@@ -516,28 +437,6 @@ picture(fig)
 # So what counts is not the size of the change but its direction: 784 small steps that all pull one
 # way.
 #
-# And look where the gradient is. We would look at the ink. Which patch do the answers depend on
-# most, over all 200 pictures?
-
-# %%
-guess = ...                                               # 0 to 15
-
-# %%
-share = np.abs(patches(dimages, p)).sum(axis=-1)          # (B, T)
-share = 100 * (share / share.sum(axis=-1, keepdims=True)).mean(axis=0)
-reveal(guess, int(share.argmax()))
-fig, (ax,) = figure(width=3.6, height=3.1)
-matrix(ax, share.reshape(4, 4), "share of the gradient in each patch (%)", digits=0,
-       rows=[""] * 4, columns=[""] * 4)
-picture(fig)
-ink = clean[:, -p:, -p:].sum() / clean.sum()
-print(f"the last patch: {share[-1]:.0f} % of the gradient, {100 * ink:.0f} % of the ink")
-
-# %% [markdown]
-# The answer is read at the last token. All other patches reach it through attention alone; its
-# own pixels go straight up to the scores. So the model depends most on a corner that is nearly
-# always empty. No accuracy would have told us.
-#
 # ## What we know now
 #
 # A picture becomes a text when its patches become tokens. Where a patch lies, the model learns
@@ -545,9 +444,8 @@ print(f"the last patch: {share[-1]:.0f} % of the gradient, {100 * ink:.0f} % of 
 # what. Reading novels gave the trunk no gain over random weights of the same size that we could be
 # sure of. And a model that is right in most cases need not see what we see.
 #
-# This was one run of each kind, with few steps and large patches. With the smaller patches of the
-# task's default, $p = 4$, there are 49 tokens, and more positions to learn. Handwriting, as in the
-# paper, needs MNIST's files: `minifpt train mnist`, and `docs/results/images.md` in the repository.
+# This was one run of each kind, with few steps and large patches. Handwriting, as in the paper,
+# needs MNIST's files: `minifpt train mnist`, and `docs/results/images.md` in the repository.
 #
 # ## Exercises
 #

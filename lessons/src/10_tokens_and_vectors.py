@@ -116,11 +116,8 @@ for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " S
 # %% [markdown]
 # The frequent words have become one token, and the others are cut at places that sometimes make
 # sense and often do not. A letter such as ß is two bytes, and may be cut in its middle. The
-# tokenizer belongs to its text: on novels, even on one that it has not seen, a token stands for two
-# bytes in the end, and on a line of a program for fewer.
-#
-# GPT-2 has 50,000 merges, learned from web pages. Among them is *unbelievable* as a whole, and
-# *12345678* becomes 123, 45 and 678: the same digit can be a part of many different tokens.
+# tokenizer belongs to its text: on a line of a program a token stands for fewer bytes. GPT-2 has
+# 50,000 merges, learned from web pages.
 #
 # ## A word is a row
 #
@@ -220,13 +217,8 @@ for text in ("bird and cat", " ".join(sentence)):
 # %% [markdown]
 # The broken one passes where each word occurs once. A test of an embedding needs repeats.
 #
-# How bad is it in practice? Let us take the whole text, the ends of five novels. We read it as
-# words, all in lower case, and drop those that occur fewer than five times. In a batch of 1,000
-# words that follow one another, each brings one gradient. How many of the 1,000 are left after
-# `dw[ids] += dy`?
-
-# %%
-guess = ...
+# In practice the mistake matters. We take the whole text, the ends of five novels, as words, all in
+# lower case, and drop those that occur fewer than five times. A word occurs many times in a batch.
 
 # %%
 LEAST = 5                                                 # how often a word must occur
@@ -241,9 +233,7 @@ text_ids = np.array([number[word] for word in words if word in number])
 V = len(vocabulary)
 
 left = [len(np.unique(batch)) for batch in text_ids[:20000].reshape(20, 1000)]
-reveal(guess, float(np.mean(left)))
-raw = np.frombuffer(text.encode(), np.uint8)[:20000].reshape(20, 1000)
-print("and of 1,000 bytes:", np.mean([len(np.unique(batch)) for batch in raw]))
+print(f"of 1,000 gradients, {np.mean(left):.0f} are left after dw[ids] += dy")
 print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur at least "
       f"{LEAST} times and make up {len(text_ids) / len(words):.0%} of it")
 
@@ -258,9 +248,8 @@ print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur
 #
 # There are two tables: $u$ `(V, C)` for a word that predicts, $v$ `(V, C)` for a word that is
 # predicted. The score of word $o$ near word $c$ is $s = u_c \cdot v_o$. A softmax over all $V$
-# scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al.,
-# *Distributed Representations of Words and Phrases and their Compositionality*, arXiv 1310.4546)
-# asks an easier question: is this pair from the text, or was $o$ drawn at random? With
+# scores would do, but it is much work for one pair. **Negative sampling** (Mikolov et al., arXiv
+# 1310.4546) asks an easier question: is this pair from the text, or was $o$ drawn at random? With
 # $\sigma(s) = 1 / (1 + e^{-s})$ as the probability of "from the text", one real pair and $K$ drawn
 # words $n_1, \dots, n_K$ cost
 #
@@ -376,23 +365,13 @@ for word in "could he mr down father eyes night snow".split():
     print(f"{word:7} {often[number[word]]:4}    {nearest(vectors, word):45} "
           f"{nearest(untrained, word, 3)}")
 
-groups = "could would should must he she we they father mother eyes hand".split()
-rows = [number[word] for word in groups]
-fig, axes = figure(2, width=3.4, height=3.1)
-for ax, table, name in ((axes[0], untrained, "untrained"), (axes[1], vectors, "trained")):
-    matrix(ax, cosines(table)[np.ix_(rows, rows)], f"cosine, {name}", limit=1, signed=True,
-           digits=None, columns=groups, rows=groups)
-    ax.tick_params(axis="x", rotation=90)
-fig.colorbar(axes[1].images[0], ax=axes, shrink=0.8, label="cosine")
-picture(fig)
 for name, table in (("untrained", untrained), ("trained", vectors),
                     ("trained, minus the mean row", vectors - vectors.mean(axis=0))):
     print(f"mean cosine of two different words, {name}: "
           f"{cosines(table)[np.triu_indices(V, 1)].mean():.2f}")
 
 # %% [markdown]
-# First the red: in the trained table nearly all words seem alike. Its rows have a direction in
-# common, and without their mean the cosines have a mean near 0, as the lines above say. So a cosine
+# In the trained table nearly all words seem alike: its rows have a direction in common. So a cosine
 # by itself says little. What counts is whether it is larger than that of *other* words.
 #
 # Some lines look as if the table understood English, and others look like chance. It is easy to
@@ -497,10 +476,8 @@ for name, median in medians.items():
 # %% [markdown]
 # Here counting does it better. (We varied neither the length of the text nor the number of epochs,
 # so we cannot say why.) Both use the same knowledge, who stands near whom. What training has over
-# counting is that it never makes the table of all pairs, which for 50,257 words would have 2.5
-# billion entries, and that its rows can be trained on for something else: they are the first layer
-# of a model. (Levy and Goldberg, *Neural Word Embedding as Implicit Matrix Factorization*, 2014,
-# show what skip-gram does to the counts.)
+# counting is that it never makes the table of all pairs, and that its rows can be trained on for
+# something else: they are the first layer of a model.
 #
 # ## One table, two gradients
 #
@@ -508,11 +485,10 @@ for name, median in medians.items():
 # word, which is another table: $\text{logits} = y\,w^\top$, with $y$ `(T, C)` what comes out of the
 # last layer. Skip-gram keeps two tables, $u$ and $v$. GPT-2 uses one for both, called `wte`: its
 # table is **tied** (Press and Wolf, *Using the Output Embedding to Improve Language Models*, arXiv
-# 1608.05859). Here are the score and its backward, and the model's own backward, which adds to the
-# table's gradient twice:
+# 1608.05859). Here is the model's own backward, which adds to the table's gradient twice:
 
 # %%
-show(F.unembedding, F.unembedding_backward, minifpt.LanguageModel.backward)
+show(minifpt.LanguageModel.backward)
 
 # %% [markdown]
 # $$ dw = \underbrace{X^\top dx}_{\text{input: scatter-add}} +
@@ -539,78 +515,16 @@ from_input = lm.wte.weight.grad - from_output             # (256, C)
 
 reveal(guess, int((from_output != 0).any(axis=1).sum()))
 print("rows with a gradient from the input:", len(np.unique(batch)), "(the bytes that occur)")
-lengths = {name: np.linalg.norm(part, axis=1)
-           for name, part in (("input", from_input), ("output", from_output))}
-chosen = [*b" etaonsZQ7#", 200]                           # frequent ones, rare ones, two never
-labels = [chr(i).replace(" ", "_") if i < 128 else f"byte {i}" for i in chosen]
-curves({f"from the {name}": np.where(values > 0, values, np.nan)[chosen]
-        for name, values in lengths.items()}, "Two gradients of the tied table, by row",
-       "byte (_ is a space)", "length of the row's gradient", x=labels, log="y", styles=("o", "s"))
 a, b = np.linalg.norm(from_input), np.linalg.norm(from_output)
 print(f"length of the whole: input {a:.2f}, output {b:.2f}; cosine between them "
       f"{(from_input * from_output).sum() / (a * b):.2f}")
 
 # %% [markdown]
-# The input's gradient reaches the bytes that occur; where its dot is missing, it is exactly 0. The
-# output's reaches every row, because the softmax gives each byte a probability, and the gradient is
-# the probability minus the truth. For a byte that never occurs it is tiny, and it always says the
-# same: less of this one.
-#
-# Forget one of the two, and the model still trains on the other. So we want a check. A small model
-# in float64, whole, with every parameter against central differences; then with one of the table's
-# gradients left out.
-
-
-# %%
-class OutputOnly(minifpt.LanguageModel):
-    """Forgets that the table is used at the input"""
-
-    def backward(self, dlogits, cache):
-        dy, dw = F.unembedding_backward(dlogits, cache["lm_head"])
-        self.wte.weight.add_grad(dw)
-        self.trunk.backward(dy, cache["trunk"])
-
-
-class InputOnly(minifpt.LanguageModel):
-    """Forgets that the table is used at the output"""
-
-    def backward(self, dlogits, cache):
-        dy, _ = F.unembedding_backward(dlogits, cache["lm_head"])
-        self.wte.backward(self.trunk.backward(dy, cache["trunk"]), cache["wte"])
-
-
-config = minifpt.GPT2Config(n_layer=1, n_head=2, n_embd=8, n_positions=6, vocab_size=5, dropout=0.0,
-                            initializer_range=0.5)
-for kind in (minifpt.LanguageModel, OutputOnly, InputOnly):
-    report = minifpt.gradcheck(kind(config, seed=1, dtype=np.float64), rng.integers(0, 5, (2, 6)),
-                               elementwise=4, directions=4)
-    print(f"{kind.__name__:14} {'pass' if report else 'FAIL'}  {report.max_relative_error:.0e}  "
-          f"worst: {report.worst[0]}")
-
-# %% [markdown]
-# What has the shipped table learned with these two gradients? Its 256 rows began as random numbers,
-# and the model was never told what a byte is. Here are the cosines of some.
-
-# %%
-letters = "aeioubdtAEOBDT0159.!?,;"
-rows = [ord(letter) for letter in letters]
-likeness = cosines(lm.wte.weight.data)
-fig, (ax,) = figure(width=5.2, height=4.2)
-matrix(ax, likeness[np.ix_(rows, rows)], "cosines in the shipped table",
-       limit=1, signed=True, digits=None, columns=list(letters), rows=list(letters))
-fig.colorbar(ax.images[0], ax=ax, shrink=0.8, label="cosine")
-picture(fig)
-
-
-# %% [markdown]
-# The dark blocks are the digits, which are nearly one and the same to it, and the pairs of `!` with
-# `?` and of `,` with `;`. Paler: capitals are like capitals, and a short diagonal of single cells
-# joins letters to their own capitals, such as `b` to `B`. The faintest is the block of vowels. All
-# of it comes from which bytes stand near which, as with our words.
+# The input's gradient reaches the bytes that occur, and the others' is exactly 0. The output's
+# reaches every row, because the softmax gives each byte a probability, and the gradient is the
+# probability minus the truth. Forget one of the two, and the model still trains on the other.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/10_tokens_and_vectors.py`.
 #
 # **1.** One merge. Words are lists of symbols, and `times` says how often each word occurs. Find
 # the pair of neighbours that occurs most often, and make one symbol of it in every word. Go from

@@ -24,7 +24,6 @@ import lzma
 import math
 import time
 import zlib
-from fractions import Fraction
 
 import numpy as np
 from tqdm import tqdm
@@ -35,7 +34,6 @@ from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import sample
-from minifpt.layers import KeyValues
 
 # %% [markdown]
 # ## Before the first step
@@ -137,42 +135,8 @@ for name, loss in losses.items():
 # "Bits per byte" sounds like a compressor, and it is one. **Arithmetic coding** writes a text as
 # one number: each byte narrows an interval to a part whose width is the byte's probability. In the
 # end the interval is as wide as the product of all $p_n$, and to name a number in it takes
-# $-\sum_n \log_2 p_n$ bits, and at most two more. Let us see whether that is so, with the bigram
-# and 300 bytes.
-
-# %%
-whole = np.full((256, 256), 1)                            # counts, so that nothing is rounded
-np.add.at(whole, (training[:-1], training[1:]), 10)
-below = np.concatenate([np.zeros((256, 1), int), whole.cumsum(axis=1)], axis=1)       # (256, 257)
-
-
-def encode(ids):
-    """All bytes but the first -> an integer, and how many bits it has"""
-    low, width = Fraction(0), Fraction(1)
-    for a, b in zip(ids[:-1], ids[1:], strict=True):
-        low += width * int(below[a, b]) / int(below[a, -1])
-        width *= Fraction(int(whole[a, b]), int(below[a, -1]))
-    bits = (width.denominator // width.numerator).bit_length() + 1
-    return math.ceil(low * 2 ** bits), bits
-
-
-def decode(number, bits, first, length):
-    ids, at = [first], Fraction(number, 2 ** bits)        # at: where in the interval from 0 to 1
-    for _ in range(length):
-        a = ids[-1]
-        b = int(np.searchsorted(below[a], math.floor(at * int(below[a, -1])), side="right")) - 1
-        at = (at * int(below[a, -1]) - int(below[a, b])) / int(whole[a, b])
-        ids.append(b)
-    return np.array(ids)
-
-
-passage = held_out[1000:1301]
-code, bits = encode(passage)
-p = (whole / whole.sum(axis=1, keepdims=True))[passage[:-1], passage[1:]]
-print(f"300 bytes became {bits} bits; minus the sum of log2 p is {-np.log2(p).sum():.1f}")
-print("decoded to the same:", bool((decode(code, bits, passage[0], 300) == passage).all()))
-
-# %% [markdown]
+# $-\sum_n \log_2 p_n$ bits, and at most two more.
+#
 # So a loss can be held against a real compressor. On equal terms: our models know the training
 # text, so the compressor should know it, too. We compress the training text alone, then both texts
 # together, and count what the held-out part adds. (`zlib` looks back 32 KB at most, so it has
@@ -258,12 +222,9 @@ print(f"\nminigpt-language: {write(shipped, 200)!r}")
 # comes from earlier bytes.
 #
 # In the end it is past the bigram and `zlib`, and just past `lzma`. Both programs look for strings
-# that the text had, names among them. It is not past `bz2`, which works in another way: it sorts
-# all places of the text by the bytes that follow them (the Burrows-Wheeler transform). Places with
-# the same surroundings then stand side by side, and what stands before them is often the same byte.
-# So `bz2`, too, lives on what a byte's surroundings say about it. `minigpt-language` learned the
-# same way, with more blocks and channels, from 14 novels; it never saw these pages. (It sees 256
-# bytes at once, ours 64.)
+# that the text had, names among them. It is not past `bz2`, which sorts all places of the text by
+# the bytes that follow them (the Burrows-Wheeler transform). `minigpt-language` learned the same
+# way, with more blocks and channels, from 14 novels; it never saw these pages.
 #
 # ## Too good
 #
@@ -328,12 +289,6 @@ for ax, (temperature, top_k, top_p) in zip(axes, (
     print(f"{name}: {kept} bytes kept, largest difference {np.abs(share - p).max():.4f}")
 picture(fig)
 
-page = held_out[3000:3200]
-p, _ = F.softmax(shipped.logits(page[None])[0])           # (T, V)
-falling = -np.sort(-p, axis=1)
-kept = (falling.cumsum(axis=1) - falling < 0.9).sum(axis=1)          # (T,)
-print("top-p 0.9 on a page of the held-out text keeps between", kept.min(), "and", kept.max(),
-      f"bytes, in the median {np.median(kept):.0f}")
 
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
@@ -418,43 +373,11 @@ print(f"time here: computed again takes {seconds['computed again'][1] / seconds[
 # The time saved is less than the work saved: a product with many rows uses the processor better
 # than one with a single row, and each step has costs of its own.
 #
-# All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Is that
-# so when the mask is taken off? We send 40 bytes through, then the same 40 and one more, and see
-# how far the first 40 keys have moved, in each block.
-
-
-# %%
-def keys(model, ids):
-    """The keys of each block, (H, T, D)"""
-    past = [KeyValues(len(ids)) for _ in model.trunk.h]
-    with model.all_frozen():
-        model.trunk.forward(model.wte.forward(ids[None])[0], need_dx=False, past=past)
-    return [kept.so_far()[0][0] for kept in past]
-
-
-def unmasked():
-    free = minifpt.LanguageModel.from_pretrained("minigpt-language")
-    for block in free.trunk.h:
-        block.attn.causal = False
-    return free
-
-
-page = held_out[2000:2041]
-print("largest move of a key in blocks 0 to 5, when one byte is added")
-for name, m in (("with mask", shipped), ("without", unmasked())):
-    short, longer = keys(m, page[:40]), keys(m, page)
-    print(f"{name:10}", "  ".join(f"{np.abs(a - b[:, :40]).max():.0e}"
-                                  for a, b in zip(short, longer, strict=True)))
-
-# %% [markdown]
-# With the mask they stay where they are, up to rounding. Without it the keys of block 0 stay, since
-# they are made from single tokens, and all later ones move: each token has looked at the new one. A
-# model that sees both directions has nothing to keep, and has to start again at each byte. [Lesson
-# 16](16_both_directions.ipynb) is about such models.
+# All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Without
+# the mask they would not: each token looks at the new one. A model that sees both directions has
+# nothing to keep ([lesson 16](16_both_directions.ipynb)).
 #
 # ## Exercises
-#
-# Solutions are in `solutions/11_pretraining.py`.
 #
 # **1.** GPT-2's tokens are pieces of words, of different lengths. Its loss per *token* cannot be
 # compared with ours. Its bits per *byte* can. Compute them.

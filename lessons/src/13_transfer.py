@@ -9,7 +9,6 @@
 #
 # - take features from a frozen model and train a probe on them, by hand;
 # - compare frozen, fine-tuned and from scratch, and name the control that such a comparison lacks;
-# - tell over- and underfitting from a training that was too short;
 # - compare in pairs, where two arms share what was drawn;
 # - put an error bar on a difference, say how many seeds a claim needs, and what the bar leaves out.
 #
@@ -23,7 +22,9 @@
 # `minifpt.viewer.tour(10)` in a cell here.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and
-# [2](02_softmax_and_cross_entropy.ipynb). It takes about an hour.
+# [2](02_softmax_and_cross_entropy.ipynb). It takes about an hour:
+# 45 minutes to read and run, 15 for two exercises. What follows under *Going further* is not needed
+# later.
 
 # %%
 import math
@@ -35,7 +36,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, reveal, show
 from minifpt.tasks.images import patches
 from minifpt.training import evaluate
 
@@ -78,23 +79,9 @@ def labelled(n, choice):
     chosen = np.random.default_rng([choice, 7]).permutation(2000)[:n]
     return Some((pool[0][chosen], pool[1][chosen]), test)
 
-
-fig, axes = figure(3, width=2.9, height=0.75)
-for ax, (x, y), title in zip(axes, (source.split["train"], pool, test),
-                             ("source, labels for all", "target, to be labelled",
-                              "target, new fonts: the test"), strict=True):
-    some = [x[np.flatnonzero(y[:, 0] == k)[0]] for k in range(5)]
-    row = [p.reshape(4, 4, 7, 7).transpose(0, 2, 1, 3).reshape(28, 28) for p in some]
-    ax.imshow(np.concatenate(row, axis=1), "Greys")
-    ax.set(title=title)
-    ax.axis("off")
-picture(fig)
-
 # %% [markdown]
 # The model is a GPT-2 of 2 blocks and 64 channels, between an input and an output layer. We train
-# all of it on the source, and call it the **teacher**. (Its weights start at GPT-2's standard
-# deviation, 0.02, as those of every model here that starts from random weights. That is small for
-# 64 channels, as lesson 0 has shown for 128. Here all weights are trained, so they can grow.)
+# all of it on the source, and call it the **teacher**.
 
 # %%
 config = minifpt.GPT2Config(n_layer=2, n_head=4, n_embd=64, n_positions=16, dropout=0.0)
@@ -120,17 +107,16 @@ print(f"source task, new fonts: {100 * evaluate(teacher, source, *source.split['
 #
 # Cut off the output layer. The rest of the model turns an image into 64 numbers, the last token's
 # activations: its **features** $f$ `(64,)`. A new output layer on top, a **probe**, is all that the
-# target task needs: scores $s = f\,W + b$, with $W$ `(64, 5)` and $b$ `(5,)`. (It is also called a
-# head, and has nothing to do with the heads of attention.) If the rest is frozen the features of an
-# image never change. So we compute them once, $f$ `(N, 64)` for $N$ images, and then train the
-# probe alone. With $S$ `(N, 5)` the scores of all images, and lesson 2's gradient of
+# target task needs: scores $s = f\,W + b$, with $W$ `(64, 5)` and $b$ `(5,)`. If the rest is frozen
+# the features of an image never change. So we compute them once, $f$ `(N, 64)` for $N$ images, and
+# then train the probe alone. With $S$ `(N, 5)` the scores of all images, and lesson 2's gradient of
 # the mean cross-entropy:
 #
 # $$ dS = \tfrac1N (\text{softmax}(S) - \text{onehot}(y)), \qquad dW = f^\top dS, \qquad
 #    db = \sum_n dS_n $$
 #
 # The library does the same another way: the mask `output_only` freezes all but the output layer,
-# and each step runs the whole model. We check $dW$ with differences.
+# and each step runs the whole model.
 
 # %%
 show(minifpt.FreezeMask.output_only)
@@ -147,28 +133,12 @@ def features(model, x):
 
 def gradient_of_probe(f, W, b, y):
     """dW, db of the mean cross-entropy; y (N,)"""
-    S = f @ W + b
-    p = np.exp(S - S.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    p[np.arange(len(y)), y] -= 1
-    return f.T @ p / len(y), p.sum(axis=0) / len(y)
+    _, cache = F.cross_entropy(f @ W + b, y)
+    dS = F.cross_entropy_backward(1.0, cache)
+    return f.T @ dS, dS.sum(axis=0)
 
-
-rng = np.random.default_rng(0)
-f, W, b, y = (rng.standard_normal(s) for s in ((6, 4), (4, 3), 3, 6))
-y = rng.integers(0, 3, 6)
-numerical = np.zeros_like(W)
-for i in np.ndindex(W.shape):
-    h = np.zeros_like(W)
-    h[i] = 1e-5
-    numerical[i] = (F.cross_entropy(f @ (W + h) + b, y)[0]
-                    - F.cross_entropy(f @ (W - h) + b, y)[0]) / 2e-5
-print(f"dW against differences: {np.abs(gradient_of_probe(f, W, b, y)[0] - numerical).max():.0e}")
 
 # %% [markdown]
-# (The features stay the same only as long as all below the probe is frozen. If the layer norms are
-# left to learn, those that we computed at the start are wrong.)
-#
 # ## Few labels
 #
 # Now four ways to use the teacher, or not to:
@@ -278,84 +248,13 @@ reveal(guess, mean_test("probe on pixels", 100), "%")
 table(found)
 
 # %% [markdown]
-# The simplest model of all, and with 100 labels or 500 it beats every other one. Against the
-# transformers that is a statement about these budgets, which we enlarge below. The three probes
-# have the same one, so they can be compared. The teacher's features *are* better than those of a
-# random model: it did learn something that can be passed on. But to a probe what it passes on is
-# worth less than what was in the image before it went through the model.
+# The simplest model of all, and with 100 labels or 500 it beats every other one, in these budgets.
+# The teacher's features *are* better than those of a random model. But to a probe what it passes on
+# is worth less than what was in the image before it went through the model.
 #
 # So two controls belong to a claim of transfer: the same model without the teacher, and the
 # simplest model on the raw input. The first one says whether the teacher taught something. The
 # second one says whether anybody needs it.
-#
-# ## Too much and too little
-#
-# **Overfitting**: the training examples are all right, the test is not; the model has learned these
-# examples. **Underfitting**: not even the training examples are right, however long it trains,
-# because the model has too little room for them. The two numbers to look at are in
-#
-# $$ \text{test error} = \text{training error} +
-#    \underbrace{(\text{test error} - \text{training error})}_{\text{the gap}} $$
-#
-# With more labels the gap gets smaller, and the training error may get larger. Which of our models
-# still fits all labels at 500? (Name one.)
-
-# %%
-guess = ...
-
-# %%
-fits = {way: np.mean([pair[0] for pair in found[way][500]]) for way in found}
-reveal(guess, max(fits, key=fits.get))
-shown = {"from scratch": color.ink, "fine-tuned": color.teal, "probe": color.trained,
-         "probe on pixels": color.ochre}
-fig, axes = figure(4, width=2.0, height=2.2, sharey=True)
-for ax, (way, ink) in zip(axes, shown.items(), strict=True):
-    pairs = np.mean([found[way][n] for n in LABELS], axis=1).T
-    name = {"probe": "probe on features"}.get(way, way)
-    curves({"training": pairs[0], "test": pairs[1]}, name, "labels", "right (%)",
-           x=[str(n) for n in LABELS], styles=("s--", "o-"),
-           inks=[ink], level=20, ylim=(0, 104), ax=ax)
-picture(fig)
-print("dotted: guessing, 20 %")
-print("training labels right, of 500:",
-      ", ".join(f"{way} {fit:.0f} %" for way, fit in fits.items()))
-trained = {"from scratch": sum(p.data.size for p in fresh(0).parameters()),
-           "probe": 64 * 5 + 5, "probe on pixels": 784 * 5 + 5}
-print("trained parameters:", ", ".join(f"{way} {n:,}" for way, n in trained.items()))
-
-# %% [markdown]
-# With 20 labels each of the four fits all of them, and little of it generalises: the test is above
-# guessing, and far below the training. With 500 labels the probe on features and
-# the model from scratch do not fit them. Is that underfitting? It looks like it. But a model that
-# has not fitted its examples may also have stopped too early: then it is **undertrained**. The
-# model from scratch has by far the most parameters of the four, so it has room enough. More steps
-# tell the two apart. We give the model from scratch and the fine-tuned one 600 steps instead of
-# 150, and the probe on features 3,000 instead of 300. How many of the 500 labels does the model
-# from scratch have right then, in per cent?
-
-# %%
-guess = ...                                               # a percentage
-
-# %%
-longer = {way: [run(way, 500, seed, steps=600) for seed in SEEDS]
-          for way in tqdm(("from scratch", "fine-tuned"), desc="more steps")}
-longer["probe"] = [probe(taught, 500, seed, steps=3000) for seed in SEEDS]
-reveal(guess, float(np.mean([pair[0] for pair in longer["from scratch"]])), "%")
-print("500 labels, right in training and test (%)")
-for way, pairs in longer.items():
-    print(f"{way:15} before", *("{:.0f}/{:.0f}".format(*pair) for pair in found[way][500]),
-          "  more steps", *("{:.0f}/{:.0f}".format(*pair) for pair in pairs))
-
-# %% [markdown]
-# The model from scratch was undertrained: with four times the steps it fits the labels, and its
-# test is better by far. Fine-tuning is still ahead of it, so the teacher helps at both budgets. The
-# probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
-# 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
-# found separates its features by class, and that is underfitting. None of the others is clearly
-# ahead of the probe on pixels, which fitted before.
-#
-# So before you say "underfitting", train longer. And the number of parameters alone says little:
-# the largest of the four had the worst fit, for want of steps.
 #
 # ## How sure is a difference?
 #
@@ -377,10 +276,8 @@ for name, values in (("images", a), ("its statistics", b)):
           f"from {values.min():.1f} to {values.max():.1f}")
 
 # %% [markdown]
-# The **spread** $s$ of runs is their standard deviation. (Their mean is made from the same $n$ runs
-# and so lies a little too close to them. To make up for it one divides by $n - 1$ instead of $n$,
-# which NumPy calls `ddof=1`.) The ranges overlap. Is there a difference, `"yes"`, `"no"` or
-# `"cannot say"`?
+# The **spread** $s$ of runs is their standard deviation, divided by $n - 1$ instead of $n$
+# (`ddof=1`). The ranges overlap. Is there a difference, `"yes"`, `"no"` or `"cannot say"`?
 
 # %%
 guess = ...
@@ -395,9 +292,8 @@ guess = ...
 #
 # is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
 # runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger: that of Student's
-# distribution with $n - 1$ **degrees of freedom**. They say from how many independent numbers the
-# spread was made: of $n$ distances from their mean the last one follows from the others. (Both arms
-# together have $2n - 2$, if their spreads are alike. We take the cautious one.)
+# distribution with $n - 1$ **degrees of freedom**. (Both arms together have $2n - 2$, if their
+# spreads are alike. We take the cautious one.)
 #
 # The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
 # again, for both arms, and take the middle 95 % of the differences.
@@ -422,7 +318,8 @@ def bootstrap(a, b, rng, draws=400):
 low, high = t_interval(a, b)
 reveal(guess, "yes" if low > 0 else "cannot say")
 print(f"difference {a.mean() - b.mean():.1f} points; by t from {low:.1f} to {high:.1f}; "
-      "by bootstrap from {:.1f} to {:.1f}".format(*bootstrap(a[None], b[None], rng).ravel()))
+      "by bootstrap from {:.1f} to {:.1f}".format(
+          *bootstrap(a[None], b[None], np.random.default_rng(0)).ravel()))
 
 # %% [markdown]
 # The interval by $t$ holds 0, so these runs do not tell. The bootstrap is narrower. Which one is
@@ -489,10 +386,9 @@ for what, true in (("as observed", d), ("half of that", d / 2),
 # A study with five seeds would miss a true difference of this size most of the time. That is what
 # "cannot say" means. It is not "no difference".
 #
-# Two things to note. The number from the formula finds the difference a little less often than in
-# four of five cases: the formula has 1.96, and our interval has the cautious $t$, which is wider.
-# And the number is itself very uncertain. We put in the *observed* difference, and its interval
-# above holds 0. The last lines show what other true differences would ask for.
+# (The formula has 1.96, and our interval the cautious $t$, so it finds a little less. And the
+# number is itself very uncertain: we put in the *observed* difference. The last lines show what
+# other true differences would ask for.)
 #
 # And ranges that do *not* overlap? Suppose that the arms do not differ at all. Then each order of
 # the ten runs is as likely as any other. There are $\binom{10}{5}$ ways to choose which five
@@ -576,21 +472,17 @@ for name, (low, high), r in (
           + (f", correlation {r:.2f}" if r is not None else ""))
 
 # %% [markdown]
-# What pairs gain is up to the correlation, which the second line prints: on three kinds of machine
-# we had intervals 1.1, 1.2 and 1.3 times as wide without them. Ten choices do not say more than
-# that about the correlation. In the third line the two arms share no more than the number of the
-# seed, so any correlation $r$ of theirs is chance. Pairs gain most where two models answer the
-# *same* questions, some of which are hard for everybody. [Lesson 16](16_both_directions.ipynb) has
-# such a case.
+# What pairs gain is up to the correlation: on three kinds of machine we had intervals 1.1, 1.2 and
+# 1.3 times as wide without them. In the third line the two arms share no more than the number of
+# the seed, so any correlation $r$ of theirs is chance. Pairs gain most where two models answer the
+# *same* questions, some of which are hard for everybody.
 #
 # So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a probe
 # on pixels is better than a probe on the teacher's features. Ten choices of the labels, in pairs,
 # give an interval that is far from 0. It is not a claim about all teachers, nor about all numbers
-# of labels. It is a finding none the less.
+# of labels.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/13_transfer.py`.
 #
 # **1.** Two arms of $n$ and $m$ runs that do not differ: what is the probability that their ranges
 # do not overlap?
@@ -634,6 +526,39 @@ check("difference_interval", difference_interval)
 
 
 # %% [markdown]
+# ## Going further
+#
+# **Too much and too little.** **Overfitting**: the training examples are all right, the test is
+# not. **Underfitting**: not even the training examples are right, however long it trains. With 500
+# labels the model from scratch and the probe on features do not fit them all. Is that underfitting?
+# It looks like it. But a model that stopped too early, an **undertrained** one, looks the same.
+# With four times the steps, how many per cent of its 500 training labels does *from scratch* get
+# right?
+
+# %%
+guess = ...                                               # a percentage
+
+# %%
+longer = {way: [run(way, 500, seed, steps=600) for seed in SEEDS]
+          for way in tqdm(("from scratch", "fine-tuned"), desc="more steps")}
+longer["probe"] = [probe(taught, 500, seed, steps=3000) for seed in SEEDS]
+reveal(guess, float(np.mean([pair[0] for pair in longer["from scratch"]])), "%")
+print("500 labels, right in training and test (%)")
+for way, pairs in longer.items():
+    print(f"{way:15} before", *("{:.0f}/{:.0f}".format(*pair) for pair in found[way][500]),
+          "  more steps", *("{:.0f}/{:.0f}".format(*pair) for pair in pairs))
+
+# %% [markdown]
+# The model from scratch was undertrained: with four times the steps it fits the labels, and its
+# test is better by far. Fine-tuning is still ahead of it, so the teacher helps at both budgets. The
+# probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
+# 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
+# found separates its features by class, and that is underfitting. None of the others is clearly
+# ahead of the probe on pixels.
+#
+# So before you say "underfitting", train longer. And the number of parameters alone says little:
+# the largest of the four had the worst fit, for want of steps.
+#
 # **4.** *Open.* First: how many seeds in each arm does a study need, if it is to find a difference
 # in four of five cases? (The lesson's 2.8 will do.) Then a claim of your own. Set `RUN` to `True`,
 # look at four runs of two arms, compute how many you need, and run them, with *fresh* seeds: the

@@ -26,6 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 import minifpt
+from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.experiments import compare
@@ -91,15 +92,12 @@ first = [task for task, runs in LADDER.items() if min(runs["pretrained on novels
     max(values) for trunk, values in runs.items() if trunk != "pretrained on novels")]
 reveal(guess, len(first))
 fig, axes = figure(4, width=2.1, height=2.3)
-GUESSING = {"bit XOR": 50, "bit memory": 75, "few labels": 10, "typos": 50}
-for ax, (task, runs) in zip(axes, LADDER.items(), strict=True):
-    ax.axhline(GUESSING[task], color=color.ink, linestyle=":", linewidth=1)
+for ax, (task, runs), guessing in zip(axes, LADDER.items(), (50, 75, 10, 50), strict=True):
+    ax.axhline(guessing, color=color.ink, linestyle=":", linewidth=1)
     for i, (trunk, mark) in enumerate(zip(inks, "v^so", strict=True)):
         ax.plot(i + np.linspace(-0.2, 0.2, 5), runs[trunk], mark, color=inks[trunk], markersize=4)
-    ax.set_title(task)
-    ax.set_ylim(0, 105)
+    ax.set(title=task, ylim=(0, 105), ylabel="right (%)")
     ax.set_xticks(range(4), ["too small", "rescaled", "matched", "novels"], rotation=45)
-axes[0].set_ylabel("right (%)")
 picture(fig)
 print("dotted: guessing")
 for task, runs in LADDER.items():
@@ -254,11 +252,9 @@ for trunk, values in PAPER_SIZE.items():
 # 1e-2, and 1,000 steps. The first row shows what is possible. The two others show what is *slower*,
 # and not what is impossible.
 #
-# Longer runs say more: all of them get to 95 % in the end, and so do the paper's random trunks of
-# one, two and twelve blocks with GPT-2's own 12 heads of 64 channels (one seed each, at the best of
-# up to three rates). So the scale and the width of the heads decide how *fast* a random trunk
-# learns this task, and not whether it does. In the repository `docs/results/scale.md` has the whole
-# map.
+# Longer runs say more: all of them get to 95 % in the end (one seed each). So the scale and the
+# width of the heads decide how *fast* a random trunk learns this task, and not whether it does. In
+# the repository `docs/results/scale.md` has the whole map.
 #
 # ## One block of attention
 #
@@ -279,27 +275,11 @@ parts = {"random, too small": "random", "random, rescaled": "random@0.55",
          "matched random": STATISTICS, "pretrained on novels": "minigpt-language"}
 
 
-def named(kind):
-    trunk = TrunkSpec.parse(kind).make(seed=0)
-    return {name: p.data for name, p in trunk.named_parameters()}
-
-
-plain, mixed = named("random"), named(parts["too small, block 0's attention matched"])
-print("differs from random, too small, in:",
-      ", ".join(name for name in plain if (plain[name] != mixed[name]).any()))
-for part in ("random, too small", "random, rescaled", "matched random"):
-    attn = {name: w * 128 ** 0.5 for name, w in named(parts[part]).items() if "h.0.attn" in name}
-    q, k, v = np.split(attn["h.0.attn.c_attn.weight"], 3, axis=1)
-    print(f"spread in block 0, {part:17} Q {q.std():.2f}, K {k.std():.2f}, V {v.std():.2f}, "
-          f"c_proj {attn['h.0.attn.c_proj.weight'].std():.2f}")
-
-
 # %% [markdown]
-# That is the check: exactly these arrays. The last lines say what their scale is. We take the first
-# two blocks of each trunk (so that it takes seconds), again with two seeds. One arm more is for the
-# detail above: *random, rescaled* with its `c_proj` as large as a trunk of one block has it. Which
-# of *feed-forward* and *block 0's attention* is enough: `"feed-forward"`, `"attention"`, `"both"`
-# or `"neither"`?
+# We take the first two blocks of each trunk (so that it takes seconds), again with two seeds. One
+# arm more is for the detail above: *random, rescaled* with its `c_proj` as large as a trunk of one
+# block has it. Which of *feed-forward* and *block 0's attention* is enough: `"feed-forward"`,
+# `"attention"`, `"both"` or `"neither"`?
 
 # %%
 guess = ...
@@ -337,11 +317,7 @@ bars(swaps, "which part is it? (dotted: copy and guess, copy and vote)", "bits r
 #
 # *Random, rescaled* is only near the vote, although *one* block with spread 0.55 was far beyond it
 # after as many steps. The two differ in how loudly a head writes. The last bar has the larger
-# `c_proj`, and nothing else, and most of the difference is gone. With 2,000 steps and its own
-# learning rate *random, rescaled* is nearly where *matched random* is, as the ladder says. The
-# repository's `docs/results/scale.md` has the same swaps, and more of them, with all six blocks.
-# There one arm, with only the first block's attention too small, seemed to fail, until it got a
-# learning rate of its own.
+# `c_proj`, and nothing else, and most of the difference is gone.
 #
 # ## How many directions does a head pass on?
 #
@@ -393,11 +369,8 @@ for name, n in count.items():
 
 # %% [markdown]
 # In the mean trained heads pass on few directions, random ones many, whatever their scale. That
-# fits the idea, but it is a *correlation*: language differs from matched random in more than this.
-# A test changes the number of directions and nothing else. Exercise 3 writes this change; with it
-# in the random block of spread 1.41 you can test the idea yourself. In the repository
-# `docs/results/scale.md` says how language falls further behind as a token's bits grow from 20 to
-# 50. Whether directions are the reason is not shown.
+# fits the idea, but it is a *correlation*. A test changes the number of directions and nothing
+# else: exercise 3 writes this change.
 #
 # ## An answer that is in the language
 #
@@ -423,11 +396,8 @@ lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
 def by_model(x):
     """x (B, T) -> the model's surprise at each byte (B, T), a line's end before the first"""
     ids = np.concatenate([np.full((len(x), 1), 10), x[:, :-1]], axis=1)
-    logits = lm.logits(ids)
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    p = np.exp(logits)
-    p = np.take_along_axis(p, x[..., None], -1)[..., 0] / p.sum(axis=-1)
-    return -np.log(p)
+    p, _ = F.softmax(lm.logits(ids))
+    return -np.log(np.take_along_axis(p, x[..., None], -1)[..., 0])
 
 
 pairs = np.full((256, 256), 0.02)
@@ -455,19 +425,15 @@ reveal(guess, found["the language model"], "%")
 for name, value in found.items():
     print(f"{name:20} {value:.1f} %")
 print(f"FPT on novels        {np.mean(LADDER['typos']['pretrained on novels']):.1f} %")
-a, b, y = says["the language model"], says["pairs of letters"], draws["test"][1]
-chance = np.mean([a[y == k].mean() * b[y == k].mean() + (~a)[y == k].mean() * (~b)[y == k].mean()
-                  for k in (0, 1)])
-print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the bytes; "
-      f"with these scores but independent of each other: of {100 * chance:.0f} %")
+agree = np.mean(says["the language model"] == says["pairs of letters"])
+print(f"model and pairs say the same of {100 * agree:.0f} % of the bytes")
 
 # %% [markdown]
 # About as much as the trained FPT. The answer lay in the weights. But lesson 13 asked for the
 # simplest control, and here it is: a *table of pairs* that has counted which byte follows which has
-# as much, to a fraction of a point. Equal scores need not have equal causes. The last line asks
-# whether the two agree byte by byte, and they do so more often than two unrelated judges would, but
-# by no means always. So what reading gave to the model is worth no more on this task than pairs of
-# letters; this does not show that it *is* pairs of letters.
+# as much, to a fraction of a point. Equal scores need not have equal causes: the two
+# do not agree on every byte. So what reading gave to the model is worth no more on this task than
+# pairs of letters; this does not show that it *is* pairs of letters.
 #
 # ## What we know, and what not
 #
@@ -484,9 +450,7 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #   use of the same table finds more (`docs/results/language.md`).
 #
 # All of this is for narrow trunks, few shapes, a few tasks. Nothing here was run on GPT-2's own
-# weights. The paper's model is six times as wide, and there 0.02 is the spread 0.55. Its random
-# trunk of 12 blocks did not find the strings of 1,000 bits; the same random weights did here, at
-# thirty times its learning rate and without dropout (two seeds). At its rate we do not know.
+# weights.
 #
 # ## A study of your own
 #
@@ -508,9 +472,8 @@ print(f"model and pairs say the same of {100 * np.mean(a == b):.0f} % of the byt
 #
 # (all on one line). This writes a table, every run, the curves and the sweep into a folder. Ideas:
 # swap only what makes queries, keys and values (`h.0.attn.c_attn.*`) and not `c_proj`; the
-# attention of *images* or *bits* into a random trunk; `mimetic`, which is random but for attention
-# that a formula makes similar to that of pretrained models; a trunk of your own in a file
-# (`mine.py:encoder`, see the README); wider tokens with fewer directions.
+# attention of *images* or *bits* into a random trunk; a trunk of your own in a file
+# (`mine.py:encoder`).
 #
 # ## Exercises
 #

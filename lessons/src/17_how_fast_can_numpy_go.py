@@ -14,10 +14,10 @@
 # - say what `loss.backward()` does in PyTorch, and write it with the library's pairs.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb), [5](05_backward_through_attention.ipynb) and
-# [6](06_gpt2_whole.ipynb). It takes about an hour. **Every time below is from the machine on which
-# this notebook ran last.** Counts are the same everywhere. Where a time is asked for, the text says
-# what to look for in your own output, not what you will see. On a machine that does other things
-# at the same time, times differ from cell to cell. If a curve looks strange, run its cell again.
+# [6](06_gpt2_whole.ipynb). It takes about an hour. **The times in the stored outputs are from a
+# machine that was busy with other programs: read them as examples, and run the notebook for your
+# own.** Counts are the same everywhere. The text says what to look for in your own output, not what
+# you will see. If a curve looks strange, run its cell again.
 
 # %%
 import statistics
@@ -123,14 +123,11 @@ print(f"one call of np.multiply on a single number: {1e6 * call:.2f} microsecond
 # %% [markdown]
 # What to look for in your own two curves:
 #
-# - Left: how far does the curve rise? Small products do not get what the machine can do. On a quiet
-#   machine the curve then stays flat. Where it falls again, something else used the core or the
-#   memory meanwhile, or the matrices no longer fit into a cache.
+# - Left: how far does the curve rise? Small products do not get what the machine can do.
 # - Right: the steep part at the left end is the cost of a **call**: NumPy looks at its arguments
 #   before it computes anything, and that takes the same time for one number as for a hundred.
 # - Right: where does the curve fall, and how often? A **cache** is a small memory near the core.
-#   Arrays that fit into it are read and written faster, so the curve can fall where one ends. A
-#   core that shares its last cache with others has less of it than its data sheet says.
+#   Arrays that fit into it are read and written faster.
 #
 # ## The roof
 #
@@ -197,10 +194,8 @@ for name, (operations, moved, seconds) in found.items():
 # %% [markdown]
 # Compare each circle with the square of the same name. If the circle is much lower, its operation
 # has too little to do for the calls that it takes: that is a third limit, which a roofline does not
-# show. If the circle is *higher*, the calls are not what slows it down: the arrays of 40 rows are
-# small enough for a nearer cache, or the machine was busy with something else during the square. A
-# point between the two slopes has its arrays in a cache. A point above a roof says that the roof
-# was measured at a busier moment. And if GELU's square is far below both, look at how it is
+# show. A point between the two slopes has its arrays in a cache. A point above a roof says that the
+# roof was measured at a busier moment. And if GELU's square is far below both, look at how it is
 # written, as we do soon: it goes over its numbers more than once.
 #
 # ## A step, operation by operation
@@ -272,11 +267,9 @@ for batch in batches:
 
 # %% [markdown]
 # The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic
-# and just as many operations of the library. Each of these is one call of NumPy or several, as we
-# see soon. So what the calls cost is shared by more examples. See on the right by how much that
-# brings your machine closer to its best, and on the left which parts grow and which shrink. No code
-# that does all the counted work can exceed 100 %. A form that leaves work out can, and we will see
-# one.
+# and just as many operations of the library. So what the calls cost is shared by more examples. No
+# code that does all the counted work can exceed 100 %. A form that leaves work out can, and we will
+# see one.
 #
 # ## Fewer passes
 #
@@ -460,12 +453,9 @@ else:
     print(f"cores that minifpt uses here: {machine.cores()}")
 
 # %% [markdown]
-# Below 1 the second thread does harm. Look for two things: does a small product gain at all (the
-# threads have to be woken, and wait for each other at the end)? Does a large one come near 2? A
-# shared product is finished when its *slower* half is. If one of two threads has to wait for a core
-# that is busy with something else, the other waits with it.
-#
-# This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
+# Below 1 the second thread does harm. A shared product is finished when its *slower* half is: if
+# one of two threads has to wait for a core that is busy with something else, the other waits with
+# it. This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
 # itself. It cuts a large product into more pieces than there are cores, and a core that is free
 # takes the next one. A small product is not cut.
 
@@ -591,15 +581,14 @@ print(f"{len(p)} parameters; loss {float(loss.data):.6f}, the library's {library
       f"largest difference of a gradient {worst:.0e}")
 
 # %% [markdown]
-# The same gradients. What does the library have, then, that this does not? It knows what is frozen:
-# it computes no gradient that nobody asked for, keeps no cache below the lowest layer that learns
-# (lesson 7), and runs the forms of this lesson. PyTorch asks each array (`requires_grad`) and does
-# the same on its graph. And what does PyTorch have? The graph, so that nobody has to write a
-# model's backward pass, thousands of such pairs, and graphics cards.
+# The same gradients. What does the library have, then, that this does not? It computes no gradient
+# of what is frozen, keeps no cache below the lowest layer that learns (lesson 7), and runs the
+# forms of this lesson. And PyTorch has the graph, so that nobody has to write a model's backward
+# pass, thousands of such pairs, and graphics cards.
 #
 # ## Exercises
 #
-# Solutions are in `solutions/17_how_fast_can_numpy_go.py`. The checks judge counts, not times.
+# The checks judge counts, not times.
 #
 # **1.** A layer norm's scale is applied to a batch: $y = x \cdot w$ with $x$ `(N, C)` and $w$
 # `(C,)`, into a new array. How many floating-point operations for each byte?

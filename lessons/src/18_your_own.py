@@ -37,7 +37,6 @@ from minifpt.functional import (
     dropout_backward,
     merge_heads,
 )
-from minifpt.layers import Block
 from minifpt.tracing import swapped
 
 # %% [markdown]
@@ -68,14 +67,10 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 # differences have checked (lesson 1). What is not written yet is the library's. So the file works
 # from its first line on, and you can write it in any order.
 #
-# Where only the forward half of a pair is yours, the library's backward half reads *your* cache.
-# The check runs it and compares its gradients as well. So keep in each slot of a cache what
-# its name says, and read the lines on caches at the top of the file. A backward pass changes
-# neither its cache nor `dy`, and nothing is kept in a global variable: the check runs two forward
-# passes before their backward passes. Two more things that the definitions do not say: `dropout`
-# may draw its mask from `rng` in any way you like, and `attention` takes `past`, the keys and
-# values of earlier tokens. XOR never passes it; a model that generates text does, and the check
-# asks for it.
+# A backward pass changes neither its cache nor `dy`, and nothing is kept in a global variable: the
+# check runs two forward passes before their backward passes. Two more things that the definitions
+# do not say: `dropout` may draw its mask from `rng` in any way you like, and `attention` takes
+# `past`, the keys and values of earlier tokens.
 #
 # How many functions are there to write before bit XOR trains on nothing but your mathematics? We
 # trace one step of the frozen language model of lesson 0 and count.
@@ -88,10 +83,7 @@ task = minifpt.tasks.get("bit-xor")
 
 
 def make(seed=0):
-    trunk = minifpt.GPT2.from_pretrained("minigpt-language", dropout=0.0)
-    model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    model.freeze(minifpt.FreezeMask.fpt())
-    return model
+    return minifpt.FPT.for_task(task, "minigpt-language", seed=seed, dropout=0.0)
 
 
 model, (x, y) = make(), task.batch(np.random.default_rng(0), 8)
@@ -329,20 +321,13 @@ curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.
 
 # %% [markdown]
 # Was it really your file? While `own.using` is open, each function of the library is exchanged for
-# yours. Nothing else of the model knows of it: `Block` calls what stands under the name. It says
-# `ops.residual_backward`. `ops` is the module `fast`, which has quicker forms of some operations
-# (lesson 17) and passes on the others from `functional`. `own.using` puts your functions into both.
+# yours, and nothing else of the model knows of it.
 
 # %%
-show(swapped, Block.backward)
-for name, count in file.calls.most_common():
-    print(f"{count:8,}  {name}")
+show(swapped)
+print(", ".join(f"{name} {count:,}" for name, count in file.calls.most_common()))
 
 # %% [markdown]
-# (Your `softmax` and `log_sum_exp` are not in the list, because your `attention` and your
-# `cross_entropy` call them inside the file. That is also why the command line counts fewer
-# functions than you have written.)
-#
 # ## What is yours
 #
 # The mathematics: everything in which a number is computed from numbers on the way to the loss and

@@ -306,28 +306,19 @@ right = np.array([[[accuracy_without(model, i, order[seed, i, group], on_x[seed]
                     for group in groups.values()] for seed, model in enumerate(models)]
                   for i in (0, 1)])                       # (block, seed, group)
 reveal(guess, float(right[1, 0, 0] - right[1, 0, 1]), "points")
-fig, axes = figure(2, width=4.4, height=3.2)
-for i, ax in enumerate(axes):
-    matrix(ax, right[i], f"% right, heads of block {i} muted", "which heads", "seed", limit=100,
-           columns=[name.replace(" ", "\n") for name in groups], digits=0)
-picture(fig)
 for i in (0, 1):
     best, other = (right[i][:, list(groups).index(name)] for name in ("best two", "other two"))
     print(f"block {i}: without the best two {best.min():.1f} to {best.max():.1f} %, without the "
           f"other two {other.min():.1f} to {other.max():.1f} %; best two cost more with "
-          f"{(best < other).sum()} of 5 seeds")
+          f"{(best < other).sum()} of 5 seeds; without all four at most "
+          f"{right[i][:, -1].max():.1f} %")
 
 # %% [markdown]
-# Without the best single head nearly nothing is lost: the other three do its work. Yet a patch
-# of that head alone, in block 1 of seed 0, brings back a third of the answer (0.33 in the table
-# further below). Both are right. A patch of one head asks what it can bring back alone; muting
-# asks whether the others can do without it.
-#
-# In block 0 the prediction comes out with each seed: the two heads that restore most cost more
-# than the other two. In block 1 it comes out with four of five, and the two groups differ by
-# three points at most. Without all four heads of either block every model is down to 12 to 15 %,
-# little more than a guess among the twelve letters of the string. So both steps are needed, and
-# each is shared by its four heads.
+# Without the best single head nearly nothing is lost: the other three do its work. A patch of one
+# head asks what it can bring back alone; muting asks whether the others can do without it. In block
+# 0 the prediction comes out with each seed: the two heads that restore most cost more than the
+# other two. In block 1 it comes out with four of five, and the two groups differ by three points at
+# most. So both steps are needed, and each is shared by its four heads.
 
 # %% [markdown]
 # ## One way to be fooled
@@ -349,11 +340,10 @@ for name, inputs in corrupted.items():
     print(f"letters {name:6} exchanged:", ", ".join(f"{value:.2f}" for value in change))
 
 # %% [markdown]
-# With the letters before exchanged the note moves further than its own size. With the letters
-# after exchanged it moves about half as far: the heads look at the token itself, too, which is
-# another letter now. But the part of the note that the question is compared with has stayed, and
-# so there is nothing that a patch could restore. It says "not this difference", and never "no
-# part in it". Change one thing at a time, and change more than one.
+# With the letters after exchanged the note moves about half as far: the heads look at the token
+# itself, too, which is another letter now. But the part of the note that the question is compared
+# with has stayed, and so there is nothing that a patch could restore. It says "not this
+# difference", and never "no part in it". Change one thing at a time, and change more than one.
 #
 # ## And a real language model?
 #
@@ -393,10 +383,9 @@ print(f"five strings: largest induction score {inductions.max(axis=(1, 2)).min()
       f"{befores.max(axis=(1, 2)).min():.2f} to {befores.max():.2f}")
 
 # %% [markdown]
-# None. No head gives the token after the same letter more than a few per cent, about what equal
-# shares would give. But one head of block 0 looks at the token before, as all heads of block 0 do
-# in our small models. So half of the circuit is there, and the half that would match is not.
-# Whether a larger model or a longer training would grow it, these runs cannot say.
+# None. But one head of block 0 looks at the token before, as all heads of block 0 do in our small
+# models. So half of the circuit is there, and the half that would match is not. Whether a larger
+# model or a longer training would grow it, these runs cannot say.
 #
 # ## And bit memory?
 #
@@ -462,10 +451,9 @@ print(f"{whole:.1f} % with all heads, {right[0, best]:.1f} without head 0.{best}
 #
 # In five of five small models the same two steps answer the question, in the same two blocks:
 # block 0 notes the letter before, block 1 matches the question with the notes and copies.
-# Patches found it and the maps agree. Muting, against a control in the same block, came out as
-# predicted with each seed in block 0 and with four of five in block 1. What we may not say is
-# "head 3 does it": the work is shared, and a model manages without any single head. On bit memory
-# one block is enough, as the pattern and the answer stand in one token.
+# Patches found it and the maps agree. What we may not say is "head 3 does it": the work is shared,
+# and a model manages without any single head. On bit memory one block is enough, as the pattern and
+# the answer stand in one token.
 #
 # ## Exercises
 #

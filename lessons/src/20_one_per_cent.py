@@ -142,9 +142,7 @@ print("kept of the gain:", ", ".join(f"rank {r}: {100 * s:.0f} %"
 # worth. (At rank 0 the matrices are the old ones, and the trained layer norms, biases and positions
 # hold what is left of the gain.)
 #
-# (A weight's gradient is $dW = x^\top dy$, a sum of one outer product for each token. A batch of
-# 256 tokens can fill all 32 directions, and Adam rescales each entry on its own.) So a low rank
-# does not come by itself. It is a restriction, and we choose it.
+# So a low rank does not come by itself. It is a restriction, and we choose it.
 #
 # ## Low-rank adaptation
 #
@@ -351,9 +349,7 @@ print("trained numbers:", ", ".join(f"{arm} {size(lora(seed=0, **options))}"
 # ## Merged
 #
 # After training the adapter can go: $x W + s (x A) B = x\,(W + s A B)$. The model is then a plain
-# one of the old size, and no slower (exercise 2). The two sides are equal for real numbers. A
-# computer rounds each sum and each product, and the sides round other things, so the outputs differ
-# in their last digits, and a test of a merge must allow for that and for no more.
+# one of the old size, and no slower (exercise 2).
 #
 # ## Which part?
 #
@@ -528,9 +524,6 @@ for name, start in (("with B = 0", small), ("with B random", lambda: draw_b(smal
 # rank 4 of each of them 85 % of its gain is kept. An adapter starts with one factor at zero, so
 # that the model is unchanged and can learn. A random $A$ that never learns is nearly as good as a
 # trained one here.
-#
-# What these runs cannot say: whether the order of the parts is the same in a large model, with more
-# steps, or with more numbers for each part.
 #
 # ## Exercises
 #

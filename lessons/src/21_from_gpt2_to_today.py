@@ -27,7 +27,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
 from minifpt.files import huggingface
 from minifpt.trunks.llama import LlamaLM
 
@@ -134,21 +134,7 @@ print(f"rotated, largest minus smallest difference: {np.ptp(rotated[:, 0]):.0e}"
 # %%
 show(F.rope, F.rotate, F.rope_backward)
 
-# %%
-angles = 10_000 ** (-2 * np.arange(D // 2) / D)
-distance = np.arange(64)
-fig, (ax,) = figure(width=7, height=1.9)
-matrix(ax, np.cos(np.outer(angles, distance)), "cosine of the angle between query and key",
-       "distance in tokens", "plane", limit=1, digits=None)
-ax.set_xticks(range(0, 64, 8), range(0, 64, 8))
-ax.set_yticks(range(D // 2), [f"{i}: {angle:.4f}" for i, angle in enumerate(angles)], fontsize=7)
-ax.set_aspect("auto")
-picture(fig)
-
 # %% [markdown]
-# Each row is a plane with its angle for a token; red is 1, white 0, blue -1. The upper planes tell
-# neighbours apart and repeat soon; the lower ones hardly change over 64 tokens.
-#
 # The backward pass turns $dy$ by the opposite angle, since $dx = R_t^\top dy$. We check it, and a
 # form that forgets the sign:
 
@@ -171,113 +157,12 @@ for name, tokens in (("five tokens", x), ("one token", x[:, :1])):
 # The third line passes. The token at position 0 is not turned at all, so with one token there is no
 # sign to get wrong.
 #
-# ## Broken on purpose: six rotations
-#
-# Here are six mistakes. Two checks: *moved*, the attention of eight tokens that begin at position
-# 100 must be that of the same tokens at position 0; and *in pieces*, four tokens and then four
-# more, with the keys and values kept, must give what all eight give at once (lesson 11). How many
-# of the six are seen by the first check?
-
-# %%
-guess = ...                                               # of 6
-
-
-# %%
-def rotated_qkv(q, k, v, start=0, mistake=None, base=10_000.0):
-    """q, k, v (B, T, C) -> the three side by side (B, T, 3C), queries and keys rotated"""
-    base = 500_000.0 if mistake == "another base" else base
-    start_q = 0 if mistake == "start forgotten" else start
-    start_k = start_q + (mistake == "keys one place off")
-
-    def turn(x, start):
-        if mistake != "neighbouring channels paired":
-            return F.rope(x, H, base, start)[0]
-        apart = np.arange(C).reshape(H, D // 2, 2).swapaxes(1, 2).ravel()     # 0 2 4 ... 1 3 5 ...
-        y = np.empty_like(x)
-        y[..., apart] = F.rope(x[..., apart], H, base, start)[0]
-        return y
-
-    q = turn(q, start_q)
-    k = k if mistake == "keys not rotated" else turn(k, start_k)
-    v = turn(v, start_q) if mistake == "values rotated, too" else v
-    return np.concatenate([q, k, v], axis=-1)
-
-
-def moved(q, k, v, mistake):
-    """Largest change of the outputs when all tokens stand 100 places further on"""
-    here, there = (F.attention(rotated_qkv(q, k, v, start, mistake), H)[0] for start in (0, 100))
-    return np.abs(here - there).max()
-
-
-def in_pieces(q, k, v, mistake, n=4):
-    """Largest change of the outputs when the first n tokens come before the others"""
-    whole, _ = F.attention(rotated_qkv(q, k, v, 0, mistake), H)
-    _, *past = F.split_heads(rotated_qkv(*(a[:, :n] for a in (q, k, v)), 0, mistake), H)
-    rest = rotated_qkv(*(a[:, n:] for a in (q, k, v)), n, mistake)
-    return np.abs(F.attention(rest, H, past=past)[0] - whole[:, n:]).max()
-
-
-q, k, v = rng.standard_normal((3, 2, 8, C))
-mistakes = ("keys not rotated", "values rotated, too", "start forgotten", "keys one place off",
-            "neighbouring channels paired", "another base")
-right, _ = F.attention(rotated_qkv(q, k, v), H)
-effects = {name: (moved(q, k, v, name), in_pieces(q, k, v, name),
-                  np.abs(F.attention(rotated_qkv(q, k, v, 0, name), H)[0] - right).max())
-           for name in (None, *mistakes)}
-reveal(guess, sum(effects[name][0] > 1e-9 for name in mistakes), "of 6")
-print(f"{'':30}    moved  in pieces  against the right output   (0: below 1e-9)")
-for name, values in effects.items():
-    print(f"{name or 'no mistake':30}", "  ".join(
-        f"{value:9.2f}" if value > 1e-9 else f"{0:9}" for value in values))
-
-# %% [markdown]
-# Two. Values that turn carry their place into the output, and keys that stand still meet turning
-# queries. *Start forgotten* passes since it never looks where it is, and *in pieces* sees it. The
-# last three pass both checks: each of them is a fair way to build a model, in which scores depend
-# on distances. They are wrong for weights that were trained with another rotation. What sees them
-# is the comparison with a reference, on the same weights. We come back to this below.
-#
 # ## A norm without a mean
 #
 # Layer norm subtracts each row's mean and divides by the standard deviation (lesson 3). **RMS
 # norm** (Zhang and Sennrich 2019, [arXiv 1910.07467](https://arxiv.org/abs/1910.07467)), which you
 # wrote in lesson 3, divides by the root mean square and subtracts nothing. Its authors' reason: the
-# centring costs time, and models train as well without it. What does it give up? With $\bar x$ the
-# mean of a row, the squares split in two:
-#
-# $$ \text{mean}(x^2) = \bar x^2 + \text{mean}\big((x - \bar x)^2\big) $$
-#
-# So the mean's share of a row's square is $\bar x^2 / \text{mean}(x^2)$. For a random direction of
-# 32 channels it is 1/32 on average, or 3.1 %. How many per cent is it in what enters the layer
-# norms of `minigpt-tiny`?
-
-# %%
-guess = ...                                               # per cent, the mean over its layer norms
-
-
-# %%
-text = minifpt.tasks.get("text", tokens=256)              # the held-out ends of five novels
-ids, targets = text.batch(np.random.default_rng(0), 16, "test")
-
-
-def mean_shares(model):
-    """The mean's share of the square of what enters each norm, in per cent"""
-    with minifpt.trace(model) as t:
-        model.logits(ids)
-    rows = [step.inputs["x"] for step in t.steps if step.op in ("layer_norm", "rms_norm")]
-    return [100 * (x.mean(axis=-1) ** 2).sum() / (x * x).mean(axis=-1).sum() for x in rows]
-
-
-shares = {"GPT-2 (layer norm)": mean_shares(gpt2), "Llama (RMS norm)": mean_shares(llama)}
-reveal(guess, float(np.mean(shares["GPT-2 (layer norm)"])), "%")
-curves(shares, "how much of a row's square is its mean", "norm, from the first block to the last",
-       x=["0: ln_1", "0: ln_2", "1: ln_1", "1: ln_2", "ln_f"], ylabel="%", level=100 / C,
-       styles=("o-", "s--"), ylim=(0, None))
-
-# %% [markdown]
-# In this GPT-2 less than a hundredth: layer norm has next to nothing to subtract. In this Llama the
-# mean is a direction like others (dotted: 1 / C). One model of each does not make a law. It shows
-# what is given up: one direction of 32.
+# centring costs time, and models train as well without it.
 #
 # RMS norm is also what layer norm does *after* it has centred the row. In the backward pass the
 # centring's term is gone, too: two of lesson 3's three terms are left. Lesson 3 found two
@@ -302,11 +187,6 @@ J = {"layer norm": jacobian(lambda x: F.layer_norm(x, one, zero, eps=0), F.layer
      "RMS norm": jacobian(lambda x: F.rms_norm(x, one, eps=0), F.rms_norm_backward, row)}
 blind = {name: int((np.linalg.svd(j)[1] < 1e-9).sum()) for name, j in J.items()}
 reveal(guess, blind["RMS norm"])
-fig, axes = figure(2, width=3.2, height=2.9)
-for ax, (name, j) in zip(axes, J.items(), strict=True):
-    matrix(ax, j, f"Jacobian of {name}", "input channel", "output channel",
-           limit=max(np.abs(j).max() for j in J.values()))
-picture(fig)
 x_hat = F.layer_norm(row[None], one, zero, eps=0)[0][0]
 centred = row - row.mean()
 print(f"blind directions: {blind}")
@@ -333,30 +213,9 @@ show(F.rms_norm, F.rms_norm_backward)
 #
 # with $W_g$ and $W_u$ `(C, I)` and $\odot$ a product entry by entry. The first factor says how far
 # the gate is open, the second what comes through. The paper reports lower losses at the same number
-# of weights, and says that it has no explanation. There are three matrices now, not two. GPT-2's
-# hidden layer has $4C$ channels. How many times $C$ may $I$ be, so that the gated part has as many
-# weights?
-
-# %%
-guess = ...                                               # times C
-
-# %%
-reveal(guess, 8 / 3)
-line = np.linspace(-3, 3, 121)
-levels = [-9, -6, -4, -2, -1, -0.4, 0.4, 1, 2, 4, 6, 9]
-a, b = np.meshgrid(line, line)
-units = {"one GELU unit: gelu(a)": F.gelu(a)[0], "one gated unit: silu(a) b": F.swiglu(a, b)[0]}
-fig, axes = figure(2, width=3.4, height=2.9)
-for ax, (name, values) in zip(axes, units.items(), strict=True):
-    ax.contourf(a, b, values, levels=levels, cmap="RdBu_r", vmin=-9, vmax=9)
-    lines = ax.contour(a, b, values, levels=levels, colors=color.ink, linewidths=0.6)
-    ax.clabel(lines, levels=[-6, -4, -2, -1, 1, 2, 4, 6], fontsize=7)
-    ax.grid(False)
-    ax.set(title=name, xlabel="a", ylabel="b")
-picture(fig)
-print(f"8/3 of 4,096 channels are {8 * 4096 / 3:.0f}; Llama 7B has 11,008, a multiple of 256")
-
-# %% [markdown]
+# of weights, and says that it has no explanation. (There are three matrices now, not two, so for as
+# many weights $I$ is $8C/3$ where GPT-2's hidden layer has $4C$.)
+#
 # One unit of GPT-2 sees the input along a single direction $a$, and its output has stripes. One
 # gated unit sees two directions $a$ and $b$, and where the gate is open it *multiplies*. A product
 # is what a sum of stripes can only approach.
@@ -421,33 +280,9 @@ for name, (whole, grouped) in megabytes.items():
 show(F.grouped_heads, F.grouped_heads_backward)
 
 # %% [markdown]
-# A common mistake repeats in the wrong order: `np.tile` gives heads 0 1 0 1 where `repeat` gives
-# 0 0 1 1. The shapes are the same. With 8 heads and 8, 4, 2 or 1 groups: how many of the four show
-# it?
-
-# %%
-guess = ...                                               # of 4
-
-
-# %%
-def wrong_order(q, k, v, n_head):
-    """As F.grouped_heads, but with the heads of keys and values in the order of np.tile"""
-    times = q.shape[2] // k.shape[2]
-    return np.concatenate([q, np.tile(k, times), np.tile(v, times)], axis=2)
-
-
-T, width, errors = 3, 16, {}
-q = rng.standard_normal((1, T, 8 * width))
-for n_group in (8, 4, 2, 1):
-    k, v = rng.standard_normal((2, 1, T, n_group * width))
-    errors[n_group] = np.abs(F.attention(F.grouped_heads(q, k, v, 8)[0], 8)[0]
-                             - F.attention(wrong_order(q, k, v, 8), 8)[0]).max()
-reveal(guess, sum(error > 1e-9 for error in errors.values()), "of 4")
-print(", ".join(f"{n_group} groups: {error:.1g}" for n_group, error in errors.items()))
-
-# %% [markdown]
-# Two. With as many groups as heads nothing is repeated, and one group has only one order. A test
-# must choose a number of groups in between.
+# (A common mistake repeats in the order of `np.tile`, 0 1 0 1, where `repeat` gives 0 0 1 1. With
+# as many groups as heads, and with one group, the two are the same. A test must choose a number of
+# groups in between.)
 #
 # ## A checkpoint, read by its names
 #
@@ -477,6 +312,24 @@ print({name: config[name] for name in ("model_type", "num_attention_heads", "num
 # one in NumPy, from the tensors alone, with a place for each mistake of this lesson:
 
 # %%
+def rotated_qkv(q, k, v, mistake=None, base=10_000.0):
+    """q, k, v (B, T, C) -> the three side by side (B, T, 3C), queries and keys rotated"""
+    base = 500_000.0 if mistake == "another base" else base
+
+    def turn(x, start=0):
+        if mistake != "neighbouring channels paired":
+            return F.rope(x, H, base, start)[0]
+        apart = np.arange(C).reshape(H, D // 2, 2).swapaxes(1, 2).ravel()     # 0 2 4 ... 1 3 5 ...
+        y = np.empty_like(x)
+        y[..., apart] = F.rope(x[..., apart], H, base, start)[0]
+        return y
+
+    q = turn(q)
+    k = k if mistake == "keys not rotated" else turn(k, mistake == "keys one place off")
+    v = turn(v) if mistake == "values rotated, too" else v
+    return np.concatenate([q, k, v], axis=-1)
+
+
 def rms(x, w, eps, mistake):
     if mistake == "layer norm for RMS norm":
         x = x - x.mean(axis=-1, keepdims=True)
@@ -501,13 +354,15 @@ def by_hand(ids, mistake=None, base=config["rope_theta"]):
 
         y = rms(x, t[f"model.layers.{i}.input_layernorm.weight"], eps, mistake)
         q, k, v = (linear(y, f"self_attn.{letter}") for letter in "qkv")
-        qkv = rotated_qkv(q, k, v, 0, mistake, base)      # as many groups as heads: no repeating
+        qkv = rotated_qkv(q, k, v, mistake, base)      # as many groups as heads: no repeating
         x = x + linear(F.attention(qkv, n_head)[0], "self_attn.o")
         y = rms(x, t[f"model.layers.{i}.post_attention_layernorm.weight"], eps, mistake)
         x = x + linear(gated(linear(y, "mlp.gate"), linear(y, "mlp.up"), mistake), "mlp.down")
     return rms(x, t["model.norm.weight"], eps, mistake) @ t["model.embed_tokens.weight"].T
 
 
+text = minifpt.tasks.get("text", tokens=256)              # the held-out ends of five novels
+ids, targets = text.batch(np.random.default_rng(0), 16, "test")
 print(f"by hand against the library: {np.abs(by_hand(ids) - again.logits(ids)).max():.0e}")
 
 # %% [markdown]
@@ -532,12 +387,12 @@ print(f"epsilon 1e-5: loss {losses['epsilon 1e-5'] - losses['no mistake']:+.0e} 
       f"largest change of a score {change:.0e}")
 
 # %% [markdown]
-# Nine of the ten cost from half a nat to three. The rotations that passed both checks above are
-# among them: *keys one place off* and *neighbouring channels paired* cost more than one nat each.
-# The wrong epsilon costs nothing that a loss would show, and the scores still tell. Subtracting the
-# mean costs 0.7 nats: this Llama uses that direction. So the rule of [lesson
-# 6](06_gpt2_whole.ipynb) holds for new parts as well: compare *scores* with a reference, on the
-# same weights and the same input.
+# Nine of the ten cost from half a nat to three. Two of the rotations are fair ways to build a
+# model, in which scores depend on distances: *keys one place off* and *neighbouring channels
+# paired*. They are wrong for weights that were trained with another rotation, and cost more than
+# one nat each. The wrong epsilon costs nothing that a loss would show, and the scores still tell.
+# So compare *scores* with a reference, on the same weights and the same input ([lesson
+# 6](06_gpt2_whole.ipynb)).
 #
 # ## The frozen experiment
 #
@@ -580,8 +435,6 @@ print(f"trained {sum(learns for _, learns in counts)}, frozen "
 # tasks and beside GPT-2s, are in the repository's `docs/results/llama.md`.
 #
 # ## Exercises
-#
-# Solutions are in `solutions/21_from_gpt2_to_today.py`.
 #
 # **1.** The bytes of a key-value cache, from what a `config.json` says. `size` is the number of
 # bytes of a number.

@@ -24,8 +24,9 @@
 # `minifpt.viewer.tour(8)` in a cell here.
 #
 # You need lessons [4](04_self_attention.ipynb) and [8](08_inside_bit_xor_and_bit_memory.ipynb).
-# ([Lesson 13](13_transfer.ipynb) says what few seeds can show.) It takes about an hour; two parts
-# behind the exercises are for those who have more.
+# ([Lesson 13](13_transfer.ipynb) says what few seeds can show.) It takes about an hour: 45 minutes
+# to read and run, 15 for two exercises. What follows under *Going further* is for those who have
+# more.
 
 # %%
 import numpy as np
@@ -188,12 +189,10 @@ for name, runs in curves.items():
 # %% [markdown]
 # The same distribution of each frozen number, the same trained parts, the same steps. A head that
 # looks for likeness solves the task, and so does a random one. (*Likeness* is no faster than *as
-# drawn*: in the table further below both need 75 to 100 steps, and angles from 45° to 75° about 50.
-# Why, we do not know.) With all eigenvalues negative the model stays at 75 %. Without a symmetric
-# part it does not solve it either. A model that copies the visible bits and lets the five strings
-# vote on the rest has 84.4 %. *Antisymmetric* gets to 82 or 83 % in 2,000 steps and to 87 % in
-# 20,000, a little above the vote and far from a solution; we do not know how
-# (`docs/results/why.md`).
+# drawn*; why, we do not know.) With all eigenvalues negative the model stays at 75 %. Without a
+# symmetric part it does not solve it either. A model that copies the visible bits and lets the five
+# strings vote on the rest has 84.4 %; in 20,000 steps *antisymmetric* gets to 87 %, a little above
+# the vote and far from a solution (`docs/results/why.md`).
 #
 # ## What training has to do
 #
@@ -276,10 +275,10 @@ axes[1].legend(fontsize=8)
 picture(fig)
 
 # %% [markdown]
-# (One run each.) At 105° nothing seems to happen for hundreds of steps: the accuracy stays at 75 %.
-# But the match rises all the time. The few positive directions grow, exponentially, until they
-# outweigh the many negative ones. Before we ran this we had expected two basins: that from a
-# negative match the model would learn to look away even more. It does not.
+# (One run each; we tried three.) At 105° nothing seems to happen for hundreds of steps: the
+# accuracy stays at 75 %. But the match rises all the time. The few positive directions grow,
+# exponentially, until they outweigh the many negative ones. Before we ran this we had expected two
+# basins: that from a negative match the model would learn to look away even more. It does not.
 #
 # ## How long does it take?
 #
@@ -370,8 +369,6 @@ print("95 % at step, five seeds:", *firsts)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/22_why_random_weights_find_a_string.py`.
-#
 # **1.** (5 minutes.) Write the symmetric part of a head's form.
 
 # %%
@@ -412,7 +409,7 @@ check("aligned", aligned)
 
 
 # %% [markdown]
-# ## Aside: predict the time
+# ## Going further: predict the time
 #
 # (15 minutes.) Can the time be predicted *before the first step*? Let the input layer start alike
 # in all directions. Then the trace of $F$ after a time $t$ is proportional to
@@ -466,7 +463,7 @@ if RUN:
 
 
 # %% [markdown]
-# ## Aside: the heads of real models
+# ## Going further: the heads of real models
 #
 # (5 minutes.) `minifpt.heads` measures the form of every head of a model. *Trace* is the sum of the
 # eigenvalues over the form's length. Random heads have a trace near 0. What do you expect of the
@@ -508,11 +505,8 @@ picture(fig)
 # **What we do not know yet.** Content is not place: bit XOR asks for two *places*, its positions
 # are trained, and it is solved at every angle from 30° to 180°. The derivation holds while scores
 # are small and says nothing about the end of training. All this is one task, mostly with one block
-# and one learning rate. An aligned start also helps at the paper's size: one block takes 1,000
-# steps instead of 8,300, twelve blocks 1,600. But as drawn twelve were not run so, and we have not
-# shown that the start is why the paper's random trunk stays at 75.8 %. A study of your own could
-# start there: `minifpt train bit-memory --model random:...,qk=... --start aligned` is all that it
-# needs.
+# and one learning rate. A study of your own could start there: `minifpt train bit-memory --model
+# random:...,qk=... --start aligned` is all that it needs.
 #
 # **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson
 # 14](14_which_part_of_pretraining.ipynb) compares more trunks and plans a study of your own; the
