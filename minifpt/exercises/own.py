@@ -223,16 +223,17 @@ class Raised(ValueError):
 
 
 @contextmanager
-def using(path, anyway=False, names=FUNCTIONS):
+def using(path, anyway=False, names=FUNCTIONS, checked=None):
     """Let the library run the functions of a reader's file instead of its own within the ``with``,
     which gives the :class:`Own`.  For functions that are not written, the functions of
     ``functional`` run, never the fast ones.
 
-    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  If a
-    function that is not one of ``names`` is wrong, the library's runs instead, and its partner's.
+    Checks the file first, unless ``checked`` has its :func:`results`, and raises ``ValueError`` for
+    a wrong function, unless ``anyway``.  If a function that is not one of ``names`` is wrong, the
+    library's runs instead, and its partner's.
     All threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
-    checked = results(path)
+    checked = checked or results(path)
     mistakes = [r for r in checked if r.status == WRONG and r.name in names]
     if mistakes and not anyway:
         raise ValueError(f"{path}: {mistakes[0].name} is wrong. {mistakes[0].hint}")
