@@ -165,7 +165,7 @@ def _(rng):
             return np.ptp(mask.sum(axis=1)[4:])
 
         A = np.eye(T)
-        while spread(top(A)) < 4:                         # as many from each row are not the largest
+        while spread(top(A)) < 4:                         # else both choices agree
             size = rng.permutation(np.repeat([0.5, 2.5, 15.0, 15.0], T // 4))[:, None]
             A = causal_map(rng, T, T, size=size)
         gain = A ** 2 * (1 - 2 * A + (A ** 2).sum(axis=-1, keepdims=True))     # mean of dS^2

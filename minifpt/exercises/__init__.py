@@ -126,8 +126,12 @@ class Exercise:
         for hint, ways in mistakes.items():
             for way in ways if isinstance(ways, list) else [ways]:
                 changes = (way,) if isinstance(way, str) else way
-                answers.append((hint, way if callable(way) else
-                                rewrite(self.solution, *changes).function))
+                try:
+                    answers.append((hint, way if callable(way) else
+                                    rewrite(self.solution, *changes).function))
+                except (ValueError, SyntaxError) as e:
+                    raise ValueError(f"{self.solution.__name__}: the mistake '{hint}' cannot be "
+                                     f"made by {changes}: {e}") from None
         return answers
 
 

@@ -9,6 +9,7 @@ import inspect
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 
 import numpy as np
 
@@ -209,15 +210,20 @@ def learned(op, inputs):
             if x.dtype == np.float64][:1 if op == "residual" else None]
 
 
-def gradients(op, inputs, result):
-    """Return a backward pass's result as a tuple, and the names of its values; those of qkv are
-    dq, dk and dv."""
+def gradients(op, inputs, result, need=None):
+    """Return the gradients in a backward pass's result that ``need`` wants, and their names; those
+    of qkv are dq, dk and dv."""
     names = [f"d{n}" for n in learned(op, inputs)]
     if names == ["dqkv"] and result is not None and result is not ...:
         if np.shape(result) != inputs[0].shape:
             raise Wrong(f"dqkv has shape {np.shape(result)}, expected {inputs[0].shape}.")
         return tuple(np.split(result, 3, axis=-1)), ["dq", "dk", "dv"]
-    return result if len(names) > 1 else (result,), names
+    values = result if len(names) > 1 else (result,)
+    if not need or not isinstance(values, (tuple, list)):
+        return values, names
+    if len(values) != len(need):
+        raise Wrong(f"Return {len(need)} values, also where need is False: there any value.")
+    return tuple(compress(values, need)), [*compress(names, need)]
 
 
 def fits(mine, op, written, rng):
@@ -320,16 +326,9 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
     if op == "residual":                                  # what came back through the branch
         cache = right_cache = rng.standard_normal(dy.shape)
 
-    def wanted(values):
-        if need and isinstance(values, (tuple, list)) and len(values) != len(need):
-            raise Wrong(f"Return {len(need)} values, also where need is False: there any value.")
-        return tuple(v for v, is_wanted in zip(values, need, strict=True) if is_wanted
-                     ) if need else values
-
     def take(result):
-        return wanted(gradients(op, inputs, result)[0])
-    right, names = gradients(op, inputs, run(name, (dy, right_cache), {}))
-    right, names = tuple(wanted(right)), wanted(names)
+        return gradients(op, inputs, result, need)[0]
+    right, names = gradients(op, inputs, run(name, (dy, right_cache), {}), need)
 
     def are_right(grads):
         if same(grads, right, 1e-6):
