@@ -478,7 +478,7 @@ def by_angle(rows):
     """Return the Markdown table of the studies *angle* and *attack*: a row for what differs from
     the base, and a column for each angle of ``COARSE`` or, in *attack*, for each angle."""
     base = re.split("[:x@]", DEFAULTS["trunk"])
-    cells, angles = {}, dict.fromkeys(map(str, COARSE))
+    cells, angles = {}, [*map(str, COARSE)]
     for row in rows:
         _, blocks, heads, _, scale = re.split("[:x@]", row["trunk"])
         values = [("{} heads", heads, base[2]), ("scale {}", scale, base[4]),
@@ -488,13 +488,12 @@ def by_angle(rows):
                          if value and value != default) or "base"
         name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
-        if row.get("optimizer"):
-            angles[row["angle"]] = None
-    order = sorted(angles, key=lambda angle: float(angle) if angle[0].isdigit() else 170.0)
-    degree = {angle: angle + "°" * angle.isdigit() for angle in order}
-    used = [angle for angle in order if any(angle in runs for runs in cells.values())]
-    return tables.markdown([["steps at the angle", *(degree[angle] for angle in used)], *(
-        [name, *(answer(runs[angle]) if angle in runs else "" for angle in used)]
+    if any(row.get("optimizer") for row in rows):
+        angles = sorted({row["angle"] for row in rows},
+                        key=lambda angle: float(angle) if angle.isdigit() else 170.0)
+    heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
+    return tables.markdown([["steps at the angle", *heads], *(
+        [name, *(answer(runs[angle]) if angle in runs else "" for angle in angles)]
         for name, runs in cells.items())])
 
 
