@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import functional as F
 from minifpt import layers
+from minifpt.adapters import put
 from minifpt.fpt import InputLayer
 from minifpt.gradients import gradcheck
 from minifpt.layers import (
@@ -311,9 +312,9 @@ def test_put_replaces_a_layer_wherever_the_model_holds_it():
     old, kept, new = (layers.Linear(2, 2) for _ in range(3))
     inner = Holder(old, kept)
     rows, model = inner.rows, Holder(inner, kept)
-    layers.put(model, old, new)
+    put(model, old, new)
     assert [inner.plain, *inner.rows, inner.named["a"], *inner.pair] == [
         new, kept, new, new, new, kept]
     assert inner.rows is rows and model.plain is inner
     with pytest.raises(ValueError, match="no such Linear, expected one of its layers"):
-        layers.put(model, old, new)
+        put(model, old, new)

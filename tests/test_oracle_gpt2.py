@@ -17,7 +17,8 @@ import pytest
 import minifpt
 from minifpt import functional as F
 from minifpt.files import huggingface
-from minifpt.gpt2 import SHAPES, by_gpt2_name
+from minifpt.gpt2 import SHAPES
+from minifpt.pretrained import by_gpt2_name
 from minifpt.trunks.convert import convert
 
 torch = pytest.importorskip("torch")

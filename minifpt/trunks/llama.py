@@ -13,7 +13,7 @@ import numpy as np
 from .. import checks
 from .. import fast as ops
 from ..files import huggingface, weights
-from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
+from ..gpt2 import LanguageModel
 from ..layers import (
     Block,
     Embedding,
@@ -26,6 +26,7 @@ from ..layers import (
     standard_normal,
 )
 from ..machine import single_threaded_blas
+from ..pretrained import Pretrained, by_gpt2_name
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
