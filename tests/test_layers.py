@@ -188,6 +188,20 @@ def test_layers_start_with_zeros_and_unit_scales():
     assert MLP(2).dropout == block.mlp.dropout == 0
 
 
+@pytest.mark.parametrize("layer", [Attention(4, 2, 0.5), MLP(4, 0.5), Block(4, 2, 0.5)])
+def test_dropout_is_off_unless_a_layer_trains(layer):
+    _, cache = layer.forward(np.ones((2, 3, 4), np.float32))
+    for part in (cache["attn"], cache["mlp"]) if "mlp" in cache else (cache,):
+        assert part["dropout"].mask is None
+        assert "heads" not in part or part["heads"].mask is None
+
+
+def test_half_frozen_parameters_count_what_is_trained():
+    p = Parameter(np.zeros((2, 6)), "attn")
+    p.frozen_columns = (slice(0, 1), slice(4, 6))
+    assert p.trained_size() == 6
+
+
 def test_a_cache_is_keyed_like_the_attributes():
     """A layer of several parts has a dictionary, one of a single operation the operation's."""
     block = Block(6, 2)
