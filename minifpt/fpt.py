@@ -216,8 +216,7 @@ class FPT(Layer):
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],
                                  dtype, f"{folder}: layers.safetensors")
-        self.trunk.save_folder(folder, dtype, provenance,
-                               {"layers.safetensors": layers.getvalue()})
+        self.trunk.save_folder(folder, dtype, provenance, {"layers.safetensors": layers.getvalue()})
 
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.

@@ -51,8 +51,7 @@ RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (
 GroupedHeadsCache = namedtuple("GroupedHeadsCache", "shapes n_head")
 # The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
 # before the first token.  x is None without dw_ih, hidden is None without dw_hh.
-LSTMCache = namedtuple("LSTMCache",
-                       "x w_ih w_hh input forget candidate output cell hidden need")
+LSTMCache = namedtuple("LSTMCache", "x w_ih w_hh input forget candidate output cell hidden need")
 LastTokensCache = namedtuple("LastTokensCache", "shape n")          # shape of x
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache

@@ -97,7 +97,7 @@ class GPT2(Pretrained):
                         c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:
-            shared(lambda piece: _draw(*piece, seed, c),
+            shared(lambda piece: draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     def add_positions(self, n, seed=0):
@@ -110,7 +110,7 @@ class GPT2(Pretrained):
         if checks.whole("add_positions", "n", n) > len(old):
             self.config = replace(c, n_positions=n)
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
-            _draw("wpe.weight", self.wpe.weight, seed, c)
+            draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
     @single_threaded_blas
@@ -175,7 +175,7 @@ class LanguageModel(Pretrained):
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = Unembedding(self.wte.weight)
         if seed is not None:
-            _draw("wte.weight", self.wte.weight, seed, self.config)
+            draw("wte.weight", self.wte.weight, seed, self.config)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
@@ -291,10 +291,10 @@ class LanguageModel(Pretrained):
                 "perplexity": math.exp(nats) if nats < 700 else math.inf}
 
 
-def _draw(name, p, seed, config):
+def draw(name, p, seed, config):
     """Fill a parameter with random numbers as GPT-2 does."""
-    std = config.initializer_range
-    if "c_proj" in name and config.scaled_residual_init:  # writes into the residual stream
+    std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
+    if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std

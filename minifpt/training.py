@@ -177,19 +177,15 @@ def first_look(model, task):
     return x, float(pair[0])
 
 
-def settings_of(model):
-    """Yield the settings of each of our layers, such as its dropout and number of heads, and the
-    frozen columns.  A resumed run must have the same."""
-    for name, layer in named_layers(model):
-        if type(layer).__module__.startswith(f"{__package__}."):
-            yield name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
-                         if isinstance(value, (int, float, str)) or is_dataclass(value)]
-    yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
-
-
 def model_crc(model):
-    """Return a CRC-32 of the settings of a model's layers, see :func:`settings_of`."""
-    return zlib.crc32(repr([*settings_of(model)]).encode())
+    """Return a CRC-32 of the settings of our layers, such as dropout and number of heads, and of
+    the frozen columns.  A resumed run must have the same."""
+    settings = [(name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
+                        if isinstance(value, (int, float, str)) or is_dataclass(value)])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
+    return zlib.crc32(repr(settings).encode())
 
 
 def fingerprint(task):
