@@ -12,7 +12,7 @@
 # - compare in pairs, where two arms share what was drawn;
 # - put an error bar on a difference, say how many seeds a claim needs, and what the bar leaves out.
 #
-# **What we know by now.** On bit memory *language* was ahead at one learning rate and *statistics*
+# **What we know by now.** On bit memory *language* was ahead at one learning rate, *matched random*
 # at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb)), with one run each. A comparison
 # like that can be turned by its rate and by its seed.
 #

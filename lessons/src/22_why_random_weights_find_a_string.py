@@ -228,10 +228,11 @@ for name, runs in curves.items():
 # directions in which the frozen head already looks for likeness.
 #
 # Our models train with Adam, which divides each number's gradient by its recent size. So its steps
-# are no units of $t$, but the input layer turns into the positive directions all the same
-# (`docs/results/why.md`). Let us watch the match while a model trains. At 90° it starts at 0. At
-# 105° it starts clearly below 0: at first the head looks *away* from the right string. What will
-# the match be after 500 steps there: `"lower"`, `"still negative"` or `"positive"`?
+# are no units of $t$, but the input layer turns into the positive directions all the same, and with
+# gradient descent the times below rise even faster (`docs/results/why.md`). Let us watch the match
+# while a model trains. At 90° it starts at 0. At 105° it starts clearly below 0: at first the head
+# looks *away* from the right string. What will the match be after 500 steps there: `"lower"`,
+# `"still negative"` or `"positive"`?
 
 # %%
 guess = ...
