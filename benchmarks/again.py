@@ -12,6 +12,7 @@ import numpy as np
 import minifpt
 from benchmarks import why
 from benchmarks.memory_map import read_rows
+from minifpt.experiments import tables
 from minifpt.progress import progress_bar
 
 PATH = Path(__file__).resolve().parent / "results" / "again.csv"
@@ -54,6 +55,23 @@ def one(row):
     passed = np.flatnonzero(accuracy >= goal)
     reached = history["step"][passed[0]] if len(passed) else ""
     return f"{accuracy[-1]:.4f}", reached
+
+
+def table(path):
+    """Return the Markdown table: a row for each claim, the accuracy or the steps of each seed."""
+    cells = {}
+    for row in read_rows(path):
+        best = TASKS[row["task"]][2:] if row["model"] in MODELS else (1e-2, 20_000)
+        change = float(f"{float(row['lr']) / best[0]:.1g}"), int(row["steps"]) / best[1]
+        text = f"{100 * float(row['accuracy']):.1f} %" if row["model"] in MODELS else (
+            f"{int(row['reached'] or 0):,}" if row["reached"] else "none in 20,000")
+        name = f"{row['task']}, `{row['model']}`" + f", {row['start']}" * bool(row["start"])
+        cells.setdefault(name, {}).setdefault(change, []).append(text)
+    columns = {(1, 1): "as in README", (0.3, 1): "a third of the rate",
+               (3, 1): "three times the rate", (1, 2): "twice the steps"}
+    return tables.markdown([["model", *columns.values()], *(
+        [name, *("; ".join(runs.get(change, ())) for change in columns)]
+        for name, runs in cells.items())])
 
 
 def main():

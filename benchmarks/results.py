@@ -35,7 +35,7 @@ from unittest.mock import patch
 import numpy as np
 from matplotlib.text import Text
 
-from benchmarks import claims, dose, memory_map, why
+from benchmarks import again, claims, dose, memory_map, why
 from benchmarks.grids import read_rows
 from benchmarks.tables import ALL
 from benchmarks.words import word
@@ -69,6 +69,8 @@ def table(name, form=None):
     path = RUNS / f"{name}.csv"
     if name == "memory-map":                              # written by benchmarks.memory_map
         return memory_map.table(path)
+    if name == "again":
+        return again.table(path)
     if name == "memory-settings":
         return memory_map.settings_table(path)
     with open(path, newline="", encoding="utf-8") as f:

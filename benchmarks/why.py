@@ -460,7 +460,7 @@ def table(path):
         return MEASURES[study][2](rows)
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
-    if {"angle", "trunk", "patch"} <= {*varied}:
+    if study in ("angle", "attack"):
         return by_angle(rows)
     groups = {}
     for row in rows:
@@ -475,22 +475,30 @@ def table(path):
 
 
 def by_angle(rows):
-    """Return the Markdown table of the study *angle*: a row for each number of heads, size of a
-    patch, scale and number of blocks, where they differ from the base, and a column for each of
-    the ``COARSE`` angles; the picture has the others."""
+    """Return the Markdown table of the studies *angle* and *attack*: a row for what differs from
+    the base, and a column for each angle of ``COARSE`` or, in *attack*, for each angle."""
     base = re.split("[:x@]", DEFAULTS["trunk"])
-    cells = {}
+    cells, angles = {}, [*map(str, COARSE)]
     for row in rows:
         _, blocks, heads, _, scale = re.split("[:x@]", row["trunk"])
-        differing = [text for text, differs in (
-            (f"{heads} heads", heads != base[2]), (f"patches of {row['patch']}",
-             int(row["patch"]) != DEFAULTS["patch"]), (f"scale {scale}", scale != base[4]),
-            (f"{blocks} blocks", blocks != base[1])) if differs]
-        name = ", ".join(differing) or "base"
+        values = [("{} heads", heads, base[2]), ("scale {}", scale, base[4]),
+                  ("{} blocks", blocks, base[1]), *((text, row.get(name), str(DEFAULTS[name]))
+                                                    for name, text in CHANGES.items())]
+        name = ", ".join(text.format(value) for text, value, default in values
+                         if value and value != default) or "base"
+        name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
-    return tables.markdown([["steps at the angle", *(f"{angle}°" for angle in COARSE)], *(
-        [name, *(answer(runs[str(angle)]) if str(angle) in runs else "" for angle in COARSE)]
+    if any(row.get("optimizer") for row in rows):
+        angles = sorted({row["angle"] for row in rows},
+                        key=lambda angle: float(angle) if angle.isdigit() else 170.0)
+    heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
+    return tables.markdown([["steps at the angle", *heads], *(
+        [name, *(answer(runs[angle]) if angle in runs else "" for angle in angles)]
         for name, runs in cells.items())])
+
+
+CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}",
+           "dropout": "dropout of {}", "biases": "biases of {}", "optimizer": "{}", "start": "{}"}
 
 
 # Studies of trained models: the columns of the CSV file, its rows, its table.

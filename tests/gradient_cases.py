@@ -359,7 +359,6 @@ def power_of_fft(x):
     return (z * z.conj()).real, z
 
 
-
 class Tied(Layer):
     """One matrix, there and back."""
 

@@ -8,6 +8,9 @@ A mutant is a solution with one small mistake: a term or factor left out, a plus
 sum for a mean, another axis, no transpose, no mask, a constant or a slice off by one.  The check
 must refuse each of them on every seed.  A mutant that passes is either equal in what it does, and
 then it stands in EQUIVALENT with the reason, or the check is too weak.
+
+mutmut, which tests the core, does not serve here: it leaves out no term and no factor, takes no
+mean for a sum, and so makes 136 of the 590 mutants of lessons 1, 3, 5 and 12.
 """
 
 import argparse
@@ -310,9 +313,8 @@ EQUIVALENT = [
     ("restored_share", r"^np.mean|^z\[i\] - z\[j\] -> z\[j\] - z\[i\]$|^zip\(logits, right",
      "a factor of all three scores cancels"),
     ("induction_score", r"axis=0\) -> .*axis=-2\)$", AXIS),
-    ("strings_right never_seen c_attn_from_three best_rate probe_gradient",
-     r"axis=1\) -> .*axis=-1\)$", AXIS),
-    ("mean_gradient bigram_bits", r"axis=1, .* -> .*axis=-1, ", AXIS),
+    ("strings_right never_seen c_attn_from_three best_rate probe_gradient mean_gradient "
+     "bigram_bits", r"axis=1([,)]).* -> .*axis=-1\1", AXIS),
     ("mean_gradient", r"^1 -> -1$", AXIS),
     ("softmax_with_temperature log_softmax_backward rms_norm rms_norm_backward masked_gradient",
      r"axis=-1.* -> .*axis=1\b", AXIS),
@@ -339,10 +341,9 @@ EQUIVALENT = [
     ("goes_by_position", r"mean\(axis=-1\) -> .*sum\(axis=-1\)$", "as many rows for each head"),
     ("goes_by_position", r"^maps.mean\(axis=0\) -> maps.sum\(axis=0\)$",
      "as many texts for each head"),
-    ("goes_by_position", r"^int\((\w+)\) -> \1$", TEXT),
     ("multi_query_backward", r"swapaxes\(-1, -2\) -> .*swapaxes\(-2, -1\)$", TEXT),
-    ("bigram_bits", r"^float\(alpha\) -> alpha$", TEXT),
-    ("distance_gradient", r"^np.array\((.*)\) -> \1$", TEXT),
+    ("bigram_bits goes_by_position distance_gradient", r"^(float|int|np.array)\((.*)\) -> \2$",
+     TEXT),
     ("freeze_below", r"^\['input', 'pos'.* -> \['pos', 'input'", TEXT),
     ("vote_level", r"^2 -> -2", "the number of others is even, and so is (-2)^n = 2^n"),
     ("vote_level", r"^1 -> 2 \[3\]$", "there is no way to choose n + 1 of n: one term of 0 more"),
@@ -377,7 +378,9 @@ def main():
     top.add_argument("--seeds", type=int, default=20)
     args = top.parse_args()
     total, weak = Counter(), 0
-    for lesson, name, function, module in solutions(args.which):
+    if not (found := [*solutions(args.which)]):
+        top.error(f"there is no lesson or exercise {', '.join(args.which)}")
+    for lesson, name, function, module in found:
         counts = Counter()
         for mutant in mutants(name, function, module):
             judge(mutant, range(args.seeds))

@@ -210,6 +210,9 @@ def test_what_any_exercise_can_see(monkeypatch):
         assert exercises._sentence(text) == sentence
     with pytest.raises(ValueError, match="exists twice"):
         exercise(squares)(draw)
+    for change in "x + x -> x", "x -> (":
+        with pytest.raises(ValueError, match="squares: the mistake 'a sum' cannot be made by"):
+            exercises.Exercise(squares, {"a sum": change}).wrong_answers  # noqa: B018
     with pytest.raises(ValueError, match="no exercise 'nothing'"):
         check("nothing", None)
 

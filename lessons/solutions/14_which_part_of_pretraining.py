@@ -78,6 +78,10 @@ def keep_directions(w_v, w_o, k):
     return cut * np.linalg.norm(M) / np.linalg.norm(cut)
 
 
+LENGTH = ("the length is the root of the sum of all squares, not the largest singular value "
+          "and not the sum of the singular values")
+
+
 @exercise(keep_directions, {
     "the length is smaller than the product's: then the head would say less *and* say it more "
     "quietly, two differences at once": "return _ -> return cut",
@@ -91,10 +95,9 @@ def keep_directions(w_v, w_o, k):
     "one direction too many or too few": ["cut = _ -> k = k - 1; cut = _",
                                           "cut = _ -> k = k + 1; cut = _"],
     "the singular values that are kept stay in proportion": "U[:, :k] * s[:k] -> U[:, :k]",
-}, {"the length is the root": [f"return _ -> return cut * {length} / {length.replace('M', 'cut')}"
-                               for length in ("np.abs(M).max()", "np.abs(M).sum()",
-                                              "np.linalg.norm(M, 'nuc')")]
-                              + ["return _ -> return 2 * (_)"],
+    LENGTH: [f"return _ -> return cut * {length} / {length.replace('M', 'cut')}" for length in (
+        "np.abs(M).max()", "np.abs(M).sum()", "np.linalg.norm(M, 'nuc')")],
+}, {"the length is the root": "return _ -> return 2 * (_)",
     "each of its two factors": "return _ -> return w_v[:, :k]",
     "singular value decomposition": "return _ -> return w_v[:, :k] @ w_o[:k]"},
    about="Cut the singular value decomposition of w_v @ w_o to its k largest values, then "
@@ -108,11 +111,8 @@ def _(rng):
             lambda out: np.shape(out) != best.shape,
         "the largest singular values stay, not the smallest":
             lambda out: abs(np.sum(out * best)) < 1e-6 * np.sum(best * best),
-        "the length is the root of the sum of all squares, not the largest singular value "
-        "and not the sum of the singular values":
-            lambda out: np.shape(out) == best.shape and (
-                np.allclose(out / np.abs(out).max(), best / np.abs(best).max())
-                and np.abs(out).max() > 0)})
+        LENGTH: lambda out: np.shape(out) == best.shape and np.abs(out).max() > 0 and np.allclose(
+            out / np.abs(out).max(), best / np.abs(best).max())})
 
 
 def fair_arms(control, arms):

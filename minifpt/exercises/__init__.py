@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..examples import fresh
 from ..viewer.rewriting import rewrite
 from .lesson import lessons_folder
 
@@ -49,6 +50,9 @@ class Case:
     rtol       tolerance, relative to the answer's largest entry.
     about      the hint if no known mistake fits: what is special about this case.
     exercise   the :class:`Exercise` whose mistakes give the other hints.
+    options    further arguments by name; ``rng`` is the seed of a generator.
+    take       chooses of the function's result the output that is judged.
+    where      what stands before any hint.
     """
 
     args: tuple
@@ -57,6 +61,23 @@ class Case:
     rtol: float = None
     about: str = ""
     exercise: object = None
+    options: dict = field(default_factory=dict)
+    take: object = lambda result: result
+    where: str = ""
+
+    def output_of(self, function, args=None):
+        """Return what a function puts out for copies of the arguments, or for these."""
+        return self.take(function(*args or copy.deepcopy(self.args), **fresh(self.options)))
+
+    @functools.cached_property
+    def wrong_outputs(self):
+        """Return [(hint, what that mistake of the exercise puts out)]."""
+        outputs = []
+        for hint, function in self.exercise.wrong_answers if self.exercise else ():
+            with contextlib.suppress(Exception), warnings.catch_warnings():    # it may not fit
+                warnings.simplefilter("ignore")
+                outputs.append((hint, self.output_of(function)))
+        return outputs
 
 
 @dataclass
@@ -68,6 +89,7 @@ class Exercise:
               them.
     refused   {words of the hint of a case: mistake}, for tests: where many answers are right, the
               cases say what is wrong with others.
+    is_file   whether a line of an error is one of the reader's file, not of the function.
     """
 
     solution: object
@@ -76,14 +98,16 @@ class Exercise:
     draw: object = None
     about: str = ""
     rtol: float = 1e-6
+    draws: int = DRAWS
+    is_file: bool = False
 
-    def __call__(self, rng):
-        with contextlib.closing(self.draw(rng)) as cases:  # it may hold a patch of the library
+    def __call__(self, *args):
+        with contextlib.closing(self.draw(*args)) as cases:    # it may hold a patch of the library
             for case in cases:
                 case = case if isinstance(case, Case) else Case(case)
                 case.rtol, case.about = case.rtol or self.rtol, case.about or self.about
                 if case.answer is None:
-                    case.answer = self.solution(*copy.deepcopy(case.args))
+                    case.answer = case.output_of(self.solution)
                 case.exercise = self
                 yield case
 
@@ -102,8 +126,12 @@ class Exercise:
         for hint, ways in mistakes.items():
             for way in ways if isinstance(ways, list) else [ways]:
                 changes = (way,) if isinstance(way, str) else way
-                answers.append((hint, way if callable(way) else
-                                rewrite(self.solution, *changes).function))
+                try:
+                    answers.append((hint, way if callable(way) else
+                                    rewrite(self.solution, *changes).function))
+                except (ValueError, SyntaxError) as e:
+                    raise ValueError(f"{self.solution.__name__}: the mistake '{hint}' cannot be "
+                                     f"made by {changes}: {e}") from None
         return answers
 
 
@@ -163,20 +191,16 @@ def examine(name, answer, seed=None):
     if not callable(answer):
         return Result(name, WRONG, "Give the function itself, not what it returns: "
                       f'check("{name}", {name}).')
-
-    def ask_all(rng):
-        for _ in range(DRAWS):
-            with contextlib.closing(EXERCISES[name](rng)) as cases:
-                for case in cases:
-                    ask(answer, case)
-    return result_of(name, ask_all, np.random.default_rng(seed))
+    return result_of(EXERCISES[name], answer, np.random.default_rng(seed))
 
 
-def result_of(name, ask_all, *args):
-    """Return the :class:`Result` of ``ask_all(*args)``, which asks all questions."""
+def result_of(exercise, answer, *args):
+    """Return the :class:`Result` of a function that answers an exercise drawn with ``args``."""
+    name = exercise.solution.__name__
     try:
         with np.errstate(all="ignore"):                   # mistakes overflow and divide by 0
-            ask_all(*args)
+            for _ in range(exercise.draws):
+                ask_all(exercise, answer, *args)
     except Wrong as e:
         return Result(name, WRONG, str(e))
     except NotImplementedError:
@@ -184,18 +208,28 @@ def result_of(name, ask_all, *args):
     return Result(name, PASSED)
 
 
+def ask_all(exercise, answer, *args):
+    """Ask all cases of an exercise drawn with ``args``; raises as :func:`ask` does."""
+    with contextlib.closing(exercise(*args)) as cases:
+        for case in cases:
+            try:
+                ask(answer, case)
+            except Wrong as e:
+                raise Wrong(case.where + str(e)) from None
+
+
 class Wrong(Exception):
     """An answer is wrong; the text is the hint."""
 
 
-def ask(function, case, is_file=False):
+def ask(function, case):
     """Raise :class:`Wrong` unless a function answers a case, and ``NotImplementedError`` if it is
-    not written.  An error is in a line of the function, or of its file if it ``is_file``."""
-    args = copy.deepcopy(case.args)
+    not written."""
+    args, is_file = copy.deepcopy(case.args), case.exercise.is_file
     names = [*inspect.signature(case.exercise.solution).parameters][:len(args)]
     names += ["args"] * (len(args) - len(names))
     try:
-        output = function(*args)
+        output = case.output_of(function, args)
     except (NotImplementedError, Wrong):
         raise
     except Exception as e:                                # the reader's code: anything
@@ -235,16 +269,17 @@ def ask(function, case, is_file=False):
                         f"place, {name}: work on a copy, or put it back.")
 
 
+def mistake_of(output, case):
+    """Return the hint for the mistake with this output, or ``None``; two may agree by chance."""
+    return next((_sentence(hint) for rtol in (min(1e-10, case.rtol), case.rtol)
+                 for hint, mistake in case.wrong_outputs if _same(output, mistake, rtol)), None)
+
+
 def _hint(output, case):
     """Return the hint for the mistake that the output looks like."""
-    mistakes = []                                         # (hint, what the mistake returns here)
-    for hint, function in [] if callable(case.answer) or not case.exercise else (
-            case.exercise.wrong_answers):
-        with contextlib.suppress(Exception), warnings.catch_warnings():    # it may not fit here
-            warnings.simplefilter("ignore")
-            mistakes.append((hint, function(*copy.deepcopy(case.args))))
-            if _same(output, mistakes[-1][1], case.rtol):
-                return _sentence(hint)
+    mistakes = [] if callable(case.answer) else case.wrong_outputs
+    if mistakes and (hint := mistake_of(output, case)):
+        return hint
     for hint, mistake in mistakes:                        # beside another mistake
         if any(not np.isscalar(b) and _same(a, b, case.rtol) and not _same(b, c, case.rtol)
                for a, b, c in _parts(output, mistake, case.answer)):

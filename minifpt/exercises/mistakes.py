@@ -1,14 +1,10 @@
 """Mistakes that people make in each function of ``functional``, each with a hint.
 
-Each is an :class:`Exercise` whose solution is the library's function: the mathematics stands in one
-place, and the library's variables may be renamed.
+Each is a change of the library's function: the mathematics stands in one place, and the library's
+variables may be renamed.
 """
 
-from functools import cache
-
-from .. import functional as F
 from ..viewer.faults import FAULTS
-from . import Exercise
 
 LN_DX = "(g - g.mean(-1, keepdims=True) - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd"
 SUM_FOR_MEAN = "a mean for a sum: each row adds its whole share"
@@ -192,9 +188,3 @@ for fault in FAULTS:                                      # those of the pages
     if fault.change:
         hint = f"{fault.title}. {fault.why or fault.text}"
         MISTAKES.setdefault(f"{fault.op}_backward", {})[hint] = fault.change
-
-
-@cache
-def mistakes(name):
-    """Return [(hint, function)] of the mistakes in the function ``name``."""
-    return Exercise(vars(F)[name], MISTAKES.get(name, {})).wrong_answers

@@ -5,30 +5,23 @@ its gradients, from the cache of the reader's own forward pass.  All numbers are
 """
 
 import copy
-import functools
 import inspect
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+from dataclasses import replace
+from functools import partial
+from itertools import compress
 
 import numpy as np
 
 from .. import functional as F
+from .. import tracing
 from ..examples import examples, fresh
-from ..tracing import swapped
-from . import (
-    NOT_WRITTEN,
-    WRONG,
-    Case,
-    Result,
-    Wrong,
-    _describe,
-    _hint,
-    _same,
-    _sentence,
-    ask,
-    result_of,
-)
-from .mistakes import mistakes
+from ..files import one_line
+from . import NOT_WRITTEN, WRONG, Case, Exercise, Result, Wrong, ask_all, mistake_of, result_of
+from . import _describe as describe
+from . import _hint as hint_of
+from . import _same as same
+from .mistakes import MISTAKES
 
 CALLS = {"attention": ("softmax", "dropout"), "cross_entropy": ("log_sum_exp",)}
 BATCHES = "x", "qkv", "q", "k", "v", "ids", "logits", "targets", "gate", "up", "branch"
@@ -99,23 +92,13 @@ def examine(mine, name, seed=None):
     fixes the numbers."""
     if name not in mine:
         return Result(name, NOT_WRITTEN)
-    result = result_of(name, ask_all, mine, name, np.random.default_rng(seed))
+    with standing_in({"dropout": masks_of(mine["dropout"])} if "dropout" in mine else {}):
+        result = result_of(OPERATIONS[name], mine[name], mine, np.random.default_rng(seed))
     if result.status == WRONG:
         for inner in halves(mine, CALLS.get(name.removesuffix("_backward"), ())):
             if examine(mine, inner, seed).status == WRONG:
                 return Result(name, WRONG, f"Mend {inner} first, which is called in it.")
     return result
-
-
-def ask_all(mine, name, rng):
-    """Raise :class:`Wrong` if a function of the reader's is wrong."""
-    op = name.removesuffix("_backward")
-    (forward if name == op else backward)(mine, op, rng)
-    if name == op and f"{op}_backward" not in mine and op != "residual":
-        fits(mine, op, op, rng)
-    for caller in CALLS if name != op else ():
-        if op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(mine):
-            fits(mine, caller, op, rng)
 
 
 def halves(mine, ops):
@@ -128,27 +111,22 @@ def standing_in(functions):
     """Let functions stand in for the library's of the same name within the ``with``."""
     with ExitStack() as undo:
         for name, function in functions.items():
-            undo.enter_context(swapped(vars(F), name, function))
+            undo.enter_context(tracing.swapped(vars(F), name, function))
         yield
 
 
-def library(mine, name, *args, **options):
-    """Run a function of ``functional``, with the masks that the reader's dropout draws."""
-    def dropout(x, p, rng):
-        y = mine["dropout"](x, p, rng)[0]
+def masks_of(dropout):
+    """Return the library's dropout with the masks that a reader's draws."""
+    def stand_in(x, p, rng):
+        y = dropout(x, p, rng)[0]
         mask = np.divide(y, x, out=np.zeros_like(x), where=x != 0)
         return y, F.DropoutCache(mask if p else None)
-
-    with standing_in({"dropout": dropout} if "dropout" in mine else {}):
-        return (name if callable(name) else vars(F)[name])(*args, **fresh(options))
+    return stand_in
 
 
-def part_of(function, take, **options):
-    """Return a function of the inputs that returns what ``take`` chooses of a function's result."""
-    @functools.wraps(function)
-    def run(*inputs):
-        return take(function(*inputs, **fresh(options)))
-    return run
+def run(op, inputs, options):
+    """Run the library's operation, or what stands in for it."""
+    return vars(F)[op](*inputs, **fresh(options))
 
 
 def y_of(result):
@@ -158,12 +136,6 @@ def y_of(result):
     if result[0] is None or result[0] is ...:
         raise NotImplementedError
     return result[0]
-
-
-def question(function, name, args, answer, wrong_answers=(), **options):
-    """Ask a function of the reader's that stands for the library's ``name``."""
-    known = SimpleNamespace(solution=vars(F)[name], wrong_answers=wrong_answers)
-    ask(function, Case(args, answer, exercise=known, **options), is_file=True)
 
 
 def in_float32(arrays):
@@ -181,18 +153,17 @@ def are_float32(values, names):
     return True
 
 
-def forward(mine, op, rng):
-    """Raise :class:`Wrong` for a forward pass that is not the library's."""
+def forward(op, mine, rng):
+    """Yield the cases of a forward pass.  Raises :class:`Wrong` if the library's functions cannot
+    stand in for those that belong to it and are not written."""
     for inputs, options, about in questions(op, rng):
-        y = part_of(mine[op], y_of, **options)
-        if op == "dropout":
-            dropout(mine, y, *inputs, **options)
-        else:
-            question(y, op, inputs, library(mine, op, *inputs, **options)[0],
-                     [(hint, lambda *x, f=f: library(mine, f, *x, **options)[0])  # noqa: B023
-                      for hint, f in mistakes(op)], rtol=1e-9, about=about)
+        if op == "dropout" and not options["p"]:          # draws nothing
+            inputs, options, about = (*inputs, 0.0, None), {}, "With p = 0, y is x."
+        rest = {"options": options, "take": y_of}
+        yield Case(inputs, is_dropout(mine[op], *inputs, **options) if op == "dropout" and options
+                   else None, about=about, **rest)
         if "past" not in options:
-            question(y, op, in_float32(inputs), lambda y: are_float32([y], ["y"]))
+            yield Case(tuple(in_float32(inputs)), lambda y: are_float32([y], ["y"]), **rest)
     for inputs, what in refused(op, rng):
         try:
             mine[op](*inputs)
@@ -202,10 +173,13 @@ def forward(mine, op, rng):
         if error != "ValueError":
             raise Wrong(f"Refuse {what} where integers are expected, with a ValueError, as the "
                         f"docstring says: {op} raises {error}.")
+    if f"{op}_backward" not in mine and op != "residual":
+        fits(mine, op, op, rng)
 
 
-def dropout(mine, y, x, p, rng):
-    """Raise :class:`Wrong` unless ``y(x)`` is inverted dropout, however the mask is drawn."""
+def is_dropout(dropout, x, p, rng):
+    """Return the function that raises :class:`Wrong` unless y is inverted dropout of x, however
+    the mask is drawn."""
     def is_right(y):
         if np.shape(y) != x.shape:
             raise Wrong(f"The result has shape {np.shape(y)}, expected {x.shape}.")
@@ -219,16 +193,12 @@ def dropout(mine, y, x, p, rng):
         if any(n > 1 and (is_kept == is_kept.take([0], axis)).all()
                for axis, n in enumerate(x.shape)):
             raise Wrong("Whole rows or columns are dropped together: draw a number for each entry.")
-        again, other = (part_of(mine["dropout"], y_of, p=p, rng=seed)(x)
+        again, other = (dropout(x.copy(), **fresh({"p": p, "rng": seed}))[0]
                         for seed in (rng, rng + 1))
         if not np.array_equal(y, again) or np.array_equal(y, other):
             raise Wrong("Draw from rng, the generator that is passed.")
         return True
-    if p:
-        question(y, "dropout", (x,), is_right)
-    else:                                                 # draws nothing
-        question(part_of(mine["dropout"], y_of), "dropout", (x, 0.0, None), x,
-                 rtol=1e-9, about="With p = 0, y is x.")
+    return is_right
 
 
 # -------------------------------------------------------------------------- the gradients
@@ -240,15 +210,20 @@ def learned(op, inputs):
             if x.dtype == np.float64][:1 if op == "residual" else None]
 
 
-def gradients(op, inputs, result):
-    """Return a backward pass's result as a tuple, and the names of its values; those of qkv are
-    dq, dk and dv."""
+def gradients(op, inputs, result, need=None):
+    """Return the gradients in a backward pass's result that ``need`` wants, and their names; those
+    of qkv are dq, dk and dv."""
     names = [f"d{n}" for n in learned(op, inputs)]
     if names == ["dqkv"] and result is not None and result is not ...:
         if np.shape(result) != inputs[0].shape:
             raise Wrong(f"dqkv has shape {np.shape(result)}, expected {inputs[0].shape}.")
         return tuple(np.split(result, 3, axis=-1)), ["dq", "dk", "dv"]
-    return result if len(names) > 1 else (result,), names
+    values = result if len(names) > 1 else (result,)
+    if not need or not isinstance(values, (tuple, list)):
+        return values, names
+    if len(values) != len(need):
+        raise Wrong(f"Return {len(need)} values, also where need is False: there any value.")
+    return tuple(compress(values, need)), [*compress(names, need)]
 
 
 def fits(mine, op, written, rng):
@@ -258,9 +233,9 @@ def fits(mine, op, written, rng):
     mine = {name: mine[name] for name in halves(
         mine, (op, *CALLS.get(op, ())) if written == op else (written,))}
     for inputs, options in examples(op, rng):
-        y, right_cache = library(mine, op, *inputs, **options)
+        y, right_cache = run(op, inputs, options)
         dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
-        right, names = gradients(op, inputs, library(mine, f"{op}_backward", dy, right_cache))
+        right, names = gradients(op, inputs, run(f"{op}_backward", (dy, right_cache), {}))
         try:
             with standing_in(mine):
                 ahead, back = vars(F)[op], vars(F)[f"{op}_backward"]
@@ -269,10 +244,10 @@ def fits(mine, op, written, rng):
                 in_short = back(np.ones_like(y) if np.ndim(y) else 0.7, cache)
             why = next((f"{n} is wrong" for n, a, b in zip(
                 names, gradients(op, inputs, result)[0], right, strict=True)
-                if not _same(a, b, 1e-6)), "")
+                if not same(a, b, 1e-6)), "")
             grads, _ = gradients(op, inputs, in_short)
         except Exception as e:
-            why = f"it raised {type(e).__name__}: {' '.join(str(e).split())}"
+            why = f"it raised {one_line(e)}"
         if why and written != op:
             inputs, options = examples(written, rng)[0]
             slots_of = vars(F)[written](*inputs, **fresh(options))[1]
@@ -293,17 +268,17 @@ def slots(cache):
 
 def other_cache(mine, op, inputs, options):
     """Describe in which slots the reader's cache differs from the library's."""
-    right = library(mine, op, *inputs, **options)[1]
+    right = run(op, inputs, options)[1]
     mine = mine[op](*copy.deepcopy(inputs), **fresh(options))[1]
     if getattr(right, "_fields", None) is None:
         return ""
     if getattr(mine, "_fields", None) != right._fields and not (
             isinstance(mine, tuple) and len(mine) == len(right)):
-        return f"expected {slots(right)}, yours is {_describe(mine)}."
+        return f"expected {slots(right)}, yours is {describe(mine)}."
     differences = []
     for name, a, b in zip(right._fields, mine, right, strict=True):
-        if not _same(a, b, 1e-9):
-            a, b = _describe(a), _describe(b)
+        if not same(a, b, 1e-9):
+            a, b = describe(a), describe(b)
             differences.append(f"{name} is {a}, " + (
                 f"expected {b}" if a != b else "with other values than the library's"))
     if not differences and type(mine) is tuple:
@@ -311,57 +286,52 @@ def other_cache(mine, op, inputs, options):
     return f"in {slots(right)}, {'; '.join(differences)}." if differences else ""
 
 
-def backward(mine, op, rng):
-    """Raise :class:`Wrong` unless the backward pass gives the library's gradients: from the cache
-    of the reader's forward pass, or of the library's if the reader's is wrong or not written."""
+def backward(op, mine, rng):
+    """Yield the cases of a backward pass: from the cache of the reader's forward pass, or of the
+    library's if the reader's is wrong or not written.  Raises :class:`Wrong` if it does not fit
+    the library's functions that call it."""
     def stand_in(*inputs, **options):                     # the library's, calling the reader's
-        with standing_in({name: mine[name]
-                          for name in halves(mine, CALLS.get(op, ()))}):
+        with standing_in({name: mine[name] for name in halves(mine, CALLS.get(op, ()))}):
             return vars(F)[op](*inputs, **options)
 
-    ahead, is_right = stand_in, True
+    ahead, where = stand_in, ""
     if op in mine:
         try:
-            forward(mine, op, np.random.default_rng(rng.integers(1 << 30)))
+            ask_all(OPERATIONS[op], mine[op], mine, np.random.default_rng(rng.integers(1 << 30)))
             ahead = mine[op]
         except Wrong:
-            ahead, is_right = vars(F)[op], False
+            ahead = vars(F)[op]
+            where = f"Mend {op} first: it is wrong, and this was held against the library's. "
         except NotImplementedError:
             pass
     calls = [call for call in questions(op, rng) if "past" not in call[1]]
     for call, other in zip(calls, [*calls[1:], calls[0]], strict=True):
-        try:
-            one_backward(mine, op, ahead, *call, other, rng)
-        except Wrong as e:
-            where = f"With need = {call[1]['need']}: " if "need" in call[1] else ""
-            raise Wrong(where + str(e) if is_right else f"Mend {op} first: it is wrong, and this "
-                        f"was held against the library's. {e}") from None
+        with_need = f"With need = {call[1].get('need')}: " * ("need" in call[1])
+        yield from one_backward(mine, op, ahead, *call, other, where or with_need, rng)
+    for caller in CALLS:
+        if op in CALLS[caller] and not {caller, f"{caller}_backward"} <= set(mine):
+            fits(mine, caller, op, rng)
 
 
-def one_backward(mine, op, ahead, inputs, options, about, other, rng):
+def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
     """Do as :func:`backward` for one call of the forward pass ``ahead``; the call ``other`` comes
     between two backward passes."""
     name, need = f"{op}_backward", options.get("need")
     try:
         y, cache = ahead(*copy.deepcopy(inputs), **fresh(options))
     except Exception as e:
-        raise Wrong(f"{op} raised {type(e).__name__}: {' '.join(str(e).split())}.") from None
-    right_cache = library(mine, op, *inputs, **options)[1]
+        raise Wrong(f"{where}{op} raised {one_line(e)}.") from None
+    right_cache = run(op, inputs, options)[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     if op == "residual":                                  # what came back through the branch
         cache = right_cache = rng.standard_normal(dy.shape)
 
-    def wanted(values):
-        if need and isinstance(values, (tuple, list)) and len(values) != len(need):
-            raise Wrong(f"Return {len(need)} values, also where need is False: there any value.")
-        return tuple(v for v, is_wanted in zip(values, need, strict=True) if is_wanted
-                     ) if need else values
-    back = part_of(mine[name], lambda result: wanted(gradients(op, inputs, result)[0]))
-    right, names = gradients(op, inputs, library(mine, name, dy, right_cache))
-    right, names = wanted(right), wanted(names)
+    def take(result):
+        return gradients(op, inputs, result, need)[0]
+    right, names = gradients(op, inputs, run(name, (dy, right_cache), {}), need)
 
     def are_right(grads):
-        if _same(grads, tuple(right), 1e-6):
+        if same(grads, right, 1e-6):
             return True
         if not isinstance(grads, (tuple, list)) or len(grads) != len(names):
             raise Wrong(f"Return {len(names)} gradients: {', '.join(names)}.")
@@ -369,13 +339,13 @@ def one_backward(mine, op, ahead, inputs, options, about, other, rng):
         if shapes != expected and sorted(shapes) == sorted(expected):
             raise Wrong(f"Return the gradients in the order of the inputs: {', '.join(names)}.")
         hints = {}                                        # hint -> the gradients that it is for
-        mistaken = [] if need else [(hint, gradients(op, inputs, f(dy, right_cache))[0])
-                                    for hint, f in mistakes(name)]
-        whole = [_sentence(hint) for hint, m in mistaken if _same(grads, m, 1e-6)]
+        known = Case((dy, right_cache), exercise=None if need else OPERATIONS[name], take=take,
+                     rtol=1e-6, about=about)
+        whole = mistake_of(grads, known)
         for i, (n, grad, good) in enumerate(zip(names, grads, right, strict=True)):
-            if not _same(grad, good, 1e-6):
-                hint = whole[0] if whole else _hint(grad, Case((), good, {
-                    hint: m[i] for hint, m in mistaken}, 1e-6, about))
+            if not same(grad, good, 1e-6):
+                hint = whole or hint_of(grad, replace(
+                    known, answer=good, take=lambda result, i=i: take(result)[i]))
                 hints.setdefault(hint, []).append(n)
         texts = [f"{', '.join(some)} {'are' if len(some) > 1 else 'is'} wrong. {hint}"
                  for hint, some in hints.items()]
@@ -383,7 +353,7 @@ def one_backward(mine, op, ahead, inputs, options, about, other, rng):
                 cache_text := other_cache(mine, op, inputs, options)):
             texts.append(f"Your cache is another one than the library's: {cache_text}")
         raise Wrong(" ".join(texts))
-    question(back, name, (dy, cache), are_right)
+    yield Case((dy, cache), are_right, take=take, where=where)
     if need:
         return
     if op != "residual":                                  # as where a layer is used twice
@@ -391,13 +361,20 @@ def one_backward(mine, op, ahead, inputs, options, about, other, rng):
         ahead(*copy.deepcopy(other[0]), **fresh(other[1]))
     for _ in range(2):
         try:
-            is_same = _same(back(dy, cache), right, 1e-6)
+            is_same = same(take(mine[name](dy, cache)), right, 1e-6)
         except Exception:
             is_same = False
         if not is_same:
-            raise Wrong("The gradients change if other calls come before: a backward pass reads "
-                        "its cache, not a global variable, and changes neither its cache nor a "
-                        "weight.")
+            raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
+                        "reads its cache, not a global variable, and changes neither its cache nor "
+                        "a weight.")
     if op != "residual":
         _, cache = ahead(*in_float32(inputs), **fresh(options))
-    question(back, name, in_float32((dy, cache)), lambda grads: are_float32(grads, names))
+    yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
+               where=where)
+
+
+OPERATIONS = {f.__name__: Exercise(f, MISTAKES.get(f.__name__, {}), draw=partial(draw, op),
+                                   rtol=1e-9, draws=1, is_file=True)
+              for op, pair in tracing.OPERATIONS.items()
+              for f, draw in zip(pair, (forward, backward), strict=True)}

@@ -223,20 +223,21 @@ class Raised(ValueError):
 
 
 @contextmanager
-def using(path, anyway=False, names=FUNCTIONS):
+def using(path, anyway=False, names=FUNCTIONS, checked=None):
     """Let the library run the functions of a reader's file instead of its own within the ``with``,
     which gives the :class:`Own`.  For functions that are not written, the functions of
     ``functional`` run, never the fast ones.
 
-    Checks the file first and raises ``ValueError`` for a wrong function, unless ``anyway``.  If a
-    function that is not one of ``names`` is wrong, the library's runs instead, and its partner's.
+    Checks the file first, unless ``checked`` has its :func:`results`, and raises ``ValueError`` for
+    a wrong function, unless ``anyway``.  If a function that is not one of ``names`` is wrong, the
+    library's runs instead, and its partner's.
     All threads of the process run these functions.  A trace may be opened inside the ``with``.
     """
-    checked = results(path)
+    checked = checked or results(path)
     mistakes = [r for r in checked if r.status == WRONG and r.name in names]
     if mistakes and not anyway:
         raise ValueError(f"{path}: {mistakes[0].name} is wrong. {mistakes[0].hint}")
-    reader, runs = load(path), {}
+    reader = load(path)
     reader.wrong = mistakes
     for r in checked:
         if r.status == WRONG and r.name not in names:
@@ -246,20 +247,19 @@ def using(path, anyway=False, names=FUNCTIONS):
         if r.status == NOT_WRITTEN and r.name in reader.functions:
             raise ValueError(f"{path}: {r.name} returns nothing. Write it, or let it raise "
                              "NotImplementedError, so that the library's runs")
-    for op, pair in tracing.OPERATIONS.items():
-        mine = [f.__name__ in reader.functions for f in pair]
-        runs[op] = tuple(_running(reader, *each, mine) for each in zip(pair, mine, strict=True))
     with ExitStack() as undo:
-        for op, pair in runs.items():
+        for op, pair in list(tracing.OPERATIONS.items()):
+            mine = [f.__name__ in reader.functions for f in pair]
+            pair = tuple(_running(reader, *each, mine) for each in zip(pair, mine, strict=True))
             undo.enter_context(tracing.swapped(tracing.OPERATIONS, op, pair))
             for function in pair:
                 for table in (vars(F), vars(fast)):
                     if function.__name__ in table:
                         undo.enter_context(tracing.swapped(table, function.__name__, function))
         for key, (function, _) in list(layers.ACTIVATIONS.items()):
-            if function.__module__ in (F.__name__, fast.__name__) and function.__name__ in runs:
-                undo.enter_context(tracing.swapped(layers.ACTIVATIONS, key,
-                                                   runs[function.__name__]))
+            pair = tracing.OPERATIONS.get(function.__name__)
+            if function.__module__ in (F.__name__, fast.__name__) and pair:
+                undo.enter_context(tracing.swapped(layers.ACTIVATIONS, key, pair))
         yield reader
 
 

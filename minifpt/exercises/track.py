@@ -19,13 +19,14 @@ def written(path, *names):
               f"type in a terminal in this folder: minifpt new {path} --bare")
         yield whose(names, ())
         return
-    for result in own.results(path):
+    checked = own.results(path)
+    for result in checked:
         if result.name in names:
             print(result)
         elif result.status == own.WRONG:
             print(f"{result.name} is wrong; it is not needed here, and the library's runs. "
                   f"'minifpt check {path}' gives a hint")
-    with own.using(path, names=names) as file:
+    with own.using(path, names=names, checked=checked) as file:
         yield whose(names, file.functions)
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import functional as F
 from ..files import save_text
 from ..viewer.rewriting import rewrite
-from . import EXERCISES, Exercise, _load, _sentence, own
-from .mistakes import MISTAKES
+from . import EXERCISES, _load, _sentence, own
 from .notebooks import cell, save
+from .operations import OPERATIONS
 
 QUESTIONS = ("In each function one line may be wrong; some are right as they stand. Which line? "
              "What should it be? What does the mistake do to the result, and which data would show "
@@ -33,7 +32,7 @@ def pool(lesson):
     other one has one wrong line."""
     _load()
     functions = {name: e for name, e in EXERCISES.items() if e.__module__[-2:] == lesson}
-    functions |= {name: Exercise(vars(F)[name], changes) for name, changes in MISTAKES.items()
+    functions |= {name: e for name, e in OPERATIONS.items()
                   if own.FUNCTIONS.get(name) == int(lesson)}
     items = {}
     for name, exercise in functions.items():
