@@ -1,9 +1,9 @@
 """The claims of lesson 8 on five seeds: where XOR is computed, and the best trunk of each rate.
 
-    python -m benchmarks.inside [xor] [rates] [--seeds N]
+    python -m benchmarks.inside [xor] [looks] [rates] [--seeds N]
 
-Each run is a row of ``results/inside-xor.csv`` or ``results/inside-rates.csv``, written as it ends:
-the command goes on where it was stopped.
+Each run is a row of ``results/inside-STUDY.csv``, written as it ends: the command goes on where it
+was stopped.
 
 *xor*: a frozen trunk is trained on bit XOR, 500 steps of 4 at 2e-3.  Then, in per cent right:
 
@@ -17,6 +17,11 @@ the command goes on where it was stopped.
 *from* and *to* are shares of the answer, one for the input and one after each block: if one bit a
 is turned, how much of the right answer comes back if the residual stream is put back at the token
 of a (*from*), or at the token of b (*to*).
+
+*looks*: the same runs of *language*.  *head* is the one whose tokens 5 to 9 give most to the token
+five back, the share that it *gives*; *mute* is the accuracy without it, *worst* the lowest without
+any one head.  *back*: accuracies where no head of any block looks 1, 2, ..., 6 tokens back from
+there, the other shares scaled up.
 
 *rates*: bit memory as in lesson 8, 450 steps of 8 at 0.02 and 0.06.
 """
@@ -121,9 +126,45 @@ def route(model):
             for name, row in zip(("from", "to"), shares.mean(axis=0), strict=True)}
 
 
+def without_looks(back):
+    """Return a change of the probabilities (..., T', T): the last N tokens do not look ``back``."""
+    def change(probabilities):
+        p, keys = probabilities.copy(), np.arange(N, 2 * N) - back
+        p[..., np.arange(-N, 0)[keys >= 0], keys[keys >= 0]] = 0
+        return p / p.sum(axis=-1, keepdims=True)
+    return change
+
+
+def looks(model):
+    """Return what heads give to the token five back, and accuracies without looks."""
+    x, y = examples(np.random.default_rng(3).integers(0, 2, (256, 2 * N)))
+
+    def right(change=None):
+        return round(100 * float((run(model, x, change)[0].argmax(-1) == y).mean()), 1)
+
+    maps = np.stack([*run(model, x)[1].attention.values()]).mean(axis=1)      # (L, H, T, T)
+    share = maps[:, :, np.arange(N, 2 * N), np.arange(N)].mean(axis=-1)
+    mute = np.zeros_like(share)
+    for block, head in np.ndindex(mute.shape):
+        w = model.trunk.h[block].attn.c_proj.weight.data
+        kept = w.copy()
+        w.reshape(mute.shape[1], -1, w.shape[1])[head] = 0
+        mute[block, head] = right()
+        w[:] = kept
+    top = np.unravel_index(share.argmax(), share.shape)
+    return {"right": right(), "head": "block {} head {}".format(*top),
+            "gives": round(100 * float(share[top])), "mute": round(float(mute[top]), 1),
+            "worst": round(float(mute.min()), 1), "back": " ".join(
+                str(right({"trunk.h.*.attn.softmax": without_looks(k)})) for k in range(1, 7))}
+
+
+def xor_model(trunk, seed):
+    return train(minifpt.tasks.get("bit-xor"), trunk, seed, steps=500, batch_size=4, lr=2e-3,
+                 eval_every=500)[0]
+
+
 def xor_run(trunk, seed):
-    model, _ = train(minifpt.tasks.get("bit-xor"), trunk, seed, steps=500, batch_size=4, lr=2e-3,
-                     eval_every=500)
+    model = xor_model(trunk, seed)
     return parts(model) | route(model)
 
 
@@ -136,16 +177,18 @@ def rate_run(trunk, lr, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("studies", nargs="*", default=["xor", "rates"])
+    parser.add_argument("studies", nargs="*", default=["xor", "looks", "rates"])
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args()
     plans = {"xor": [{"trunk": trunk, "seed": seed} for seed in range(args.seeds)
                      for trunk in TRUNKS],
+             "looks": [{"trunk": "language", "seed": seed} for seed in range(args.seeds)],
              "rates": [{"trunk": trunk, "lr": lr, "seed": seed} for seed in range(args.seeds)
                        for trunk in ("language", "statistics") for lr in (0.02, 0.06)]}
     if unknown := {*args.studies} - {*plans}:
         parser.error(f"no study '{min(unknown)}', expected some of {', '.join(plans)}")
-    measures = {"xor": xor_run, "rates": rate_run}
+    measures = {"xor": xor_run, "looks": lambda **plan: looks(xor_model(**plan)),
+                "rates": rate_run}
     for study in args.studies:
         path = RESULTS / f"inside-{study}.csv"
         rows = read_rows(path)

@@ -31,10 +31,11 @@ def vote_level(strings, masked):
     "half of the bits are masked in the lesson; here it is the share that you are given":
         "return _ -> return 0.5 + 0.5 * agree",
     "return a share from 0 to 1, not a percentage": "return _ -> return 100 * (_)",
+    "11/16 is for the lesson's five strings": "agree = _ -> agree = 11 / 16",
 }, about="A visible bit is right; a masked one is right if the asked string is in the majority.")
 def _(rng):
     masked = float(rng.choice([0.2, 0.3, 0.6, 0.7, 0.8])) + float(rng.uniform(-0.04, 0.04))
-    yield int(rng.choice([5, 7, 9, 11])), masked
+    yield int(rng.choice([7, 9, 11])), masked             # not 5, the lesson's number
 
 
 def copy_share(A, which, strings):
@@ -80,10 +81,12 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "yours is a mean over the heads, too: return one number for each head": [
         f"_.mean(axis=(0, 1)) -> _.mean({axes})" for axes in ("", "(0, 2)", "(1, 2)", "2")],
     "the examples' axis is still there: take the mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)",
+    "P = 4 is the lesson's: here a string has T / (strings + 1) tokens": [
+        "P = _ -> P = 4", ("P = _ -> P = 4", "query = _ -> query = T - 4 + p")],
 })
 def _(rng):
-    B, H = (int(n) for n in rng.choice([6, 7, 8], 2, replace=False))
-    P, strings = ((4, 2), (5, 2), (5, 3))[int(rng.integers(3))]      # T / strings is not P
+    B, H = (int(n) for n in rng.choice([7, 8, 9], 2, replace=False))
+    P, strings = ((5, 2), (5, 3), (6, 2))[int(rng.integers(3))]      # P is not 4, as in the lesson
     T = (strings + 1) * P
     A = np.tril(rng.uniform(0.1, 1, (B, H, T, T)) ** 3)
     which = np.concatenate([np.arange(strings), rng.integers(0, strings, B)])[:B]

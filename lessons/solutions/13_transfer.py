@@ -31,12 +31,13 @@ def ranges_apart(n, m):
     "the formula is exact: do not round, and do not draw": "2 / ways -> 2.02 / ways",
     "a probability is at most 1: divide by the number of ways": [
         "2 / ways -> ways / 2", "2 / ways -> ways", "2 / ways -> 2 * ways"],
+    "return a probability from 0 to 1, not a percentage": "2 / ways -> 200 / ways",
 })
 def _(rng):
     for n in rng.permutation([3, 4, 5]):
         n, m = int(n), int(n + rng.integers(2, 4))
         yield Case((n, m), mistakes={
-            "a probability is at most 1: divide by the number of ways": lambda out: out > 1,
+            "a probability is at most 1: divide by the number of ways": lambda out: out > 15,
             "the formula is exact: do not round, and do not draw":
                 lambda out, n=n, m=m: abs(out / ranges_apart(n, m) - 1) < 0.1,
         }, about=f"Here the arms have {n} and {m} runs: how many ways are there to choose which of "
@@ -59,6 +60,8 @@ FAR = "p = _ -> e = np.exp(z - %s); p = e / e.sum(axis=1, keepdims=True)"
     "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
         "p - _ -> p",
     "the decay is missing in dW": "_ + decay * W -> _",
+    "that adds the decay's part of the loss; add its gradient, decay times W": [
+        "decay * W -> decay / 2 * (W ** 2).sum()", "decay * W -> decay / 2 * W ** 2"],
     "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
         ["decay * W -> 2 * decay * W", "decay * W -> decay * W / 2"],
     "the decay is divided by N, too; it belongs to the loss once":

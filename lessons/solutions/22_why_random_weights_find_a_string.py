@@ -114,6 +114,7 @@ def largest_in_size(S, n, length):
     "largest in size": largest_in_size,
     "the whole of W": ["length / np.sqrt(n) -> length", "length / np.sqrt(n) -> 1"],
     "right angles": "vectors[:, -n:].T -> np.repeat(vectors[:, -1:], n, axis=1).T",
+    "all of one length": "vectors[:, -n:].T -> vectors[:, -n:].T * np.arange(1, n + 1)[:, None]",
     "shape": "vectors[:, -n:].T -> vectors[:, -n:]",
 })
 def _(rng):
@@ -130,9 +131,8 @@ def _(rng):
 
     by_size = np.argsort(np.abs(values))[-n:]
 
-    def is_square(W):
-        rows = np.asarray(W, float)
-        return np.allclose(rows @ rows.T, np.eye(n) * (rows[0] @ rows[0]))
+    def products(W):                                      # of each row with each
+        return np.asarray(W, float) @ np.asarray(W, float).T
 
     yield Case((S, n, length), like(gram(turn[:, -n:])), {
         f"expected the shape {(n, C)}: one row for each direction":
@@ -140,7 +140,10 @@ def _(rng):
         "those are the most negative directions": like(gram(turn[:, :n])),
         "those eigenvalues are largest in size, and some of them are negative":
             like(gram(turn[:, by_size])),
-        "the rows are not at right angles to each other": lambda W: not is_square(W),
+        "the rows are not at right angles to each other":
+            lambda W: not np.allclose(products(W), np.diag(np.diag(products(W)))),
+        "the rows are at right angles, but not all of one length":
+            lambda W: not np.allclose(np.diag(products(W)), products(W)[0, 0]),
         "the directions are right, but the whole of W has another length than the given one":
             lambda W: np.allclose(np.asarray(W).T @ W / np.sum(np.square(W)),
                                   gram(turn[:, -n:]) / length ** 2),

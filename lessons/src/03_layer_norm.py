@@ -538,7 +538,7 @@ if RUN:
 # **The picture to keep:** the Jacobian of one row as three pictures.
 #
 # **The sentence to remember:** *Layer norm is blind to a shift and to a stretch of a row, and its
-# scale decides what frozen weights get to see.*
+# scale says how much each channel counts for the frozen weights behind it.*
 #
 # **What we do not know yet.** In the twelve blocks each row went alone. Only the map of attention,
 # which we borrowed, led from row to row. How does a token learn anything from another one?

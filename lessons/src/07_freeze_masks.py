@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 7. Freeze masks
 #
-# **A Frozen Pretrained Transformer trains one per cent of its parameters or less. Does a step then
+# **A Frozen Pretrained Transformer trains about one per cent of its parameters. Does a step then
 # cost one per cent, and what does it save?**
 #
 # After this lesson you can
@@ -57,8 +57,9 @@ print(model.summary(task.tokens))
 # token has 20 bits instead of one. It depends on the model, too: the frozen matrices grow with
 # $C^2$, the trained vectors with $C$. The wider the trunk, the smaller the share.
 #
-# A mask is made from flags, from a preset, or from text: groups, and patterns on names. Here are
-# five.
+# A mask is made from flags, from a preset, or from text: groups, and patterns on names, all of
+# which it *freezes*. Here are five. This list counts all 256 positions, so FPT's number is larger
+# than above.
 
 # %%
 masks = {
@@ -168,7 +169,7 @@ print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom
 # %% [markdown]
 # The white layers are below the lowest block in which something is trained: nothing there needs a
 # gradient. But a frozen layer *above* a trained one must run back, because the gradient has to get
-# past it. One scale at the bottom is trained, and the whole model runs back. A block runs back as a
+# past it. One scale at the bottom is trained, and the whole trunk runs back. A block runs back as a
 # whole, also those of its layers that are below the trained one.
 #
 # Now count. A linear layer with input $x$ `(N, I)`, $N$ rows, and weight $w$ `(I, O)` has three
@@ -228,7 +229,8 @@ for title, t, r in zip(masks, total, ratio, strict=True):
 # **This is the picture to keep.** Time follows the products, but not exactly: attention, GELU and
 # layer norm are not in the bars, and weigh more in a trunk as narrow as ours. (A dot is the median
 # of 31 rounds.) By the products, freezing saves two thirds at the very most. FPT's mask saves one
-# third, however few parameters it trains.
+# third, the $dw$ of the frozen matrices. The other third, the $dx$, it cannot save, however few
+# parameters it trains.
 #
 # ## Stopping too early
 #
@@ -294,10 +296,11 @@ for text in ("full", "fpt", "input,pos,attn,mlp,h.0.*", "pos,ln,attn,mlp"):
 report("pos,ln,attn,mlp", KeepsNothing)
 
 # %% [markdown]
-# So, the question at the top. FPT trains one per cent or less, and its step still computes two of
-# three products. It saves the inputs of the frozen products, and nearly all that the optimizer
-# keeps: two numbers for each one that is trained. It does not save the way back: that ends at the
-# lowest block that learns, and FPT trains in the lowest.
+# So, the question at the top. FPT trains about one per cent, and its step still computes two of
+# three products. It saves one, and memory, which we did not measure: it need not store the inputs
+# of the frozen products, which only their $dw$ would read, nor nearly all that the optimizer keeps,
+# two numbers for each one that is trained. It does not save the way back: that ends at the lowest
+# block that learns, and FPT trains in the lowest.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
@@ -463,8 +466,8 @@ if RUN:
 # %% [markdown]
 # **The picture to keep:** which products of a step are never computed.
 #
-# **The sentence to remember:** *How far down the lowest trained number lies decides the cost, not
-# how many are trained.*
+# **The sentence to remember:** *The gradient runs back to the lowest trained number, however few
+# are trained; freezing the matrices on its way saves one product of three.*
 #
 # **What we do not know yet.** It works. But *how* does a frozen model find a string, and is it the
 # heads that look at it?

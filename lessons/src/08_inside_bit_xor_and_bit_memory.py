@@ -14,7 +14,10 @@
 #
 # **What we know by now.** A frozen trunk learns XOR while its layer norms, positions and two thin
 # layers train. So do random weights of the right size. We have seen *that* it works, and what each
-# part computes, but not which part does the work.
+# part computes, but not which part does the work. The trunks are those of lesson 0. *Language* was
+# pretrained on novels; *random, as in the paper* is drawn at random; *random, too small* is drawn
+# smaller; *matched random* is random, but each array has the mean and the standard deviation of the
+# language trunk's.
 #
 # **The question:** Does looking matter?
 #
@@ -61,7 +64,7 @@ def attention_maps(model, x):
 
 
 def make(kind, task, seed=0):
-    """An FPT on a frozen trunk: "minigpt-language", "random" or "statistics:..."."""
+    """An FPT on a frozen trunk, by the library's name: "minigpt-language", "random", ..."""
     trunk = TrunkSpec.parse(kind).make(seed=0, dropout=0.0)
     model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
     model.freeze(minifpt.FreezeMask.fpt())
@@ -84,9 +87,10 @@ print(f"a head that looks at all tokens equally gives {100 * evenly:.0f} % to th
 print(f"before training, the head that gives most gives {100 * share_back(untrained).max():.0f} %")
 
 # %% [markdown]
-# We train the language trunk on XOR, twice, nearly as in lesson 0. The second run has another seed:
-# other starting numbers in the input and output layers, and other examples. Now look for the head
-# that gives most to the token five back. How many per cent does it give after the first run?
+# We train the language trunk on XOR, twice, nearly as in lesson 0. (Half a minute.) The second run
+# has another seed: other starting numbers in the input and output layers, and other examples. Now
+# look for the head that gives most to the token five back. How many per cent does it give after the
+# first run?
 
 # %%
 guess = ...                                               # a percentage
@@ -119,11 +123,14 @@ picture(fig)
 # These are the four heads of block 0, the mean over all examples; pink dots mark where the second
 # diagonal should be. Before training there *are* diagonals: heads that look one, two or three
 # tokens back. After training none lies on the dots from end to end. The paper's two diagonals are
-# not in our model. But some head gives the right token more than equal shares would.
+# not in our model. But some head gives the right token more than equal shares would. (In run 0 it
+# is in block 1, which the picture does not show.)
 #
 # A map shows where a head looks, not what that is good for. So we **mute** heads. The output of
 # head $h$ reaches the rest of the model through $D$ rows of one weight, `c_proj` `(C, C)`. Set
 # these rows to 0 and nothing of the head gets through. What does it cost to mute one head of 24?
+# And what does it cost if no head at all looks five tokens back from where the answer is read, or
+# one token, or two? (What the other tokens get is scaled up to 1.)
 
 # %%
 def accuracy_without(model, heads, task, x, y):
@@ -139,10 +146,24 @@ def accuracy_without(model, heads, task, x, y):
             w.data[:] = before
 
 
+def no_look(n):
+    """A change: in no head do tokens 5 to 9 look n tokens back."""
+    def change(A):                                        # (B, H, T, T)
+        A = A.copy()
+        A[..., range(-5, 0), range(5 - n, 10 - n)] = 0
+        return A / A.sum(axis=-1, keepdims=True)
+    return change
+
+
 for seed, model in enumerate(xor_models):
     left = [accuracy_without(model, [(block, head)], xor, x_xor, y_xor)
             for block in range(6) for head in range(4)]
     print(f"run {seed}, bits right (%) without one of 24 heads:", *np.round(left).astype(int))
+    left = []
+    for n in range(1, 6):
+        with minifpt.trace(model, change={"trunk.h.*.attn.softmax": no_look(n)}):
+            left.append(100 * xor.accuracy(model.predict(x_xor), y_xor))
+    print("       without the looks 1, 2, 3, 4, 5 tokens back:", *np.round(left).astype(int))
 
 # %% [markdown]
 # Most heads can be muted, one at a time, at little cost. Which single head costs most differs from
@@ -164,15 +185,15 @@ for seed, model in enumerate(xor_models):
 # We run the four inputs side by side and take $\gamma\,ab$ out of the output of a part at the token
 # of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. `minifpt.trace(model, change={layer:
 # function})` replaces the output of a layer while the model runs. We do so for the language trunk,
-# run 0, and for one with random weights *as in the paper* (lesson 0). What costs more: to take the
-# product out of `"attention"` or out of `"feed-forward"`?
+# run 0, and for *random, as in the paper*. What costs more: to take the product out of
+# `"attention"` or out of `"feed-forward"`?
 
 # %%
 guess = ...
 
 # %%
-by_trunk = {"language": xor_models[0], "random": make("random@paper", xor)}
-minifpt.train(by_trunk["random"], xor, steps=500, batch_size=4, lr=2e-3, eval_every=500)
+by_trunk = {"language": xor_models[0], "as in the paper": make("random@paper", xor)}
+minifpt.train(by_trunk["as in the paper"], xor, 500, batch_size=4, lr=2e-3, eval_every=500)
 
 
 def without_product(i):
@@ -205,7 +226,7 @@ products = {trunk: {name: accuracy_without_products(model, *parts) for name, par
             for trunk, model in by_trunk.items()}
 reveal(guess, min(("attention", "feed-forward"), key=products["language"].get))
 for trunk, row in products.items():
-    print(f"{trunk:9} product taken from:", ", ".join(
+    print(f"{trunk:15} product taken from:", ", ".join(
         f"{name} {value:.0f} %" for name, value in row.items()))
 
 # python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward; one look)
@@ -216,7 +237,7 @@ WITHOUT_PRODUCT = {
     "as in the paper": [
         (100, 100, 42, 93), (100, 100, 57, 91), (100, 100, 46, 89),
         (100, 100, 50, 90), (100, 100, 49, 96)],
-    "statistics": [
+    "matched random": [
         (100, 100, 47, 98), (100, 100, 50, 90), (100, 100, 50, 90),
         (100, 100, 52, 98), (100, 100, 48, 92)],
 }
@@ -310,23 +331,21 @@ for name, value in level.items():
 #
 # We train three FPTs that differ only in their frozen weights:
 #
-# - *language*: the shipped trunk;
-# - *statistics*: random, but each array has the mean and the standard deviation of the language
-#   trunk's. It knows how large the weights should be, and nothing else (*matched random* in lesson
-#   0);
-# - *random*: drawn as GPT-2 is before any training, smaller than *as in the paper* above (*random,
-#   too small* in lesson 0).
+# - *language*;
+# - *matched random*, which knows how large the weights should be, and nothing else;
+# - *random, too small*, drawn as GPT-2 is before any training.
 #
 # All have the same number of steps, the same learning rate and the same examples. (The learning
-# rate rises for 50 steps, the **warm-up**, and then falls along half a cosine.) Which of them end
-# above the vote? ("language", or "language, random", ...)
+# rate rises for 50 steps, the **warm-up**, and then falls along half a cosine. The three take about
+# a minute.) Which of them end above the vote? ("language", or "language, too small", ...)
 
 # %%
 guess = ...
 
 # %%
-kinds = {"language": "minigpt-language", "statistics": "statistics:minigpt-language",
-         "random": "random"}
+kinds = {"language": "minigpt-language", "matched random": "statistics:minigpt-language",
+         "too small": "random"}
+inks = {"language": color.language, "matched random": color.statistics, "too small": color.grey}
 
 
 def train(model, lr):
@@ -344,7 +363,7 @@ def draw(histories, lr):
     curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
            f"bit memory, learning rate {lr} (dotted: copy and vote)", ylabel="bits right (%)",
            x=histories["language"]["step"], level=level["copy and vote"], ylim=(73, 101),
-           styles=("-", "--", ":"), inks=[vars(color)[name] for name in histories])
+           styles=("-", "--", ":"), inks=[inks[name] for name in histories])
     print(*(f"{name} {100 * history[-1]['test_accuracy']:.1f} %"
             for name, history in histories.items()))
 
@@ -354,9 +373,9 @@ reveal(guess, ", ".join(name for name, history in histories.items()
 draw(histories, 0.02)
 
 # %% [markdown]
-# The random trunk stays near the floor in these 450 steps. The language trunk finds the string. And
-# so does *statistics*, which has never read a word; it only starts later. (One run each. *Going
-# further* gives them another learning rate, and the order turns.)
+# *Random, too small* stays near the floor in these 450 steps. The language trunk finds the string.
+# And so does *matched random*, which has never read a word; it only starts later. (One run each.
+# *Going further* gives them another learning rate, and the order turns.)
 #
 # ## Where does it look?
 #
@@ -391,7 +410,7 @@ print("equal shares would give 0.20; the language trunk's first heads:",
       ", ".join(f"block {b} head {h}: {share[b, h]:.2f}" for b, h in top[:3]))
 
 # %% [markdown]
-# All heads that do it are in the first block: two of *language*, and with *statistics* all four
+# All heads that do it are in the first block: two of *language*, and with *matched random* all four
 # have a part.
 #
 # ## Position or content?
@@ -429,8 +448,8 @@ picture(fig)
 # its heads may matter more, whatever they look at. So we stay in block 0, mute *two* of its four
 # heads each time, and change only which two. That makes six pairs. If looking at the right string
 # is what counts, then the more a pair looks there, the more it must cost to mute it. We do the same
-# with *statistics*. (In the picture the line is no head muted; dotted is copy and guess.) Of the
-# language trunk's six pairs, how many cost more than five points?
+# with *matched random*. (In the picture the line is no head muted; dotted is copy and guess.) Of
+# the language trunk's six pairs, how many cost more than five points?
 
 # %%
 guess = ...                                               # of 6
@@ -439,13 +458,13 @@ guess = ...                                               # of 6
 pairs = list(combinations(range(4), 2))
 lost = {}
 fig, axes = figure(2, width=3.9, height=3.3, sharey=True)
-for ax, name in zip(axes, ("language", "statistics"), strict=True):
+for ax, name in zip(axes, ("language", "matched random"), strict=True):
     model, share = models[name], share_on_right(after[name], which)[0]       # block 0: (4,)
     whole = accuracy_without(model, [], task, x, y)
     right = [accuracy_without(model, [(0, i), (0, j)], task, x, y) for i, j in pairs]
     lost[name] = whole - np.array(right)
     shares = [share[[i, j]].mean() for i, j in pairs]
-    ax.plot(shares, right, "o", color=vars(color)[name])
+    ax.plot(shares, right, "o", color=inks[name])
     for (i, j), *spot in zip(pairs, shares, right, strict=True):
         ax.annotate(f"{i}, {j}", spot, (6 if (i + j) % 2 else -21, 0), fontsize=8, va="center",
                     textcoords="offset points")
@@ -454,7 +473,7 @@ for ax, name in zip(axes, ("language", "statistics"), strict=True):
     ax.set(title=f"{name}: two heads of block 0 mute", xlim=(0.2, 0.75), ylim=(73, 98),
            xlabel="share on the right string, mean of the two",
            ylabel="bits right (%)")
-    print(f"{name:11} none mute {whole:.1f} %;", ", ".join(
+    print(f"{name:14} none mute {whole:.1f} %;", ", ".join(
         f"{i} and {j}: {value:.1f}" for (i, j), value in zip(pairs, right, strict=True)))
 reveal(guess, int((lost["language"] > 5).sum()), "of 6")
 picture(fig)
@@ -463,7 +482,8 @@ picture(fig)
 # **This is the picture to keep.** The more the two heads look at the right string, the more it
 # costs to mute them. In the language trunk, without the pair that looks there most, the model is
 # down at the floor. The pair that looks there least costs next to nothing, though it is in the same
-# block. In *statistics* more heads share the work, and no pair carries all of it. (One run each.)
+# block. In *matched random* more heads share the work, and no pair carries all of it. (One run
+# each.)
 #
 # ## What we know now
 #
@@ -523,20 +543,20 @@ check("say_the_mean", say_the_mean)
 #
 # **Another learning rate.** In memory *language* was ahead. Is that what language
 # gives, a head start? A learning rate that suits one trunk need not suit another. We give both
-# three times as much. Who is ahead in the end now, "language" or "statistics"?
+# three times as much. Who is ahead in the end now, "language" or "matched random"?
 
 # %%
 guess = ...
 
 # %%
-faster = {name: train(make(kinds[name], task), lr=0.06) for name in ("language", "statistics")}
+faster = {name: train(make(kinds[name], task), lr=0.06) for name in ("language", "matched random")}
 
 # %%
 reveal(guess, max(faster, key=lambda name: faster[name][-1]["test_accuracy"]))
 draw(faster, 0.06)
 
 # %% [markdown]
-# In this run the order is reversed: now *statistics* ends ahead. With five seeds (`python -m
+# In this run the order is reversed: now *matched random* ends ahead. With five seeds (`python -m
 # benchmarks.inside rates`) language ends ahead with each at 0.02, by 2 to 12 points. At 0.06 it is
 # ahead with three and behind with two, by 4 points at most. So the head start came from the
 # learning rate: to compare trunks, let each have the rate that suits it.

@@ -72,8 +72,8 @@ def far(op, rng):
 
 def refused(op, rng):
     """Return [(inputs, what they hold)] for which an operation's docstring promises an error."""
-    ids = {"-1": np.array([0, -1]), "a number that is too large": np.array([2, 6]),
-           "numbers of float64": np.array([0.0, 1.0])}
+    ids = {"integers below 0": np.array([0, -1]), "integers that are too large": np.array([2, 6]),
+           "floats": np.array([0.0, 1.0])}
     return {"embedding": [((i, rng.standard_normal((6, 4))), what) for what, i in ids.items()],
             "cross_entropy": [((rng.standard_normal((2, 6)), i), what) for what, i in ids.items()]
             }.get(op, [])
@@ -171,8 +171,8 @@ def forward(op, mine, rng):
         except Exception as e:
             error = type(e).__name__
         if error != "ValueError":
-            raise Wrong(f"For {what} among the integers it raises {error}, and the docstring "
-                        "promises a ValueError.")
+            raise Wrong(f"Refuse {what} where integers are expected, with a ValueError, as the "
+                        f"docstring says: {op} raises {error}.")
     if f"{op}_backward" not in mine and op != "residual":
         fits(mine, op, op, rng)
 
