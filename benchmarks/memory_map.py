@@ -57,7 +57,7 @@ def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
         optimizer.lr = rate * min(1, number / max(1, warmup))
         x, y = task.batch(rng, batch_size, "train")
         try:
-            training.step(model, task, optimizer, x, y, 1.0, rng, number - 1)
+            training.step(model, task, optimizer, x, y, 1.0, rng)
         except training.Diverged:
             break
         bar.update()

@@ -210,7 +210,7 @@ def run(setting, bar):
     for step in range(1, s["steps"] + 1):
         optimizer.lr = s["lr"] * min(1, step / max(1, s["warmup"]))
         x, y = task.batch(rng, s["batch_size"], "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng, step - 1)
+        training.step(model, task, optimizer, x, y, 1.0, rng)
         bar.update()
         if step % s["every"] == 0:
             accuracy = training.evaluate(model, task, *test)[1]
@@ -249,7 +249,7 @@ def mechanism(seed):
             yield seed, "input layer in positive directions", step, share(inputs)
             yield seed, "tokens in positive directions", step, share(tokens)
         x, y = task.batch(rng, DEFAULTS["batch_size"], "train")
-        training.step(model, task, optimizer, x, y, 1.0, rng, step)
+        training.step(model, task, optimizer, x, y, 1.0, rng)
     parts = {"positive part": (vectors * np.maximum(values, 0)) @ vectors.T,
              "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
              "antisymmetric part": (m - m.T) / 2}

@@ -30,7 +30,7 @@ import numpy as np
 
 from . import checks
 from . import fast as ops
-from .layers import Layer, Linear, Parameter, learns, named_layers, put, standard_normal
+from .layers import Layer, Linear, Parameter, learns, named_layers, standard_normal
 
 OPTIONS = {"lora": {"rank": 4, "alpha": None, "on": "attn.*"},
            "bottleneck": {"size": 8, "on": "attn+mlp"}, "prefix": {"tokens": 4}, "bitfit": {}}
@@ -279,3 +279,24 @@ def merge(model):
         if isinstance(layer, LoRA):
             put(model, layer, layer.plain())
     return model
+
+
+def put(model, old, new):
+    """Set the layer ``new`` in the place of ``old``, everywhere in a model; ``old`` itself stays as
+    it is, so ``new`` may contain it.  Raises ``ValueError`` if no layer of the model holds
+    ``old``."""
+    def exchanged(value):
+        if isinstance(value, list):                       # stays the same object
+            value[:] = map(exchanged, value)
+        elif isinstance(value, dict):
+            value |= {key: exchanged(item) for key, item in value.items()}
+        elif type(value) is tuple:
+            return tuple(map(exchanged, value))
+        return new if value is old else value
+    layers = [layer for _, layer in named_layers(model)]
+    if not any(layer is old for layer in layers[1:]):
+        raise ValueError(f"put: the model holds no such {type(old).__name__}, expected one of its "
+                         "layers")
+    for layer in layers:
+        parts = getattr(layer, "__dict__", {})
+        parts |= {key: exchanged(value) for key, value in parts.items()}

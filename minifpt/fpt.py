@@ -15,9 +15,10 @@ from . import checks
 from . import fast as ops
 from .files import export, weights
 from .freeze import GROUPS, FreezeMask
-from .layers import Layer, Linear, check_exports, learns
+from .layers import Layer, Linear, learns
 from .machine import single_threaded_blas
 from .trunks.base import Trunk, check_trunk
+from .weight_files import check_exports
 
 
 class InputLayer(Linear):
@@ -72,7 +73,8 @@ class FPT(Layer):
         self.output_tokens = output_tokens
         self.trunk_options = [name for name in inspect.signature(trunk.forward).parameters
                               if name in ("need_dx", "last")]
-        self.built = {"input_dim": input_dim, "output_dim": output_dim,    # for minifpt.load
+        # What minifpt.load needs to build the model again; for_task and freeze add to it.
+        self.built = {"input_dim": input_dim, "output_dim": output_dim,
                       "output_tokens": output_tokens, "seed": seed}
         rng = np.random.default_rng([checks.seed("FPT", seed), 0xF47])
         self.input.weight.data[:] = orthogonal(rng, input_dim, C, gain=1.41)
@@ -110,14 +112,14 @@ class FPT(Layer):
         trunk = spec.make(seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)
         tokens = checks.whole("FPT", "tokens", getattr(task, "tokens", 0), 0)
-        fpt.built |= {"tokens": tokens, "start": start}
-        fpt.built |= {"model": spec.text, "dropout": dropout} if spec else {}
         if start is not None:
             forms.start_input(fpt, start)
         if adapt is not None:
             adapters.adapt(fpt, adapt, seed)
-            fpt.built["adapt"] = adapt
         fpt.freeze(mask)
+        fpt.built |= {"tokens": tokens, "start": start, "adapt": adapt}
+        if spec:
+            fpt.built |= {"model": spec.text, "dropout": dropout}
         if hasattr(fpt.trunk, "add_positions") and fpt.trunk.wpe.weight.trainable:
             tokens += len(fpt.trunk.prefix.data) if hasattr(fpt.trunk, "prefix") else 0
             if tokens > fpt.trunk.config.n_positions:     # the new ones are trained like the others
@@ -214,8 +216,7 @@ class FPT(Layer):
         export.write_safetensors(layers, [(name, p.data) for name, p in self.named_parameters()
                                           if p.group in ("input", "output")],
                                  dtype, f"{folder}: layers.safetensors")
-        self.trunk.save_folder(folder, dtype, provenance,
-                               {"layers.safetensors": layers.getvalue()})
+        self.trunk.save_folder(folder, dtype, provenance, {"layers.safetensors": layers.getvalue()})
 
     def counts(self, tokens=None):
         """Return ``{group: (parameters, trained)}``.

@@ -51,20 +51,19 @@ RopeCache = namedtuple("RopeCache", "cos sin shape")                # cos, sin (
 GroupedHeadsCache = namedtuple("GroupedHeadsCache", "shapes n_head")
 # The gates and the candidate are (B, T, D).  cell and hidden (B, T+1, D) begin with the state
 # before the first token.  x is None without dw_ih, hidden is None without dw_hh.
-LSTMCache = namedtuple("LSTMCache",
-                       "x w_ih w_hh input forget candidate output cell hidden need")
+LSTMCache = namedtuple("LSTMCache", "x w_ih w_hh input forget candidate output cell hidden need")
 LastTokensCache = namedtuple("LastTokensCache", "shape n")          # shape of x
 LogSumExpCache = namedtuple("LogSumExpCache", "e")                  # exp(x - max(x))
 CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a LogSumExpCache
 
 
-def same_shape(array, shape, name="the gradient"):
-    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  A gradient of
-    integers is refused, too, by :func:`floating`."""
+def same_shape(array, shape, name=None):
+    """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  An array
+    without a name is a gradient: one of integers is refused, too, but for a scalar."""
     if np.shape(array) != shape:
-        raise ValueError(f"{name} has shape {np.shape(array)}, expected {shape}")
-    if name == "the gradient" and shape:
-        floating(np.asarray(array), name)
+        raise ValueError(f"{name or 'the gradient'} has shape {np.shape(array)}, expected {shape}")
+    if name is None and shape:
+        floating(np.asarray(array), "the gradient")
 
 
 def floating(array, name):
@@ -96,7 +95,8 @@ def linear_backward(dy, cache):
     over o, and dw[i, o] the sum of x[n, i] dy[n, o] over n: both are matrix products again.
     """
     x, w, need = cache
-    same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
+    leading = dy.shape[:-1] if x is None else x.shape[:-1]
+    same_shape(dy, (*leading, w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])                     # (N, O)
     dx = dw = db = None
     if need[0]:
@@ -155,7 +155,8 @@ def unembedding_backward(dy, cache):
     """Compute ``dx = dy @ w``, ``dw = dy.T @ x``; the embedding adds its own part of dw."""
     x, w, need = cache
     V, C = w.shape
-    same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
+    leading = dy.shape[:-1] if x is None else x.shape[:-1]
+    same_shape(dy, (*leading, V))
     dx = dy @ w if need[0] else None
     dw = dy.reshape(-1, V).T @ x.reshape(-1, C) if need[1] else None
     return dx, dw
@@ -434,14 +435,15 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     """
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
-        k, v = (np.concatenate(pair, axis=2) for pair in zip(past, (k, v), strict=True))
+        k = np.concatenate([past[0], k], axis=2)          # (B, H, P+T, D)
+        v = np.concatenate([past[1], v], axis=2)
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])        # (B, H, T, P+T)
     if causal:
         scores = scores + causal_mask(*scores.shape[-2:], scores.dtype)
     probabilities, _ = softmax(scores)
-    dropped, (mask,) = dropout(probabilities, p, rng)
+    dropped, dropout_cache = dropout(probabilities, p, rng)
     y = merge_heads(dropped @ v)                          # (B, H, T, D) -> (B, T, C)
-    cache = AttentionCache(q, k, v, probabilities, mask)
+    cache = AttentionCache(q, k, v, probabilities, dropout_cache.mask)
     return y, cache
 
 
@@ -501,7 +503,8 @@ def rope(x, n_head, base=10000.0, start=0):
         raise ValueError(f"rope: x has {x.shape[2]} channels, expected {n_head} heads of an even "
                          "number of channels")
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
-    cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (np.cos, np.sin))     # (T, 1, D/2)
+    angles = angles[:, None]                              # (T, 1, D/2): the same for each head
+    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
     cache = RopeCache(cos, sin, x.shape)
     return rotate(x, cos, sin), cache
 
@@ -527,11 +530,12 @@ def grouped_heads(q, k, v, n_head):
     H / G consecutive heads of queries.  q (B, T, H D), k and v (B, T, G D) -> qkv (B, T, 3 H D)
     for :func:`attention`.
     """
-    D = q.shape[2] // n_head
-    k_heads, v_heads = (a.reshape(*a.shape[:2], -1, D) for a in (k, v))     # (B, T, G, D)
-    k_heads, v_heads = (a.repeat(n_head // a.shape[2], axis=2) for a in (k_heads, v_heads))
+    B, T, C = q.shape
+    D = C // n_head
+    G = k.shape[2] // D
     cache = GroupedHeadsCache((q.shape, k.shape), n_head)
-    return np.concatenate([q, k_heads.reshape(q.shape), v_heads.reshape(q.shape)], axis=2), cache
+    k, v = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
+    return np.concatenate([q, k, v], axis=2), cache
 
 
 def grouped_heads_backward(dqkv, cache):
@@ -725,8 +729,9 @@ def cross_entropy_backward(dy, cache):
     """Compute ``dlogits = (softmax(logits) - one_hot(targets)) * dy / number of targets``."""
     same_shape(dy, ())
     index = cache.targets[..., None]
-    one = np.ones(index.shape, np.float32)                # float64 logits stay float64
-    dlogits = log_sum_exp_backward(one, cache.log_sum_exp)          # softmax(logits)
-    np.put_along_axis(dlogits, index, np.take_along_axis(dlogits, index, -1) - 1.0, -1)
+    dlse = np.ones(index.shape, np.float32)               # the factor dy / N comes last
+    dlogits = log_sum_exp_backward(dlse, cache.log_sum_exp)         # softmax(logits)
+    chosen = np.take_along_axis(dlogits, index, axis=-1)
+    np.put_along_axis(dlogits, index, chosen - 1.0, axis=-1)        # - one_hot(targets)
     dlogits *= dy / cache.targets.size
     return dlogits

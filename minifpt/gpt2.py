@@ -1,31 +1,28 @@
 """GPT-2: its config, the trunk (embeddings to hidden states) and the language model."""
 
 import math
-import os
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from . import checks
 from . import fast as ops
-from .files import export, weights
 from .layers import (
     ACTIVATIONS,
     Block,
     Embedding,
     KeyValues,
-    Layer,
     LayerNorm,
     Positions,
     Unembedding,
     blocks_backward,
-    check_exports,
     readings,
     standard_normal,
 )
 from .machine import shared, single_threaded_blas
 from .progress import progress_bar
+from .weight_files import Pretrained
 
 
 @dataclass(frozen=True)
@@ -77,79 +74,6 @@ SHAPES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768),
           "minigpt": dict(n_layer=6, n_head=4, n_embd=128, n_positions=256, vocab_size=256)}
 
 
-def read_config(path, dropout=None):
-    """Return the :class:`GPT2Config` of a weight file; ``dropout`` replaces the file's."""
-    return config_of(weights.load(path, dropout)[0], path)
-
-
-def config_of(config, path, kind=GPT2Config):
-    """Return the :class:`GPT2Config`, or another ``kind``, in a weight file's config, a dict that
-    may hold more."""
-    known = {f.name for f in fields(kind)}
-    try:
-        return kind(**{k: v for k, v in config.items() if k in known})
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"{path}: bad config: {e}") from None
-
-
-class Pretrained(Layer):
-    """The base class of trunk and language model: it reads and writes weight files."""
-
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike, dtype: Any = np.float32,
-                        dropout: float | None = None) -> Self:
-        """Return a model with the weights of a name or path.
-
-        name      a name in ``weights/`` or in the user's cache folder, where ``minifpt convert``
-                  writes; the path of an ``.npz`` weight file; or a folder or file that
-                  Transformers saved: ``config.json`` and ``model.safetensors`` or its shards.
-        dropout   replaces the file's dropout.
-
-        Raises ``FileNotFoundError`` for an unknown name.  Raises ``ValueError`` with the
-        parameter and its shapes for a file that does not fit.
-        """
-        path = weights.find(name)
-        config, tensors = weights.load(path, dropout)
-        config = config_of(config, path)
-        check_size(path, config, tensors)
-        model = cls(config, seed=None, dtype=dtype)
-        # A weight file may hold the token embeddings, which a trunk does not have.
-        weights.read_into(path, by_gpt2_name(model), tensors, unused={"wte.weight"})
-        return model
-
-    def save(self, path, dtype=None, **provenance):
-        """Write the weights with their config and provenance.
-
-        A path that ends in ``.npz`` gives a weight file of minifpt, by default in float16.  Any
-        other path gives a new folder with ``model.safetensors`` and ``config.json``, as
-        Transformers saves it, by default in float32.
-        """
-        if str(path).endswith(".npz"):
-            check_exports(self)
-            weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
-                         np.float16 if dtype is None else dtype)
-        else:
-            self.save_folder(path, dtype, provenance)
-
-    def save_folder(self, folder, dtype=None, provenance=None, files=None):
-        """Write a folder that Transformers reads, with more ``files`` {name: bytes}, such as a
-        tokenizer's.  By default a model with 256 tokens gets the byte tokenizer."""
-        check_exports(self)
-        fields, arrays = self.as_transformers()
-        if files is None:
-            files = export.byte_tokenizer() if self.config.vocab_size == 256 else {}
-        export.write_folder(folder, fields | ({"minifpt": provenance} if provenance else {}),
-                            arrays, np.float32 if dtype is None else dtype, files)
-
-    def as_transformers(self):
-        """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        kind, prefix = "GPT2Model", ""
-        if isinstance(self, LanguageModel):
-            kind, prefix = "GPT2LMHeadModel", "transformer."
-        return (export.gpt2_config(self.config, kind),
-                [(prefix + name, array) for name, array in by_gpt2_name(self)])
-
-
 class GPT2(Pretrained):
     """The trunk: it adds positions to embeddings, runs the blocks and the last layer norm.
 
@@ -158,6 +82,8 @@ class GPT2(Pretrained):
     own generator, seeded by ``seed`` and the parameter's name.  With ``seed=None`` the matrices
     are 0 and take no memory until they are written.
     """
+
+    config_type, their_class, their_prefix = GPT2Config, "GPT2Model", ""
 
     def __init__(self, config: GPT2Config | None = None, seed: int | None = 0,
                  dtype: Any = np.float32):
@@ -171,7 +97,7 @@ class GPT2(Pretrained):
                         c.activation_function) for _ in range(c.n_layer)]
         self.ln_f = LayerNorm(c.n_embd, c.layer_norm_epsilon, dtype)
         if seed is not None:
-            shared(lambda piece: _draw(*piece, seed, c),
+            shared(lambda piece: draw(*piece, seed, c),
                    [(n, p) for n, p in self.named_parameters() if p.data.ndim == 2])
 
     def add_positions(self, n, seed=0):
@@ -184,7 +110,7 @@ class GPT2(Pretrained):
         if checks.whole("add_positions", "n", n) > len(old):
             self.config = replace(c, n_positions=n)
             self.wpe.weight.data = np.empty((n, c.n_embd), self.dtype)
-            _draw("wpe.weight", self.wpe.weight, seed, c)
+            draw("wpe.weight", self.wpe.weight, seed, c)
             self.wpe.weight.data[:len(old)] = old
 
     @single_threaded_blas
@@ -241,13 +167,15 @@ class LanguageModel(Pretrained):
     seed    seed of the table, too; ``None`` leaves it 0.
     """
 
+    config_type, their_class, their_prefix = GPT2Config, "GPT2LMHeadModel", "transformer."
+
     def __init__(self, trunk=None, seed=0, dtype=np.float32):
         self.trunk = trunk if isinstance(trunk, GPT2) else GPT2(trunk, seed, dtype)
         self.config, self.dtype = self.trunk.config, self.trunk.dtype
         self.wte = Embedding(self.config.vocab_size, self.config.n_embd, self.dtype)
         self.lm_head = Unembedding(self.wte.weight)
         if seed is not None:
-            _draw("wte.weight", self.wte.weight, seed, self.config)
+            draw("wte.weight", self.wte.weight, seed, self.config)
 
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
@@ -363,31 +291,10 @@ class LanguageModel(Pretrained):
                 "perplexity": math.exp(nats) if nats < 700 else math.inf}
 
 
-def by_gpt2_name(model):
-    """Return [(name, array)] of a model's parameters with the names of GPT-2's checkpoints,
-    which lack our ``trunk.``."""
-    return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
-
-
-def check_size(path, config, tensors):
-    """Raise ``ValueError`` for a config that is larger than the file's tensors, before the memory
-    of such a model is asked for."""
-    blocks = {name.split(".")[1] for name in tensors if name.startswith("h.")}
-    if "wpe.weight" not in tensors:
-        raise ValueError(f"{path}: lacks 'wpe.weight': this is not a GPT-2")
-    if len(blocks) < config.n_layer:
-        raise ValueError(f"{path}: holds {len(blocks)} blocks, its config says n_layer "
-                         f"{config.n_layer}")
-    for name, n in (("wpe.weight", config.n_positions), ("wte.weight", config.vocab_size)):
-        if name in tensors and tensors[name].shape != (n, config.n_embd):
-            raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "
-                             f"{n, config.n_embd}")
-
-
-def _draw(name, p, seed, config):
+def draw(name, p, seed, config):
     """Fill a parameter with random numbers as GPT-2 does."""
-    std = config.initializer_range
-    if "c_proj" in name and config.scaled_residual_init:  # writes into the residual stream
+    std, residual = config.initializer_range, ("c_proj.weight", "o_proj.weight", "down_proj.weight")
+    if name.endswith(residual) and config.scaled_residual_init:   # writes into the residual stream
         std /= math.sqrt(2 * config.n_layer)
     p.data[...] = standard_normal(p.data.shape, seed, name)
     p.data *= std

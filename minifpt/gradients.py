@@ -417,8 +417,7 @@ def _array(name, x, hint, kinds="fiub"):
 
 
 def _close(a, b):
-    return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0),
-                       equal_nan=True)
+    return np.allclose(a, b, 1e-6, 1e-9 * np.abs(np.nan_to_num(b)).max(initial=0.0), equal_nan=True)
 
 
 def _arguments(function):

@@ -20,8 +20,6 @@ from . import checks
 from . import fast as ops
 from .freeze import FreezeMask
 
-_FROZEN = ContextVar("frozen", default=frozenset())       # ids of parameters, see Layer.all_frozen
-
 
 class Parameter:
     """An array with its gradient.
@@ -45,7 +43,8 @@ class Parameter:
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
-        checks.gradient("add_grad", grad, self.data.shape)
+        if getattr(grad, "dtype", None) != self.data.dtype or grad.shape != self.data.shape:
+            checks.gradient("add_grad", grad, self.data.shape)
         if self.frozen_columns:
             grad = grad.copy()
         for columns in self.frozen_columns:
@@ -68,6 +67,10 @@ class Parameter:
         grad = "none" if self.grad is None else f"{np.linalg.norm(self.grad):.3g}"
         return (f"{self.data.shape} {self.data.dtype}, {self.group}, "
                 f"{'trained' if self.trainable else 'frozen'}, gradient {grad}")
+
+
+# Ids of the parameters that :meth:`Layer.all_frozen` holds frozen in this thread.
+_FROZEN = ContextVar("frozen", default=frozenset())
 
 
 def learns(parameter):
@@ -159,39 +162,6 @@ def named_layers(layer, name="", ids=None):
         for key, child in layer.children() if hasattr(layer, "children") else ():
             if hasattr(child, "named_parameters"):
                 yield from named_layers(child, f"{name}.{key}".lstrip("."), ids)
-
-
-def check_exports(model):
-    """Raise ``ValueError`` if a model has layers, such as adapters, that Transformers lacks."""
-    if not all(getattr(layer, "exports", True) for _, layer in named_layers(model)):
-        raise ValueError("save: the model has adapters, which Transformers' models lack: merge "
-                         "low-rank ones with adapters.merge(model)")
-
-
-def put(model, old, new):
-    """Set the layer ``new`` in the place of ``old``, everywhere in a model.
-
-    The objects that held ``old`` hold ``new``; ``old`` itself stays as it is, so ``new`` may
-    contain it.  Raises ``ValueError`` if no layer of the model holds ``old``.
-    """
-    places = []
-
-    def exchanged(value):
-        if value is old:
-            places.append(value)
-            return new
-        if isinstance(value, (list, dict)):               # stays the same object
-            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-                value[key] = exchanged(item)
-        elif isinstance(value, tuple) and any(item is old for item in value):
-            return tuple(map(exchanged, value))
-        return value
-    for _, layer in [*named_layers(model)]:
-        for key, value in [*getattr(layer, "__dict__", {}).items()]:
-            vars(layer)[key] = exchanged(value)
-    if not places:
-        raise ValueError(f"put: the model holds no such {type(old).__name__}, expected one of its "
-                         "layers")
 
 
 class Linear(Layer):

@@ -62,7 +62,8 @@ class Adam:
                 continue
             if self.m[i] is None:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
-            gradient("Adam", p.grad, p.data.shape)
+            if getattr(p.grad, "dtype", None) != p.data.dtype or p.grad.shape != p.data.shape:
+                gradient("Adam", p.grad, p.data.shape)
             keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
             if p.data.size < MAX_JOINED and keep == 1:
@@ -125,7 +126,7 @@ def _distinct(where, parameters):
     """Return the parameters as a list without repetitions.  Raises ``ValueError`` for others."""
     distinct = list({id(p): p for p in (
         parameters if isinstance(parameters, Iterable) else [parameters])}.values())
-    if not all(hasattr(p, "grad") for p in distinct):
+    if not all([hasattr(p, "grad") for p in distinct]):
         raise ValueError(f"{where}: the parameters are {brief(parameters)}, expected a list of "
                          "Parameter, such as model.parameters()")
     return distinct
@@ -139,19 +140,15 @@ def clip_grad_norm(parameters, max_norm):
     if max_norm != math.inf:                              # infinity only measures the norm
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     parameters = [p for p in _distinct("clip_grad_norm", parameters) if p.grad is not None]
-    norm = math.sqrt(sum([_square(p.grad) for p in parameters]))
+    squares = [float(np.vdot(p.grad, p.grad)) for p in parameters]
+    # Again in float64 where float32 overflows or loses small numbers.
+    squares = [s if 1e-30 < s < math.inf else float(np.vdot(p.grad, p.grad.astype(np.float64)))
+               for s, p in zip(squares, parameters, strict=True)]
+    norm = math.sqrt(sum(squares))
     if norm > max_norm:
         for p in parameters:                              # not in place: two may share an array
             p.grad = p.grad * (max_norm / norm)
     return norm
-
-
-def _square(g):
-    """Return the sum of squares, in float64 if float32 overflows or loses small numbers."""
-    square = float(np.vdot(g, g))
-    if not 1e-30 < square < math.inf:
-        square = float(np.vdot(g, g.astype(np.float64)))
-    return square
 
 
 def cosine(step, steps, warmup=0, floor=0.1):

@@ -77,7 +77,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     checkpoint and raises ``KeyboardInterrupt``.  Raises ``ValueError`` if ``out`` holds another
     run, and ``Diverged`` if the loss is no longer finite; the last checkpoint stays.
     """
-    check_task(task, f"train: {brief(task)}")
+    # Raises for missing data, or a task that does not fit the model, before anything is written.
+    x, loss = first_look(model, task)
     settings = run_settings(
         task, steps=steps, batch_size=batch_size, lr=lr, seed=seed, schedule=schedule,
         warmup=warmup, weight_decay=weight_decay, clip=clip, eval_every=eval_every,
@@ -90,8 +91,6 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
-    # Raises for missing data, or a task that does not fit the model, before anything is written.
-    x, loss = first_look(model, task)
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
@@ -178,19 +177,15 @@ def first_look(model, task):
     return x, float(pair[0])
 
 
-def settings_of(model):
-    """Yield the settings of each of our layers, such as its dropout and number of heads, and the
-    frozen columns.  A resumed run must have the same."""
-    for name, layer in named_layers(model):
-        if type(layer).__module__.startswith(f"{__package__}."):
-            yield name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
-                         if isinstance(value, (int, float, str)) or is_dataclass(value)]
-    yield from ((name, p.frozen_columns) for name, p in model.named_parameters())
-
-
 def model_crc(model):
-    """Return a CRC-32 of the settings of a model's layers, see :func:`settings_of`."""
-    return zlib.crc32(repr([*settings_of(model)]).encode())
+    """Return a CRC-32 of the settings of our layers, such as dropout and number of heads, and of
+    the frozen columns.  A resumed run must have the same."""
+    settings = [(name, [(key, value) for key, value in vars(getattr(layer, "layer", layer)).items()
+                        if isinstance(value, (int, float, str)) or is_dataclass(value)])
+                for name, layer in named_layers(model)
+                if type(layer).__module__.startswith(f"{__package__}.")]
+    settings += [(name, p.frozen_columns) for name, p in model.named_parameters()]
+    return zlib.crc32(repr(settings).encode())
 
 
 def fingerprint(task):
@@ -213,14 +208,13 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
         while run.step < steps:
             run.optimizer.lr = learning_rate(settings, run.step)
             x, y = draw(task, run.rng, settings["batch_size"], "train")
-            loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng,
-                                  run.step)
+            loss, accuracy = step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
             run.step += 1
-            run.sums += loss, accuracy, 1
+            run.sums += [loss, accuracy, 1]               # of the steps since the last test
             bar.update()
             is_last, stop = run.step == steps, is_stopped()
             if is_last or run.step % settings["eval_every"] == 0:
-                _test(model, task, run, x, begin, bar, progress)
+                _test(model, task, run, begin, bar, progress)
                 if out is not None:
                     run.history.save(out / "metrics.csv")
             if out is not None and (is_last or stop or run.step % checkpoint_every == 0):
@@ -230,7 +224,7 @@ def _loop(model, task, run, out, checkpoint_every, progress, stop_event):
                 raise KeyboardInterrupt(f"stopped at step {run.step}{where}")
 
 
-def _test(model, task, run, x, begin, bar, progress):
+def _test(model, task, run, begin, bar, progress):
     """Append a row to the run's history: the means of its steps since the last row, and the loss
     and accuracy on held-out examples, in the last step on the whole test set."""
     settings, test = run.settings, None
@@ -242,8 +236,9 @@ def _test(model, task, run, x, begin, bar, progress):
     check_examples(task, test, "test_set")
     loss, accuracy = evaluate(model, task, *test, progress)
     if not math.isfinite(loss):
-        raise _diverged(f"step {run.step}", "test loss", model, x)
-    train_loss, train_accuracy = map(float, run.sums[:2] / run.sums[2])
+        raise _diverged(f"step {run.step}", "test loss", model, test[0][:TEST_BATCH])
+    losses, accuracies, n = run.sums.tolist()
+    train_loss, train_accuracy = losses / n, accuracies / n
     run.sums[:] = 0
     run.history.append(dict(zip(COLUMNS, (
         run.step, train_loss, train_accuracy, loss, accuracy,
@@ -268,7 +263,7 @@ def learning_rate(settings, step):
 
 
 @no_subnormals()
-def step(model, task, optimizer, x, y, clip, rng, number=0):
+def step(model, task, optimizer, x, y, clip, rng):
     """Train one step: forward, backward, clip, Adam.  Return (loss, accuracy)."""
     for p in optimizer.parameters:
         p.grad = None
@@ -281,7 +276,8 @@ def step(model, task, optimizer, x, y, clip, rng, number=0):
             check_accuracy(task, accuracy)
             optimizer.step()
             return loss, accuracy
-    raise _diverged(f"step {number + 1}", "gradient" if math.isfinite(loss) else "loss", model, x)
+    quantity = "gradient" if math.isfinite(loss) else "loss"
+    raise _diverged(f"step {optimizer.t + 1}", quantity, model, x)
 
 
 def _diverged(when, quantity, model, x):

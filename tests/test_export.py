@@ -117,6 +117,12 @@ def test_a_trunk_of_another_kind_is_refused(tmp_path):
         minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4).save(tmp_path / "folder")
 
 
+def test_a_model_of_256_tokens_is_saved_with_the_tokenizer_of_bytes(tmp_path):
+    for n in 255, 256:
+        language_model(vocab_size=n).save(tmp_path / str(n))
+        assert (tmp_path / str(n) / "vocab.json").exists() == (n == 256)
+
+
 def test_the_header_is_aligned_and_says_what_follows(tmp_path):
     language_model().save(tmp_path / "folder")
     raw = (tmp_path / "folder" / "model.safetensors").read_bytes()

@@ -50,6 +50,12 @@ def test_a_mask_takes_gradients_away_and_changes_none(ids, randomise):
         assert_a_mask_only_takes_away(model, batch(ids), full)
 
 
+def test_a_model_in_which_nothing_learns_keeps_no_cache():
+    model = build()
+    with model.all_frozen():
+        assert model.forward(batch())[1] is None
+
+
 def test_output_only_keeps_only_what_the_output_reads(arrays_in):
     """No activation and no dropout mask of the trunk outlives the forward pass."""
     model = build(output_tokens=2)

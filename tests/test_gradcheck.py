@@ -24,8 +24,7 @@ def broken(op_backward, *changes):
     def wrong(dy, cache):
         grads = op_backward(dy, cache)
         grads = grads if isinstance(grads, tuple) else (grads,)
-        changed = [g if f is None else f(g, dy, cache)
-                   for g, f in zip(grads, changes, strict=True)]
+        changed = [g if f is None else f(g, dy, cache) for g, f in zip(grads, changes, strict=True)]
         return changed if len(changed) > 1 else changed[0]
     return wrong
 

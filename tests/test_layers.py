@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import minifpt
 from minifpt import functional as F
 from minifpt import layers
+from minifpt.adapters import put
 from minifpt.fpt import InputLayer
 from minifpt.gradients import gradcheck
 from minifpt.layers import (
@@ -187,6 +188,14 @@ def test_layers_start_with_zeros_and_unit_scales():
     assert MLP(2).dropout == block.mlp.dropout == 0
 
 
+@pytest.mark.parametrize("layer", [Attention(4, 2, 0.5), MLP(4, 0.5), Block(4, 2, 0.5)])
+def test_dropout_is_off_unless_a_layer_trains(layer):
+    _, cache = layer.forward(np.ones((2, 3, 4), np.float32))
+    for part in (cache["attn"], cache["mlp"]) if "mlp" in cache else (cache,):
+        assert part["dropout"].mask is None
+        assert "heads" not in part or part["heads"].mask is None
+
+
 def test_a_cache_is_keyed_like_the_attributes():
     """A layer of several parts has a dictionary, one of a single operation the operation's."""
     block = Block(6, 2)
@@ -280,6 +289,7 @@ def test_two_parameters_may_be_given_one_array():
         a.add_grad(g)
         b.add_grad(g)
     np.testing.assert_array_equal([a.grad, b.grad], [[2, 2], [0, 2]])
+    assert (a.trained_size(), b.trained_size()) == (2, 1)
 
 
 def test_inference_in_another_thread_takes_no_gradient_away():
@@ -311,9 +321,9 @@ def test_put_replaces_a_layer_wherever_the_model_holds_it():
     old, kept, new = (layers.Linear(2, 2) for _ in range(3))
     inner = Holder(old, kept)
     rows, model = inner.rows, Holder(inner, kept)
-    layers.put(model, old, new)
+    put(model, old, new)
     assert [inner.plain, *inner.rows, inner.named["a"], *inner.pair] == [
         new, kept, new, new, new, kept]
     assert inner.rows is rows and model.plain is inner
     with pytest.raises(ValueError, match="no such Linear, expected one of its layers"):
-        layers.put(model, old, new)
+        put(model, old, new)

@@ -71,8 +71,7 @@ def test_the_ladder_of_lesson_14_is_the_measured_one():
                                        [accuracy(h) for h in runs], atol=0.051)
     measured, = read_rows(ROOT / "benchmarks" / "results" / "memory-paper.csv").results.values()
     for trunk, values in given["PAPER_SIZE"].items():
-        np.testing.assert_allclose(values, [
-            accuracy(h) for h in measured[trunk]], atol=0.006)
+        np.testing.assert_allclose(values, [accuracy(h) for h in measured[trunk]], atol=0.006)
 
 
 def test_the_steps_of_lesson_22_are_the_measured_ones():

@@ -93,8 +93,7 @@ def test_the_key_value_cache_gives_the_outputs_of_one_pass(parts):
 
 def test_the_last_tokens_alone_are_those_of_all():
     trunk, x = Llama(config(), dtype=np.float64), normal(2, 7, 16)
-    np.testing.assert_allclose(trunk.forward(x, last=3)[0], trunk.forward(x)[0][:, -3:],
-                               atol=1e-12)
+    np.testing.assert_allclose(trunk.forward(x, last=3)[0], trunk.forward(x)[0][:, -3:], atol=1e-12)
 
 
 @pytest.mark.parametrize("n_group", [1, 2, 8])

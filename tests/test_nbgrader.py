@@ -66,8 +66,7 @@ def test_a_check_that_fails_says_why(course):
     hidden = next(source for marks, source in cells_of(path)
                   if marks.get("grade_id") == "check-bias_gradient")
     with pytest.raises(AssertionError, match="mean for a sum"):
-        exec(hidden, {"check": exercises.check,
-                      "bias_gradient": lambda dy: dy.mean(axis=(0, 1))})
+        exec(hidden, {"check": exercises.check, "bias_gradient": lambda dy: dy.mean(axis=(0, 1))})
 
 
 @pytest.mark.slow

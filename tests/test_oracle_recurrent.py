@@ -121,8 +121,7 @@ def test_training_gives_the_losses_of_pytorch(layers, residual, positions, dtype
     loss, the last weights."""
     task = minifpt.tasks.get("bit-xor", n=3)
     config = LSTMConfig(layers, 24, 8, 0.0, residual, positions)
-    model = minifpt.FPT(LSTM(config, 0, dtype), task.input_dim, task.output_dim,
-                        task.output_tokens)
+    model = minifpt.FPT(LSTM(config, 0, dtype), task.input_dim, task.output_dim, task.output_tokens)
     model.freeze(minifpt.FreezeMask.parse(freeze))
     theirs = Theirs(model)
     named, ours = theirs.named(), dict(model.named_parameters())

@@ -202,7 +202,7 @@ def test_a_file_that_windows_wrote_is_read(file):
 @pytest.mark.parametrize(("name", "right", "wrong"), [
     ("last_tokens", "1 <= n <= T", "2 <= n <= T"), ("last_tokens", "x.shape[1]", "x.shape[2]"),
     ("positions", "tokens.stop > len(w)", "tokens.stop >= len(w)"),
-    ("grouped_heads", "n_head // a.shape[2]", "a.shape[2]")])
+    ("grouped_heads", "n_head // G", "G")])
 def test_a_mistake_that_one_size_hides_is_found(file, name, right, wrong):
     text = body(name)
     assert right in text

@@ -68,8 +68,7 @@ def test_the_stored_weights_are_those_of_the_trunk(page):
     for (name, p), (theirs, shape) in zip(arrays.items(), data["trunk"], strict=True):
         size = int(np.prod(shape))
         assert name == theirs
-        assert np.array_equal(numbers[at:at + size].reshape(shape),
-                              p.data[:shape[0]].astype("<f2"))
+        assert np.array_equal(numbers[at:at + size].reshape(shape), p.data[:shape[0]].astype("<f2"))
         at += size
     assert at == len(numbers)
 

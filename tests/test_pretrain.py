@@ -8,8 +8,8 @@ from test_data import write_mnist
 import minifpt
 from minifpt.experiments import pretrain
 from minifpt.files import weights
-from minifpt.gpt2 import by_gpt2_name
 from minifpt.tasks import Text
+from minifpt.weight_files import by_gpt2_name
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
 

@@ -61,8 +61,7 @@ def test_bytes_decode_and_other_ids_are_refused():
 # ----------------------------------------------------------------------- a small BPE
 
 
-MERGES = [("l", "o"), ("lo", "w"), ("e", "r"), ("Ġ", "low"), ("a", "a"), ("aa", "aa"),
-          ("Ã", "©")]
+MERGES = [("l", "o"), ("lo", "w"), ("e", "r"), ("Ġ", "low"), ("a", "a"), ("aa", "aa"), ("Ã", "©")]
 
 
 @pytest.fixture(scope="module")

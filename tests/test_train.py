@@ -142,8 +142,7 @@ def test_a_run_writes_its_files_and_history(tmp_path, drawn, monkeypatch):
     assert {k: settings[k] for k in want} == want
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     arrays, state = checkpoint(out)
-    assert state["step"] == state["t"] == 24 and all(a.dtype == np.float32
-                                                     for a in arrays.values())
+    assert state["step"] == state["t"] == 24 and all(a.dtype == np.float32 for a in arrays.values())
 
 
 def test_history_has_empty_cells_for_missing_values(tmp_path):

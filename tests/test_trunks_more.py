@@ -332,8 +332,7 @@ def pretrained(book, tmp_path, monkeypatch):
         options = {"steps": 2, "batch_size": 2, "progress": False} | options
         data = {"masked": {"text": [book]}, "vision": {"data": tmp_path / "data"},
                 "images": {"data": tmp_path / "data"}}
-        pretrain.pretrain(source, tmp_path / f"minigpt-{source}", **data.get(source, {}),
-                          **options)
+        pretrain.pretrain(source, tmp_path / f"minigpt-{source}", **data.get(source, {}), **options)
         return tmp_path / f"minigpt-{source}.npz"
     monkeypatch.setattr(tasks.Copy.__init__, "__defaults__", (8, 20, 26, 256))
     return run

@@ -311,8 +311,7 @@ def compare(out, task_names, models, seeds, **options):
     names = ["table.md", "runs.csv", "curves.png"]
     check_outputs(out, *names, *(["sweep.png"] if options.get("rates") else []))
     results = grid(out, task_names, models, seeds, **options)
-    text = "\n\n".join(filter(None, [
-        table(results), differences(results), still_rising(results)]))
+    text = "\n\n".join(filter(None, [table(results), differences(results), still_rising(results)]))
     outputs.write_text(out / "table.md", KIND, text + "\n\n")
     outputs.write_csv(out / "runs.csv", CSV, rows(results))
     picture(results.results, out / "curves.png", chances=results.chances)

@@ -191,5 +191,4 @@ def _restored(folder, part, make):
                                 "its paths are relative to where it was trained: start "
                                 "there") from None
     except ValueError as e:
-        raise ValueError(f"{folder}: {part} cannot be made again: {shorten(str(e), 300)}"
-                         ) from None
+        raise ValueError(f"{folder}: {part} cannot be made again: {shorten(str(e), 300)}") from None

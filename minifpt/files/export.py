@@ -73,8 +73,7 @@ def write_safetensors(f, named_arrays, dtype, path):
     header, end = {"__metadata__": {"format": "pt"}}, 0   # as Transformers writes it
     for name, a in named:
         begin, end = end, end + math.prod(a.shape) * dtype.itemsize
-        header[name] = {"dtype": NAMES[dtype.name], "shape": a.shape,
-                        "data_offsets": [begin, end]}
+        header[name] = {"dtype": NAMES[dtype.name], "shape": a.shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)                       # the numbers begin at a multiple of 8
     f.write(len(text).to_bytes(8, "little") + text)
@@ -122,6 +121,5 @@ def tokenizer_files(path, vocab_size):
             if source.is_file() and name not in files:
                 files[name] = source.read_bytes()
     if "tokenizer.json" in files:                         # else AutoTokenizer makes GPT-2's own
-        files.setdefault("tokenizer_config.json",
-                         b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        files.setdefault("tokenizer_config.json", b'{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return files

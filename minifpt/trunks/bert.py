@@ -9,9 +9,10 @@ from .. import checks
 from .. import fast as ops
 from ..checks import brief
 from ..files import huggingface, one_line
-from ..gpt2 import config_of
+from ..gpt2 import GPT2Config
 from ..layers import Block, Layer, LayerNorm, Positions, blocks_backward
 from ..machine import single_threaded_blas
+from ..weight_files import config_of
 
 # {our name: Hugging Face's names}.  Their linear layers hold the transposed weight.
 POSITIONS = "embeddings.position_embeddings"
@@ -153,7 +154,7 @@ def read_config(path, dropout=None):
         raise ValueError(f"{path}: dropout is {brief(drop)}, and {brief(other)} in attention: "
                          "minifpt has one for both: pass dropout=")
     config = config_of({name: raw.get(theirs) for name, theirs in SETTINGS.items()} | {
-        "dropout": drop if dropout is None else dropout, "causal": False}, path)
+        "dropout": drop if dropout is None else dropout, "causal": False}, path, GPT2Config)
     for key, built in (("model_type", "bert"), ("intermediate_size", 4 * config.n_embd),
                        ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if raw.get(key, built) != built:

@@ -7,8 +7,9 @@ from pathlib import Path
 from ..files import cache_folder, huggingface, outputs, write_beside
 from ..files.tokenizer import FILES
 from ..files.weights import file_name, matched, save, weight_dtype
-from ..gpt2 import SHAPES, GPT2Config, LanguageModel, by_gpt2_name, check_size, config_of
+from ..gpt2 import SHAPES, GPT2Config, LanguageModel
 from ..progress import progress_bar
+from ..weight_files import by_gpt2_name, check_size, config_of
 
 
 def convert(source, out=None, dtype="float16", progress=True, dropout=None, revision=None):
@@ -61,7 +62,7 @@ def convert(source, out=None, dtype="float16", progress=True, dropout=None, revi
         path = huggingface.download(hub, revision)
         origin["revision"] = path.name
     settings, tensors = huggingface.load_checkpoint(path, dropout)
-    config = config_of(settings, path)
+    config = config_of(settings, path, GPT2Config)
     check_size(path, config, tensors)
     pieces = matched(path, by_gpt2_name(LanguageModel(config, seed=None)), tensors)
     bar = progress_bar(pieces, desc=name, unit="tensor", delay=1, progress=progress)

@@ -5,7 +5,6 @@ Its blocks run as GPT-2's do.  Llama, and Qwen2 with its biases, are read from f
 Transformers saved.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from .. import checks
 from .. import fast as ops
 from ..files import huggingface, weights
-from ..gpt2 import LanguageModel, Pretrained, by_gpt2_name
+from ..gpt2 import LanguageModel, draw
 from ..layers import (
     Block,
     Embedding,
@@ -23,9 +22,9 @@ from ..layers import (
     Unembedding,
     blocks_backward,
     readings,
-    standard_normal,
 )
 from ..machine import single_threaded_blas
+from ..weight_files import Pretrained, by_gpt2_name
 from . import llama_files as stored
 from .llama_files import LlamaConfig
 
@@ -185,7 +184,7 @@ class Llama(LlamaWeights):
         self.dtype = checks.dtype("Llama", dtype)
         self.h = [LlamaBlock(c, dtype) for _ in range(c.n_layer)]
         self.ln_f = RMSNorm(c.n_embd, c.rms_norm_epsilon, dtype)
-        draw(self, seed, c)
+        draw_all(self, seed, c)
 
     @single_threaded_blas
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
@@ -227,16 +226,12 @@ class LlamaLM(LlamaWeights, LanguageModel):
         self.wte = Embedding(c.vocab_size, c.n_embd, self.dtype)
         self.lm_head = Unembedding(self.wte.weight if c.tied else Parameter(
             np.zeros((c.vocab_size, c.n_embd), self.dtype), "output"))
-        draw(self, seed, c)
+        draw_all(self, seed, c)
 
 
-def draw(model, seed, config):
+def draw_all(model, seed, config):
     """Fill the matrices of a model, but not those of a trunk inside it, with the numbers that
     random weights start from."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
-            std = config.initializer_range
-            if config.scaled_residual_init and ("o_proj" in name or "down_proj" in name):
-                std /= math.sqrt(2 * config.n_layer)
-            p.data[...] = standard_normal(p.data.shape, seed, name)
-            p.data *= std
+            draw(name, p, seed, config)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import checks
 from ..checks import brief
 from ..files import huggingface, weights
-from ..gpt2 import config_of
+from ..weight_files import config_of
 
 KINDS = "llama", "qwen2"                                  # model types that are read
 # Transformers' names for a block's parts and for what is around the blocks, by ours.

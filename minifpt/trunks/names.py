@@ -15,9 +15,10 @@ import numpy as np
 
 from ..files import MOST_CODE, one_line, read_bytes, weights
 from ..freeze import FreezeMask
-from ..gpt2 import GPT2, SHAPES, GPT2Config, read_config
+from ..gpt2 import GPT2, SHAPES, GPT2Config
 from ..layers import standard_normal
 from ..users import message, shown, users_code
+from ..weight_files import config_of
 from . import bert, forms, llama_files
 from .base import check_trunk
 from .llama import Llama
@@ -310,9 +311,12 @@ class TrunkSpec:
             return config
         if self.kind not in ("random", "mimetic"):
             try:
-                read = bert.read_config if bert.is_bert(self.name) else (
-                    llama_files.config_at if llama_files.is_llama(self.name) else read_config)
-                return read(weights.find(self.name), dropout)
+                path = weights.find(self.name)
+                if bert.is_bert(self.name):
+                    return bert.read_config(path, dropout)
+                if llama_files.is_llama(self.name):
+                    return llama_files.config_at(path, dropout)
+                return config_of(weights.load(path, dropout)[0], path, GPT2Config)
             except FileNotFoundError:
                 if self.name not in SHAPES:
                     raise

@@ -33,7 +33,7 @@ def film(run, task, every, frames, x, y, before, loss, number, progress):
                 run.step, run.settings["steps"] - 1))
             inputs = task.batch(run.rng, run.settings["batch_size"], "train")
             losses.append(training.step(run.model, task, run.optimizer, *inputs,
-                                        run.settings["clip"], run.rng, run.step)[0])
+                                        run.settings["clip"], run.rng)[0])
             run.step += 1
         if n % every == 0:
             pictures.append(picture(run, task, x, y, n))
