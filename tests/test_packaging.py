@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="there 
 
 # Lines, blank ones and docstrings counted.  A change that raises a limit says in its commit what it
 # bought.
-LIMITS = {"minifpt/**/*.py": 19_790, "lessons/solutions/*.py": 5_410, "minifpt/**/*.js": 4_200,
-          "tests/**/*.py": 24_610}
+LIMITS = {"minifpt/**/*.py": 19_810, "lessons/solutions/*.py": 5_410, "minifpt/**/*.js": 4_200,
+          "tests/**/*.py": 24_655}
 
 
 @pytest.mark.parametrize("files", LIMITS)

@@ -93,8 +93,7 @@ def products_of_a_step(trained):
     "a frozen layer that runs back has a dx and no dw": "_ + sum(_1) + _2 -> _ + 2 * _2 + any(_1)",
     "the dw of the trained layers are missing": "len(trained) + sum(trained) -> len(trained)",
     "frozen layers compute, too": "return _ -> return 3 * sum(trained)",
-    "return the number of products, not a share or a number for each layer": [
-        f"return _ -> return (_) / {n}" for n in ("(3 * len(trained))", "len(trained)")],
+    "return a number of products, not a share": "return _ -> return (_) / (3 * len(trained))",
     "the forward pass is missing: one product for each layer, frozen or not":
         "len(trained) + sum(trained) -> sum(trained)",
 }, {"only the forward pass": "sum(trained) -> max(1, sum(trained))"}, rtol=1e-12)

@@ -81,8 +81,7 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "yours is a mean over the heads, too: return one number for each head": [
         f"_.mean(axis=(0, 1)) -> _.mean({axes})" for axes in ("", "(0, 2)", "(1, 2)", "2")],
     "the examples' axis is still there: take the mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)",
-    "P = 4 is the lesson's: here a string has T / (strings + 1) tokens": [
-        "P = _ -> P = 4", ("P = _ -> P = 4", "query = _ -> query = T - 4 + p")],
+    "here P is not the lesson's 4": ("P = _ -> P = 4", "query = _ -> query = T - 4 + p"),
 })
 def _(rng):
     B, H = (int(n) for n in rng.choice([7, 8, 9], 2, replace=False))

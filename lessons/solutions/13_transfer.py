@@ -29,8 +29,7 @@ def ranges_apart(n, m):
     "equally likely": [f"2 / ways -> 0.5 ** ({k})" for k in ("n + m", "n + m - 1", "n", "m")],
     "that is the chance that the ranges overlap": "2 / ways -> 1 - 2 / ways",
     "the formula is exact: do not round, and do not draw": "2 / ways -> 2.02 / ways",
-    "a probability is at most 1: divide by the number of ways": [
-        "2 / ways -> ways / 2", "2 / ways -> ways", "2 / ways -> 2 * ways"],
+    "a probability is at most 1: divide by the number of ways": "2 / ways -> ways / 2",
     "return a probability from 0 to 1, not a percentage": "2 / ways -> 200 / ways",
 })
 def _(rng):
@@ -60,8 +59,7 @@ FAR = "p = _ -> e = np.exp(z - %s); p = e / e.sum(axis=1, keepdims=True)"
     "the right answer is not subtracted: the gradient of the scores is p minus one-hot":
         "p - _ -> p",
     "the decay is missing in dW": "_ + decay * W -> _",
-    "that adds the decay's part of the loss; add its gradient, decay times W": [
-        "decay * W -> decay / 2 * (W ** 2).sum()", "decay * W -> decay / 2 * W ** 2"],
+    "add the gradient of the decay, not the decay": "decay * W -> decay / 2 * (W ** 2).sum()",
     "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
         ["decay * W -> 2 * decay * W", "decay * W -> decay * W / 2"],
     "the decay is divided by N, too; it belongs to the loss once":

@@ -140,10 +140,8 @@ def _(rng):
         "those are the most negative directions": like(gram(turn[:, :n])),
         "those eigenvalues are largest in size, and some of them are negative":
             like(gram(turn[:, by_size])),
-        "the rows are not at right angles to each other":
-            lambda W: not np.allclose(products(W), np.diag(np.diag(products(W)))),
-        "the rows are at right angles, but not all of one length":
-            lambda W: not np.allclose(np.diag(products(W)), products(W)[0, 0]),
+        "the rows are not at right angles": lambda W: not np.allclose(np.triu(products(W), 1), 0),
+        "the rows are not all of one length": lambda W: np.ptp(np.diag(products(W))) > 1e-6,
         "the directions are right, but the whole of W has another length than the given one":
             lambda W: np.allclose(np.asarray(W).T @ W / np.sum(np.square(W)),
                                   gram(turn[:, -n:]) / length ** 2),
