@@ -125,7 +125,7 @@ function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cu
       const p = probabilities[(head * T + look) * T + key];
       if (!heads[head] || p < 0.1) continue;
       const narrow = width < 26 * T, text = `${Math.round(100 * p)}${narrow ? "%" : " %"}`;
-      g.font = `600 ${narrow ? 10 : 12}px ${paint("--sans")}`;
+      g.font = `600 ${narrow ? 9 : 12}px ${paint("--sans")}`;
       const x = Math.max(16, Math.min(width - 16, middle(key))), at = y + 13 + 14 * head;
       g.lineWidth = 4;
       g.strokeStyle = paint("--paper");

@@ -189,6 +189,6 @@ const STATIONS = [
     "A check can tell: move one number a little, and see whether it helps as much as the gradient says." : ""))},
   {set: {task: "bit-xor"}, show: ["flow", "bar", "chart"],
     acts: [["Train", notes => train(notes, "Training", 3000)]],
-    judge: () => latest?.step ? `${steps_of(latest)}: you know now how.` : ""},
+    judge: () => latest?.step ? `${steps_of(latest)}: you now know how.` : ""},
 ];
 STATIONS.forEach((station, n) => Object.assign(station, D.stations[n]));
