@@ -306,6 +306,7 @@ function show_bits() {
         onfocus: () => look_at(t), onblur: () => look_at(null), onmouseenter: () => look_at(t),
         onmouseleave: () => look_at(null)})), el("small", {}, name))));
     answers.replaceChildren(...task.names.map(() => el("span", {class: "token"})));
+    by("flow").lastChild.firstChild.textContent = "the model's answers" + (d > 1 ? "; in full colour: hidden bits" : "");
   }
   const hidden = d > 1;
   bits.querySelectorAll("button").forEach((b, i) => {
