@@ -175,10 +175,11 @@ for name, output in zip(names, outputs, strict=True):
 #
 # ## The backward, from the picture
 #
-# This is all we need. $J$ does three things to a move: it removes the part along
-# $(1, \dots, 1)$, it removes the part along $\hat x$, and it divides by the deviation as the
-# forward pass does. To remove the part along a vector $v$ with $v \cdot v = C$, subtract
-# $\frac{1}{C} v v^\top$ from the identity $I$:
+# This is all we need. $J$ does three things to a move: it removes the part along $(1, \dots, 1)$,
+# it removes the part along $\hat x$, and it divides by the deviation as the forward pass does. The
+# part of a move $m$ along a vector $v$ is $v\,(v \cdot m) / (v \cdot v)$. Both of our vectors have
+# $v \cdot v = C$, because the squares of $\hat x$ have a mean of 1. So to remove that part,
+# subtract $\frac{1}{C} v v^\top$ from the identity $I$:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -200,8 +201,9 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 
 # %% [markdown]
 # With scale and bias, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is
-# $g = dy \cdot w$ `(C,)`. $J$ is symmetric, so $dx = J^\top g = J g$. The products of $g$ with the
-# two vectors, divided by $C$, are means:
+# $g = dy \cdot w$ `(C,)`. Each $x_j$ reaches the loss through all $\hat x_i$, so
+# $dx_j = \sum_i g_i J_{ij}$. That is $dx = J^\top g$, and as $J$ is symmetric, $J g$. The products
+# of $g$ with the two vectors, divided by $C$, are means:
 #
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
@@ -376,7 +378,7 @@ print("with layer norm, after 40 steps, five seeds:", *(f"{run[-1]:.2f}" for run
 
 # %% [markdown]
 # Without layer norm the loss starts enormous. At the two larger rates it is soon no longer a
-# number. At the smallest one it falls, and after 40 steps it is still a thousand times that of a
+# number. At the smallest one it falls, and after 39 steps it is still a thousand times that of a
 # model that knows nothing. (Three rates, one run each.)
 #
 # ## Exercises
