@@ -296,15 +296,8 @@ print("the scale for token 3:", scales[0].round(1))
 # Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
 # rows changed as well, because the loss did not ask them to stay.
 #
-# How can 16 numbers do that? Softmax makes the shares from scores, one number for each pair of
-# tokens (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$
-# the scale, $\hat x$ `(T, C)` the normalised tokens, and $M$ `(C, C)` made of the frozen $W$,
-#
-# $$ \text{score}_{ts} = \frac{1}{\sqrt C}
-#    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
-#
-# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how much
-# each pair of channels counts, and a negative scale turns signs around. This is how a Frozen
+# How can 16 numbers do that? They cannot change $W$. But each decides how much its channel counts,
+# and a negative one turns a sign around (*Going further* has the formula). This is how a Frozen
 # Pretrained Transformer learns: scales, biases, positions, and the two layers at its ends decide
 # what the frozen weights get to see.
 #
@@ -439,6 +432,15 @@ check("rms_norm_backward", rms_norm_backward)
 
 # %% [markdown]
 # ## Going further
+#
+# **How 16 numbers steer.** Softmax makes the shares from scores, one number for each pair of tokens
+# (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$ the
+# scale, $\hat x$ `(T, C)` the normalised tokens, and $M$ `(C, C)` made of the frozen $W$,
+#
+# $$ \text{score}_{ts} = \frac{1}{\sqrt C}
+#    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
+#
+# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$.
 #
 # **One sequence, by heart.** Did our scale learn "look at token 3"? It has seen a single sequence.
 # On others, what share does token 3 get, on average? With equal shares each of six tokens gets

@@ -172,10 +172,9 @@ picture(fig)
 
 # %% [markdown]
 # Without the factor, the wider the head, the more of a row goes to one token, and that token is a
-# matter of chance. And in the end little of the gradient passes: in lesson 2 we had $dz_j =
-# p_j\,(dp_j - \sum_i p_i\,dp_i)$, and where a row is nearly 1 at one token and 0 at all others, the
-# bracket is 0 at that one and $p_j$ is 0 at the others. With the factor both curves are flat, at
-# every width $D$.
+# matter of chance. And in the end little of the gradient passes: where a row is nearly 1 at one
+# token and 0 at all others, the softmax's Jacobian of lesson 2 is nearly 0. With the factor both
+# curves are flat, at every width $D$.
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #

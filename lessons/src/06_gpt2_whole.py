@@ -196,10 +196,10 @@ picture(fig)
 # %% [markdown]
 # Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
 # what all other parts read. The feed-forward parts of the next two blocks are missed, too. To
-# forget a residual connection is far worse for most parts: what was written before is gone. There
-# are two exceptions. For `h.1.mlp` both mistakes cost about the same. And the result of `h.0.mlp`
-# can replace the stream at little cost, so it must hold nearly all that the parts above ask for.
-# (One model, one text.)
+# forget a residual connection is far worse for most parts: what was written before is gone. Three
+# parts are exceptions. For `h.0.attn` and `h.1.mlp` the two mistakes cost about the same. And the
+# result of `h.0.mlp` can replace the stream at little cost, so it must hold nearly all that the
+# parts above ask for. (One model, one text.)
 #
 # ## The way back
 #
