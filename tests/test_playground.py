@@ -90,7 +90,7 @@ def test_the_numbers_that_a_station_names_are_those_of_the_results():
             ("pretrained on novels | 200/300/300; 0.01; paper 500 | 400/600/1100;", "1,100 after"),
             ("random | 100/200/200; 0.003; paper 20,000 | 600/600/700;", "700 with random"),
             ("pretrained on novels | 45.4 (", "45.4 %"), ("matched random | 39.7 (", "39.7 %")]:
-        assert f"| {row}" in rows and words in said
+        assert f"| {row}" in rows and words in said + playground.read("tour.md")
 
 
 def test_heads_that_were_trained_on_bit_memory_look_for_likeness(page):

@@ -540,7 +540,7 @@ def test_an_angle_costs_steps_and_a_start_saves_them(visit):
     assert page.locator("#angle-value").inner_text() == "60°"
     assert "60°: 95 % right after 94 steps" in act(page)
     assert "120°: 95 % right after 493 steps" in act(page, 1)
-    assert page.locator("#acts button").nth(2).inner_text() == "At your angle: 60°"      # still
+    assert page.locator("#acts button").nth(2).inner_text() == "At your angle: 120°"
     go_to(page, 9)
     assert "random start 95 % right after 493 steps; orange start 95 % right after 73 " in act(page)
     assert page.evaluate("[0, 1].map(lane_color)") == ["--lane-3", "--lane-2"]       # as the bars

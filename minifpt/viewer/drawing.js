@@ -119,13 +119,13 @@ function attention_lines(g, probabilities, {y, h, width, middle, look, heads, cu
     g.fillText("✂", (middle(key) + middle(query)) / 2, y + h / 2 + 6);
   }
   if (look === null) return;
-  g.font = `600 12px ${paint("--sans")}`;
   g.textAlign = "center";
   for (let key = 0; key < T; key++) {      // how much of the look goes where, head by head
     for (let head = 0; head < H; head++) {
       const p = probabilities[(head * T + look) * T + key];
       if (!heads[head] || p < 0.1) continue;
-      const narrow = width < 26 * T, text = `${Math.round(100 * p)}${narrow ? "" : " %"}`;
+      const narrow = width < 26 * T, text = `${Math.round(100 * p)}${narrow ? "%" : " %"}`;
+      g.font = `600 ${narrow ? 9 : 12}px ${paint("--sans")}`;
       const x = Math.max(16, Math.min(width - 16, middle(key))), at = y + 13 + 14 * head;
       g.lineWidth = 4;
       g.strokeStyle = paint("--paper");

@@ -66,11 +66,8 @@ function trail_now() {                     // with the number of rows that it ha
 
 // ------------------------------------------------------------------------ the form of a head
 
-const angle_slider = () => slider("angle", "angle between frozen queries and keys", 0, 180, 5,
-  S.angle, v => `${v}°`, v => {
-    set({angle: v}, true);
-    if (S.tour) NOTES[S.tour - 1].angle = v;
-  });
+const angle_slider = slider("angle", "angle between frozen queries and keys", 0, 180, 5,
+  S.angle, v => `${v}°`, angle => set({angle}, true));
 let form_numbers = null;
 function show_forms() {
   const {kind, scale, start} = models[shown], box = by("forms");
@@ -83,13 +80,16 @@ function show_forms() {
     form_numbers = {key, keys: w.filter((_, i) => Math.floor(i / 64) % 3 === 1),
       values: E.eigen(E.symmetric_form(model)).values};
   }
-  if (!by("form")) box.replaceChildren(angle_slider(), el("canvas", {id: "form", role: "img"}),
+  if (!by("form")) box.replaceChildren(el("canvas", {id: "form", role: "img"}),
     el("p", {class: "note"}, "Left: how large the frozen numbers of the keys are: the same spread " +
-      "at each angle. Right: 64 patterns, a bar each. A pattern is 64 numbers; those of a token are a " +
-      "mix of patterns. Orange: a token with this pattern looks at tokens that have it, too. Blue: it " +
-      "looks away from them."));
+      "at each angle. Right: here a token is 64 numbers, not two. As (2, 1) is 2 times the pattern (1, 0) and " +
+      "1 time (0, 1), a token is a mix of 64 patterns, a bar each. Orange: a token with this " +
+      "pattern looks at tokens that have it, too. Blue: it looks away from them."));
+  const place = S.tab !== "race" && station()?.show.includes("forms") ? by("acts") : box;
+  if (angle_slider.parentNode !== place) place.insertBefore(angle_slider, place === box ? by("form") : null);
   const input = by("angle"), positive = form_numbers.values.filter(v => v > 1e-9).length;
   if (document.activeElement !== input) input.value = S.angle;
+  input.setAttribute("aria-valuetext", `${S.angle}°`);
   by("angle-value").textContent = `${S.angle}°`;
   by("form").setAttribute("aria-label", `${positive} of 64 bars are orange: eigenvalues above 0`);
   if (layout && by("form").dataset.key !== `${key}${layout.width}`) {
@@ -129,6 +129,7 @@ function show_letters() {
       ([letter, p]) => el("li", {}, el("button", {title: "write it", onclick: () => {
         input.value += letter;
         put(input.value);
+        bars.querySelector("button").focus();              // its own button is gone
       }}, spelled(letter)), el("i", {style: `width:${60 * p}%`}), ` ${percent(p)}`)));
   };
   const input = el("input", {id: "text", value: letters, maxlength: 60, autocomplete: "off",
@@ -148,7 +149,7 @@ function show_points(shown) {              // the band of random heads, and a po
     `<rect x="${x(mean - 2 * deviation)}" y="20" width="${320 * deviation}" height="150"/>` +
     `<text x="${x(mean)}" y="14" class="middle">random heads</text>` +
     Object.entries(traces).map(([name, rows], n) => `<text x="6" y="${36 + 50 * n}">${TRAINED_ON[name]}` +
-      "</text>" + (shown ? rows.flat() : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${44 + 50 * n + i % 4 * 5}" ` +
+      "</text>" + (shown ? rows.flat().sort((a, b) => a - b) : []).map((v, i) => `<circle class="${Math.abs(v - mean) <= 2 * deviation ? "" : v > mean ? "plus" : "minus"}" cx="${x(v)}" cy="${26 + 50 * n + i % 6 * 7}" ` +
       "r=\"3\"/>").join("")).join("") +
     [-1, 0, 1, 2, 3].map(v => `<text x="${x(v)}" y="186" class="middle">${v}</text>`).join("") +
     "<text x=\"210\" y=\"204\" class=\"middle\">← away from likeness; looks for likeness →</text></svg>";

@@ -146,7 +146,7 @@ function check_text() {
   if (!noticed || noticed.fault !== S.fault) return "";
   const {worst, wrong, checked} = noticed;
   return wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
-    `all in ${name_of(worst.part)}, ${worst.name.replace("trunk.", "")}[${worst.index}]. The code ` +
+    `all in ${name_of(worst.part)} (in the code ${worst.name.replace("trunk.", "")}[${worst.index}]). It ` +
     `says ${short(worst.gradient)}; ` +
     `moving the number a little, and measuring, gives ${short(worst.difference)}.` :
     `A gradient check notices nothing: ${checked} of ${checked} numbers agree.` +

@@ -220,11 +220,11 @@ function set(values, replace = false) {
   if (changed.includes("follow")) trail = null;
   by("follow").checked = S.follow;
   for (const {model} of models) model.cuts = S.cut;
-  if (changed.includes("cut") && !again) measure_cuts();
+  const measured = changed.includes("cut") && !again ? measure_cuts() : null;
   if (!again && changed.every(k => QUIET.includes(k))) {
     show_example();
     dirty = true;
-    return Promise.resolve();
+    return Promise.resolve(measured);
   }
   if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
@@ -306,6 +306,7 @@ function show_bits() {
         onfocus: () => look_at(t), onblur: () => look_at(null), onmouseenter: () => look_at(t),
         onmouseleave: () => look_at(null)})), el("small", {}, name))));
     answers.replaceChildren(...task.names.map(() => el("span", {class: "token"})));
+    by("flow").lastChild.firstChild.textContent = "the model's answers" + (d > 1 ? "; in full colour: hidden bits" : "");
   }
   const hidden = d > 1;
   bits.querySelectorAll("button").forEach((b, i) => {
@@ -463,6 +464,7 @@ function show_numbers(model) {
   by("train").textContent = !running ? "Train" : S.tour ? "Stop" : "Pause";
   by("train").setAttribute("aria-pressed", String(running));
   if (!latest) return;
+  document.body.classList.remove("fresh");
   const lane = latest.lanes[shown];
   by("step").textContent = count(latest.step);
   by("accuracy").textContent = percent(lane.accuracy);

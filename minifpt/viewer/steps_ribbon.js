@@ -9,14 +9,13 @@ function statusOf(i) {
 function cell(i, extra = "") {
   const s = S[i], kind = kindOf(s), n = frameOf[i], status = statusOf(i);
   const when = n === state.at ? "now" : n < state.at ? "done" : "todo";
-  const remark = {first: "the first wrong gradient", wrong: "wrong gradient",
-    right: "gradient agrees"}[status];
+  const remark = {first: "; the first wrong gradient", wrong: "; wrong gradient",
+    right: "; gradient agrees"}[status] || "";
   return el("button", {
     class: `cell ${kind} ${when} ${status} ${s.inside !== null ? "inner" : ""} ${extra} ` +
       (state.all || path.includes(n) ? "" : "aside"),
-    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${words(s)}: ${s.name}, ${KINDS[kind]}${remark ? "; " +
-        remark : ""}`, "aria-label": `${words(s)}, ${KINDS[kind]}${remark ? ", " +
-      remark : ""}`,
+    tabindex: n === state.at ? 0 : -1, "data-step": i, title: `${words(s)}: ${s.name}, ${KINDS[kind]}${remark}`,
+    "aria-label": `${words(s)}, ${KINDS[kind]}${remark}`,
     "aria-current": n === state.at ? "step" : null, onclick: () => go(n)},
   el("span", {}, status === "first" ? "✗" : SHORT[s.op] || s.op));
 }

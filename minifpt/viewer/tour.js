@@ -13,7 +13,8 @@ function verdict_of({lanes, step}) {
   const times = Math.min(...of((kind, s) => kind === "random" && s >= 0.3).filter(r => r)) / read;
   if (read === undefined) return text;
   return text + (read && Number.isFinite(times) ? `Random numbers learn it too${times > 1.15 ?
-    `, in ${times.toFixed(1)} times the steps` : times < 0.85 ? ", in fewer steps" : ""}: the ` +
+    `, here in ${times.toFixed(1)} times the steps` : times < 0.85 ? ", here in fewer steps" : ""}${
+    times > 1.15 || times < 0.85 ? " (may be luck: another start can turn it)" : ""}: the ` +
     `reading is not needed.${small.includes(null) ? " Numbers that are too small did not: their " +
     "size matters." : ""}` : running ? "" : "The curves still rise: train longer.");
 }
@@ -21,12 +22,13 @@ function verdict_of({lanes, step}) {
 function show_station() {
   const now = station(), zoom = Math.max(1.15, innerWidth / 1280);
   document.body.style.zoom = S.beamer ? zoom : "";
-  document.body.className = now ? ["tour", ...now.show.map(part => `show-${part}`)].join(" ") : "";
+  document.body.className = now ? ["tour", "fresh", ...now.show.map(part => `show-${part}`)].join(" ") : "";
   by("tour").hidden = !now;
   by("task").disabled = Boolean(now);
   document.title = now ? `${S.tour}. ${now.title}` : "A transformer that trains in this page";
   arrange();
   if (!now) return;
+  by("restart").setAttribute("href", `#tour=${S.tour}`);
   const notes = NOTES[S.tour - 1];
   by("place").firstElementChild.textContent = `${S.tour} of ${STATIONS.length}`;
   by("question").textContent = now.title;
