@@ -62,8 +62,11 @@ def by_hand(*args):
     "the temperature multiplies: it must divide": "z / tau -> z * tau",
     "the wrong axis: each row is a choice of its own":
         "return _ -> e = np.exp(x - x.max(axis=0)); return e / e.sum(axis=0)",
-    "one softmax over the whole array: each row is a choice of its own":
-        "return _ -> e = np.exp(x - x.max()); return e / e.sum()",
+    "one softmax over the whole array: each row is a choice of its own": [
+        "return _ -> e = np.exp(x - x.max()); return e / e.sum()", "e / _ -> e / e.sum()"],
+    "a power of softmax(z): at small tau all numbers of a row become 0, and 0 / 0 is no number": (
+        "z / tau -> z", "return _ -> p = (e / e.sum(axis=-1, keepdims=True)) ** (1 / tau); "
+        "return p / p.sum(axis=-1, keepdims=True)"),
     "the temperature has no effect: that is softmax(z)": "z / tau -> z",
 }, {
     "row by row": "x.max(axis=-1, keepdims=True) -> x.max()",
@@ -73,13 +76,8 @@ def by_hand(*args):
 })
 def _(rng):
     z = rng.standard_normal((3, 6))
-    for tau, size, about in (
-            (float(rng.uniform(0.3, 0.8)), 1, ""),
-            (float(rng.uniform(2, 4)), 1, ""),
-            (1e-6, 1, "At a temperature of 1e-6 something overflows: what is the largest "
-                      "number that you take the exponential of?"),
-            (1.0, 2000, "With logits in the thousands something overflows: what is the largest "
-                        "number that you take the exponential of?")):
+    for tau, size in ((float(rng.uniform(0.3, 0.8)), 1), (float(rng.uniform(2, 4)), 1),
+                      (1e-6, 1), (1.0, 2000)):
         x = size * z
         naive, top = np.exp(x / tau), x.max(axis=-1).argmax()
         case = Case((x, tau), mistakes={
@@ -88,7 +86,7 @@ def _(rng):
             "it overflows: what is the largest number that you take the exponential of?":
                 lambda p, naive=naive: not np.isfinite(naive).all() and not np.isfinite(p).all(),
             "the rows do not sum to 1: divide by the sum, after the exponential":
-                lambda p: not np.allclose(np.sum(p, axis=-1), 1)}, about=about)
+                lambda p: not np.allclose(np.sum(p, axis=-1), 1)})
         with patch.object(F, "softmax", by_hand):         # until the answer to it has run
             yield case
 

@@ -28,7 +28,8 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "the layer norms of the blocks are missing: two in each, scale and bias": "_ + 2 * norm -> _",
     "a block has two layer norms, one before each of its parts": "_ + 2 * norm -> _ + norm",
     "a bias has as many numbers as its layer has outputs: 3C for c_attn and 4C for c_fc":
-        ("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
+        [("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
+         "C * 4 * C + 4 * C -> C * 4 * C + C"],
     "of the layer norms only the scales are counted: each has a bias, too": "norm = _ -> norm = C",
     "you count the weights alone: the layer norms and the linear layers' biases are missing": [
         "block = _ -> block = _ - 13 * C", "block = _ -> block = _ - 13 * C; norm = 0"],
@@ -38,7 +39,7 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
         "_ + (4 * C * C + C) -> _", "4 * C * C + C -> C", "_ + (4 * C * C + C) -> _ - 3 * C"],
     "you count a single block: there are n_layer of them": "n_layer * block -> block",
 }, about="Write down the shapes of one block, weight and bias of each layer, and compare with the "
-         "names printed in the lesson.", rtol=1e-12)
+         "list under 'Going further', From a file.", rtol=1e-12)
 def _(rng):
     # So that no two mistakes give the same number: V is above all multiples of L C here.
     yield (int(rng.integers(2, 9)), 8 * int(rng.integers(3, 20)), 16 * int(rng.integers(5, 30)) + 1,

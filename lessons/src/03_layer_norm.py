@@ -175,10 +175,11 @@ for name, output in zip(names, outputs, strict=True):
 #
 # ## The backward, from the picture
 #
-# This is all we need. $J$ does three things to a move: it removes the part along
-# $(1, \dots, 1)$, it removes the part along $\hat x$, and it divides by the deviation as the
-# forward pass does. To remove the part along a vector $v$ with $v \cdot v = C$, subtract
-# $\frac{1}{C} v v^\top$ from the identity $I$:
+# This is all we need. $J$ does three things to a move: it removes the part along $(1, \dots, 1)$,
+# it removes the part along $\hat x$, and it divides by the deviation as the forward pass does. The
+# part of a move $m$ along a vector $v$ is $v\,(v \cdot m) / (v \cdot v)$. Both of our vectors have
+# $v \cdot v = C$, because the squares of $\hat x$ have a mean of 1. So to remove that part,
+# subtract $\frac{1}{C} v v^\top$ from the identity $I$:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
@@ -200,8 +201,9 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 
 # %% [markdown]
 # With scale and bias, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is
-# $g = dy \cdot w$ `(C,)`. $J$ is symmetric, so $dx = J^\top g = J g$. The products of $g$ with the
-# two vectors, divided by $C$, are means:
+# $g = dy \cdot w$ `(C,)`. Each $x_j$ reaches the loss through all $\hat x_i$, so
+# $dx_j = \sum_i g_i J_{ij}$. That is $dx = J^\top g$, and as $J$ is symmetric, $J g$. The products
+# of $g$ with the two vectors, divided by $C$, are means:
 #
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
@@ -294,15 +296,8 @@ print("the scale for token 3:", scales[0].round(1))
 # Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
 # rows changed as well, because the loss did not ask them to stay.
 #
-# How can 16 numbers do that? Softmax makes the shares from scores, one number for each pair of
-# tokens (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$
-# the scale, $\hat x$ `(T, C)` the normalised tokens, and $M$ `(C, C)` made of the frozen $W$,
-#
-# $$ \text{score}_{ts} = \frac{1}{\sqrt C}
-#    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
-#
-# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$. It decides how much
-# each pair of channels counts, and a negative scale turns signs around. This is how a Frozen
+# How can 16 numbers do that? They cannot change $W$. But each decides how much its channel counts,
+# and a negative one turns a sign around (*Going further* has the formula). This is how a Frozen
 # Pretrained Transformer learns: scales, biases, positions, and the two layers at its ends decide
 # what the frozen weights get to see.
 #
@@ -376,7 +371,7 @@ print("with layer norm, after 40 steps, five seeds:", *(f"{run[-1]:.2f}" for run
 
 # %% [markdown]
 # Without layer norm the loss starts enormous. At the two larger rates it is soon no longer a
-# number. At the smallest one it falls, and after 40 steps it is still a thousand times that of a
+# number. At the smallest one it falls, and after 39 steps it is still a thousand times that of a
 # model that knows nothing. (Three rates, one run each.)
 #
 # ## Exercises
@@ -437,6 +432,15 @@ check("rms_norm_backward", rms_norm_backward)
 
 # %% [markdown]
 # ## Going further
+#
+# **How 16 numbers steer.** Softmax makes the shares from scores, one number for each pair of tokens
+# (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$ the
+# scale, $\hat x$ `(T, C)` the normalised tokens, and $M$ `(C, C)` made of the frozen $W$,
+#
+# $$ \text{score}_{ts} = \frac{1}{\sqrt C}
+#    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
+#
+# The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$.
 #
 # **One sequence, by heart.** Did our scale learn "look at token 3"? It has seen a single sequence.
 # On others, what share does token 3 get, on average? With equal shares each of six tokens gets

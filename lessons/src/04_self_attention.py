@@ -16,7 +16,7 @@
 #
 # **The question:** Where does a token look?
 #
-# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour: 25 minutes to
+# You need [lesson 2](02_softmax_and_cross_entropy.ipynb). It takes about an hour: 30 minutes to
 # read and run, 15 for your own file, 15 for two exercises. What follows under *Going further* is
 # not needed later.
 
@@ -172,10 +172,9 @@ picture(fig)
 
 # %% [markdown]
 # Without the factor, the wider the head, the more of a row goes to one token, and that token is a
-# matter of chance. And in the end little of the gradient passes: in lesson 2 we had $dz_j =
-# p_j\,(dp_j - \sum_i p_i\,dp_i)$, and where a row is nearly 1 at one token and 0 at all others, the
-# bracket is 0 at that one and $p_j$ is 0 at the others. With the factor both curves are flat, at
-# every width $D$.
+# matter of chance. And in the end little of the gradient passes: where a row is nearly 1 at one
+# token and 0 at all others, the softmax's Jacobian of lesson 2 is nearly 0. With the factor both
+# curves are flat, at every width $D$.
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
@@ -185,11 +184,11 @@ picture(fig)
 # see what comes after $t$. The **causal mask** adds $-\infty$ to the scores of later tokens, and
 # $e^{-\infty} = 0$: their share is 0, and the other shares still sum to 1.
 #
-# What if we forget it? Let a small model predict *coin flips*: a table for heads and tails,
-# positions, one attention, an output layer. No model can know the next flip, so no honest loss is
-# below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam` is gradient
-# descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb) derives it.)
-# How low does the loss without the mask go?
+# What if we forget it? Let a small model predict *coin flips*: a table of two rows, one for each
+# side of the coin, positions, one attention, an output layer. No model can know the next flip, so
+# no honest loss is below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam`
+# is gradient descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb)
+# derives it.) How low does the loss without the mask go?
 
 # %%
 guess = ...                                               # in nats; log 2 is 0.693
@@ -252,8 +251,9 @@ picture(fig)
 
 # %% [markdown]
 # **This is the picture to keep.** The model "predicts" the flip by looking at it: each token looks
-# at the next one. Only the last token has no next one. It costs about $\log 2$, which adds $\log 2
-# / 12 = 0.058$ to the mean. (One run of each. That a loss below $\log 2$ needs a leak holds for
+# at the next one. Only the last token has no next one, and cannot be below $\log 2$: that adds
+# $\log 2 / 12 = 0.058$ to the mean. Most of the rest is its own, too, because it is surer of its
+# guesses than a coin allows. (One run of each. That a loss below $\log 2$ needs a leak holds for
 # all.) When the model writes, the next flip is not there yet, and what it has learned is of no use.
 #
 # ## Heads
@@ -271,9 +271,10 @@ show(F.split_heads)
 
 # %% [markdown]
 # (`causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
-# at random in training; here it is 0. `past` is for models that write text.) `split_heads` ends
-# with a transpose: without it a `reshape` alone would cut the *text* into $H$ pieces, and take
-# these for heads. So we compare with a loop over heads that is hard to get wrong.
+# at random in training; here it is 0. `past` holds the keys and values of earlier tokens, for
+# models that write text; in your own file keep its lines.) `split_heads` ends with a transpose:
+# without it a `reshape` alone would cut the *text* into $H$ pieces, and take these for heads. So we
+# compare with a loop over heads that is hard to get wrong.
 
 # %%
 def loop_over_heads(qkv, n_head):
@@ -320,13 +321,13 @@ print(f"largest change: {moved:.0e}")
 #
 # Write `positions` and `dropout`, each with its backward pass, and the forward pass of `attention`
 # in `mine.py` (15 minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows.
-# Dropout multiplies what it keeps by $1/(1 - p)$, so that the mean stays. The backward pass of
-# attention is the next lesson; until then the library's reads your cache. With it one head recalls:
-# five strings of 20 bits come in, a token each, and then one of them with half of its bits hidden.
-# Copying what is visible and guessing the rest gives 75 %. The head's weights are random and
-# *frozen*; what trains is around them. (`random:1x1x64@1.41` is one block with one head and 64
-# channels, and weights of standard deviation $1.41 / \sqrt{64}$.) Does it get beyond 75 %, `"yes"`
-# or `"no"`?
+# Dropout multiplies what it keeps by $1/(1 - p)$, so that the mean stays; with $p = 0$ it draws
+# nothing, and `rng` may be `None`. The backward pass of attention is the next lesson; until then
+# the library's reads your cache. With it one head recalls: five strings of 20 bits come in, a token
+# each, and then one of them with half of its bits hidden. Copying what is visible and guessing the
+# rest gives 75 %. The head's weights are random and *frozen*; what trains is around them.
+# (`random:1x1x64@1.41` is one block with one head and 64 channels, and weights of standard
+# deviation $1.41 / \sqrt{64}$.) Does it get beyond 75 %, `"yes"` or `"no"`?
 
 # %%
 guess = ...

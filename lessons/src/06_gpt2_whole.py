@@ -64,8 +64,9 @@ print(trunk.config)
 
 # %% [markdown]
 # A **block** has two **parts**: self-attention (lessons 4 and 5), in which tokens look at each
-# other, and a **feed-forward** part, in which each token is by itself. Each part reads through a
-# layer norm of its own, and its result is *added* to what it read:
+# other, and a **feed-forward** part, in which each token is by itself. (Formulas and names call it
+# mlp, *multi-layer perceptron*.) Each part reads through a layer norm of its own, and its result is
+# *added* to what it read:
 #
 # $$ u = s + \text{attn}(\text{ln}_1(s)) \qquad\qquad s' = u + \text{mlp}(\text{ln}_2(u)) $$
 #
@@ -142,8 +143,9 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 
 # %% [markdown]
 # At the start the model repeats its input, because a byte is most like itself: in the first row
-# stands the bottom line, shifted by one byte. From row to row more guesses are right, and the model
-# grows surer of them. No part replaces what was there; each adds a correction:
+# stands the bottom line, shifted by one byte. It is so sure of that wrong guess that it has 12.85
+# nats, more than a model that knows nothing. From row to row more guesses are right. No part
+# replaces what was there; each adds a correction:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots
 #    + \text{mlp}_5(\cdot) $$
@@ -193,20 +195,24 @@ picture(fig)
 
 # %% [markdown]
 # Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
-# what all other parts read. To forget a residual connection is far worse for most of them: what was
-# written before is gone. Look at the exception, `h.0.mlp`: its result can replace the stream at
-# little cost, so it must hold nearly all that the parts above ask for. (One model, one text.)
+# what all other parts read. The feed-forward parts of the next two blocks are missed, too. To
+# forget a residual connection is far worse for most parts: what was written before is gone. Three
+# parts are exceptions. For `h.0.attn` and `h.1.mlp` the two mistakes cost about the same. And the
+# result of `h.0.mlp` can replace the stream at little cost, so it must hold nearly all that the
+# parts above ask for. (One model, one text.)
 #
 # ## The way back
 #
-# On the way back the sum is a fork. $s$ reaches the output on two paths, through the part and
-# past it, and the chain rule adds over paths. With $ds'$ `(B, T, C)` arriving from above,
+# On the way back the sum is a fork. $s$ reaches the output on two paths, through the part and past
+# it, and the chain rule adds over paths. We write $f^\top$ for the backward pass of $f$: it turns
+# the gradient of $f$'s output into that of its input. With $ds'$ `(B, T, C)` arriving from above,
 #
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# where $f^\top$ means "the backward pass of $f$". Here is the library's code. Its `dy` is first
-# $ds'$ and then $du$; its lines with `None` are for frozen parameters, lesson 7.
+# Here is the library's code. Its `dy` is first $ds'$ and then $du$, and `residual_backward` adds
+# its two gradients. (The lines with `last` are for a model of which only the last tokens are read,
+# lesson 7.)
 
 # %%
 show(Block.backward)

@@ -22,8 +22,7 @@ MISTAKES = {
         "dy keeps one of them, np.add.at(dw, ids, dy) adds them up":
             "dw[rows] = np.add.reduceat(dy.reshape(-1, shape[1])[order], starts, axis=0) -> "
             "dw[ids] += dy"},
-    "bias": {
-        "the bias is subtracted": "x + b -> x - b"},
+    "bias": {"the bias is subtracted": "x + b -> x - b"},
     "bias_backward": {
         SUM_FOR_MEAN: "_.sum(axis=0) -> _.mean(axis=0)",
         "only one row: b is added to every row": "_.sum(axis=0) -> _[-1]"},
@@ -91,8 +90,9 @@ MISTAKES = {
         "each row sums to 1, along the last axis":
             "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)"},
     "softmax_backward": {
-        "the sum is weighted: each dy_j counts with its y_j":
-            "(dy * y).sum(axis=-1, keepdims=True) -> dy.mean(axis=-1, keepdims=True)",
+        "the sum is weighted: each dy_j counts with its y_j": [
+            f"(dy * y).sum(axis=-1, keepdims=True) -> dy.{total}(axis=-1, keepdims=True)"
+            for total in ("sum", "mean")],
         "the factor y is missing": "y * (dy - _) -> dy - _",
         "that is the diagonal of the Jacobian alone: each x moves all outputs of its row":
             "(dy * y).sum(axis=-1, keepdims=True) -> dy * y",

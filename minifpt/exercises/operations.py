@@ -6,7 +6,7 @@ its gradients, from the cache of the reader's own forward pass.  All numbers are
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -31,9 +31,6 @@ FAR = {"layer_norm": "Here the mean is large beside the spread, and E[x^2] - E[x
        **dict.fromkeys(("gelu", "silu", "swiglu", "lstm"),
                        "Here x is large, and an exponential of it is infinite: use np.tanh, or "
                        "1 / (1 + exp(-x)).")}
-
-
-# ------------------------------------------------------------------------- the questions
 
 
 def questions(op, rng):
@@ -95,9 +92,10 @@ def examine(mine, name, seed=None):
     with standing_in({"dropout": masks_of(mine["dropout"])} if "dropout" in mine else {}):
         result = result_of(OPERATIONS[name], mine[name], mine, np.random.default_rng(seed))
     if result.status == WRONG:
-        for inner in halves(mine, CALLS.get(name.removesuffix("_backward"), ())):
-            if examine(mine, inner, seed).status == WRONG:
-                return Result(name, WRONG, f"Mend {inner} first, which is called in it.")
+        op = name.removesuffix("_backward")
+        for inner in halves(mine, CALLS.get(op, ())):     # a forward pass calls no backward pass
+            if (op != name or inner in CALLS[op]) and examine(mine, inner, seed).status == WRONG:
+                return Result(name, WRONG, f"Mend {inner} first, if yours calls it. {result.hint}")
     return result
 
 
@@ -116,11 +114,13 @@ def standing_in(functions):
 
 
 def masks_of(dropout):
-    """Return the library's dropout with the masks that a reader's draws."""
-    def stand_in(x, p, rng):
-        y = dropout(x, p, rng)[0]
-        mask = np.divide(y, x, out=np.zeros_like(x), where=x != 0)
-        return y, F.DropoutCache(mask if p else None)
+    """Return the library's dropout with the masks that a reader's draws, if it does not raise."""
+    def stand_in(x, p, rng, library=F.dropout):
+        try:
+            mask = dropout(np.ones_like(x), p, rng)[0] if p else 1.0
+            return x * mask, F.DropoutCache(mask if p else None)
+        except Exception:                                 # the check of dropout names it
+            return library(x, p, rng)
     return stand_in
 
 
@@ -148,8 +148,8 @@ def are_float32(values, names):
     for value, name in zip(values, names, strict=True):
         if np.ndim(value) and np.asarray(value).dtype != np.float32:
             raise Wrong(f"float32 comes in and {name} is {np.asarray(value).dtype}. Usual causes: "
-                        "a NumPy number such as np.sqrt(2) instead of math.sqrt(2); np.zeros or "
-                        "rng.random without a dtype; a mask of bool that is divided by a number.")
+                        "a NumPy number such as np.sqrt(2), not math.sqrt(2); np.zeros, np.eye or "
+                        "rng.random without dtype; a mask of bool that is divided by a number.")
     return True
 
 
@@ -157,9 +157,11 @@ def forward(op, mine, rng):
     """Yield the cases of a forward pass.  Raises :class:`Wrong` if the library's functions cannot
     stand in for those that belong to it and are not written."""
     for inputs, options, about in questions(op, rng):
-        if op == "dropout" and not options["p"]:          # draws nothing
-            inputs, options, about = (*inputs, 0.0, None), {}, "With p = 0, y is x."
-        rest = {"options": options, "take": y_of}
+        zero = op == "dropout" and not options["p"]       # draws nothing
+        if zero:
+            inputs, options = (*inputs, 0.0, None), {}
+        rest = {"options": options, "take": y_of,
+                "where": "With p = 0, y is x, and rng may be None. " * zero}
         yield Case(inputs, is_dropout(mine[op], *inputs, **options) if op == "dropout" and options
                    else None, about=about, **rest)
         if "past" not in options:
@@ -270,8 +272,6 @@ def other_cache(mine, op, inputs, options):
     """Describe in which slots the reader's cache differs from the library's."""
     right = run(op, inputs, options)[1]
     mine = mine[op](*copy.deepcopy(inputs), **fresh(options))[1]
-    if getattr(right, "_fields", None) is None:
-        return ""
     if getattr(mine, "_fields", None) != right._fields and not (
             isinstance(mine, tuple) and len(mine) == len(right)):
         return f"expected {slots(right)}, yours is {describe(mine)}."
@@ -317,10 +317,13 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
     """Do as :func:`backward` for one call of the forward pass ``ahead``; the call ``other`` comes
     between two backward passes."""
     name, need = f"{op}_backward", options.get("need")
-    try:
-        y, cache = ahead(*copy.deepcopy(inputs), **fresh(options))
-    except Exception as e:
-        raise Wrong(f"{where}{op} raised {one_line(e)}.") from None
+
+    def go_ahead(inputs, options):
+        try:
+            return ahead(*copy.deepcopy(inputs), **fresh(options))
+        except Exception as e:
+            raise Wrong(f"{where}{op} raised {one_line(e)}.") from None
+    y, cache = go_ahead(inputs, options)
     right_cache = run(op, inputs, options)[1]
     dy = rng.standard_normal(np.shape(y)) if np.ndim(y) else 0.7
     if op == "residual":                                  # what came back through the branch
@@ -357,19 +360,17 @@ def one_backward(mine, op, ahead, inputs, options, about, other, where, rng):
     if need:
         return
     if op != "residual":                                  # as where a layer is used twice
-        _, cache = ahead(*copy.deepcopy(inputs), **fresh(options))
-        ahead(*copy.deepcopy(other[0]), **fresh(other[1]))
+        _, cache = go_ahead(inputs, options)
+        go_ahead(*other[:2])
     for _ in range(2):
-        try:
-            is_same = same(take(mine[name](dy, cache)), right, 1e-6)
-        except Exception:
-            is_same = False
-        if not is_same:
-            raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
-                        "reads its cache, not a global variable, and changes neither its cache nor "
-                        "a weight.")
+        with suppress(Exception):
+            if same(take(mine[name](dy, cache)), right, 1e-6):
+                continue
+        raise Wrong(f"{where}The gradients change if other calls come before: a backward pass "
+                    "reads its cache, not a global variable, and changes neither its cache nor a "
+                    "weight.")
     if op != "residual":
-        _, cache = ahead(*in_float32(inputs), **fresh(options))
+        _, cache = go_ahead(in_float32(inputs), options)
     yield Case(tuple(in_float32((dy, cache))), lambda grads: are_float32(grads, names), take=take,
                where=where)
 
