@@ -147,10 +147,10 @@ def looks(model):
     mute = np.zeros_like(share)
     for block, head in np.ndindex(mute.shape):
         w = model.trunk.h[block].attn.c_proj.weight.data
-        kept = w.copy()
+        whole = w.copy()
         w.reshape(mute.shape[1], -1, w.shape[1])[head] = 0
         mute[block, head] = right()
-        w[:] = kept
+        w[:] = whole
     top = np.unravel_index(share.argmax(), share.shape)
     return {"right": right(), "head": "block {} head {}".format(*top),
             "gives": round(100 * float(share[top])), "mute": round(float(mute[top]), 1),

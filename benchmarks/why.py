@@ -182,10 +182,11 @@ class SGD:
     """Gradient descent with a momentum of 0.9."""
 
     def __init__(self, parameters, lr):
-        self.parameters, self.lr = parameters, lr
+        self.parameters, self.lr, self.t = parameters, lr, 0
         self.speed = [np.zeros_like(p.data) for p in parameters]
 
     def step(self):
+        self.t += 1
         for p, speed in zip(self.parameters, self.speed, strict=True):
             speed *= 0.9
             speed += p.grad
@@ -458,10 +459,13 @@ def table(path):
     rows, study = read_rows(path), path.stem.removeprefix("why-")
     if study in MEASURES:
         return MEASURES[study][2](rows)
+    if study == "angle":
+        return by_angle(rows)
+    if study == "attack":
+        return by_angle(rows, sorted({row["angle"] for row in rows}, key=lambda angle: float(
+            angle) if angle.isdigit() else 170.0))        # antisymmetric ones before 180 degrees
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
               and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
-    if study in ("angle", "attack"):
-        return by_angle(rows)
     groups = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
@@ -474,11 +478,11 @@ def table(path):
                             *lines])
 
 
-def by_angle(rows):
+def by_angle(rows, angles=COARSE):
     """Return the Markdown table of the studies *angle* and *attack*: a row for what differs from
-    the base, and a column for each angle of ``COARSE`` or, in *attack*, for each angle."""
+    the base, and a column for each of the angles."""
     base = re.split("[:x@]", DEFAULTS["trunk"])
-    cells, angles = {}, [*map(str, COARSE)]
+    cells, angles = {}, [*map(str, angles)]
     for row in rows:
         _, blocks, heads, _, scale = re.split("[:x@]", row["trunk"])
         values = [("{} heads", heads, base[2]), ("scale {}", scale, base[4]),
@@ -488,9 +492,6 @@ def by_angle(rows):
                          if value and value != default) or "base"
         name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
-    if any(row.get("optimizer") for row in rows):
-        angles = sorted({row["angle"] for row in rows},
-                        key=lambda angle: float(angle) if angle.isdigit() else 170.0)
     heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
     return tables.markdown([["steps at the angle", *heads], *(
         [name, *(answer(runs[angle]) if angle in runs else "" for angle in angles)]

@@ -156,6 +156,9 @@ class _Check:
         """Look at the gradients in every way and return the report."""
         before = _copy(self.inputs)
         y, _ = self.forward()
+        if self.tolerance < 1e-2 and any(a.dtype.itemsize < 8 for a in y):
+            raise ValueError("gradcheck: the output is not float64, and its rounding hides errors "
+                             "below 1e-2: compute it in float64, or pass tolerance=1e-2")
         _stays("forward pass", "its inputs", self.inputs, before)
         if not all(map(_close, self.forward()[0], y)):
             raise ValueError("gradcheck: two forward passes of the same inputs give different "
@@ -179,9 +182,9 @@ class _Check:
 
     def note_place(self):
         """Note from which parameter on all gradients are right, where all before it are wrong."""
-        wrong = [name for name, (error, *_) in self.errors.items() if error > self.tolerance]
-        right = [name for name in self.parameters if name in self.errors and name not in wrong]
-        if right and wrong[2:] and [*wrong, *right] == [*self.errors]:
+        before = [name for name, (error, *_) in self.errors.items() if error > self.tolerance]
+        right = [name for name in self.parameters if name in self.errors and name not in before]
+        if right and before[2:] and [*before, *right] == [*self.errors]:
             self.notes.append(f"all before {right[0]} are wrong, all from it on are right: look "
                               "there, or just before it, at what is handed back as dx")
 
@@ -198,12 +201,8 @@ class _Check:
                              "and lambda dy, _: layer.backward(dy)")
         y, cache = result
         self.has_outputs = isinstance(y, (tuple, list))
-        y = [_array("the output", a, "return other results in the cache", "f")
-             for a in (y if self.has_outputs else (y,))]
-        if self.tolerance < 1e-2 and min([a.dtype.itemsize for a in y], default=8) < 8:
-            raise ValueError("gradcheck: the output is not float64, and its rounding hides errors "
-                             "below 1e-2: compute it in float64, or pass tolerance=1e-2")
-        return y, cache
+        return [_array("the output", a, "return other results in the cache", "f")
+                for a in (y if self.has_outputs else (y,))], cache
 
     def backward(self, cache, factor=1.0):
         """Return the gradients by name, without those that are ``None``, for ``dy = factor * r``.
