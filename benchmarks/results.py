@@ -13,6 +13,7 @@ its CSV there, put one of these lines into a text, and run ``--write``:
     <!-- NAME.csv -->               the table of that file
     <!-- NAME.csv: differences -->  the paired differences from its first arm
     <!-- dose.csv: controls -->     the paired differences of ``dose``, ``sources`` or ``masks``
+    <!-- NAME.csv: means -->        the mean over the seeds of each column behind ``seed``
     <!-- NAME.csv: TABLE -->        the same runs in the form of another of these tables
     <!-- NAME.csv: TASK+TASK -->    the columns of these tasks
     <!-- paper.csv -->              every result of the paper beside ours (``benchmarks/paper.csv``)
@@ -78,7 +79,7 @@ def table(name, form=None):
     if name.startswith("why-") and head != tables.CSV:
         return short(why.table(path))
     if head != tables.CSV:                                # of no grid: as it is
-        return tables.markdown([head, *rest])
+        return tables.markdown(over_seeds(head, rest) if form == "means" else [head, *rest])
     grid = read_rows(path)
     if form == "differences":
         return turned(renamed(tables.differences(grid)))
@@ -94,6 +95,25 @@ def table(name, form=None):
     add_baselines(grid, with_curves=form == "table4")
     text = forms[form].text(grid) if form in forms else tables.table(grid)
     return short(renamed(text))
+
+
+def over_seeds(head, rows):
+    """The header of a CSV and a row for each arm, whose cells are means over the seeds.  A cell may
+    hold several numbers; a single one has the least and the largest behind it."""
+    at, arms = head.index("seed"), {}
+    for row in rows:
+        arms.setdefault(tuple(row[:at]), []).append(row[at + 1:])
+    return [[*head[:at], *head[at + 1:]],
+            *([*arm, *map(mean_cell, zip(*runs, strict=True))] for arm, runs in arms.items())]
+
+
+def mean_cell(cells):
+    """The mean of cells such as ``98.5`` or ``1.00 0.33``, with as many decimals."""
+    decimals = len(cells[0].partition(" ")[0].partition(".")[2])
+    values = np.array([cell.split() for cell in cells], float)
+    ends = f" ({values.min():.{decimals}f}…{values.max():.{decimals}f})"
+    return (" ".join(f"{mean:z.{decimals}f}" for mean in values.mean(axis=0))
+            + ends * (values.shape[1] == 1))
 
 
 def simple_table(grid):

@@ -228,8 +228,9 @@ def test_a_csv_of_other_columns_becomes_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RUNS", tmp_path)
     (tmp_path / "own.csv").write_text("trunk,steps\nrandom,600\n", encoding="utf-8")
     want = "<!-- own.csv -->\n\n| trunk | steps |\n|---|---|\n| random | 600 |\n\nText.\n"
-    assert results.with_tables("<!-- own.csv -->\n\nText.\n") == want
-    assert results.with_tables(want) == want
+    assert results.with_tables("<!-- own.csv -->\n\nText.\n") == want == results.with_tables(want)
+    (tmp_path / "own.csv").write_text("trunk,seed,right,curve\na,0,1.0,.10 .20\na,1,2.0,.30 .40\n")
+    assert "| a | 1.5 (1.0…2.0) | 0.20 0.30 |\n" in results.with_tables("<!-- own.csv: means -->\n")
 
 
 @pytest.mark.parametrize(("file", "was", "now"), [
@@ -267,9 +268,8 @@ def test_the_table_of_angles_keeps_scales_and_depths_apart():
 
 def test_a_claim_changes_in_every_text():
     claims = results_module().claims
-    before, after = {"a": "It has 55.5 %."}, {"a": "They have 56.5 %."}
-    assert claims.rewritten("- One. It\n  has 55.5 %. Two.\n\nIt has 5 %.\n", before, after) == (
-        "- One. They have 56.5 %. Two.\n\nIt has 5 %.\n")
+    assert claims.rewritten("- A. It\n  has 5.5 %. B.\n\nIt has 5 %.\n", {"a": "It has 5.5 %."}, {
+        "a": "They have 6.5 %."}) == "- A. They have 6.5 %. B.\n\nIt has 5 %.\n"
     with pytest.raises(ValueError, match="1 places and 0 runs"):
         claims.fill("It has {} %.", [])
 
