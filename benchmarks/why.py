@@ -442,16 +442,17 @@ def by_block(rows):
 
 
 def by_trunk(rows):
-    """Return the Markdown table of the study *heads*: the first block and the others of each
-    trunk."""
+    """Return the Markdown table of the study *heads*: a row for each trunk."""
     blocks = {}
     for row in rows:
         blocks.setdefault(row["trunk"], []).append(row)
-    return tables.markdown([["trunk", "block", "share of S", "trace", "positive", "negative"], *(
-        [trunk, label, tables.spread([100 * float(row["share"]) for row in part]) + " %",
-         *(tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[1:])]
-        for trunk, parts in blocks.items()
-        for label, part in (("first", parts[:1]), ("others", parts[1:])))])
+    return tables.markdown([["trunk", *(f"{name}, {part}" for part in ("first block", "others")
+                                        for name in ("share of S", "positive", "negative"))], *(
+        [trunk, *(cell for part in (parts[:1], parts[1:]) for cell in (
+            tables.spread([100 * float(row["share"]) for row in part]) + " %",
+            *(tables.spread([float(row[name]) for row in part], "{:+.2f}")
+              for name in NAMES[2:])))]
+        for trunk, parts in blocks.items())])
 
 
 def table(path):
@@ -522,8 +523,8 @@ def answer(rows, with_ends=False):
         low, high = min(steps), max(steps)
         cells = [f"{np.median(steps):,.0f}" + f" ({low:,} to {high:,})" * (low < high)]
     if missed:
-        share = "none" if not steps else f"{missed} of {len(rows)} not"
-        cells.append(f"{share} in {int(rows[0]['last_step' if not steps else 'steps']):,}")
+        share = f"{missed} of {len(rows)} " if steps else ""
+        cells.append(f"{share}> {int(rows[0]['steps' if steps else 'last_step']):,}")
         if with_ends:
             ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
             cells[-1] += ": " + tables.spread(ends) + " %"
