@@ -18,6 +18,7 @@ import itertools
 import re
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import brentq
@@ -25,7 +26,7 @@ from scipy.stats import spearmanr
 
 import minifpt
 from benchmarks.memory_map import read_rows, write_rows
-from minifpt import optim, training
+from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
 from minifpt.experiments.pretrain import pretrain
@@ -41,7 +42,7 @@ HERE = Path(__file__).resolve().parent
 DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
             "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
             "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25,
-            "optimizer": "Adam", "biases": 0.0}
+            "optimizer": "Adam", "biases": 0.0, "own_token": "read"}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
@@ -151,6 +152,11 @@ STUDIES = {
                          angle=[120, 180], start="aligned")],
     "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
                        **PAPER),
+    # No token but the first reads itself.
+    "itself": [*settings(angle=[0, 30, 60, 75, 90, 120], start=["", "aligned"], seed=range(3),
+                         own_token="masked"),
+               *settings(task="bit-xor", trunk="random:1x4x128@1.41", angle=[0, 15, 30, 90, 180],
+                         seed=range(3), lr=3e-3, steps=4000, goal=0.995, own_token="masked")],
 }
 
 
@@ -178,6 +184,12 @@ class Nearest(minifpt.tasks.Choices):
         return x, labels[rows, which][:, None]
 
 
+def mask_of_others(n_query, n_key, dtype, mask=functional.causal_mask):
+    """Return the causal mask in which no token but the first reads itself."""
+    return np.where(np.eye(n_query, n_key, dtype=bool) & (np.arange(n_key) > 0), -np.inf,
+                    mask(n_query, n_key, dtype)).astype(dtype)
+
+
 class SGD:
     """Gradient descent with a momentum of 0.9."""
 
@@ -195,6 +207,9 @@ class SGD:
 
 def run(setting, bar):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
+    if setting["own_token"] == "masked":
+        with patch.object(functional, "causal_mask", mask_of_others):
+            return run(setting | {"own_token": "read"}, bar) | {"own_token": "masked"}
     s = setting
     task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
                                            if s["task"] == "bit-memory" else {}))
@@ -259,6 +274,10 @@ def mechanism(seed):
         attn[:, :C], attn[:, C:2 * C] = m + (factor - 1) * part, np.eye(C)
         verb = "without the" if factor == 0 else "negated"
         yield seed, f"accuracy, {verb} {name}", step, training.evaluate(model, task, *test)[1]
+        if (name, factor) == ("negative part", 0):
+            with patch.object(functional, "causal_mask", mask_of_others):
+                yield (seed, f"accuracy, {verb} {name}, own token masked", step,
+                       training.evaluate(model, task, *test)[1])
 
 
 MECHANISM = "seed", "measure", "step", "value"
@@ -500,7 +519,8 @@ def by_angle(rows, angles=COARSE):
 
 
 CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}",
-           "dropout": "dropout of {}", "biases": "biases of {}", "optimizer": "{}", "start": "{}"}
+           "dropout": "dropout of {}", "biases": "biases of {}", "optimizer": "{}", "start": "{}",
+           "own_token": "own token {}"}
 
 
 # Studies of trained models: the columns of the CSV file, its rows, its table.
