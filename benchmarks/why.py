@@ -481,7 +481,14 @@ def table(path):
         return MEASURES[study][2](rows)
     if study == "angle":
         return by_angle(rows)
-    if study == "attack":
+    if study == "itself":                                 # beside the same runs with the own token
+        names = "task", "trunk", "angle", "start", "patch"
+        same = {tuple(row[name] or DEFAULTS[name] for name in names) for row in rows}
+        read = [row for name in ("angle", "aligned", "xor")
+                for row in read_rows(path.with_name(f"why-{name}.csv"))
+                if tuple(row[name] or DEFAULTS[name] for name in names) in same]
+        rows = sorted(read + rows, key=lambda row: (row["task"] == "bit-xor", row["start"]))
+    if study in ("attack", "itself"):
         return by_angle(rows, sorted({row["angle"] for row in rows}, key=lambda angle: float(
             angle) if angle.isdigit() else 170.0))        # antisymmetric ones before 180 degrees
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
@@ -511,6 +518,7 @@ def by_angle(rows, angles=COARSE):
         name = ", ".join(text.format(value) for text, value, default in values
                          if value and value != default) or "base"
         name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
+        name = name.replace("bit-xor", "bit XOR")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
     heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
     return tables.markdown([["steps at the angle", *heads], *(
