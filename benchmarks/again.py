@@ -63,7 +63,7 @@ def table(path):
         best = TASKS[row["task"]][1:] if row["model"] in MODELS else (1e-2, 20_000)
         change = float(f"{float(row['lr']) / best[0]:.1g}"), int(row["steps"]) / best[1]
         text = f"{100 * float(row['accuracy']):.1f} %" if row["model"] in MODELS else (
-            f"{int(row['reached']):,}" if row["reached"] else "none in 20,000")
+            f"{int(row['reached']):,}" if row["reached"] else "> 20,000")
         name = f"{row['task']}, `{row['model']}`" + f", {row['start']}" * bool(row["start"])
         cells.setdefault(name, {}).setdefault(change, []).append(text)
     columns = {(1, 1): "as in README", (0.3, 1): "a third of the rate",

@@ -18,6 +18,7 @@ import itertools
 import re
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import brentq
@@ -25,7 +26,7 @@ from scipy.stats import spearmanr
 
 import minifpt
 from benchmarks.memory_map import read_rows, write_rows
-from minifpt import optim, training
+from minifpt import functional, optim, training
 from minifpt.experiments import tables
 from minifpt.experiments.compare import Arm, Column, grid
 from minifpt.experiments.pretrain import pretrain
@@ -41,7 +42,7 @@ HERE = Path(__file__).resolve().parent
 DEFAULTS = {"task": "bit-memory", "trunk": "random:1x1x128@1.41", "angle": "90", "start": "",
             "freeze": "fpt", "bits": 100, "patch": 20, "lr": 1e-2, "batch_size": 16,
             "dropout": 0.0, "warmup": 0, "seed": 0, "steps": 2000, "goal": 0.95, "every": 25,
-            "optimizer": "Adam", "biases": 0.0}
+            "optimizer": "Adam", "biases": 0.0, "own_token": "read"}
 MEASURED = "reached", "last_step", "accuracy", "seconds", "curve", "matches"
 EXAMPLES = 128                                            # of a test, which comes "every" steps
 ANGLES = *range(0, 181, 15),
@@ -151,6 +152,14 @@ STUDIES = {
                          angle=[120, 180], start="aligned")],
     "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
                        **PAPER),
+    # Gradient descent where scores are small, as the derivation assumes.
+    "small": settings(trunk="random:1x1x128@0.35", optimizer="SGD", lr=0.1, angle=[105, 120, 135],
+                      seed=range(2), steps=30_000, every=200),
+    # No token but the first reads itself.
+    "itself": [*settings(angle=[0, 30, 60, 75, 90, 120], start=["", "aligned"], seed=range(3),
+                         own_token="masked"),
+               *settings(task="bit-xor", trunk="random:1x4x128@1.41", angle=[0, 15, 30, 90, 180],
+                         seed=range(3), lr=3e-3, steps=4000, goal=0.995, own_token="masked")],
 }
 
 
@@ -178,6 +187,12 @@ class Nearest(minifpt.tasks.Choices):
         return x, labels[rows, which][:, None]
 
 
+def mask_of_others(n_query, n_key, dtype, mask=functional.causal_mask):
+    """Return the causal mask in which no token but the first reads itself."""
+    return np.where(np.eye(n_query, n_key, dtype=bool) & (np.arange(n_key) > 0), -np.inf,
+                    mask(n_query, n_key, dtype)).astype(dtype)
+
+
 class SGD:
     """Gradient descent with a momentum of 0.9."""
 
@@ -195,6 +210,9 @@ class SGD:
 
 def run(setting, bar):
     """Train one model; return the setting with what was measured, a row of the CSV file."""
+    if setting["own_token"] == "masked":
+        with patch.object(functional, "causal_mask", mask_of_others):
+            return run(setting | {"own_token": "read"}, bar) | {"own_token": "masked"}
     s = setting
     task = minifpt.tasks.get(s["task"], **({"bits": s["bits"], "patch": s["patch"]}
                                            if s["task"] == "bit-memory" else {}))
@@ -259,6 +277,10 @@ def mechanism(seed):
         attn[:, :C], attn[:, C:2 * C] = m + (factor - 1) * part, np.eye(C)
         verb = "without the" if factor == 0 else "negated"
         yield seed, f"accuracy, {verb} {name}", step, training.evaluate(model, task, *test)[1]
+        if (name, factor) == ("negative part", 0):
+            with patch.object(functional, "causal_mask", mask_of_others):
+                yield (seed, f"accuracy, {verb} {name}, own token masked", step,
+                       training.evaluate(model, task, *test)[1])
 
 
 MECHANISM = "seed", "measure", "step", "value"
@@ -442,16 +464,17 @@ def by_block(rows):
 
 
 def by_trunk(rows):
-    """Return the Markdown table of the study *heads*: the first block and the others of each
-    trunk."""
+    """Return the Markdown table of the study *heads*: a row for each trunk."""
     blocks = {}
     for row in rows:
         blocks.setdefault(row["trunk"], []).append(row)
-    return tables.markdown([["trunk", "block", "share of S", "trace", "positive", "negative"], *(
-        [trunk, label, tables.spread([100 * float(row["share"]) for row in part]) + " %",
-         *(tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[1:])]
-        for trunk, parts in blocks.items()
-        for label, part in (("first", parts[:1]), ("others", parts[1:])))])
+    return tables.markdown([["trunk", *(f"{name}, {part}" for part in ("first block", "others")
+                                        for name in ("share of S", "positive", "negative"))], *(
+        [trunk, *(cell for part in (parts[:1], parts[1:]) for cell in (
+            tables.spread([100 * float(row["share"]) for row in part]) + " %",
+            *(tables.spread([float(row[name]) for row in part], "{:+.2f}")
+              for name in NAMES[2:])))]
+        for trunk, parts in blocks.items())])
 
 
 def table(path):
@@ -461,7 +484,14 @@ def table(path):
         return MEASURES[study][2](rows)
     if study == "angle":
         return by_angle(rows)
-    if study == "attack":
+    if study == "itself":                                 # beside the same runs with the own token
+        names = "task", "trunk", "angle", "start", "patch"
+        same = {tuple(row[name] or DEFAULTS[name] for name in names) for row in rows}
+        read = [row for name in ("angle", "aligned", "xor")
+                for row in read_rows(path.with_name(f"why-{name}.csv"))
+                if tuple(row[name] or DEFAULTS[name] for name in names) in same]
+        rows = sorted(read + rows, key=lambda row: (row["task"] == "bit-xor", row["start"]))
+    if study in ("attack", "itself"):
         return by_angle(rows, sorted({row["angle"] for row in rows}, key=lambda angle: float(
             angle) if angle.isdigit() else 170.0))        # antisymmetric ones before 180 degrees
     varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
@@ -491,6 +521,7 @@ def by_angle(rows, angles=COARSE):
         name = ", ".join(text.format(value) for text, value, default in values
                          if value and value != default) or "base"
         name = name.replace("benchmarks/why.py:Nearest", "the task *nearest*")
+        name = name.replace("bit-xor", "bit XOR")
         cells.setdefault(name, {}).setdefault(row["angle"], []).append(row)
     heads = [f"{angle}°" if angle.isdigit() else angle for angle in angles]
     return tables.markdown([["steps at the angle", *heads], *(
@@ -499,7 +530,8 @@ def by_angle(rows, angles=COARSE):
 
 
 CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}",
-           "dropout": "dropout of {}", "biases": "biases of {}", "optimizer": "{}", "start": "{}"}
+           "dropout": "dropout of {}", "biases": "biases of {}", "optimizer": "{}", "start": "{}",
+           "own_token": "own token {}"}
 
 
 # Studies of trained models: the columns of the CSV file, its rows, its table.
@@ -522,8 +554,8 @@ def answer(rows, with_ends=False):
         low, high = min(steps), max(steps)
         cells = [f"{np.median(steps):,.0f}" + f" ({low:,} to {high:,})" * (low < high)]
     if missed:
-        share = "none" if not steps else f"{missed} of {len(rows)} not"
-        cells.append(f"{share} in {int(rows[0]['last_step' if not steps else 'steps']):,}")
+        share = f"{missed} of {len(rows)} " if steps else ""
+        cells.append(f"{share}> {int(rows[0]['steps' if steps else 'last_step']):,}")
         if with_ends:
             ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
             cells[-1] += ": " + tables.spread(ends) + " %"
