@@ -314,7 +314,7 @@ def wrong_gradients(kind):
 
 
 reveal(guess, len(wrong_gradients(OuterForgotten)), "of 13")
-print("wrong:", *wrong_gradients(OuterForgotten), "; in the library's:", wrong_gradients(Block))
+print("wrong:", wrong_gradients(OuterForgotten), "and in the library's:", wrong_gradients(Block))
 
 # %% [markdown]
 # A block can hand a wrong gradient down while all of its own are right. Then the gradients of every

@@ -266,7 +266,7 @@ for name, (_, matches, accuracies) in watched.items():
 
 # %% [markdown]
 # (One run each; we tried three.) At 105° nothing seems to happen for hundreds of steps: the
-# accuracy stays at 75 %. But the match rises all the time, as the few positive directions grow
+# accuracy stays near 75 %. But the match rises all the time, as the few positive directions grow
 # until they outweigh the many negative ones.
 #
 # ## How long does it take?
@@ -472,7 +472,8 @@ mean = traces["novels"].mean()
 reveal(guess, "strongly positive" if mean > 1 else "slightly positive" if mean > 0.1 else
        "near 0" if mean > -0.1 else "negative")
 bars(traces, "Which heads look for likeness?", "trace of the form: the mean, and each head",
-     [color.random, color.statistics, color.language, color.images, color.bits], digits=2)
+     [color.random, color.statistics, color.language, color.images, color.bits], digits=2,
+     xlim=(-1, 4))
 
 # %% [markdown]
 # One model of each, so this describes these files and no others. *Novels* lean a little towards
