@@ -352,27 +352,6 @@ for name, groups in counts.items():
 # The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
 # the table it is the usual 124.
 #
-# **Half a product rule.** Forget the second term of GELU's derivative and you get the dashed line,
-# which looks harmless. The check does not think so:
-
-# %%
-def half_a_product_rule(dy, cache):
-    x = cache.x
-    return dy * 0.5 * (1 + np.tanh(F.GELU_A * (x + F.GELU_B * x ** 3)))
-
-
-u = np.linspace(-4, 3, 300)
-curves({"GELU's": F.gelu_backward(np.ones_like(u), F.gelu(u)[1]), "(1 + tanh u) / 2 alone":
-        half_a_product_rule(1, F.gelu(u)[1])}, "The derivative of GELU", "in", x=u,
-       inks=(color.ink, color.ochre))
-some = np.random.default_rng(0).standard_normal((4, 8))
-for name, backward in (("F.gelu_backward", F.gelu_backward),
-                       ("first term alone", half_a_product_rule)):
-    report = minifpt.gradcheck(F.gelu, backward, (some,))
-    print(f"{name:18} error {report.max_relative_error:.0e}",
-          "pass" if report else "FAIL")
-
-# %% [markdown]
 # **From a file.** Our parameters have the names and shapes of GPT-2's own, as the library
 # Transformers spells them. So we can write our weights into a folder as Transformers does, and read
 # them back.
