@@ -191,7 +191,6 @@ print(f"the sum of the three against what we measured: {difference:.1e}")
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
 #
-#
 # The gradients of scale and bias are sums over all rows $n$, as in lesson 1:
 #
 # $$ dw_c = \sum_n dy_{nc}\, \hat x_{nc}, \qquad db_c = \sum_n dy_{nc} $$

@@ -182,10 +182,11 @@ for name, kind in (("random, too small", "random"),
 # %%
 final = {name: 100 * history[-1]["test_accuracy"] for name, history in histories.items()}
 reveal(guess, max(final, key=final.get))
-curves({f"{name}: {final[name]:.1f} %": 100 * history["test_accuracy"]
-        for name, history in histories.items()}, "printed digits in fonts that were not seen",
+curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
+       "printed digits in fonts that were not seen", width=7, level=10, ylim=(0, 100),
        ylabel="digits right (%)", x=histories["language"]["step"], styles=("-", "-.", "--"),
-       inks=(color.language, color.random, color.statistics), level=10, ylim=(0, 100))
+       inks=(color.language, color.random, color.statistics))
+print(", ".join(f"{name} {value:.1f} %" for name, value in final.items()))
 
 # %% [markdown]
 # *Language* and *matched random* end close together. One run each does not rank two that are so
