@@ -93,8 +93,6 @@ print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is 
 # That is not a very large logit, and nothing keeps training from reaching it. So we use the freedom
 # that we have just found and choose $c = -\max_j z_j$. The largest logit becomes 0, and no
 # exponential is above 1. One term of the sum is exactly 1, so the sum is neither infinite nor 0.
-# (The formula as it stands has an end below, too: there all exponentials become 0, and 0 / 0 is no
-# number.)
 #
 # The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
 #
@@ -103,21 +101,13 @@ print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is 
 # %%
 show(F.softmax, F.log_sum_exp)
 
-# %%
-shifts = np.arange(-200, 201, 4)
-rows = (z + shifts[:, None]).astype(np.float32)           # (shifts, V)
-with np.errstate(all="ignore"):
-    naive = naive_softmax(rows)[:, 2]
-curves({"maximum subtracted first": F.softmax(rows)[0][:, 2], "formula as it stands": naive},
-       'probability of "mat": where the formula ends, it is nan', "c, added to every logit",
-       x=shifts, inks=(color.teal, color.ink), styles=(":", "-"), ylim=(0, 1))
-
 # %% [markdown]
 # ## The loss, and its gradient
 #
 # In training the right word is known. Its index is the **target** $t$. The **cross-entropy** is
 # minus the logarithm of the probability that the model gives it. It is 0 for a model that is
-# certain and right, and it grows without bound for one that is certain and wrong.
+# certain and right, $\log V$ for one that knows nothing and gives each word the probability $1/V$,
+# and it grows without bound for one that is certain and wrong.
 #
 # $$ L = -\log p_t = \log \sum_j e^{z_j} - z_t $$
 #
@@ -144,10 +134,9 @@ print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in
 # So a stable softmax is not enough: its smallest probabilities become 0, and the logarithm of 0 is
 # infinite. The merged form goes on in a straight line.
 #
-# Now the gradient. We want $dz$ `(V,)`: at what rate does the loss change with each logit? Before
-# any mathematics (`np.eye(5)` has a 1 on its diagonal, so its rows move one logit each): the target
-# is "sat". For how many of the five words is the gradient negative,
-# so that *raising* their logit makes the loss smaller?
+# Now the gradient. We want $dz$ `(V,)`: at what rate does the loss change with each logit? We
+# measure it first. The target is "sat". For how many of the five words is the gradient negative, so
+# that *raising* their logit makes the loss smaller?
 
 # %%
 guess = ...
@@ -161,7 +150,8 @@ def loss(z):
 
 
 h = 1e-5
-numerical = np.array([(loss(z + h * e) - loss(z - h * e)) / (2 * h) for e in np.eye(5)])
+numerical = np.array([(loss(z + h * e) - loss(z - h * e)) / (2 * h)
+                      for e in np.eye(5)])                # each e moves one logit
 reveal(guess, int((numerical < 0).sum()))
 
 one_hot = np.eye(5)[target]
@@ -175,7 +165,6 @@ for ax, values, title, ink in zip(
     ax.axhline(0, color=color.ink, linewidth=0.8)
     ax.set(title=title, ylim=(-1.05, 1.2))
 picture(fig)
-print(f"the gradient sums to {numerical.sum():.1e}")
 
 # %% [markdown]
 # The third panel is the first minus the second. Line by line, from $L = \log S - z_t$ with
@@ -191,10 +180,6 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 # believes, minus what is true. It sums to 0, because both sum to 1: adding a number to all logits
 # leaves the loss as it is.
 #
-# *On paper, 2 minutes.* Two words, $z = (0, \log 3)$, and the target is the first. What is $dz$?
-#
-# <details><summary>Answer</summary>p = (1/4, 3/4), so dz = (-3/4, 3/4).</details>
-#
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
 # row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
 # exponentials that the forward pass kept, and 1 is subtracted at each target.
@@ -203,8 +188,7 @@ print(f"the gradient sums to {numerical.sum():.1e}")
 show(F.cross_entropy, F.cross_entropy_backward)
 
 # %% [markdown]
-# We check it, and then break it in two ways. (`gradcheck` divides an error by the larger of the
-# two values, lesson 1: for a gradient that is six times too large that is 5/6.)
+# We check it, and then break it in two ways.
 
 # %%
 logits = 3 * rng.standard_normal((6, 5))
@@ -219,17 +203,6 @@ backwards = {
 for name, backward in backwards.items():
     report = minifpt.gradcheck(F.cross_entropy, backward, (logits, targets))
     print(f"{name:26} error {report.max_relative_error:.1e}  {'pass' if report else 'FAIL'}")
-
-# %% [markdown]
-# A model that knows nothing gives every word the same probability, $1/V$. What is its loss, in
-# nats, with GPT-2's vocabulary of 50257 tokens? (A first loss well above it is a sign of a bug.)
-
-# %%
-guess = ...
-
-# %%
-V = minifpt.GPT2Config().vocab_size
-reveal(guess, float(F.cross_entropy(np.zeros((1, V)), np.array([0]))[0]), "nats")
 
 # %% [markdown]
 # ## A softmax in the middle
@@ -252,7 +225,6 @@ for ax, values, title in zip(axes, (jacobian, np.diag(p), -np.outer(p, p)),
     matrix(ax, values, title, "logit", columns=words, rows=words, limit=0.6, signed=True)
 axes[0].set_ylabel("probability")
 picture(fig)
-print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %% [markdown]
 # All five move, if only a little: rates of "the" that are below 0.005 stand there as 0.00. The
@@ -273,33 +245,29 @@ print(f"the largest sum of a column: {np.abs(jacobian.sum(axis=0)).max():.1e}")
 
 # %%
 show(F.softmax_backward)
-
-# %%
 print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 
 # %% [markdown]
 # ## Digits, on your own file
 #
-# Write `softmax`, `log_sum_exp` and `cross_entropy` in `mine.py`, each with its backward pass (15
-# minutes; lesson 1 says how to begin the file). `cross_entropy` also has to raise the `ValueError`
-# of its docstring, for a target of -1 and for targets that are not integers. What comes in as
-# float32 has to go out as float32, and `np.eye(V)` is float64. With `linear` they are a classifier:
-# **softmax regression** gives each of ten digits a score that is linear in the pixels, and descends
-# the cross-entropy. The digits are printed in many fonts, and tested in fonts that it never saw.
+# Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (15 minutes; lesson
+# 1 says how to begin the file). `log_sum_exp` and its backward pass may stay the library's.
+# `cross_entropy` also has to raise the `ValueError` of its docstring, for a target of -1 and for
+# targets that are not integers. What comes in as float32 has to go out as float32, and `np.eye(V)`
+# is float64. With `linear` they are a classifier: **softmax regression** gives each of ten digits a
+# score that is linear in the pixels, and descends the cross-entropy. The digits are printed in many
+# fonts, and tested in fonts that it never saw.
 
 # %%
-digits = minifpt.tasks.get("digits")
-sets = {split: digits.images(np.random.default_rng(0), n, split)
-        for split, n in (("train", 1000), ("test", 500))}           # (n, 28, 28), digits (n,)
-
-
-def flat(split):
-    return sets[split][0].reshape(-1, 28 * 28).astype(float), sets[split][1]
+def digits(split, n):
+    """-> pixels (n, 784) and digits (n,)"""
+    images, t = minifpt.tasks.get("digits").images(np.random.default_rng(0), n, split)
+    return images.reshape(n, -1).astype(float), t
 
 
 def regression(steps=150, rate=0.3):
     """-> at each step the loss and the share of new digits that are right"""
-    (x, t), (x_test, t_test) = flat("train"), flat("test")
+    (x, t), (x_test, t_test) = digits("train", 1000), digits("test", 500)
     w, b, rows = np.zeros((784, 10)), np.zeros(10), []
     for _ in range(steps):
         scores, cache = F.linear(x, w, b)
@@ -316,13 +284,8 @@ with written("mine.py", "linear", "linear_backward", "softmax", "softmax_backwar
              "log_sum_exp_backward", "cross_entropy", "cross_entropy_backward") as whose:
     losses, right = regression()
 print(f"loss at the start {losses[0]:.3f}, which is log 10; right in the end {right[-1]:.0f} %")
-fig, axes = figure(2, width=3.8, height=2.7)
-curves({"": losses}, "softmax regression on digits", ylabel="loss (nats)", inks=[color.trained],
-       ax=axes[0])
-curves({"": right}, "dotted: guessing", ylabel="new digits right (%)", inks=[color.trained],
-       level=10, ylim=(0, 100), ax=axes[1])
-fig.suptitle(whose, fontsize=9)
-picture(fig)
+curves({"": right}, f"Softmax regression on digits in new fonts (dotted: guessing)\n{whose}",
+       ylabel="right (%)", inks=[color.trained], level=10, ylim=(0, 100))
 
 # %% [markdown]
 # (One run. It starts from zeros and sees all images at each step, so nothing in it is random but

@@ -120,11 +120,9 @@ text = "a7 b3 c5 b9 b?"
 A, y = look_up(text)
 reveal(guess, float(y[-1, 0]))
 
-fig, axes = figure(3, width=2.7, height=2.7, ratios=[5, 1.6, 1.6])
-matrix(axes[0], A, "A", "is looked at", "looks", limit=1, columns=text.split(),
-       rows=text.split())
-matrix(axes[1], tokens(text) @ W_v, "v", columns=[""], rows=[""] * 5, limit=9, digits=1)
-matrix(axes[2], y, "y = A v", columns=[""], rows=[""] * 5, limit=9, digits=1)
+fig, (ax,) = figure(width=3.2)
+matrix(ax, A, "A: the question looks at both", "is looked at", "looks", limit=1,
+       columns=text.split(), rows=text.split())
 picture(fig)
 
 # %% [markdown]
@@ -251,9 +249,8 @@ picture(fig)
 
 # %% [markdown]
 # **This is the picture to keep.** The model "predicts" the flip by looking at it: each token looks
-# at the next one. Only the last token has no next one, and cannot be below $\log 2$: that adds
-# $\log 2 / 12 = 0.058$ to the mean. Most of the rest is its own, too, because it is surer of its
-# guesses than a coin allows. (One run of each. That a loss below $\log 2$ needs a leak holds for
+# at the next one. Only the last token has no next one, and cannot be below $\log 2$: this is most
+# of the loss that is left. (One run of each. That a loss below $\log 2$ needs a leak holds for
 # all.) When the model writes, the next flip is not there yet, and what it has learned is of no use.
 #
 # ## Heads
@@ -270,30 +267,11 @@ show(F.split_heads)
 
 
 # %% [markdown]
-# (`causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
+# `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
 # at random in training; here it is 0. `past` holds the keys and values of earlier tokens, for
-# models that write text; in your own file keep its lines.) `split_heads` ends with a transpose:
-# without it a `reshape` alone would cut the *text* into $H$ pieces, and take these for heads. So we
-# compare with a loop over heads that is hard to get wrong.
-
-# %%
-def loop_over_heads(qkv, n_head):
-    C = qkv.shape[2] // 3
-    D = C // n_head
-    y = np.zeros((*qkv.shape[:2], C))
-    for b in range(len(qkv)):
-        for h in range(n_head):
-            at = h * D                                    # where the head begins
-            q, k, v = (qkv[b, :, start:start + D] for start in (at, C + at, 2 * C + at))
-            S = q @ k.T / math.sqrt(D) + F.causal_mask(len(q), len(k), q.dtype)
-            y[b, :, at:at + D] = F.softmax(S)[0] @ v
-    return y
-
-
-qkv = rng.standard_normal((2, 6, 3 * 8))
-print(f"differs by {np.abs(F.attention(qkv, 2)[0] - loop_over_heads(qkv, 2)).max():.1e}")
-
-# %% [markdown]
+# models that write text; in your own file keep its lines. `split_heads` ends with a transpose:
+# without it the `reshape` alone would cut the *text* into $H$ pieces, and take these for heads.
+#
 # ## Positions
 #
 # Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values
@@ -313,21 +291,21 @@ print(f"largest change: {moved:.0e}")
 # %% [markdown]
 # A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for
 # the token that reads them. So GPT-2 adds to each token a vector that belongs to its position, a
-# **position embedding**, `wpe` `(n_positions, C)`.
-# Queries and keys can make use of it. (*Going further* shows that in a trained model the sharpest
-# heads do.)
+# **position embedding**, `wpe` `(n_positions, C)`. Queries and keys can make use of it, and the
+# sharpest heads do (*Going further*).
 #
 # ## One head recalls, on your own file
 #
-# Write `positions` and `dropout`, each with its backward pass, and the forward pass of `attention`
-# in `mine.py` (15 minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows.
-# Dropout multiplies what it keeps by $1/(1 - p)$, so that the mean stays; with $p = 0$ it draws
-# nothing, and `rng` may be `None`. The backward pass of attention is the next lesson; until then
-# the library's reads your cache. With it one head recalls: five strings of 20 bits come in, a token
-# each, and then one of them with half of its bits hidden. Copying what is visible and guessing the
-# rest gives 75 %. The head's weights are random and *frozen*; what trains is around them.
-# (`random:1x1x64@1.41` is one block with one head and 64 channels, and weights of standard
-# deviation $1.41 / \sqrt{64}$.) Does it get beyond 75 %, `"yes"` or `"no"`?
+# Write `positions` with its backward pass, and the forward pass of `attention`, in `mine.py` (15
+# minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows. `dropout`, which
+# `attention` calls, may stay the library's, and so does the backward pass of attention until the
+# next lesson: it reads your cache.
+#
+# With it one head recalls: five strings of 20 bits come in, a token each, and then one of them with
+# half of its bits hidden. Copying what is visible and guessing the rest gives 75 %. The head's
+# weights are random and *frozen*; what trains is around them. (`random:1x1x64@1.41` is one block
+# with one head and 64 channels, and weights of standard deviation $1.41 / \sqrt{64}$.) Does it get
+# beyond 75 %, `"yes"` or `"no"`?
 
 # %%
 guess = ...
@@ -401,6 +379,9 @@ check("ruler", ruler)
 
 # %% [markdown]
 # ## Going further
+#
+# **Dropout in your own file.** Write `dropout` and its backward pass. It multiplies what it keeps
+# by $1/(1 - p)$, so that the mean stays; with $p = 0$ it draws nothing, and `rng` may be `None`.
 #
 # **Do queries and keys make use of positions?** Here is the language model that ships with this
 # package, trained on novels byte by byte. `minifpt.trace` records all that a model computes, by

@@ -37,7 +37,6 @@ import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
 from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
-from minifpt.trunks.names import TrunkSpec
 
 # %% [markdown]
 # ## XOR: does it look five tokens back?
@@ -65,10 +64,7 @@ def attention_maps(model, x):
 
 def make(kind, task, seed=0):
     """An FPT on a frozen trunk, by the library's name: "minigpt-language", "random", ..."""
-    trunk = TrunkSpec.parse(kind).make(seed=0, dropout=0.0)
-    model = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=seed)
-    model.freeze(minifpt.FreezeMask.fpt())
-    return model
+    return minifpt.FPT.for_task(task, kind, seed=seed, dropout=0.0)
 
 
 xor = minifpt.tasks.get("bit-xor")
@@ -472,9 +468,10 @@ for ax, name in zip(axes, ("language", "matched random"), strict=True):
     lost[name] = whole - np.array(right)
     shares = [share[[i, j]].mean() for i, j in pairs]
     ax.plot(shares, right, "o", color=inks[name])
-    for (i, j), *spot in zip(pairs, shares, right, strict=True):
-        ax.annotate(f"{i}, {j}", spot, (6 if (i + j) % 2 else -21, 0), fontsize=8, va="center",
-                    textcoords="offset points")
+    for (i, j), share_of, value in zip(pairs, shares, right, strict=True):
+        left = any(0 < other - share_of < 0.02 for other in shares)         # room for a neighbour
+        ax.annotate(f"{i}, {j}", (share_of, value), (-21 if left else 6, 0), fontsize=8,
+                    va="center", textcoords="offset points")
     ax.axhline(whole, color=color.ink, linewidth=1)
     ax.axhline(level["copy and guess"], color=color.ink, linestyle=":", linewidth=1)
     ax.set(title=f"{name}: two heads of block 0 mute", xlim=(0.2, 0.75), ylim=(73, 98),

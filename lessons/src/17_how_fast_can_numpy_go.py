@@ -22,7 +22,6 @@
 # %%
 import statistics
 import time
-import tracemalloc
 from unittest.mock import patch
 
 import numpy as np
@@ -171,19 +170,14 @@ with machine.one_core:
     found = measured_operations()
 fig, (ax,) = figure(width=6.4, height=3.8)
 intensity = np.geomspace(0.05, 300, 100)
-for speed_of, style, label in ((cached, "-", "roof, from the cache"),
-                               (memory, "--", "roof, from the memory")):
-    ax.loglog(intensity, np.minimum(peak, speed_of * intensity) / 1e9, style, color=color.ink,
-              label=label)
+curves({f"roof, from the {where}": np.minimum(peak, speed_of * intensity) / 1e9
+        for where, speed_of in (("cache", cached), ("memory", memory))},
+       "The roofline of this machine", "intensity: operations for each byte",
+       "10⁹ operations a second", x=intensity, inks=[color.ink], log="xy", ax=ax)
 for name, (operations, moved, seconds) in found.items():
-    small = name.endswith(" 40 rows")
-    ax.plot(operations / moved, operations / seconds / 1e9, "o" if small else "s", markersize=5,
-            color=color.ochre if small else color.teal)
-    ax.annotate(name.removesuffix(" rows"), (operations / moved, operations / seconds / 1e9),
-                (6, -3), textcoords="offset points", fontsize=7)
-ax.set(title="The roofline of this machine", xlabel="intensity: operations for each byte",
-       ylabel="10⁹ operations a second")
-ax.legend(fontsize=8)
+    spot, small = (operations / moved, operations / seconds / 1e9), name.endswith(" 40 rows")
+    ax.plot(*spot, "o" if small else "s", color=color.ochre if small else color.teal, markersize=5)
+    ax.annotate(name.removesuffix(" rows"), spot, (6, -3), textcoords="offset points", fontsize=7)
 picture(fig)
 for name, (operations, moved, seconds) in found.items():
     arithmetic, bytes_ = operations / peak, moved / cached
@@ -250,14 +244,8 @@ shares = {f"batch of {batch}": [
     100 * sum(costs[batch].operations[n].forward + costs[batch].operations[n].backward
               for n in names) / costs[batch].seconds for names in groups.values()]
     for batch in batches}
-fig, axes = figure(2, width=4.4, height=3.3, ratios=(1.5, 1))
-curves(shares, "Where a step's time goes", "", "% of the step", x=list(groups), ax=axes[0],
-       styles=("o", "s", "^"), ylim=(0, None))
-axes[0].tick_params(axis="x", rotation=30)
-curves({"": [100 * counted[b][0] / peak / costs[b].seconds for b in batches]},
-       "The products at the machine's best", "examples in a batch", "% of the step's time",
-       x=[str(b) for b in batches], styles=["o-"], ylim=(0, 100), ax=axes[1])
-picture(fig)
+curves(shares, "Where a step's time goes", "", "% of the step", x=list(groups),
+       styles=("o", "s", "^"), ylim=(0, None), width=6)
 for batch in batches:
     operations, steps = counted[batch]
     print(f"batch of {batch:2}: {operations / 1e6:7.1f} million operations in products, {steps} "
@@ -327,22 +315,12 @@ def gelu_step(module):
     return y, module.gelu_backward(dy.copy(), cache)      # the fast one writes over dy
 
 
-def most_memory(work):
-    """Bytes that ``work`` holds at the same time at most, beside what was there."""
-    tracemalloc.start()
-    work()
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return most
-
-
 (y, dx), (fast_y, fast_dx) = gelu_step(F), gelu_step(fast)
 print(f"largest difference of y {np.abs(y - fast_y).max():.1e}, "
       f"of dx {np.abs(dx - fast_dx).max():.1e}")
 for module, name in ((F, "simple"), (fast, "fast")):
     with machine.one_core:
-        print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms, at most "
-              f"{most_memory(lambda m=module: gelu_step(m)) / x.nbytes:.1f} arrays as large as x")
+        print(f"{name:7} {1e3 * fastest(lambda m=module: gelu_step(m), 0.3):6.2f} ms")
 
 # %% [markdown]
 # The two agree to what float32 can hold; only then is the time of interest. (It is that of forward

@@ -264,12 +264,12 @@ at = np.arange(1, N)
 previous = np.array([A["trunk.h.0.attn"][:, :, at, at - 1].mean(axis=(0, 2)) for A in maps])
 after = np.array([A["trunk.h.1.attn"][row, :, -1, place + 1].mean(axis=0) for A in maps])
 fig, axes = figure(2, width=3.9, height=3.0)
-matrix(axes[0], previous, "block 0: share on the token before", "head", "seed", limit=1)
-matrix(axes[1], after, "block 1: share on the token after q", "head", "seed", limit=1)
+matrix(axes[0], previous, "block 0: on the token before", "head", "seed", limit=1)
+matrix(axes[1], after, "block 1: on the token after q", "head", "seed", limit=1)
 picture(fig)
 
 # %% [markdown]
-# It does. Equal shares would be less than a fifth.
+# These are the shares of attention, and they do show it. Equal shares would be less than a fifth.
 #
 # ## A prediction, and a control
 #
@@ -319,8 +319,7 @@ for i in (0, 1):
 # 0 the prediction comes out with each seed: the two heads that restore most cost more than the
 # other two. In block 1 it comes out with four of five, and the two groups differ by three points at
 # most. So both steps are needed, and each is shared by its four heads.
-
-# %% [markdown]
+#
 # ## One way to be fooled
 #
 # Suppose that we had made only the second kind of input, letters after. Then we had read from

@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import band, color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.trunks import forms
 
 # %% [markdown]
@@ -91,12 +91,6 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # $u_j S = \lambda_j u_j$. The number $\lambda_j$ is the **eigenvalue**. A token that lies along
 # $u_j$ scores $\lambda_j$ with itself. Where $\lambda_j$ is positive, the head looks for likeness.
 # Where it is negative, it looks away from likeness.
-
-# %%
-values, vectors = np.linalg.eigh(S)                       # ascending; u_j is column j
-for j in (0, C - 1):
-    u = vectors[:, j]
-    print(f"eigenvalue {values[j]:5.2f}: a token along it scores {u @ S @ u:5.2f} with itself")
 
 # %% [markdown]
 # ## One switch
@@ -169,22 +163,17 @@ def train(model, steps, seed=0):
 
 arms = {"likeness": 0, "as drawn": 90, "unlikeness": 180, "antisymmetric": "antisymmetric"}
 jobs = [(name, seed) for name in arms for seed in range(5)]
-curves = {name: [] for name in arms}
+right = {name: [] for name in arms}
 for name, seed in tqdm(jobs, desc="four arms, five seeds"):
     history = train(make(arms[name], seed), 200, seed)
-    curves[name].append(100 * history["test_accuracy"])
+    right[name].append(100 * history["test_accuracy"])
 
 # %%
-reveal(guess, sum(np.mean([c[-1] for c in runs]) > 95 for runs in curves.values()))
-fig, (ax,) = figure(width=5.6, height=3.0)
-for (name, runs), style, ink in zip(curves.items(), ("-", "--", ":", "-."), (
-        color.trained, color.random, color.ink, color.ochre), strict=True):
-    band(ax, history["step"], runs, style, color=ink, label=name)
-ax.axhline(75, color=color.grey, linestyle=":")
-ax.set(xlabel="step", ylabel="bits right (%)", title="bit memory: only the frozen form differs")
-ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-picture(fig)
-for name, runs in curves.items():
+reveal(guess, sum(np.mean([run[-1] for run in runs]) > 95 for runs in right.values()))
+curves(right, "bit memory: only the frozen form differs", ylabel="bits right (%)",
+       x=history["step"], styles=("-", "--", ":", "-."), level=75,
+       inks=(color.trained, color.random, color.ink, color.ochre))
+for name, runs in right.items():
     ends = [run[-1] for run in runs]
     print(f"{name:14} {np.mean(ends):5.1f} % (from {min(ends):.1f} to {max(ends):.1f})")
 
@@ -192,17 +181,15 @@ for name, runs in curves.items():
 # The same distribution of each frozen number, the same trained parts, the same steps. A head that
 # looks for likeness solves the task, and so does a random one. (*Likeness* is no faster than *as
 # drawn*; why, we do not know.) With all eigenvalues negative the model stays at 75 %. Without a
-# symmetric part it does not solve it either. A model that copies the visible bits and lets the five
-# strings vote on the rest has 84.4 %; in 20,000 steps *antisymmetric* gets to 87 %, a little above
-# the vote and far from a solution (`docs/results/why.md`).
+# symmetric part it does not solve it either, in 20,000 steps not: it gets to 87 %
+# (`docs/results/why.md`). A model that copies the visible bits and lets the five strings vote on
+# the rest has 84.4 %.
 #
 # ## What training has to do
 #
-# About half of the directions of our random head are positive, half negative. (Where a block has
-# several heads of $D$ channels, each has $D$ positive directions, $D$ negative ones and 0 in the
-# rest.)
-# A token of bits comes in through the trained **input layer** $W$ `(n, C)`, with $n = 20$ bits. So
-# two tokens of bits $b$ and $b'$, both `(n,)`, score
+# About half of the directions of our random head are positive, half negative. A token of bits comes
+# in through the trained **input layer** $W$ `(n, C)`, with $n = 20$ bits. So two tokens of bits $b$
+# and $b'$, both `(n,)`, score
 #
 # $$ (b\,W)\,M\,(b'\,W)^\top = b\,F\,b'^\top, \qquad F = W\,M\,W^\top \quad (n, n) $$
 #
@@ -227,12 +214,11 @@ for name, runs in curves.items():
 # **positive directions grow, negative ones shrink.** So training turns the tokens into the
 # directions in which the frozen head already looks for likeness.
 #
-# Our models train with Adam, which divides each number's gradient by its recent size. So its steps
-# are no units of $t$, but the input layer turns into the positive directions all the same, and with
-# gradient descent the times below rise even faster (`docs/results/why.md`). Let us watch the match
-# while a model trains. At 90° it starts at 0. At 105° it starts clearly below 0: at first the head
-# looks *away* from the right string. What will the match be after 500 steps there: `"lower"`,
-# `"still negative"` or `"positive"`?
+# Our models train with Adam, whose steps are no units of $t$, but the input layer turns into the
+# positive directions all the same (`docs/results/why.md`). Let us watch the match while a model
+# trains. At 90° it starts at 0. At 105° it starts clearly below 0: at first the head looks *away*
+# from the right string. What will the match be after 500 steps there: `"lower"`, `"still negative"`
+# or `"positive"`?
 
 # %%
 guess = ...
@@ -264,31 +250,24 @@ def watch(model, steps, every=25, seed=0):
     return np.array(rows).T
 
 
-watched = {"90°": watch(make(90), 250), "105°": watch(make(105), 500),
-           "120°, aligned start": watch(make(120, start="aligned"), 250)}
+watched = {f"{angle}°": watch(make(angle), 500) for angle in (90, 105)}
 
 # %%
 end = watched["105°"][1][-1]
 reveal(guess, "positive" if end > 0 else "lower" if end < watched["105°"][1][0] else
        "still negative")
-fig, axes = figure(2, width=4.0, height=2.9)
-for (name, (steps, matches, accuracies)), style, ink in zip(watched.items(), ("--", "-", "-."), (
-        color.random, color.ink, color.teal), strict=True):
-    axes[0].plot(steps, matches, style, color=ink, label=name)
-    axes[1].plot(steps, accuracies, style, color=ink, label=name)
-    print(f"{name:20} match from {matches[0]:4.1f} to {matches[-1]:4.1f}; 95 % at step",
-          *(int(s) for s in steps[accuracies >= 95][:1]))
-axes[0].axhline(0, color=color.grey, linewidth=0.8)
-axes[0].set(xlabel="step", title="match: likeness in the scores")
-axes[1].set(xlabel="step", ylabel="bits right (%)", title="accuracy follows")
-axes[1].legend(fontsize=8)
-picture(fig)
+steps = watched["90°"][0]
+curves({name: matches for name, (_, matches, _) in watched.items()},
+       "match: likeness in the scores (dotted: 0)", x=steps, inks=(color.random, color.ink),
+       styles=("--", "-"), level=0)
+for name, (_, matches, accuracies) in watched.items():
+    print(f"{name:5} match from {matches[0]:4.1f} to {matches[-1]:3.1f}; at step {steps[8]:.0f} "
+          f"{accuracies[8]:.0f} % right, 95 % at step {steps[accuracies >= 95][0]:.0f}")
 
 # %% [markdown]
 # (One run each; we tried three.) At 105° nothing seems to happen for hundreds of steps: the
-# accuracy stays at 75 %. But the match rises all the time, as the few positive directions grow
-# until they outweigh the many negative ones. Before we ran this we had expected the opposite: that
-# from a negative match the model would learn to look away even more. It does not.
+# accuracy stays near 75 %. But the match rises all the time, as the few positive directions grow
+# until they outweigh the many negative ones.
 #
 # ## How long does it take?
 #
@@ -305,15 +284,13 @@ STEPS = {0: (100, 100, 75), 45: (50, 75, 50), 60: (50, 50, 50), 75: (50, 50, 50)
          90: (75, 100, 100), 95: (150, 175), 100: (250, 250), 105: (375, 375, 375),
          110: (625, 625), 115: (1000, 1000), 120: (1700, 1575, 1525), 125: (2575, 2675),
          130: (3875, 3925), 135: (4575, 5050)}
-# python -m benchmarks.why aligned basins
+# python -m benchmarks.why aligned
 ALIGNED = {60: (125, 125, 150), 75: (75, 75, 75), 90: (50, 50, 50), 105: (25, 25, 25),
            120: (25, 25, 25), 135: (25, 50, 50), 150: (300, 250, 275)}
-OPPOSED = {60: (300, 325, 275), 90: (1500, 1550, 1575)}
 reveal(guess, int(np.median(STEPS[120])))
 fig, (ax,) = figure(width=5.8, height=3.4)
-for (name, runs), mark, ink in zip(
-        {"start as drawn": STEPS, "aligned start": ALIGNED, "opposed start": OPPOSED}.items(),
-        ("o-", "s--", "^:"), (color.random, color.teal, color.ochre), strict=True):
+for runs, mark, ink, name in ((STEPS, "o-", color.random, "start as drawn"),
+                              (ALIGNED, "s--", color.teal, "aligned start")):
     ax.semilogy(list(runs), [np.median(run) for run in runs.values()], mark, color=ink,
                 markersize=5, label=name)
 ax.axhline(1500, color=color.grey, linewidth=0.8, linestyle=":")
@@ -335,16 +312,14 @@ picture(fig)
 #
 # If all that training has to do is to turn the tokens into the positive directions, we can start
 # them there. `start="aligned"` puts the *trained* input layer into the $n$ eigendirections with the
-# largest eigenvalues, with the norm that it had. No frozen number changes. (The last lines of the
-# library's function, below, choose among all rotations of these directions the one that is nearest
-# to the weight as drawn.) At 120° a random start needs about 1,600 steps. How many does an aligned
-# one need?
+# largest eigenvalues, with the norm that it had. No frozen number changes. At 120° a random start
+# needs about 1,600 steps. How many does an aligned one need?
 
 # %%
 guess = ...
 
 # %%
-show(forms.start_input, lines=("m = summed_form", "weight[...]"))
+show(forms.start_input, lines=("m = summed_form", "chosen ="))
 
 # %%
 firsts = []
@@ -355,9 +330,8 @@ reveal(guess, int(np.median(firsts)))
 print("95 % at step, five seeds:", *firsts)
 
 # %% [markdown]
-# The picture above has two more lines. The **opposed** start uses the directions with the
-# *smallest* eigenvalues. It is slow, at 90° about fifteen times as slow. It is not a trap. And
-# below 90° the aligned start is slower than a random one, for a reason that we do not know.
+# The picture above has a second line, the aligned start at other angles. (Below 90° it is slower
+# than a random one, and we do not know why.)
 #
 # ## The course's question
 #
@@ -481,7 +455,7 @@ if RUN:
 # %% [markdown]
 # ## Going further: the heads of real models
 #
-# (5 minutes.) `minifpt.heads` measures the form of every head of a model. *Trace* is the sum of the
+# `minifpt.heads` measures the form of every head of a model. *Trace* is the sum of the
 # eigenvalues over the form's length. Random heads have a trace near 0. What do you expect of the
 # language trunk's 24 heads, in the mean: `"negative"`, `"near 0"`, `"slightly positive"` or
 # `"strongly positive"`?
@@ -490,29 +464,22 @@ if RUN:
 guess = ...
 
 # %%
-shipped = {"random": "random@0.55", "statistics": "statistics:minigpt-language",
-           "language": "minigpt-language", "images": "minigpt-images", "bits": "minigpt-bits"}
+shipped = {"random, rescaled": "random@0.55", "matched random": "statistics:minigpt-language",
+           "novels": "minigpt-language", "digits": "minigpt-images", "bit memory": "minigpt-bits"}
 traces = {name: minifpt.heads(minifpt.trunks.get(model, seed=0)).trace.ravel()
           for name, model in shipped.items()}
-mean = traces["language"].mean()
+mean = traces["novels"].mean()
 reveal(guess, "strongly positive" if mean > 1 else "slightly positive" if mean > 0.1 else
        "near 0" if mean > -0.1 else "negative")
-fig, (ax,) = figure(width=5.2, height=2.4)
-for row, (name, values) in enumerate(traces.items()):
-    ax.plot(values, [row] * len(values), "o", color=vars(color)[name], markersize=4, alpha=0.6)
-    print(f"{name:10} trace {values.mean():5.2f} (from {values.min():.1f} to {values.max():.1f})")
-ax.axvline(0, color=color.grey, linewidth=0.8)
-ax.set(yticks=range(len(traces)), yticklabels=list(traces), xlabel="trace of the form, each head",
-       title="Which heads look for likeness?")
-ax.invert_yaxis()
-picture(fig)
+bars(traces, "Which heads look for likeness?", "trace of the form: the mean, and each head",
+     [color.random, color.statistics, color.language, color.images, color.bits], digits=2,
+     xlim=(-1, 4))
 
 # %% [markdown]
-# One model of each, so this describes these files and no others. Language leans a little towards
-# likeness. The *bits* trunk was trained on this very task with nothing frozen, and every one of its
-# heads looks for likeness: where training may change the form, it makes it positive.
-
-# %% [markdown]
+# One model of each, so this describes these files and no others. *Novels* lean a little towards
+# likeness. The trunk *bit memory* was trained on this very task with nothing frozen, and every one
+# of its heads looks for likeness: where training may change the form, it makes it positive.
+#
 # **The picture to keep:** steps against the angle between queries and keys, on a logarithmic scale.
 #
 # **The sentence to remember:** *A frozen head finds by likeness only in the positive directions of
