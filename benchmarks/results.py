@@ -53,6 +53,7 @@ TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob(
 LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
+AMONG_ITSELF = "why-own", "why-bits", "why-start", "groups", "paper-lstm", "blocks"
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 # ---------------------------------------------------------------------------------------- tables
@@ -92,7 +93,8 @@ def table(name, form=None):
         grid.results = {task: grid.results[task] for task in form.split("+")}
         form = None
     form = form or name
-    add_baselines(grid, with_curves=form == "table4")
+    if name not in AMONG_ITSELF:
+        add_baselines(grid, with_curves=form == "table4")
     text = forms[form].text(grid) if form in forms else tables.table(grid)
     return short(renamed(text))
 
