@@ -60,10 +60,7 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
-        if self.activation_function not in [*ACTIVATIONS]:
-            raise ValueError("GPT2Config: activation_function is "
-                             f"{checks.brief(self.activation_function)}, expected one of "
-                             f"{', '.join(ACTIVATIONS)}")
+        checks.one_of("GPT2Config", "activation_function", self.activation_function, ACTIVATIONS)
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import arrays_in, brief, number, whole
+from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
@@ -88,6 +88,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         raise ValueError("train: resume needs out, the folder of the run")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
+    if not isinstance(config, (dict, type(None))):
+        raise ValueError(f"train: config is {brief(config)}, expected a dictionary")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
@@ -139,9 +141,7 @@ def run_settings(task, **settings):
     settings["warmup"] = whole("train", "warmup", settings["warmup"], 0)
     for name in ("lr", "clip", "weight_decay"):
         settings[name] = number("train", name, settings[name], zero=name == "weight_decay")
-    if settings["schedule"] not in ("constant", "cosine"):
-        raise ValueError(f"train: schedule is '{settings['schedule']}', expected 'constant' or "
-                         "'cosine'")
+    one_of("train", "schedule", settings["schedule"], ("constant", "cosine"))
     is_long = settings["warmup"] >= settings["steps"]     # the learning rate would not be reached
     if is_long and settings["schedule"] == "cosine" and not has_warmup:
         settings["warmup"] = settings["steps"] // 10
