@@ -191,7 +191,7 @@ def test_get_lists_the_tasks_in_its_error():
     ("listops", {"least": 99}, "at most length=64"),
     ("typos", {"share": 1}, "share must be"), ("typos", {"share": np.nan}, "share must be"),
     ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
-    ("few", {"of": "few"}, "few: of is .few., expected one of"),
+    ("few", {"of": "few"}, " of is .few., expected one of"),
     ("few", {"of": "nosuch"}, "of is 'nosuch', expected"),
     ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be")])
 def test_bad_options_are_refused(name, options, message):
