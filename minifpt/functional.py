@@ -547,14 +547,12 @@ def grouped_heads(q, k, v, n_head):
     """
     of_heads("grouped_heads", n_head, q=q)
     of_heads("grouped_heads", k=k, v=v)
-    B, T, C = q.shape
-    D = C // n_head
+    (B, T, C), D = q.shape, q.shape[2] // n_head
     G = max(1, k.shape[2] // D)
     same_shape(k, (B, T, math.gcd(n_head, G) * D), "grouped_heads: k")
     same_shape(v, k.shape, "grouped_heads: v")
-    cache = GroupedHeadsCache((q.shape, k.shape), n_head)
-    k, v = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
-    return np.concatenate([q, k, v], axis=2), cache
+    kv = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
+    return np.concatenate([q, *kv], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
 
 
 def grouped_heads_backward(dqkv, cache):

@@ -114,7 +114,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
         if resume and progress:
-            _say_what_was_compared(task)
+            say_what_was_compared(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
@@ -122,7 +122,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     return run.history
 
 
-def _say_what_was_compared(task):
+def say_what_was_compared(task):
+    """Say on stderr what of a task of the user's own is compared where a run goes on."""
     if not (hasattr(task, "fingerprint") or type(task).__module__.startswith(f"{__package__}.")):
         print(f"minifpt: of {task.name} the arrays that the task holds, {2 * LOOKED} of its "
               f"examples, and loss and accuracy of {COMPARED} were compared; data elsewhere, in "

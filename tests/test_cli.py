@@ -323,7 +323,7 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     ("compare bit-xor --models random --seeds 0", "0 seeds, expected 1"),
     ("compare bit-xor --models random --rates 0.1 0", "rates [0.1, 0.0], expected positive"),
     ("compare bit-xor --models random --rates fast", "--rates: invalid float value: 'fast'"),
-    ("compare bit-xor --models random --rates 0.1 --choices 0", "0 validation seeds"),
+    ("compare bit-xor --models random --rates 0.1 --choices 0", "validation seeds must be"),
     ("compare bit-xor --models random nonsense", "no weights 'nonsense'"),
     ("compare bit-xor mnist --models random", "MINIFPT_DATA"),
     ("compare bit-xor --models random --bits 5", "none of the tasks has an option 'bits'"),
@@ -429,7 +429,7 @@ def test_plan_takes_the_paper_s_mask_and_the_task_s_batch_size(capsys, monkeypat
 @pytest.mark.parametrize("line, part", [
     ("plan", NO_TASK), ("plan bit-xor --model no", "'no'"),
     ("plan bit-xor --model random:no", "no shape 'no'"), ("plan bit-xor --steps 0", "steps is 0"),
-    ("plan bit-xor --batch-size 0", "batch_size is 0"), ("plan bit-xor --patch 2", "patch"),
+    ("plan bit-xor --batch-size 0", "batch_size must be"), ("plan bit-xor --patch 2", "patch"),
     ("plan bit-xor --freeze no", "'no'"), ("plan bit-xor --dropout 1", "dropout is 1"),
     ("plan bit-xor --n 33 --model random --freeze attn,mlp,pos",
      "66 tokens, the trunk has 64 positions"),

@@ -42,10 +42,8 @@ class Recall(Choices):
 
     def __init__(self, symbols=8, tokens=16, source="uniform"):
         self.symbols = self.input_dim = self.output_dim = self.classes = whole(
-            self.name, "symbols", symbols, 2)
+            self.name, "symbols", symbols, 2, 64)
         self.chance = 1 / self.symbols
-        if self.symbols > 64:
-            raise ValueError(f"{self.name}: symbols is {symbols}, expected at most 64")
         self.tokens = whole(self.name, "tokens", tokens, 3)
         self.source = one_of(self.name, "source", source, SOURCES)
         self.options = {"symbols": self.symbols, "tokens": self.tokens, "source": source}
