@@ -123,6 +123,7 @@ def large_product(a, b, offset, parts):
 
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
+    F.floating("linear", x=x)
     y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], len(b))
     return y, F.LinearCache(x if need[1] else None, w, need)
 
@@ -184,6 +185,7 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
     infinite), and those whose mean is so large that its rounding error matters.
     """
+    F.floating("layer_norm", x=x)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
         xhat = x - mean

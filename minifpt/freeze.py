@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
-from .checks import brief
+from .checks import brief, one_of
 from .users import suggestion
 
 # The paper's groups.  The layer that owns a parameter gives its group.
@@ -104,9 +104,7 @@ class FreezeMask:
 
     def frozen(self, name, group):
         """Return whether this mask freezes a parameter, by its name and group."""
-        if group not in GROUPS:
-            raise ValueError(f"parameter '{name}' is in the group '{group}', expected one of "
-                             f"{', '.join(GROUPS)}")
+        one_of(f"parameter '{name}'", "its group", group, GROUPS)
         return getattr(self, group) or any(matches(name, p) for p in self.patterns)
 
     def select(self, layer):

@@ -331,6 +331,8 @@ SILENT = {
     "a uint8 gradient to clip": (lambda: minifpt.optim.clip_grad_norm([UINT8], 1.0), "of uint8"),
     "a parameter of integers": (lambda: layers.Parameter(ones(2, int), "mlp"), "data is an"),
     "-1 heads": (lambda: layers.Attention(8, -1), "Attention: n_head must be a whole"),
+    **{f"{layer} of {x}": (lambda layer=layer, x=x: layer(2, 2).forward(x), "x has type")
+       for layer in (layers.Linear, layers.Attention, layers.Block) for x in (None, "x", [1.0])},
     "no activation": (lambda: layers.Activation("gel"), "Activation: name is 'gel', expec"),
     **{f"cosine of {v}": (lambda v=v: minifpt.optim.cosine(*v), f"cosine: {name} (must be|is)")
        for name, v in (("step", ("1", 9)), ("steps", (1, None)), ("warmup", (1, 9, -1)),

@@ -161,7 +161,7 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
         grid("g", **options)
 
 
-@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py"])
+@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py", "a\nb/own.py"])
 def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, monkeypatch,
                                                                  capsys):
     monkeypatch.chdir(tmp_path)

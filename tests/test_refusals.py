@@ -344,7 +344,7 @@ BAD = [                                                   # (call, message)
     (lambda: FreezeMask(atn=True), "'atn' is not a group, expected one of input, pos"),
     (lambda: FreezeMask("fpt"), "input is 'fpt', expected True or False"),
     (lambda: FreezeMask(patterns="h.0.*"), "patterns is 'h.0.*', expected a tuple"),
-    (lambda: layers.Linear(2, 2, group="extra").freeze(FreezeMask.fpt()), "in the group 'extra'"),
+    (lambda: layers.Linear(2, 2, group="extra").freeze(FreezeMask.fpt()), "its group is 'extra'"),
     *each(lambda model: minifpt.train(model, xor(), **QUICK), [None, "minigpt-language", xor()],
           "train: the model is .*, expected a minifpt.FPT"),
     *each(lambda task: minifpt.train(fpt(), task, **QUICK), ["bit-xor", None, fpt()],
