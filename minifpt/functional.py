@@ -60,7 +60,7 @@ CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a 
 def same_shape(array, shape, name=None):
     """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  An array
     without a name is a gradient: one of integers is refused, too, but for a scalar."""
-    if np.shape(array) != shape:
+    if getattr(array, "shape", None) != shape and np.shape(array) != shape:
         raise ValueError(f"{name or 'the gradient'} has shape {np.shape(array)}, expected {shape}")
     if name is None and not (shape == () and isinstance(array, (int, np.integer))):
         floating("the gradient", dy=array)
@@ -70,7 +70,8 @@ def floating(where, **arrays):
     """Raise ``ValueError`` unless all are arrays of floating-point numbers: the results have their
     dtype, and NumPy would cut integers off, let them wrap around, or compute with texts."""
     for name, a in arrays.items():
-        if not (isinstance(a, float) or getattr(a, "dtype", np.dtype(object)).kind == "f"):
+        if (a.dtype.kind != "f" if isinstance(a, np.ndarray)
+                else not isinstance(a, (float, np.floating))):
             raise ValueError(f"{where}: {name} has type {getattr(a, 'dtype', type(a).__name__)}, "
                              "expected an array of floating-point numbers")
 
