@@ -320,7 +320,7 @@ AT_LEAST_1 = "must be a whole number, at least 1"
     ("train mnist --model random --data nowhere", "nowhere does not hold"),
     ("summary --bits 4 --model random", "no option 'bits'"),
     ("compare nonsense", "no task 'nonsense': expected one of"),
-    ("compare bit-xor --models random --seeds 0", "number of seeds must be"),
+    ("compare bit-xor --models random --seeds 0", "seeds must be"),
     ("compare bit-xor --models random --rates 0.1 0", "rates [0.1, 0.0], expected positive"),
     ("compare bit-xor --models random --rates fast", "--rates: invalid float value: 'fast'"),
     ("compare bit-xor --models random --rates 0.1 --choices 0", "validation seeds must be"),
