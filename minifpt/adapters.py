@@ -238,8 +238,7 @@ def parse(text):
     if not isinstance(text, str):
         raise ValueError(f"adapt: got {checks.brief(text)}, expected a text such as 'lora:rank=4'")
     kind, _, rest = text.partition(":")
-    if kind not in OPTIONS:
-        raise ValueError(f"adapt: no adapter '{kind}', expected one of {', '.join(OPTIONS)}")
+    checks.one_of("adapt", "the adapter", kind, OPTIONS)
     options, keys = dict(OPTIONS[kind]), set()
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")

@@ -51,6 +51,13 @@ def fields(config, sizes=(), positive=(), flags=()):
         object.__setattr__(config, name, value)           # a frozen dataclass has no other way
 
 
+def one_of(where, name, value, choices):
+    """Return ``value``, one of some texts."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{where}: {name} is {brief(value)}, expected one of {', '.join(choices)}")
+    return value
+
+
 def seed(where, value):
     """Return a seed, a whole number of at least 0 and of any size."""
     return whole(where, "seed", value, 0, math.inf)
@@ -106,10 +113,10 @@ def backward(where, dy, cache, dtype):
 
 
 def gradient(where, grad, shape):
-    """Raise ``ValueError`` unless ``grad`` has numbers of a parameter's shape."""
-    if np.shape(grad) != shape or np.asarray(grad).dtype.kind not in "fiu":
-        raise ValueError(f"{where}: the gradient is {np.asarray(grad).dtype} of shape "
-                         f"{np.shape(grad)}, expected numbers of the parameter's shape {shape}")
+    """Raise ``ValueError`` unless ``grad`` has floating-point numbers of a parameter's shape."""
+    if getattr(grad, "shape", None) != shape or grad.dtype.kind != "f":
+        raise ValueError(f"{where}: the gradient is {_kind(grad)}, expected floating-point numbers "
+                         f"of the parameter's shape {shape}")
 
 
 def dropout(where, p, train, rng):

@@ -123,14 +123,15 @@ def large_product(a, b, offset, parts):
 
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
+    F.floating("linear", x=x)
     y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], len(b))
-    cache = F.LinearCache(x if need[1] else None, w, need)
-    return y, cache
+    return y, F.LinearCache(x if need[1] else None, w, need)
 
 
 def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
+    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -140,14 +141,14 @@ def linear_backward(dy, cache):
 def unembedding(x, w, need=(True, True)):
     """As :func:`functional.unembedding`, a large product on all cores."""
     y = product(x.reshape(-1, w.shape[1]), w.T).reshape(*x.shape[:-1], len(w))
-    cache = F.UnembeddingCache(x if need[1] else None, w, need)
-    return y, cache
+    return y, F.UnembeddingCache(x if need[1] else None, w, need)
 
 
 def unembedding_backward(dy, cache):
     """As :func:`functional.unembedding_backward`, large products on all cores."""
     x, w, need = cache
     V, C = w.shape
+    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], V))
     dx = product(dy.reshape(-1, V), w).reshape(*dy.shape[:-1], C) if need[0] else None
     dw = product(dy.reshape(-1, V).T, x.reshape(-1, C)) if need[1] else None
     return dx, dw
@@ -184,6 +185,7 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
     infinite), and those whose mean is so large that its rounding error matters.
     """
+    F.floating("layer_norm", x=x)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
         xhat = x - mean
@@ -202,6 +204,7 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
+    F.same_shape(dy, (dy if xhat is None else xhat).shape)
     dx = None
     if need[0]:
         g = dy * w
@@ -252,6 +255,7 @@ def gelu_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
+    F.same_shape(dy, cache.derivative.shape)
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx
@@ -323,8 +327,7 @@ def _tiled_attention(qkv, n_head, p, rng, causal):
                 total *= 1.0 - p
             np.divide(s @ v[*piece, :n_keys], total, out=heads[*piece, i:j])
     shared(part, _pieces(B, H, T))
-    cache = TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p)
-    return y, cache
+    return y, TiledAttentionCache(qkv, n_head, causal, tops, totals, masks, p)
 
 
 def attention_backward(dy, cache):
@@ -334,6 +337,7 @@ def attention_backward(dy, cache):
     qkv, n_head, causal, tops, totals, masks, p = cache
     q, k, v = F.split_heads(qkv, n_head)
     B, H, T, D = q.shape
+    F.same_shape(dy, (B, T, H * D))
     dy = dy.reshape(B, T, H, D).transpose(0, 2, 1, 3)
     dqkv = np.empty(qkv.shape, dy.dtype)
     dq, dk, dv = F.split_heads(dqkv, n_head)

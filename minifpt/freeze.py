@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
+from .checks import brief, one_of
 from .users import suggestion
 
 # The paper's groups.  The layer that owns a parameter gives its group.
@@ -76,7 +77,7 @@ class FreezeMask:
         if isinstance(text, cls):
             return text
         if not isinstance(text, str):
-            raise ValueError(f"freeze: {text!r:.60}, expected a FreezeMask, or its text, such as "
+            raise ValueError(f"freeze: {brief(text)}, expected a FreezeMask, or its text, such as "
                              "'fpt' or 'attn,mlp'")
         items = [item.strip() for item in text.split(",") if item.strip()]
         if not items:
@@ -103,9 +104,7 @@ class FreezeMask:
 
     def frozen(self, name, group):
         """Return whether this mask freezes a parameter, by its name and group."""
-        if group not in GROUPS:
-            raise ValueError(f"parameter '{name}' is in the group '{group}', expected one of "
-                             f"{', '.join(GROUPS)}")
+        one_of(f"parameter '{name}'", "its group", group, GROUPS)
         return getattr(self, group) or any(matches(name, p) for p in self.patterns)
 
     def select(self, layer):

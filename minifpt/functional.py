@@ -60,17 +60,30 @@ CrossEntropyCache = namedtuple("CrossEntropyCache", "log_sum_exp targets")  # a 
 def same_shape(array, shape, name=None):
     """Raise ``ValueError`` if an array has another shape: NumPy might broadcast it.  An array
     without a name is a gradient: one of integers is refused, too, but for a scalar."""
-    if np.shape(array) != shape:
+    if getattr(array, "shape", None) != shape and np.shape(array) != shape:
         raise ValueError(f"{name or 'the gradient'} has shape {np.shape(array)}, expected {shape}")
-    if name is None and shape:
-        floating(np.asarray(array), "the gradient")
+    if name is None and not (shape == () and isinstance(array, (int, np.integer))):
+        floating("the gradient", dy=array)
 
 
-def floating(array, name):
-    """Raise ``ValueError`` unless an array has floating-point numbers: the results have its dtype,
-    and integers would cut them off."""
-    if array.dtype.kind != "f":
-        raise ValueError(f"{name} has dtype {array.dtype}, expected floating-point numbers")
+def floating(where, **arrays):
+    """Raise ``ValueError`` unless all are arrays of floating-point numbers: the results have their
+    dtype, and NumPy would cut integers off, let them wrap around, or compute with texts."""
+    for name, a in arrays.items():
+        if (a.dtype.kind != "f" if isinstance(a, np.ndarray)
+                else not isinstance(a, (float, np.floating))):
+            raise ValueError(f"{where}: {name} has type {getattr(a, 'dtype', type(a).__name__)}, "
+                             "expected an array of floating-point numbers")
+
+
+def of_heads(where, n_head=1, each=1, **arrays):
+    """Raise ``ValueError`` unless all are floating-point (B, T, each H D) with H = ``n_head``."""
+    floating(where, **arrays)
+    for name, x in arrays.items():
+        if np.ndim(x) != 3 or not x.size or not isinstance(n_head, (int, np.integer)) or (
+                n_head < 1 or x.shape[2] % (each * n_head)):
+            raise ValueError(f"{where}: {name} has shape {np.shape(x)}, expected (B, T, C) with C "
+                             f"a multiple of {each} times the number of heads, {n_head!r:.60}")
 
 
 # ---------------------------------------------------------------------------- linear
@@ -82,10 +95,10 @@ def linear(x, w, b, need=(True, True, True)):
     x (..., I), w (I, O), b (O,) -> y (..., O).  The weight multiplies from the right, as in
     GPT-2's own checkpoints.  ``need`` is for (dx, dw, db).
     """
+    floating("linear", x=x, w=w, b=b)
     same_shape(b, w.shape[1:], "linear: b")
-    y = x @ w + b
-    cache = LinearCache(x if need[1] else None, w, need)
-    return y, cache
+    same_shape(w, (*x.shape[-1:], *b.shape), "linear: w")
+    return x @ w + b, LinearCache(x if need[1] else None, w, need)
 
 
 def linear_backward(dy, cache):
@@ -116,13 +129,14 @@ def embedding(ids, w):
 
     ids (...) integers in 0 ... V-1, w (V, C) -> y (..., C).  Raises ``ValueError`` for other ids.
     """
-    if not np.issubdtype(ids.dtype, np.integer):          # booleans would act as a mask
-        raise ValueError(f"embedding: ids have dtype {ids.dtype}, expected integers")
+    floating("embedding", w=w)
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":    # booleans act as a mask
+        raise ValueError(f"embedding: ids have type {getattr(ids, 'dtype', type(ids).__name__)}, "
+                         "expected an array of integers")
     if ids.size and (ids.min() < 0 or ids.max() >= len(w)):
         raise ValueError(f"embedding: ids run from {ids.min()} to {ids.max()}, "
                          f"the table has rows 0 to {len(w) - 1}")
-    cache = EmbeddingCache(ids, w.shape)
-    return w[ids], cache
+    return w[ids], EmbeddingCache(ids, w.shape)
 
 
 def embedding_backward(dy, cache):
@@ -146,9 +160,10 @@ def unembedding(x, w, need=(True, True)):
     A language model has one table for both of its ends, as Press and Wolf proposed (2016, arXiv
     1608.05859).
     """
+    floating("unembedding", x=x, w=w)
+    same_shape(w, (*w.shape[:1], *x.shape[-1:]), "unembedding: w")
     y = x @ w.T
-    cache = UnembeddingCache(x if need[1] else None, w, need)
-    return y, cache
+    return y, UnembeddingCache(x if need[1] else None, w, need)
 
 
 def unembedding_backward(dy, cache):
@@ -168,9 +183,9 @@ def bias(x, b, need=(True, True)):
     An embedding followed by a bias is a linear layer on one-hot vectors.  ``need`` is for
     (dx, db).
     """
+    floating("bias", x=x, b=b)
     same_shape(b, x.shape[-1:], "bias: b")
-    cache = BiasCache(x.shape, need)
-    return x + b, cache
+    return x + b, BiasCache(x.shape, need)
 
 
 def bias_backward(dy, cache):
@@ -186,12 +201,13 @@ def positions(x, w, start=0, need=(True, True)):
 
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
+    of_heads("positions", x=x)
+    floating("positions", w=w)
+    if not isinstance(start, (int, np.integer)) or not 0 <= start <= len(w) - x.shape[1]:
+        raise ValueError(f"positions: {x.shape[1]} from {start!r}, expected some of w's {len(w)}")
     tokens = slice(start, start + x.shape[1])
-    if start < 0 or tokens.stop > len(w):
-        raise ValueError(f"positions: {start} to {tokens.stop - 1}, w has 0 to {len(w) - 1}")
     same_shape(w[tokens], x.shape[1:], "positions: w[tokens]")
-    cache = PositionsCache(tokens, w.shape, x.shape, need)
-    return x + w[tokens], cache
+    return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
 
 
 def positions_backward(dy, cache):
@@ -216,6 +232,7 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 
     x (..., C), scale w (C,), bias b (C,) -> y (..., C).  ``need`` is for (dx, dw, db).
     """
+    floating("layer_norm", x=x, w=w, b=b)
     same_shape(w, x.shape[-1:], "layer_norm: w")
     same_shape(b, x.shape[-1:], "layer_norm: b")
     centred = x - x.mean(axis=-1, keepdims=True)
@@ -252,6 +269,7 @@ def rms_norm(x, w, eps=1e-6, need=(True, True)):
     ``xhat = x / sqrt(mean(x^2) + eps)``, ``y = xhat * w``: a layer norm without mean and bias.
     x (..., C), scale w (C,) -> y (..., C).  ``need`` is for (dx, dw).
     """
+    floating("rms_norm", x=x, w=w)
     same_shape(w, x.shape[-1:], "rms_norm: w")
     rstd = 1.0 / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps)
     xhat = x * rstd
@@ -290,9 +308,9 @@ def gelu(x):
     ``y = x/2 * (1 + tanh(u))``, ``u = sqrt(2/pi) * (x + 0.044715 x^3)``.  x (...) -> y (...).
     Hendrycks and Gimpel proposed it (2016, arXiv 1606.08415).
     """
+    floating("gelu", x=x)
     t = np.tanh(GELU_A * (x + GELU_B * x * x * x))
-    cache = ActivationCache(x)
-    return 0.5 * x * (1.0 + t), cache
+    return 0.5 * x * (1.0 + t), ActivationCache(x)
 
 
 def gelu_backward(dy, cache):
@@ -309,8 +327,8 @@ def gelu_exact(x):
     """Apply the Gaussian error linear unit by its definition: ``y = x * P(x)`` with the normal
     distribution function ``P(x) = (1 + erf(x / sqrt(2))) / 2``.  x (...) -> y (...)."""
     from scipy.special import ndtr  # slow to import, and rarely needed
-    cache = ActivationCache(x)
-    return x * ndtr(x), cache
+    floating("gelu_exact", x=x)
+    return x * ndtr(x), ActivationCache(x)
 
 
 def gelu_exact_backward(dy, cache):
@@ -323,8 +341,8 @@ def gelu_exact_backward(dy, cache):
 
 def relu(x):
     """Apply the rectified linear unit: ``y = max(x, 0)``.  x (...) -> y (...)."""
-    cache = ActivationCache(x)
-    return np.maximum(x, 0.0), cache
+    floating("relu", x=x)
+    return np.maximum(x, 0.0), ActivationCache(x)
 
 
 def relu_backward(dy, cache):
@@ -336,8 +354,8 @@ def relu_backward(dy, cache):
 def silu(x):
     """Apply the sigmoid linear unit: ``y = x * sigmoid(x)`` (Elfwing et al. 2017, arXiv
     1702.03118).  x (...) -> y (...)."""
-    cache = ActivationCache(x)
-    return x * sigmoid(x), cache
+    floating("silu", x=x)
+    return x * sigmoid(x), ActivationCache(x)
 
 
 def silu_backward(dy, cache):
@@ -353,10 +371,10 @@ def swiglu(gate, up):
 
     Both come from linear layers of the same x.  gate, up (...) -> y (...).
     """
+    floating("swiglu", gate=gate, up=up)
     same_shape(up, gate.shape, "swiglu: up")
     activated, silu_cache = silu(gate)
-    cache = SwiGLUCache(silu_cache, activated, up)
-    return activated * up, cache
+    return activated * up, SwiGLUCache(silu_cache, activated, up)
 
 
 def swiglu_backward(dy, cache):
@@ -376,10 +394,10 @@ def softmax(x):
     The largest x of each row is subtracted first.  That does not change the quotient, and no
     exponential is larger than 1.  x (..., N) -> y (..., N).
     """
+    floating("softmax", x=x)
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
-    cache = SoftmaxCache(y)
-    return y, cache
+    return y, SoftmaxCache(y)
 
 
 def softmax_backward(dy, cache):
@@ -402,13 +420,15 @@ def dropout(x, p, rng):
     An entry of ``mask`` is 0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean
     of y is x.  x (...) -> y (...).  With p = 0 nothing is drawn from ``rng`` and y is x.
     """
-    if not 0.0 <= p < 1.0:
-        raise ValueError(f"dropout: p is {p}, expected 0 <= p < 1")
+    floating("dropout", x=x)
+    if not isinstance(p, (int, float, np.floating)) or not 0.0 <= p < 1.0:
+        raise ValueError(f"dropout: p is {p!r}, expected 0 <= p < 1")
     if p == 0.0:
         return x, DropoutCache(None)
-    mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - p)
-    cache = DropoutCache(mask)
-    return x * mask, cache
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(f"dropout: rng is {rng!r:.60}, expected np.random.default_rng(seed)")
+    mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - float(p))
+    return x * mask, DropoutCache(mask)
 
 
 def dropout_backward(dy, cache):
@@ -433,6 +453,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     ``past`` (k, v), each (B, H, P, D), are keys and values of the P tokens before these.
     -> y (B, T, C).  The cache holds the probabilities (B, H, T, P+T) before dropout.
     """
+    of_heads("attention", n_head, 3, qkv=qkv)
     q, k, v = split_heads(qkv, n_head)                    # (B, H, T, D) each
     if past is not None:
         k = np.concatenate([past[0], k], axis=2)          # (B, H, P+T, D)
@@ -443,8 +464,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
     probabilities, _ = softmax(scores)
     dropped, dropout_cache = dropout(probabilities, p, rng)
     y = merge_heads(dropped @ v)                          # (B, H, T, D) -> (B, T, C)
-    cache = AttentionCache(q, k, v, probabilities, dropout_cache.mask)
-    return y, cache
+    return y, AttentionCache(q, k, v, probabilities, dropout_cache.mask)
 
 
 def attention_backward(dy, cache):
@@ -497,16 +517,12 @@ def rope(x, n_head, base=10000.0, start=0):
     The product of a rotated query and a rotated key depends only on the difference of their
     angles, so a score depends on the distance of its two tokens.  x (B, T, H D) -> y (B, T, H D).
     """
-    floating(x, "rope: x")
+    of_heads("rope", n_head, 2, x=x)
     T, half = x.shape[1], x.shape[2] // n_head // 2
-    if x.shape[2] != 2 * half * n_head:
-        raise ValueError(f"rope: x has {x.shape[2]} channels, expected {n_head} heads of an even "
-                         "number of channels")
     angles = np.arange(start, start + T)[:, None] * base ** (-np.arange(half) / half)
     angles = angles[:, None]                              # (T, 1, D/2): the same for each head
     cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
-    cache = RopeCache(cos, sin, x.shape)
-    return rotate(x, cos, sin), cache
+    return rotate(x, cos, sin), RopeCache(cos, sin, x.shape)
 
 
 def rope_backward(dy, cache):
@@ -530,12 +546,14 @@ def grouped_heads(q, k, v, n_head):
     H / G consecutive heads of queries.  q (B, T, H D), k and v (B, T, G D) -> qkv (B, T, 3 H D)
     for :func:`attention`.
     """
-    B, T, C = q.shape
-    D = C // n_head
-    G = k.shape[2] // D
-    cache = GroupedHeadsCache((q.shape, k.shape), n_head)
-    k, v = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
-    return np.concatenate([q, k, v], axis=2), cache
+    of_heads("grouped_heads", n_head, q=q)
+    of_heads("grouped_heads", k=k, v=v)
+    (B, T, C), D = q.shape, q.shape[2] // n_head
+    G = max(1, k.shape[2] // D)
+    same_shape(k, (B, T, math.gcd(n_head, G) * D), "grouped_heads: k")
+    same_shape(v, k.shape, "grouped_heads: v")
+    kv = (a.reshape(B, T, G, D).repeat(n_head // G, axis=2).reshape(B, T, C) for a in (k, v))
+    return np.concatenate([q, *kv], axis=2), GroupedHeadsCache((q.shape, k.shape), n_head)
 
 
 def grouped_heads_backward(dqkv, cache):
@@ -582,9 +600,12 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,), columns in PyTorch's order i, f, g, o
     -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
     """
+    of_heads("lstm", x=x)
+    floating("lstm", w_ih=w_ih, w_hh=w_hh, b=b)
     B, T, _ = x.shape
-    floating(w_hh, "lstm: w_hh")
     same_shape(b, w_ih.shape[1:], "lstm: b")
+    same_shape(w_ih, (x.shape[2], *b.shape), "lstm: w_ih")
+    same_shape(w_hh, (len(b) // 4, len(b)), "lstm: w_hh")
     c = np.zeros((B, T + 1, len(w_hh)), w_hh.dtype)       # [:, t] is the state before token t
     h = np.zeros_like(c)
     a = x @ w_ih + b                                      # x needs no state: all tokens at once
@@ -654,6 +675,7 @@ def residual(x, branch):
 
     x, branch (..., C) -> y (..., C).  The backward pass needs no cache: it is ``None``.
     """
+    floating("residual", x=x, branch=branch)
     same_shape(branch, x.shape, "residual: the branch")
     return x + branch, None
 
@@ -663,17 +685,18 @@ def residual_backward(dy, dbranch):
 
     ``dbranch`` is the gradient that came back through the branch.
     """
+    floating("residual", dy=dy, dbranch=dbranch)
     same_shape(dbranch, dy.shape)
     return dy + dbranch
 
 
 def last_tokens(x, n):
     """Return the last n tokens, n from 1 to T: x (B, T, C) -> y (B, n, C)."""
+    of_heads("last_tokens", x=x)
     T = x.shape[1]
-    if not 1 <= n <= T:                                   # x[:, -0:] would be all tokens
-        raise ValueError(f"last_tokens: n is {n}, expected 1 to {T}")
-    cache = LastTokensCache(x.shape, n)
-    return np.ascontiguousarray(x[:, -n:]), cache
+    if not isinstance(n, (int, np.integer)) or not 1 <= n <= T:      # x[:, -0:] would be all tokens
+        raise ValueError(f"last_tokens: n is {n!r}, expected 1 to {T}")
+    return np.ascontiguousarray(x[:, -n:]), LastTokensCache(x.shape, n)
 
 
 def last_tokens_backward(dy, cache):
@@ -693,10 +716,10 @@ def log_sum_exp(x):
 
     In the form ``max(x) + log(sum_j exp(x_j - max(x)))`` no exponential is larger than 1.
     """
+    floating("log_sum_exp", x=x)
     top = x.max(axis=-1, keepdims=True)
     e = np.exp(x - top)
-    cache = LogSumExpCache(e)
-    return top + np.log(e.sum(axis=-1, keepdims=True)), cache
+    return top + np.log(e.sum(axis=-1, keepdims=True)), LogSumExpCache(e)
 
 
 def log_sum_exp_backward(dy, cache):
@@ -712,17 +735,15 @@ def cross_entropy(logits, targets):
     logits (..., V), targets (...) integers in 0 ... V-1 -> a scalar, in nats.  Raises
     ``ValueError`` for other targets.
     """
-    if targets.shape != logits.shape[:-1]:
-        raise ValueError(f"cross_entropy: targets have shape {targets.shape}, expected "
-                         f"{logits.shape[:-1]} for logits of shape {logits.shape}")
-    if targets.dtype.kind not in "iu" or not targets.size or targets.min() < 0 or (
-            targets.max() >= logits.shape[-1]):
+    floating("cross_entropy", logits=logits)
+    same_shape(targets, logits.shape[:-1], "cross_entropy: targets")
+    if getattr(targets, "dtype", np.dtype(object)).kind not in "iu" or not targets.size or (
+            targets.min() < 0 or targets.max() >= logits.shape[-1]):
         raise ValueError("cross_entropy: targets must be integers from 0 to "
                          f"{logits.shape[-1] - 1}, at least one")
     lse, lse_cache = log_sum_exp(logits)
     chosen = np.take_along_axis(logits, targets[..., None], axis=-1)
-    cache = CrossEntropyCache(lse_cache, targets)
-    return (lse - chosen).mean(), cache
+    return (lse - chosen).mean(), CrossEntropyCache(lse_cache, targets)
 
 
 def cross_entropy_backward(dy, cache):

@@ -60,10 +60,7 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise ValueError(f"GPT2Config: n_embd {self.n_embd} is not divisible by "
                              f"n_head {self.n_head}")
-        if self.activation_function not in [*ACTIVATIONS]:
-            raise ValueError("GPT2Config: activation_function is "
-                             f"{checks.brief(self.activation_function)}, expected one of "
-                             f"{', '.join(ACTIVATIONS)}")
+        checks.one_of("GPT2Config", "activation_function", self.activation_function, ACTIVATIONS)
 
 
 # Shapes by name: OpenAI's four, and the shape of the weights that come with minifpt.
@@ -224,9 +221,7 @@ class LanguageModel(Pretrained):
         if temperature <= 1e-30:                          # is 0 in float32
             temperature = 0.0
         top_k = None if top_k is None else checks.whole("generate", "top_k", top_k)
-        top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p)
-        if top_p > 1:
-            raise ValueError(f"generate: top_p is {top_p}, expected a probability")
+        top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p, most=1)
         rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(
             checks.seed("generate", seed))
         N, T = self.config.n_positions, ids.shape[-1]
@@ -264,11 +259,10 @@ class LanguageModel(Pretrained):
             raise ValueError("perplexity: the model is not causal: it reads the tokens that it "
                              "should predict")
         N, last = self.config.n_positions, len(ids) - 1   # the last token is only a target
-        stride = max(1, N // 2) if stride is None else checks.whole("perplexity", "stride", stride)
+        stride = max(1, N // 2) if stride is None else checks.whole(
+            "perplexity", "stride", stride, 1, N)
         if ids.ndim != 1 or last < 1:
             raise ValueError(f"perplexity: ids has shape {ids.shape}, expected (T,), T at least 2")
-        if stride > N:
-            raise ValueError(f"perplexity: stride is {stride}, expected 1 to {N}, a whole window")
         starts = range(0, max(1, last - N + stride), stride)
         # All windows but the last have the same length, and several of them run at once.
         full, batch = starts[:-1], max(1, 4096 // N)

@@ -34,7 +34,7 @@ class Parameter:
     __slots__ = ("data", "grad", "trainable", "group", "frozen_columns")
 
     def __init__(self, data, group):
-        self.data, self.group = data, group
+        self.data, self.group = checks.array("Parameter", "data", data, "f"), group
         self.grad = None
         self.trainable, self.frozen_columns = True, ()
 
@@ -43,8 +43,7 @@ class Parameter:
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
-        if getattr(grad, "dtype", None) != self.data.dtype or grad.shape != self.data.shape:
-            checks.gradient("add_grad", grad, self.data.shape)
+        checks.gradient("add_grad", grad, self.data.shape)
         if self.frozen_columns:
             grad = grad.copy()
         for columns in self.frozen_columns:
@@ -268,7 +267,7 @@ class Activation(Layer):
     """The nonlinearity of a feed-forward layer; its name is one of ``ACTIVATIONS``."""
 
     def __init__(self, name):
-        self.name = name
+        self.name = checks.one_of("Activation", "name", name, ACTIVATIONS)
 
     def forward(self, x):
         """x (...) -> y (...)."""
@@ -321,7 +320,7 @@ class Attention(Layer):
     """
 
     def __init__(self, n_embd, n_head, dropout=0.0, dtype=np.float32, causal=True):
-        if n_embd % n_head:
+        if n_embd % checks.whole("Attention", "n_head", n_head):
             raise ValueError(f"Attention: {n_embd} channels cannot be divided into {n_head} heads")
         self.c_attn = Linear(n_embd, 3 * n_embd, dtype, "attn")
         self.c_proj = Linear(n_embd, n_embd, dtype, "attn")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .checks import brief, gradient, number
+from .checks import brief, gradient, number, whole
 from .machine import shared
 
 MAX_JOINED = 1 << 15         # smaller parameters are updated together, as one array
@@ -41,9 +41,7 @@ class Adam:
         self.parameters = _distinct("Adam", parameters)
         if not (isinstance(betas, (tuple, list)) and len(betas) == 2):
             raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
-        self.betas = tuple(number("Adam", "a beta", b, zero=True) for b in betas)
-        if max(self.betas) >= 1:
-            raise ValueError(f"Adam: the betas are {brief(betas)}, expected two below 1")
+        self.betas = tuple(number("Adam", "a beta", b, zero=True, most=1 - 1e-9) for b in betas)
         self.lr, self.eps = number("Adam", "lr", lr), number("Adam", "eps", eps, zero=True)
         self.weight_decay = number("Adam", "weight_decay", weight_decay, zero=True)
         self.t = 0
@@ -62,8 +60,7 @@ class Adam:
                 continue
             if self.m[i] is None:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
-            if getattr(p.grad, "dtype", None) != p.data.dtype or p.grad.shape != p.data.shape:
-                gradient("Adam", p.grad, p.data.shape)
+            gradient("Adam", p.grad, p.data.shape)
             keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
             if p.data.size < MAX_JOINED and keep == 1:
@@ -137,9 +134,11 @@ def clip_grad_norm(parameters, max_norm):
 
     Returns the norm before scaling, ``sqrt(sum of all squares)``, as a float.
     """
-    if max_norm != math.inf:                              # infinity only measures the norm
+    if not isinstance(max_norm, float) or max_norm != math.inf:     # infinity only measures
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     parameters = [p for p in _distinct("clip_grad_norm", parameters) if p.grad is not None]
+    for p in parameters:
+        gradient("clip_grad_norm", p.grad, p.data.shape)
     squares = [float(np.vdot(p.grad, p.grad)) for p in parameters]
     # Again in float64 where float32 overflows or loses small numbers.
     squares = [s if 1e-30 < s < math.inf else float(np.vdot(p.grad, p.grad.astype(np.float64)))
@@ -154,8 +153,8 @@ def clip_grad_norm(parameters, max_norm):
 def cosine(step, steps, warmup=0, floor=0.1):
     """Return the factor on the learning rate at ``step`` of ``steps``: linear warm-up, then half
     a cosine from 1 down to ``floor`` (Loshchilov, Hutter 2016, arXiv 1608.03983)."""
-    if not 0 <= step <= steps:
-        raise ValueError(f"cosine: step is {brief(step)}, expected 0 to {steps}")
+    steps, warmup = whole("cosine", "steps", steps, 0), whole("cosine", "warmup", warmup, 0)
+    step, floor = whole("cosine", "step", step, 0, steps), number("cosine", "floor", floor, True)
     if step < warmup:
         return (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)

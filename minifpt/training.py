@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import arrays_in, brief, number, whole
+from .checks import arrays_in, brief, number, one_of, whole
 from .files import read_text
 from .files.plots import curves
 from .files.runs import COLUMNS, DIVERGED, History, Run, crc, locked, open_folder
@@ -88,6 +88,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         raise ValueError("train: resume needs out, the folder of the run")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
+    if not isinstance(config, (dict, type(None))):
+        raise ValueError(f"train: config is {brief(config)}, expected a dictionary")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
@@ -112,7 +114,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         run.look = lambda: [*evaluate(model, task, *examples)]
         open_folder(out, resume, run)
         if resume and progress:
-            _say_what_was_compared(task)
+            say_what_was_compared(task)
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
@@ -120,7 +122,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     return run.history
 
 
-def _say_what_was_compared(task):
+def say_what_was_compared(task):
+    """Say on stderr what of a task of the user's own is compared where a run goes on."""
     if not (hasattr(task, "fingerprint") or type(task).__module__.startswith(f"{__package__}.")):
         print(f"minifpt: of {task.name} the arrays that the task holds, {2 * LOOKED} of its "
               f"examples, and loss and accuracy of {COMPARED} were compared; data elsewhere, in "
@@ -139,9 +142,7 @@ def run_settings(task, **settings):
     settings["warmup"] = whole("train", "warmup", settings["warmup"], 0)
     for name in ("lr", "clip", "weight_decay"):
         settings[name] = number("train", name, settings[name], zero=name == "weight_decay")
-    if settings["schedule"] not in ("constant", "cosine"):
-        raise ValueError(f"train: schedule is '{settings['schedule']}', expected 'constant' or "
-                         "'cosine'")
+    one_of("train", "schedule", settings["schedule"], ("constant", "cosine"))
     is_long = settings["warmup"] >= settings["steps"]     # the learning rate would not be reached
     if is_long and settings["schedule"] == "cosine" and not has_warmup:
         settings["warmup"] = settings["steps"] // 10

@@ -280,7 +280,7 @@ def test_a_start_without_a_form_gets_one_line():
                           ("random:1x1x1", "one channel")):
         with pytest.raises(ValueError, match=message):
             minifpt.FPT.for_task("bit-memory", name, start="aligned")
-    with pytest.raises(ValueError, match="expected aligned or opposed"):
+    with pytest.raises(ValueError, match="expected one of aligned, opposed"):
         minifpt.FPT.for_task("bit-memory", SMALL, start="up")
     own = SimpleNamespace(trunk=SimpleNamespace(h=[object()]), input=minifpt.FPT.for_task(
         "bit-xor", SMALL).input)

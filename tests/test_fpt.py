@@ -274,7 +274,7 @@ def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
 
 def test_a_trunk_s_parameter_of_an_unknown_group_is_refused():
     trunk = changed(scale=layers.Parameter(np.ones(6), "memory"))
-    with refused("'trunk.scale' is in the group 'memory', expected one of in"):
+    with refused("'trunk.scale': its group is 'memory', expected one of in"):
         minifpt.FPT(trunk, 2, 2).freeze(minifpt.FreezeMask.fpt())
 
 

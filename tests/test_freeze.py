@@ -31,12 +31,12 @@ def test_each_parameter_is_in_its_group():
 
 
 def test_an_unknown_group_is_refused():
-    with pytest.raises(ValueError, match="^parameter 'a.b' is in the group 'tok', expected one of "
+    with pytest.raises(ValueError, match="^parameter 'a.b': its group is 'tok', expected one of "
                                          "input, pos, ln, attn, mlp, output, adapter$"):
         FreezeMask().frozen("a.b", "tok")
     m = model()
     m.trunk.wpe.weight.group = "place"
-    with pytest.raises(ValueError, match="'trunk.wpe.weight' is in the group 'place'"):
+    with pytest.raises(ValueError, match="'trunk.wpe.weight': its group is 'place'"):
         m.freeze(FreezeMask.output_only())
     assert all(p.trainable for p in m.parameters())       # and nothing was frozen half-way
 

@@ -161,8 +161,9 @@ def test_a_changed_file_of_the_user_s_own_is_noticed(old, new, tmp_path, monkeyp
         grid("g", **options)
 
 
-@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py"])
-def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, monkeypatch):
+@pytest.mark.parametrize("file", ["own.py", "a=b.py", "c++/own.py", "a\nb/own.py"])
+def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, monkeypatch,
+                                                                 capsys):
     monkeypatch.chdir(tmp_path)
     Path(file).parent.mkdir(exist_ok=True)
     Path(file).write_text("import sizes_of_a_user\n" + OWN)
@@ -171,6 +172,7 @@ def test_a_changed_module_beside_the_user_s_own_file_is_noticed(file, tmp_path, 
     for text in ("SIZE = 2\n", "# a comment\nSIZE = 2\n"):
         module.write_text(text)
         grid("g", names=[f"{file}:Task"])
+    assert capsys.readouterr().err.count("in files or globals, was not") == 1      # not at first
     module.write_text("SIZE = 3\n")
     with pytest.raises(ValueError, match="code_crc = .*: other code in a file of your own$"):
         grid("g", names=[f"{file}:Task"])

@@ -277,8 +277,9 @@ def test_shapes_and_ids_that_do_not_fit_are_refused(layer, x):
 
 
 def test_a_gradient_of_another_shape_or_kind_is_refused():
-    for grad in (np.zeros((3, 2)), np.zeros((2, 3), complex), np.full((2, 3), "1")):
-        with refused(r"the gradient is .* of shape .*, expected numbers of .* shape \(2, 3\)"):
+    for grad in (np.zeros((3, 2)), np.zeros((2, 3), complex), np.full((2, 3), "1"), [[0.0] * 3] * 2,
+                 np.zeros((2, 3), np.uint8)):
+        with refused(r"gradient is an? .*, expected floating-point .* shape \(2, 3\)"):
             Parameter(np.zeros((2, 3)), "mlp").add_grad(grad)
 
 

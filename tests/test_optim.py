@@ -186,8 +186,8 @@ def test_the_paper_s_numbers_are_the_defaults():
 
 @pytest.mark.parametrize("options, message", [
     ({"lr": "x"}, "lr is 'x', expected a positive number"), ({"lr": float("nan")}, "lr is nan"),
-    ({"betas": (2, 0.9)}, "expected two below 1"), ({"betas": "ab"}, "expected two below 1"),
-    ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "expected two below 1"),
+    ({"betas": (2, 0.9)}, "a beta is 2, expected"), ({"betas": "ab"}, "expected two below 1"),
+    ({"betas": (0.9,)}, "expected two below 1"), ({"betas": (0.9, 1)}, "a beta is 1, expected"),
     ({"betas": (-1, 0.9)}, "a beta is -1"),
     ({"eps": -1}, "eps is -1"),
     ({"weight_decay": "a"}, "weight_decay is 'a'")])

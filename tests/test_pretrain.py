@@ -151,7 +151,7 @@ def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, mon
 
 
 @pytest.mark.parametrize("source, kw, message", [
-    ("novels", {}, "no source 'novels'"), ("language", {}, "needs text"),
+    ("novels", {}, "the source is 'novels'"), ("language", {}, "needs text"),
     ("bits", {"text": ["x"]}, "needs text"), ("brackets", {"data": "x"}, "data is for images"),
     ("bits", {"tokens": 9}, "tokens is not for bits"),
     ("brackets", {"tokens": 17}, "tokens must be a whole number, at least 2 and at most 16"),

@@ -210,7 +210,7 @@ def test_a_long_protein_loses_its_beginning():
 
 @pytest.mark.parametrize("options, message", [
     ({"length": 0}, "length must be"), ({"length": "9"}, "length must be"),
-    ({"holdout": "clan"}, "holdout must be fold, superfamily or family, got 'clan'")])
+    ({"holdout": "clan"}, "holdout is 'clan', expected one of fold, superfamily, family")])
 def test_wrong_options_are_refused(options, message):
     with refused(f"^homology: .*{message}"):
         tasks.get("homology", **options)

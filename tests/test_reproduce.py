@@ -128,7 +128,7 @@ def test_the_command_lists_runs_and_plans_tables(tiny, tmp_path, capsys, monkeyp
 
 
 @pytest.mark.parametrize("argv, part", [
-    (["tabel2"], "no table 'tabel2', expected one of figure1,"),
+    (["tabel2"], "the table is 'tabel2', expected one of figure1,"),
     (["small", "--seeds", 0], "0 seeds, expected 1 to 1000"),
     (["small", "--rates", "-1"], "expected positive numbers"),
     (["cliff", "--scale", "paper"], "nothing at the paper's scale"),
@@ -147,5 +147,5 @@ def test_a_table_can_have_some_of_its_tasks_only():
     assert names(reproduce.table_of("table3")) == ["bit-xor", "bit-memory", "mnist"]
     assert names(reproduce.table_of("listops-long", only=["listops"])) == ["listops"] * 2
     assert names(reproduce.table_of("listops-long", only=["listops-512"])) == ["listops"]
-    with pytest.raises(ValueError, match="table3 has no task 'few', expected one of bit-xor, "):
+    with pytest.raises(ValueError, match="table3: the task is 'few', expected one of bit-xor"):
         reproduce.table_of("table3", only=["mnist", "few"])

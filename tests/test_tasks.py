@@ -118,7 +118,7 @@ def test_equal_logits_lose_log_classes_and_certain_ones_are_right(make, name):
 @pytest.mark.parametrize("name", TASKS)
 def test_bad_arguments_of_batch_and_loss_are_refused(make, name):
     task = make(name)
-    with pytest.raises(ValueError, match="split must be 'train' or .*'test', got 'dev'"):
+    with pytest.raises(ValueError, match="split is 'dev', expected one of train, .*test"):
         task.batch(rng(), 2, "dev")
     for size in (0, -1, 2.5):
         with pytest.raises(ValueError, match=f"size must be a whole number.*{size}"):
@@ -191,7 +191,7 @@ def test_get_lists_the_tasks_in_its_error():
     ("listops", {"least": 99}, "at most length=64"),
     ("typos", {"share": 1}, "share must be"), ("typos", {"share": np.nan}, "share must be"),
     ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
-    ("few", {"of": "few"}, "expected the name of another task"),
+    ("few", {"of": "few"}, " of is .few., expected one of"),
     ("few", {"of": "nosuch"}, "of is 'nosuch', expected"),
     ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be")])
 def test_bad_options_are_refused(name, options, message):

@@ -184,8 +184,8 @@ def check_solutions(scope):
 def examine(name, answer, seed=None):
     """Check as :func:`check` does, but return a :class:`Result`; ``seed`` fixes the numbers."""
     _load()
-    if name not in EXERCISES:
-        raise ValueError(f"check: no exercise '{name}', there are {', '.join(EXERCISES)}")
+    if not isinstance(name, str) or name not in EXERCISES:
+        raise ValueError(f"check: no exercise {name!r:.60}, there are {', '.join(EXERCISES)}")
     if answer is ... or answer is None:
         return Result(name, NOT_WRITTEN)
     if not callable(answer):

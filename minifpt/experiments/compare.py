@@ -19,7 +19,7 @@ from ..files import outputs, plots
 from ..fpt import FPT
 from ..freeze import FreezeMask
 from ..progress import progress_bar
-from ..training import Diverged, first_look
+from ..training import Diverged, first_look, say_what_was_compared
 from ..trunks.names import TrunkSpec
 from .job import Job, Validation, inputs, make_task, run, task_class
 from .tables import (
@@ -118,8 +118,7 @@ def check_numbers(seeds, validation_seeds, rates, arms):
     """Raise ``ValueError`` for numbers that a grid cannot have."""
     all_rates = [*rates, *(rate for arm in arms for rate in arm.rates)]
     for kind, number in ("seeds", len(seeds)), ("validation seeds", len(validation_seeds)):
-        if not 0 < number <= MOST_SEEDS:
-            raise ValueError(f"compare: {number} {kind}, expected 1 to {MOST_SEEDS}")
+        whole("compare", f"the number of {kind}", number, 1, MOST_SEEDS)
     if any(not 0 < rate < np.inf for rate in all_rates):
         raise ValueError(f"compare: learning rates {all_rates}, expected positive numbers")
     if rates and {*seeds} & {*validation_seeds}:
@@ -196,7 +195,7 @@ class Cell:
         return max(self.sweep, key=lambda rate: score(self.sweep[rate]))
 
 
-def cells_of(columns, arms, seeds, with_inputs):
+def cells_of(out, columns, arms, seeds, with_inputs):
     """Return a list of :class:`Cell`, task by task.
 
     Missing data or weights, and a trunk that does not fit, are errors here, before any run."""
@@ -210,6 +209,8 @@ def cells_of(columns, arms, seeds, with_inputs):
                          "validation runs: rename it")
     cells, labels = [], labels_of(arms)
     for column, task, title, folder in zip(columns, all_tasks, titles, folders, strict=True):
+        if (out / folder).is_dir():                       # of an earlier run of the grid
+            say_what_was_compared(task)
         for arm, label in zip(arms, labels, strict=True):
             first_look(FPT.for_task(task, arm.model, arm.freeze, adapt=arm.adapt, start=arm.start),
                        task)
@@ -255,7 +256,7 @@ def grid(out, task_names, models, seeds, *, rates=(), choices=CHOICES, task_opti
     check_numbers(seeds, validation_seeds, rates, arms)
     columns = columns_of(task_names, task_options or {}, options or {})
     seeds = list(dict.fromkeys(seeds))
-    cells = cells_of(columns, arms, seeds, executor is not None)
+    cells = cells_of(out, columns, arms, seeds, executor is not None)
     if ready is not None:
         ready()
     tries = [(cell, rate) for cell in cells for rate in cell.arm.sweep(rates)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..checks import whole
 from ..fpt import FPT
 from ..gpt2 import GPT2, GPT2Config
 from ..machine import kept_memory
@@ -44,8 +45,7 @@ def plan(task, spec, mask, batch_size, dropout=0.0, adapt=None):
     measured, as the cost is proportional to the batch.  A GPT-2's weights are not read: their
     numbers do not change the time.  Raises ``ValueError`` where the run itself would.
     """
-    if batch_size < 1:
-        raise ValueError(f"plan: batch_size is {batch_size}, expected at least 1")
+    batch_size = whole("plan", "batch_size", batch_size)
     config = spec.config(dropout)
     if isinstance(config, GPT2Config):
         trunk = GPT2(config, seed=None)

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from .. import tasks
-from ..checks import whole
+from ..checks import one_of, whole
 from ..files import outputs, weights
 from ..files.runs import COLUMNS
 from ..fpt import FPT
@@ -63,8 +63,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
     AdamW with 200 steps of warm-up and cosine decay to a tenth, weight decay 0.1, no dropout.
     Returns the run's history; ``OUT.csv`` is a copy of it.
     """
-    if source not in SOURCES:
-        raise ValueError(f"no source '{source}': expected one of {', '.join(SOURCES)}")
+    one_of("pretrain", "the source", source, SOURCES)
     if (source in ON_TEXT) != bool(text):
         raise ValueError(f"pretrain: {source} {'takes no' if text else 'needs'} text: each of "
                          f"{', '.join(ON_TEXT)} needs text, files or folders of *.txt, and no "

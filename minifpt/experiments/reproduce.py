@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import tasks
-from ..checks import whole
+from ..checks import one_of, whole
 from ..files import outputs, plots
 from ..freeze import FreezeMask
 from ..trunks.names import TrunkSpec
@@ -295,17 +295,13 @@ def stem(name, scale):
 def table_of(name, scale="mini", only=None, rates=None):
     """Return a :class:`Table`, with the columns of the tasks ``only`` and the learning rates
     ``rates`` where they are given."""
-    if name not in TABLES:
-        raise ValueError(f"reproduce: no table '{name}', expected one of {', '.join(TABLES)}")
-    if scale not in ("mini", "paper"):
-        raise ValueError(f"reproduce: scale is '{scale}', expected mini or paper")
+    one_of("reproduce", "the table", name, TABLES)
+    one_of("reproduce", "scale", scale, ("mini", "paper"))
     table = TABLES[name] if scale == "mini" else TABLES[name].at_paper_scale()
     names = dict.fromkeys(name for column in table.columns for name in (column.task, column.title)
                           if name)
     for task in only or ():
-        if task not in names:
-            raise ValueError(f"reproduce: {name} has no task '{task}', expected one of "
-                             f"{', '.join(names)}")
+        one_of(f"reproduce {name}", "the task", task, names)
     if rates is not None:
         arms = tuple(replace(arm, rates=()) for arm in table.arms)
         table = replace(table, rates=tuple(rates), arms=arms)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..adapters import LoRA
+from ..checks import whole
 from ..experiments.runs import read_run
 from ..files import outputs, plots
 from ..tracing import swapped, trace
@@ -285,8 +286,7 @@ def patch_run(folder, out=None, examples=64):
     out = Path(folder) / "patch.png" if out is None else Path(out)
     if out.suffix != ".png":
         raise ValueError(f"patch: the picture would be {out}, expected a name that ends in .png")
-    if examples < 2:
-        raise ValueError(f"patch: {examples} examples, expected at least 2")
+    examples = whole("patch", "examples", examples, 2)
     outputs.check(out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     task, run = read_run(folder)

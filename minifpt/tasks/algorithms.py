@@ -6,7 +6,7 @@ Random transformers learn such tasks even if only their embeddings are trained (
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import one_of, whole
 from ..files import weights
 from .base import COSINE, Choices
 from .bits import needed_after, place_after
@@ -42,15 +42,10 @@ class Recall(Choices):
 
     def __init__(self, symbols=8, tokens=16, source="uniform"):
         self.symbols = self.input_dim = self.output_dim = self.classes = whole(
-            self.name, "symbols", symbols, 2)
+            self.name, "symbols", symbols, 2, 64)
         self.chance = 1 / self.symbols
-        if self.symbols > 64:
-            raise ValueError(f"{self.name}: symbols is {symbols}, expected at most 64")
         self.tokens = whole(self.name, "tokens", tokens, 3)
-        if source not in SOURCES:
-            raise ValueError(f"{self.name}: source is {source!r}, expected one of "
-                             f"{', '.join(SOURCES)}")
-        self.source = source
+        self.source = one_of(self.name, "source", source, SOURCES)
         self.options = {"symbols": self.symbols, "tokens": self.tokens, "source": source}
         if source == "uniform":
             return

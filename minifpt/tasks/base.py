@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .. import fast as ops
-from ..checks import array, brief, generator, whole
+from ..checks import array, brief, generator, one_of, whole
 
 FILE_NAME = re.compile(r"\w[\w .,+=()-]{0,59}")            # a task's name names its folder
 
@@ -133,9 +133,7 @@ class Choices:
         (B, output_tokens), or (B, output_tokens, k) for k choices at each token.  Raises
         ``ValueError`` for an unknown ``split`` or a ``size`` below 1.
         """
-        if split not in self.splits:
-            raise ValueError(f"{self.name}: split must be {' or '.join(map(repr, self.splits))}, "
-                             f"got {split!r}")
+        one_of(self.name, "split", split, self.splits)
         return self.draw(generator(self.name, rng), whole(self.name, "size", size), split)
 
     def test_set(self):

@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 
-from ..checks import generator, whole
+from ..checks import generator, one_of, whole
 from ..files.runs import crc
 from .bits import BitMemory, BitXOR
 from .cifar import CIFAR10, CIFAR10Gray
@@ -30,9 +30,7 @@ class Few:
     redrawn = "draw"                                      # the option that a grid sets to the seed
 
     def __init__(self, of="digits", labels=200, draw=0, data=None):
-        if of not in [*OF]:
-            raise ValueError(f"few: of is {of!r}, expected the name of another task, one of "
-                             f"{', '.join(OF)}")
+        one_of("few", "of", of, OF)
         takes = inspect.signature(OF[of]).parameters
         if data is not None and "data" not in takes:
             raise ValueError(f"few: {of} has no option data")

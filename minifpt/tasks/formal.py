@@ -54,11 +54,10 @@ class Brackets(Formal):
     name = "brackets"
 
     def __init__(self, kinds=16, depth=16, tokens=256):
-        self.kinds, self.depth = whole(self.name, "kinds", kinds), whole(self.name, "depth", depth)
+        self.kinds = whole(self.name, "kinds", kinds, 1, 26)          # a letter each
+        self.depth = whole(self.name, "depth", depth)
         # Among more than ``depth`` symbols at least one bracket closes.
         self.tokens = self.output_tokens = whole(self.name, "tokens", tokens, self.depth)
-        if self.kinds > 26:
-            raise ValueError(f"{self.name}: kinds is {kinds}, expected at most 26, a letter each")
         self.options = {"kinds": self.kinds, "depth": self.depth, "tokens": self.tokens}
 
     def strings(self, rng, size):

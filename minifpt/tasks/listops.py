@@ -42,9 +42,7 @@ class ListOps(Choices):
         self.tokens = self.length = whole(self.name, "length", length, 4)
         self.depth = whole(self.name, "depth", depth)
         self.arguments = whole(self.name, "arguments", arguments, 2)
-        self.least = whole(self.name, "least", least, 4)
-        if self.least > self.length:
-            raise ValueError(f"{self.name}: least is {least}, expected at most length={length}")
+        self.least = whole(self.name, "least", least, 4, self.length)
         self.files = None if files is None else str(files)
         self.options = {"length": self.length, "depth": self.depth, "arguments": self.arguments,
                         "least": self.least, "files": self.files}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import one_of, whole
 from ..files import data as files
 from ..files.runs import crc
 from .base import COSINE, Choices
@@ -36,9 +36,7 @@ class Homology(Choices):
     defaults = COSINE | {"steps": 2000}
 
     def __init__(self, length=1024, holdout="fold", data=None):
-        if holdout not in ("fold", "superfamily", "family"):
-            raise ValueError(f"{self.name}: holdout must be fold, superfamily or family, "
-                             f"got {holdout!r}")
+        one_of(self.name, "holdout", holdout, ("fold", "superfamily", "family"))
         self.tokens, self.holdout = whole(self.name, "length", length), holdout
         self.data = None if data is None else str(data)
         self.options = {"length": self.tokens, "holdout": holdout, "data": self.data}

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.linalg import helmert
 from scipy.special import cosdg, sindg
 
+from ..checks import one_of
 from ..layers import Block, LayerNorm
 from ..machine import single_threaded_blas
 
@@ -186,8 +187,7 @@ def start_input(model, start):
     them it takes the one nearest to the random weight.  The weight keeps its norm.  Raises
     ``ValueError`` for a trunk without heads.
     """
-    if start not in STARTS:
-        raise ValueError(f"start: got '{start}', expected {' or '.join(STARTS)}")
+    one_of("for_task", "start", start, STARTS)
     trunk, weight = model.trunk, model.input.weight.data
     blocks_of(trunk, f"start {start}")                    # raises without heads
     C = weight.shape[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import checks
-from ..checks import brief
+from ..checks import brief, one_of
 from ..files import huggingface, weights
 from ..weight_files import config_of
 
@@ -124,9 +124,7 @@ def read_config(path, dropout=None):
     """Return the fields of a ``LlamaConfig`` from a ``config.json``, as a dict; ``dropout``
     replaces the file's.  Raises ``ValueError`` for settings that minifpt does not build."""
     raw, path = huggingface.settings_of(path)
-    kind = raw.get("model_type")
-    if kind not in KINDS:
-        raise ValueError(f"{path}: model_type is {brief(kind)}, expected {' or '.join(KINDS)}")
+    kind = one_of(path, "model_type", raw.get("model_type"), KINDS)
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     base = rope.get("rope_theta", raw.get("rope_theta", 10000.0)) if isinstance(rope, dict) else 0
     settings = {ours: raw.get(theirs, DEFAULTS.get(theirs)) for ours, theirs in SETTINGS.items()}

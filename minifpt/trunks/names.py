@@ -26,7 +26,7 @@ from .llama_files import LlamaConfig
 from .lstm import LSTM, LSTMConfig
 from .mimetic import mimetic
 
-USERS_OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+USERS_OWN = re.compile(r"(?s)(.+\.py):([A-Za-z_]\w*)")
 # Settings besides its arrays that say what a part computes.
 COMPUTES = {"attn": ("n_head", "rope_base"), "mlp": ("activation_function",)}
 LSTM_NAME = re.compile(r"lstm(?::(\d{1,3})x(\d{1,5}))?(,residual)?(,positions)?(?:@(.*))?")

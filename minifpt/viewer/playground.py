@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from .. import __version__, functional, tasks
+from ..checks import one_of, whole
 from ..experiments.pretrain import SOURCES
 from ..files import outputs, weights
 from ..fpt import FPT
@@ -38,8 +39,7 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     tour   the station that the page opens with; by default the first one, but the free page for
            another model or task.
     """
-    if task not in TASKS:
-        raise ValueError(f"playground: no task '{task}', expected one of {', '.join(TASKS)}")
+    one_of("playground", "the task", task, TASKS)
     if tour is None and (model, task) == (MODEL, "bit-xor"):
         tour = 1
     spec = TrunkSpec.parse(model)
@@ -79,9 +79,7 @@ class LivePage:
     """The page at a station of its tour, 1 to 12, as a notebook shows it: ``viewer.tour(8)``."""
 
     def __init__(self, station=1):
-        if station not in range(1, len(stations()) + 1):
-            raise ValueError(f"tour: station is {station}, expected 1 to {len(stations())}")
-        self.station = station
+        self.station = whole("tour", "station", station, 1, len(stations()))
 
     def _repr_html_(self):
         return (f'<iframe srcdoc="{html.escape(playground(tour=self.station))}" width="100%" '
