@@ -146,15 +146,15 @@ STUDIES = {
                                   {"biases": 1.0})),
                *settings(optimizer="SGD", lr=0.1, seed=range(2), steps=20_000,
                          angle=[60, 90, 105, 120, 135, "antisymmetric", 180]),
+               # Where scores are small, as the derivation assumes.
+               *settings(trunk="random:1x1x128@0.35", optimizer="SGD", lr=0.1, angle=[105, 120],
+                         seed=range(2), steps=30_000, every=200),
                *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[0, 60, 90, 105, 120, 135, "antisymmetric", 180]),
                *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[120, 180], start="aligned")],
     "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
                        **PAPER),
-    # Gradient descent where scores are small, as the derivation assumes.
-    "small": settings(trunk="random:1x1x128@0.35", optimizer="SGD", lr=0.1, angle=[105, 120, 135],
-                      seed=range(2), steps=30_000, every=200),
     # No token but the first reads itself.
     "itself": [*settings(angle=[0, 30, 60, 75, 90, 120], start=["", "aligned"], seed=range(3),
                          own_token="masked"),

@@ -123,7 +123,6 @@ def large_product(a, b, offset, parts):
 
 def linear(x, w, b, need=(True, True, True)):
     """As :func:`functional.linear`, a large product on all cores."""
-    F.floating("linear", x=x)
     y = product(x.reshape(-1, len(w)), w, b).reshape(*x.shape[:-1], len(b))
     return y, F.LinearCache(x if need[1] else None, w, need)
 
@@ -131,7 +130,9 @@ def linear(x, w, b, need=(True, True, True)):
 def linear_backward(dy, cache):
     """As :func:`functional.linear_backward`, large products on all cores."""
     x, w, need = cache
-    F.same_shape(dy, (*(dy if x is None else x).shape[:-1], w.shape[1]))
+    shape = *(dy if x is None else x).shape[:-1], w.shape[1]
+    if dy.shape != shape:                                 # a call only where it is refused
+        F.same_shape(dy, shape)
     rows = dy.reshape(-1, w.shape[1])
     dx = product(rows, w.T).reshape(*dy.shape[:-1], len(w)) if need[0] else None
     dw = product(x.reshape(-1, len(w)).T, rows) if need[1] else None
@@ -185,7 +186,6 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
     In float64 it computes the rows whose variance overflows (in float32 the square of 1e20 is
     infinite), and those whose mean is so large that its rounding error matters.
     """
-    F.floating("layer_norm", x=x)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = x.sum(axis=-1, keepdims=True) / len(w)     # x.mean takes longer
         xhat = x - mean
@@ -204,7 +204,8 @@ def layer_norm(x, w, b, eps=1e-5, need=(True, True, True)):
 def layer_norm_backward(dy, cache):
     """As :func:`functional.layer_norm_backward`, in place."""
     xhat, rstd, w, need = cache
-    F.same_shape(dy, (dy if xhat is None else xhat).shape)
+    if xhat is not None and dy.shape != xhat.shape:
+        F.same_shape(dy, xhat.shape)
     dx = None
     if need[0]:
         g = dy * w
@@ -255,7 +256,8 @@ def gelu_backward(dy, cache):
     """Compute ``dx = dy * derivative``."""
     if isinstance(cache, F.ActivationCache):              # its forward pass was traced
         return F.gelu_backward(dy, cache)
-    F.same_shape(dy, cache.derivative.shape)
+    if dy.shape != cache.derivative.shape:
+        F.same_shape(dy, cache.derivative.shape)
     dx = np.empty(dy.shape, np.result_type(dy, cache.derivative))
     _in_pieces(np.multiply, dy, cache.derivative, dx)     # the third array is the result
     return dx

@@ -62,7 +62,8 @@ def same_shape(array, shape, name=None):
     without a name is a gradient: one of integers is refused, too, but for a scalar."""
     if getattr(array, "shape", None) != shape and np.shape(array) != shape:
         raise ValueError(f"{name or 'the gradient'} has shape {np.shape(array)}, expected {shape}")
-    if name is None and not (shape == () and isinstance(array, (int, np.integer))):
+    if name is None and not (isinstance(array, np.ndarray) and array.dtype.kind == "f"
+                             or shape == () and isinstance(array, (int, np.integer))):
         floating("the gradient", dy=array)
 
 
@@ -78,8 +79,9 @@ def floating(where, **arrays):
 
 def of_heads(where, n_head=1, each=1, **arrays):
     """Raise ``ValueError`` unless all are floating-point (B, T, each H D) with H = ``n_head``."""
-    floating(where, **arrays)
     for name, x in arrays.items():
+        if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+            floating(where, **{name: x})
         if np.ndim(x) != 3 or not x.size or not isinstance(n_head, (int, np.integer)) or (
                 n_head < 1 or x.shape[2] % (each * n_head)):
             raise ValueError(f"{where}: {name} has shape {np.shape(x)}, expected (B, T, C) with C "
@@ -201,11 +203,10 @@ def positions(x, w, start=0, need=(True, True)):
 
     x (B, T, C), w (N, C) with N at least start + T -> y (B, T, C).  ``need`` is for (dx, dw).
     """
-    of_heads("positions", x=x)
-    floating("positions", w=w)
-    if not isinstance(start, (int, np.integer)) or not 0 <= start <= len(w) - x.shape[1]:
-        raise ValueError(f"positions: {x.shape[1]} from {start!r}, expected some of w's {len(w)}")
+    floating("positions", x=x, w=w)
     tokens = slice(start, start + x.shape[1])
+    if start < 0 or tokens.stop > len(w):
+        raise ValueError(f"positions: {start} to {tokens.stop - 1}, w has 0 to {len(w) - 1}")
     same_shape(w[tokens], x.shape[1:], "positions: w[tokens]")
     return x + w[tokens], PositionsCache(tokens, w.shape, x.shape, need)
 
@@ -420,11 +421,11 @@ def dropout(x, p, rng):
     An entry of ``mask`` is 0 with probability p and ``1 / (1 - p)`` otherwise, so that the mean
     of y is x.  x (...) -> y (...).  With p = 0 nothing is drawn from ``rng`` and y is x.
     """
-    floating("dropout", x=x)
     if not isinstance(p, (int, float, np.floating)) or not 0.0 <= p < 1.0:
         raise ValueError(f"dropout: p is {p!r}, expected 0 <= p < 1")
     if p == 0.0:
         return x, DropoutCache(None)
+    floating("dropout", x=x)
     if not isinstance(rng, np.random.Generator):
         raise ValueError(f"dropout: rng is {rng!r:.60}, expected np.random.default_rng(seed)")
     mask = (rng.random(x.shape, np.float32) >= p).astype(x.dtype) / (1.0 - float(p))
@@ -600,8 +601,7 @@ def lstm(x, w_ih, w_hh, b, need=(True, True, True, True)):
     x (B, T, C), w_ih (C, 4D), w_hh (D, 4D), b (4D,), columns in PyTorch's order i, f, g, o
     -> h (B, T, D).  ``need`` is for (dx, dw_ih, dw_hh, db).
     """
-    of_heads("lstm", x=x)
-    floating("lstm", w_ih=w_ih, w_hh=w_hh, b=b)
+    floating("lstm", x=x, w_ih=w_ih, w_hh=w_hh, b=b)
     B, T, _ = x.shape
     same_shape(b, w_ih.shape[1:], "lstm: b")
     same_shape(w_ih, (x.shape[2], *b.shape), "lstm: w_ih")

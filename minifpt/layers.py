@@ -43,7 +43,8 @@ class Parameter:
         adds nothing, and a frozen parameter takes no gradient."""
         if grad is None or not self.trainable:
             return
-        checks.gradient("add_grad", grad, self.data.shape)
+        if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
+            checks.gradient("add_grad", grad, self.data.shape)
         if self.frozen_columns:
             grad = grad.copy()
         for columns in self.frozen_columns:

@@ -60,7 +60,8 @@ class Adam:
                 continue
             if self.m[i] is None:
                 self.m[i], self.v[i] = np.zeros_like(p.data), np.zeros_like(p.data)
-            gradient("Adam", p.grad, p.data.shape)
+            if getattr(p.grad, "shape", None) != p.data.shape or p.grad.dtype != p.data.dtype:
+                gradient("Adam", p.grad, p.data.shape)
             keep = 1 - self.lr * self.weight_decay if p.data.ndim > 1 else 1.0
             arrays = p.data, p.grad, self.m[i], self.v[i]
             if p.data.size < MAX_JOINED and keep == 1:
@@ -138,7 +139,8 @@ def clip_grad_norm(parameters, max_norm):
         max_norm = number("clip_grad_norm", "max_norm", max_norm)
     parameters = [p for p in _distinct("clip_grad_norm", parameters) if p.grad is not None]
     for p in parameters:
-        gradient("clip_grad_norm", p.grad, p.data.shape)
+        if getattr(p.grad, "shape", None) != p.data.shape or p.grad.dtype != p.data.dtype:
+            gradient("clip_grad_norm", p.grad, p.data.shape)
     squares = [float(np.vdot(p.grad, p.grad)) for p in parameters]
     # Again in float64 where float32 overflows or loses small numbers.
     squares = [s if 1e-30 < s < math.inf else float(np.vdot(p.grad, p.grad.astype(np.float64)))

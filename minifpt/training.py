@@ -88,8 +88,6 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         raise ValueError("train: resume needs out, the folder of the run")
     if out is not None and (not isinstance(out, (str, os.PathLike)) or not str(out)):
         raise ValueError(f"train: out is {brief(out)}, expected a path, or None to write nothing")
-    if not isinstance(config, (dict, type(None))):
-        raise ValueError(f"train: config is {brief(config)}, expected a dictionary")
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")

@@ -129,7 +129,7 @@ def test_the_command_lists_runs_and_plans_tables(tiny, tmp_path, capsys, monkeyp
 
 @pytest.mark.parametrize("argv, part", [
     (["tabel2"], "the table is 'tabel2', expected one of figure1,"),
-    (["small", "--seeds", 0], "0 seeds, expected 1 to 1000"),
+    (["small", "--seeds", 0], "seeds must be a whole number, at least 1"),
     (["small", "--rates", "-1"], "expected positive numbers"),
     (["cliff", "--scale", "paper"], "nothing at the paper's scale"),
     (["table2", "--scale", "paper", "--tasks", "bit-xor"], "gpt2")])
