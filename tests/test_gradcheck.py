@@ -314,6 +314,9 @@ class Gate:
         return 2 * self.x * dy
 
 
+GATE = Gate()
+
+
 @pytest.mark.parametrize("arguments, message", [
     ((square, square_backward, (np.arange(3),)), r"all hold integers, expected .* x.astype"),
     ((square, square_backward, (1j * normal(3),)), "x is .*its real and its imaginary part"),
@@ -321,6 +324,8 @@ class Gate:
     ((square, square_backward, ([[1.0], [2.0, 3.0]],)), "x is .*expected real numbers"),
     ((lambda x: x * x, square_backward, (normal(3),)), r"ndarray, expected \(output, cache\)"),
     ((Gate().forward, Gate().backward, (normal(3),)), r"keeps its cache is lambda \*x"),
+    ((lambda x: (GATE.forward(x), 0), lambda dy, _: GATE.backward(dy), (normal(3),)),
+     "two backward passes of one cache, after another forward pass, must give one gradient"),
     ((Gate(), (normal(3),)), "expected a function and its backward pass, or a layer, with named"),
     ((lambda x: (x, x, x), square_backward, (normal(3),)), "several outputs are"),
     ((lambda x: (1j * x, x), square_backward, (normal(3),)), "the output is .*imaginary part"),
