@@ -122,16 +122,16 @@ def _(rng):
             "future: only an *earlier* output may not move": True})
     # Each pair of rows leaks three times: whole, one channel, and what np.allclose does not see.
     pairs = [(s, t) for t in range(T) for s in range(t)]
-    for part, size, mend in (("", [1.0] * C, "try every pair of rows"),
-                             ("one channel of ", 1.0, "try every channel"),
-                             ("a millionth of ", 1e-6, "any difference counts, however small")):
+    for part, size, mend in (("", np.ones((C, C)), "try every pair of rows"),
+                             ("one channel of ", np.eye(C), "try every channel"),
+                             ("a millionth of ", 1e-6 * np.eye(C),
+                              "any difference counts, however small")):
         for n, (s, t) in enumerate(rng.permutation(pairs)):
-            def leaks(x, s=s, t=t, size=size if part == "" else size * np.eye(C)[n % C]):
+            def leaks(x, s=s, t=t, size=size[n % C]):
                 return x + (np.arange(T)[:, None] == s) * np.roll(size * x[t], 1)
 
-            yield Case((leaks, x), True, {
-                f"output row {s} reads {part}input row {t}, of {T} rows, and your check says no: "
-                f"{mend}": False})
+            yield Case((leaks, x), True, {f"output row {s} reads {part}input row {t}, of {T} rows, "
+                                          f"and your check says no: {mend}": False})
 
     def differences(x):                                   # exactly blind to a shift
         return np.roll(x, 1, axis=1) - x

@@ -74,7 +74,7 @@ picture(fig)
 # %% [markdown]
 # Without layer norm each block multiplies the size of $x$ by some factor, a straight line on this
 # scale. With layer norm each block *adds* something whose size does not depend on what came before.
-# With weights of size 1 the difference is small, with 2 it is large. (One draw of the weights.)
+# With weights of size 1 that matters less than with 2. (One draw of the weights.)
 #
 # ## Three lines
 #
@@ -271,9 +271,9 @@ print("the scale for token 3:", scales[0].round(1))
 #
 # Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). Now twelve blocks learn
 # digits, with 32 channels, two weights `(C, C)`, and ReLU, $\max(x, 0)$, between them. The weights
-# have size 2, as the upper lines of the first picture. They train with layer norms at one learning
-# rate, and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats. (You need not
-# read the cell: layers forward, then back in reverse order.)
+# have size 2, as in the upper lines of the first picture. They train with layer norms at one
+# learning rate, and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats. (You
+# need not read the cell: layers forward, then back in reverse order.)
 
 # %%
 digits = minifpt.tasks.get("digits")
