@@ -205,7 +205,7 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (x, w, b)))
 # %% [markdown]
 # ## What the scale can steer
 #
-# Take one head of **attention** in a frozen model: each token looks at itself and at those before
+# In a frozen model, take one head of **attention**: each token looks at itself and at those before
 # it, with shares that sum to 1. (Lesson 4 explains how.) The head reads the output of a layer norm.
 # Its own weight $W$ `(C, 3C)` is random and frozen. We train the scale alone, 16 numbers, by
 # central differences, so that the *last* token looks at a token of our choice.

@@ -65,8 +65,8 @@ matrix(axes[1], A, "shares: softmax of each row", "is looked at", "looks", limit
 picture(fig)
 
 # %% [markdown]
-# Each token is most like itself, so it looks at itself and brings back what it had. And the scores
-# are symmetric: a token cannot *ask* for one thing and *offer* another.
+# Each token looks at itself and brings back what it had. And the scores are symmetric: a token
+# cannot *ask* for one thing and *offer* another.
 #
 # ## Query, key, value
 #
@@ -130,9 +130,9 @@ picture(fig)
 #
 # ## Why √D
 #
-# In a model nobody writes $W_q$ by hand: it starts random. A score is a sum of $D$ products.
-# Suppose that the entries of queries and keys are independent, with mean 0 and variance 1. Then
-# each product has variance 1, and the variances add:
+# In a model $W_q$ starts random. A score is a sum of $D$ products. If the entries of queries and
+# keys are independent, with mean 0 and variance 1, each product has variance 1, and the variances
+# add:
 #
 # $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #

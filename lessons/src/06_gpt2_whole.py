@@ -116,8 +116,8 @@ print(f"{len(t.steps)} operations, {len(residuals)} of them add to the stream:",
       *(step.name for step in residuals[:3]), "...")
 
 # %% [markdown]
-# In the picture the text stands in the line at the bottom. Each row is read after one more part,
-# and shows the likeliest next byte.
+# The text stands in the line at the bottom. Each row is read after one more part, and shows the
+# likeliest next byte.
 
 # %%
 def sign(byte):
@@ -214,9 +214,10 @@ show(Block.backward)
 # ## A language model, on your own file
 #
 # Write `residual`, `gelu`, `embedding` and `unembedding` in `mine.py`, each with its backward pass
-# (20 minutes). `embedding` raises a `ValueError` for ids that are no integers of the table. In
-# `embedding_backward` a byte may stand in a text twice ([lesson 10](10_tokens_and_vectors.ipynb)).
-# A small GPT-2, 2 blocks and 48 channels, then reads the ends of five novels.
+# (20 minutes; the last two may wait for [lesson 10](10_tokens_and_vectors.ipynb)). `embedding`
+# raises a `ValueError` for ids that are no integers of the table. In its backward pass, a byte may
+# stand in a text twice. A small GPT-2, 2 blocks and 48 channels, then reads the ends of five
+# novels.
 
 # %%
 GPT2_PARTS = [name + half for half in ("", "_backward") for name in (
@@ -364,8 +365,8 @@ for name, values in arrays_of(lm).items():
         print(f"{name:24}{values.shape}, read as written: {(other[name] == values).all()}")
 
 # %% [markdown]
-# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
-# `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
+# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2`. (That
+# needs a network.)
 #
 # **What shapes cannot see.** PyTorch's linear layers keep their weight as `(out, in)`, GPT-2's as
 # `(in, out)`. For `c_attn` `(C, 3C)` the loader sees a weight that was transposed. But
@@ -447,12 +448,12 @@ check("c_attn_from_three", c_attn_from_three)
 
 
 # %% [markdown]
-# **5.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes
-# a list of parts to cut and returns the loss. Each call runs the model, so do not try every set.
-# The check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to
-# `True`: how many of its twelve parts can our model lose for half a nat? And is the answer the
-# same for a text without line breaks, `text.replace("\n", " ")`? (Look at the loss of the *whole*
-# model on it, too. What has it learned that such a text breaks?)
+# **5.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes a
+# list of parts to cut and returns the loss. Each call runs the model, so do not try every set. The
+# check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`:
+# how many of its twelve parts can our model lose for half a nat? And is the answer the same for a
+# text without line breaks, `text.replace("\n", " ")`? (Look at the loss of the *whole* model on it,
+# too.)
 
 # %%
 def parts_to_spare(loss_without, n, k):

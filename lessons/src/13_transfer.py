@@ -13,8 +13,8 @@
 # - put an error bar on a difference, say how many seeds a claim needs, and what the bar leaves out.
 #
 # **What we know by now.** On bit memory *language* was ahead at one learning rate, *matched random*
-# at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb)), with one run each. A comparison
-# like that can be turned by its rate and by its seed.
+# at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb), which is not needed here), with
+# one run each. A rate or a seed can turn such a comparison.
 #
 # **The question:** How sure is a difference?
 #
@@ -283,18 +283,17 @@ for name, values in (("handwritten", a), ("matched random", b)):
 guess = ...
 
 # %% [markdown]
-# The mean of $n$ runs with spread $s$ has itself a spread, its **standard error** $s / \sqrt n$.
-# For the difference of two arms $a$ and $b$, with means $\bar a$ and $\bar b$ and spreads $s_a$ and
-# $s_b$, the squares add up:
+# The variances of $n$ runs add, and the mean divides their sum by $n$. So it has a spread, too, its
+# **standard error** $s / \sqrt n$. For the difference of two arms $a$ and $b$, with means $\bar a$
+# and $\bar b$ and spreads $s_a$ and $s_b$, the squares add up:
 #
 # $$ e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}}, \qquad
 #    (\bar a - \bar b) \pm t\, e $$
 #
 # is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
-# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger. A table has it,
-# Student's distribution, for each number of **degrees of freedom**: how many runs the spread comes
-# from, less one for each mean, so $2n - 2$ in two arms of like spread. We take $n - 1$, which is
-# cautious.
+# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger. Student's distribution
+# gives it for each number of **degrees of freedom**: the runs that a spread comes from, less one
+# for each mean. Two arms of like spread have $2n - 2$. We take $n - 1$, which is cautious.
 #
 # The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
 # again, for both arms, and take the middle 95 % of the differences.
@@ -443,9 +442,9 @@ print(f"probe on features: from {min(by_features):.0f} to {max(by_features):.0f}
 # $$ \bar d \pm t\, \frac{s_d}{\sqrt n}, \qquad
 #    s_d^2 = s_a^2 + s_b^2 - 2\, r\, s_a s_b $$
 #
-# with $r$ the **correlation** of the two: 1 if they rise and fall together, 0 if they have nothing
-# in common. Then nothing is gained. How many times as wide is the interval without pairs as the one
-# with pairs?
+# as $(a - b)^2 = a^2 + b^2 - 2ab$. Here $r$ is the **correlation** of the two: 1 if they rise and
+# fall together, 0 if they have nothing in common. Then nothing is gained. How many times as wide is
+# the interval without pairs as the one with pairs?
 
 # %%
 guess = ...

@@ -65,9 +65,9 @@ for ax, values, title in zip(axes, (M, S, A), ("form M", "symmetric part S",
 picture(fig)
 
 # %% [markdown]
-# To find a string by its likeness, a token must score high with a token that is like itself. The
-# extreme case is the token itself. We draw 1,000 random tokens and let each score with itself, by
-# $S$ alone and by $A$ alone. How large is the largest score by $A$?
+# To find a string by its likeness, a token must score high with a token like itself. We draw 1,000
+# random tokens and let each score with itself, by $S$ alone and by $A$ alone. How large is the
+# largest score by $A$?
 
 # %%
 guess = ...                                               # a number
