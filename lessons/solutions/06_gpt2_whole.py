@@ -23,6 +23,8 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "the position table is missing": "vocab_size + n_positions -> vocab_size",
     "the token table is missing": "vocab_size + n_positions -> n_positions",
     "the last layer norm is missing": "_ + n_layer * block + norm -> _ + n_layer * block",
+    "the last layer norm has a bias, too": "_ + n_layer * block + norm -> _ + n_layer * block + C",
+    "C numbers too many in each block: count its biases again": "block = _ -> block = _ + C",
     "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
         "block = _ -> block = _ - 9 * C",
     "the layer norms of the blocks are missing: two in each, scale and bias": "_ + 2 * norm -> _",
@@ -38,8 +40,7 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "the feed-forward part has two matrices, (C, 4C) and (4C, C)": [
         "_ + (4 * C * C + C) -> _", "4 * C * C + C -> C", "_ + (4 * C * C + C) -> _ - 3 * C"],
     "you count a single block: there are n_layer of them": "n_layer * block -> block",
-}, about="Write down the shapes of one block, weight and bias of each layer, and compare with the "
-         "list under 'Going further', From a file.", rtol=1e-12)
+}, about="Write down the shapes of one block, weight and bias of each layer.", rtol=1e-12)
 def _(rng):
     # So that no two mistakes give the same number: V is above all multiples of L C here.
     yield (int(rng.integers(2, 9)), 8 * int(rng.integers(3, 20)), 16 * int(rng.integers(5, 30)) + 1,
@@ -55,6 +56,8 @@ def block_backward(dy, a_backward, m_backward):
 @exercise(block_backward, {
     "both residual connections are forgotten: the stream also runs past each part":
         "return _ -> return a_backward(m_backward(dy))",
+    "one path past both parts is not enough: the stream runs past each of them":
+        "return _ -> return dy + a_backward(m_backward(dy))",
     "the outer residual connection is forgotten: du also runs past attention":
         "du + a_backward(du) -> a_backward(du)",
     "the inner residual connection is forgotten: what arrives also runs past the feed-forward part":
@@ -65,8 +68,7 @@ def block_backward(dy, a_backward, m_backward):
         ("m_backward(dy) -> a_backward(dy)", "a_backward(du) -> m_backward(du)"),
     "that leads back through the feed-forward part only: attention is left":
         "du + a_backward(du) -> du",
-    "the gradient that runs past attention is du, not what arrived at the block":
-        "du + a_backward(du) -> dy + a_backward(du)",
+    "what runs past attention is du, not dy": "du + a_backward(du) -> dy + a_backward(du)",
 })
 def _(rng):
     B, T, C = (int(n) for n in rng.choice([2, 3, 4, 5, 6], 3, replace=False))
@@ -82,8 +84,7 @@ def gelu_exact_backward(dy, x):
 
 @exercise(gelu_exact_backward, {
     "half of the product rule: x stands inside Φ, too": "ndtr(x) + x * density -> ndtr(x)",
-    "half of the product rule: the derivative of x itself, 1, times Φ, is missing":
-        "ndtr(x) + x * density -> x * density",
+    "half of the product rule: 1 times Φ is missing": "ndtr(x) + x * density -> x * density",
     "the chain rule: what arrives, dy, is forgotten": "dy * _ -> _",
     "the second term has lost its factor x": "x * density -> density",
     "the density lacks its constant 1 / sqrt(2 pi)": "_ / np.sqrt(2 * np.pi) -> _",

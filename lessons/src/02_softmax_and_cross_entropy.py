@@ -90,9 +90,9 @@ print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is 
       f"{np.log(np.finfo(np.float32).max):.2f}")
 
 # %% [markdown]
-# That is not a very large logit, and nothing keeps training from reaching it. So we use the freedom
-# that we have just found and choose $c = -\max_j z_j$. The largest logit becomes 0, and no
-# exponential is above 1. One term of the sum is exactly 1, so the sum is neither infinite nor 0.
+# That is not a very large logit. So we use the freedom that we have just found and choose $c =
+# -\max_j z_j$. The largest logit becomes 0, and no exponential is above 1. One term of the sum is
+# exactly 1, so the sum is neither infinite nor 0.
 #
 # The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
 #
@@ -228,9 +228,9 @@ picture(fig)
 
 # %% [markdown]
 # All five move, if only a little: rates of "the" that are below 0.005 stand there as 0.00. The
-# first matrix is the sum of the other two. A logit raises its own probability (orange) and lowers
-# all the others (blue; a rate that is nearly 0 is grey), because the sum must stay 1: each column
-# sums to 0. In the formula $[i = j]$ is 1 where $i = j$ and 0 elsewhere:
+# first matrix is the sum of the other two. A logit raises its own probability (the diagonal) and
+# lowers all the others, because the sum must stay 1: each column sums to 0. In the formula $[i =
+# j]$ is 1 where $i = j$ and 0 elsewhere:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
 #
@@ -252,9 +252,9 @@ print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 #
 # Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (15 minutes; lesson
 # 1 says how to begin the file). `log_sum_exp` and its backward pass may stay the library's.
-# `cross_entropy` also has to raise the `ValueError` of its docstring, for a target of -1 and for
-# targets that are not integers. What comes in as float32 has to go out as float32, and `np.eye(V)`
-# is float64. With `linear` they are a classifier: **softmax regression** gives each of ten digits a
+# `cross_entropy` also has to raise a `ValueError` for a target below 0, for one of $V$ or more, and
+# for targets that are no integers. What comes in as float32 goes out as float32 (`np.eye(V)` is
+# float64). With `linear` they are a classifier: **softmax regression** gives each of ten digits a
 # score that is linear in the pixels, and descends the cross-entropy. The digits are printed in many
 # fonts, and tested in fonts that it never saw.
 

@@ -72,9 +72,9 @@ for ax, layer_norm in zip(axes, (False, True), strict=True):
 picture(fig)
 
 # %% [markdown]
-# Without layer norm each block multiplies the size of $x$ by some factor, which is a straight line
-# on this scale. With layer norm each block *adds* something whose size does not depend on what came
-# before. (One draw of the weights.)
+# Without layer norm each block multiplies the size of $x$ by some factor, a straight line on this
+# scale. With layer norm each block *adds* something whose size does not depend on what came before.
+# With weights of size 1 that matters less than with 2. (One draw of the weights.)
 #
 # ## Three lines
 #
@@ -104,9 +104,8 @@ for ax, values, title in zip(axes, (x, centred, scaled, scaled * w + b),
 picture(fig)
 
 # %% [markdown]
-# Channel 1 has scale 0: whatever comes in, 0 goes out, and the next layer learns nothing about it.
-# Channel 2 has a bias of 3, which every token gets. Here is the library's code, the same three
-# lines.
+# Channel 1 has scale 0: whatever comes in, 0 goes out. Channel 2 has a bias of 3. Here is the
+# library's code.
 
 # %%
 show(F.layer_norm, lines=("centred =", "return"))
@@ -138,13 +137,12 @@ jacobian = np.stack([(standardise(row + h * e) - standardise(row - h * e)) / (2 
                      for e in np.eye(C)], axis=1)         # [i, j]: xhat_i moves with x_j
 
 # %% [markdown]
-# All of them. The mean and the deviation belong to the whole row, so each input reaches each
-# output. The **Jacobian** $J$ `(C, C)` holds all the rates: $\hat x_i$ moves with $x_j$ at the rate
-# $J_{ij}$. The cell has measured it with the central difference of lesson 1.
+# All of them: the mean and the deviation belong to the whole row. The **Jacobian** $J$ `(C, C)`
+# holds all the rates: $\hat x_i$ moves with $x_j$ at the rate $J_{ij}$. The cell has measured it
+# with lesson 1's central difference.
 #
-# Is there a direction in which we can move the row so that the output does *not* move? Think of
-# what the formula removes. Then look at three moves of one length: one channel, all channels by the
-# same amount, and along $\hat x$ itself.
+# Can we move the row so that the output does *not* move? Three moves of one length: one channel,
+# all channels by the same amount, and along $\hat x$ itself.
 
 # %%
 xhat = standardise(row)
@@ -154,21 +152,21 @@ for name, move in (("one channel", np.eye(C)[3] * np.sqrt(C)), ("all the same", 
 
 # %% [markdown]
 # Two of the three moves vanish. Subtracting the mean removes a shift of the row. The division
-# removes a stretch of the row: a move along $\hat x$ makes all distances from the mean larger by
-# one factor. (What is left of the stretch is due to $\epsilon$.) Layer norm is blind to both.
+# removes a stretch: a move along $\hat x$ makes all distances from the mean larger by one factor.
+# (What is left is due to $\epsilon$.) Layer norm is blind to both.
 #
 # ## The backward, from what layer norm does not see
 #
-# This is all we need. $J$ does three things to a move: it removes the part along $(1, \dots, 1)$,
-# it removes the part along $\hat x$, and it divides by the deviation as the forward pass does. The
-# part of a move $m$ along a vector $v$ is $v\,(v \cdot m) / (v \cdot v)$. Both of our vectors have
-# $v \cdot v = C$, because the squares of $\hat x$ have a mean of 1. So to remove that part,
-# subtract $\frac{1}{C} v v^\top$ from the identity $I$:
+# The vectors $\mathbf 1 = (1, \dots, 1)$ and $\hat x$ are at right angles, because $\hat x$ has
+# mean 0. So a move splits into a part along each and a rest. The two parts vanish. The rest changes
+# neither the mean nor, to first order, the deviation, so the forward pass only divides it by the
+# deviation. The part of a move $m$ along $v$ is $v\,(v \cdot m) / (v \cdot v)$, and both vectors
+# have $v \cdot v = C$. So to remove it, subtract $\frac{1}{C} v v^\top$ from the identity $I$:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$
 #
-# Here are the three terms as pictures, and their sum against the measured $J$.
+# Here are the three terms, and their sum against the measured $J$.
 
 # %%
 rstd = 1 / np.sqrt(row.var() + 1e-5)
@@ -183,10 +181,10 @@ difference = np.abs(rstd * sum(terms.values()) - jacobian).max()
 print(f"the sum of the three against what we measured: {difference:.1e}")
 
 # %% [markdown]
-# With scale and bias, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is
-# $g = dy \cdot w$ `(C,)`. Each $x_j$ reaches the loss through all $\hat x_i$, so
-# $dx_j = \sum_i g_i J_{ij}$. That is $dx = J^\top g$, and as $J$ is symmetric, $J g$. The products
-# of $g$ with the two vectors, divided by $C$, are means:
+# With scale and bias, $y = \hat x \cdot w + b$, the gradient that arrives at $\hat x$ is $g = dy
+# \cdot w$ `(C,)`. Each $x_j$ reaches the loss through all $\hat x_i$, so $dx_j = \sum_i g_i
+# J_{ij}$. That is $dx = J^\top g$, and as $J$ is symmetric, $J g$. Its products with the two
+# vectors, divided by $C$, are means:
 #
 # $$ dx = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( g - \text{mean}(g)
 #         - \hat x \cdot \text{mean}(g \cdot \hat x) \Big) $$
@@ -207,13 +205,10 @@ print(minifpt.gradcheck(F.layer_norm, F.layer_norm_backward, (x, w, b)))
 # %% [markdown]
 # ## What the scale can steer
 #
-# Now to what layer norm can do in a frozen model. Take one head of **attention**: each token looks
-# at itself and at those before it, with shares that sum to 1. (Lesson 4 explains how; here we only
-# look at the map of the shares.) The head reads the output of a layer norm. Its own weight $W$
-# `(C, 3C)` is random and frozen. We train the scale alone, 16 numbers, so that the *last* token
-# looks at a token of our choice.
-#
-# As the gradient we take the central difference of lesson 1, which is fine for 16 numbers.
+# In a frozen model, take one head of **attention**: each token looks at itself and at those before
+# it, with shares that sum to 1. (Lesson 4 explains how.) The head reads the output of a layer norm.
+# Its own weight $W$ `(C, 3C)` is random and frozen. We train the scale alone, 16 numbers, by
+# central differences, so that the *last* token looks at a token of our choice.
 
 # %%
 C, T = 16, 6
@@ -266,22 +261,19 @@ picture(fig)
 print("the scale for token 3:", scales[0].round(1))
 
 # %% [markdown]
-# Same tokens, same $W$, three different tokens looked at: read the last row of each map. The other
-# rows changed as well, because the loss did not ask them to stay.
+# Same tokens, same $W$, three different tokens looked at: read the last row of each map.
 #
-# How can 16 numbers do that? They cannot change $W$. But each decides how much its channel counts,
-# and a negative one turns a sign around (*Going further* has the formula). This is how a Frozen
-# Pretrained Transformer learns: scales, biases, positions, and the two layers at its ends decide
-# what the frozen weights get to see.
+# Each of the 16 numbers decides how much its channel counts, and a negative one turns a sign around
+# (*Going further* has the formula). In a Frozen Pretrained Transformer, too, scales, biases,
+# positions and the input layer decide what the frozen weights get to see.
 #
 # ## Twelve blocks train, on your own file
 #
 # Write `layer_norm` and `layer_norm_backward` in `mine.py` (10 minutes). Now twelve blocks learn
-# digits: pixels in, twelve blocks, ten scores out. They are smaller than those of the beginning: 32
-# channels, two weights `(C, C)`, and ReLU, $\max(x, 0)$, between them. Their weights are twice as
-# large as a product that keeps its size needs. They train with layer norms at one learning rate,
-# and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats. (The cell is long,
-# and nothing in it is new: layers forward, then the same layers back in reverse order.)
+# digits, with 32 channels, two weights `(C, C)`, and ReLU, $\max(x, 0)$, between them. The weights
+# have size 2, as in the upper lines of the first picture. They train with layer norms at one
+# learning rate, and without any at three. A model that knows nothing has $\log 10 = 2.3$ nats. (You
+# need not read the cell: layers forward, then back in reverse order.)
 
 # %%
 digits = minifpt.tasks.get("digits")
@@ -343,8 +335,8 @@ print("with layer norm, after 39 steps, five seeds:", *(f"{run[-1]:.2f}" for run
 
 # %% [markdown]
 # Without layer norm the loss starts enormous. At the two larger rates it is soon no longer a
-# number. At the smallest one it falls, and after 39 steps it is still a thousand times that of a
-# model that knows nothing. (Three rates, one run each.)
+# number. At the smallest one it falls, to a thousand times that of a model that knows nothing.
+# (Three rates, one run each. Weights of size 1 we did not train.)
 #
 # ## Exercises
 #
@@ -362,11 +354,10 @@ check("unseen_change", unseen_change)
 
 
 # %% [markdown]
-# **2.** Someone normalises over the *tokens*: `x.mean(axis=0)` for $x$ `(T, C)`. The numbers look
-# fine. But a language model predicts the next token, so no output may depend on a later token.
-# Write the check: does any output row of `op` depend on any input row after it? It may depend on it
-# very little, and through a single channel. You will be asked about many operations. Some of them
-# read a row through a layer norm, so mind how you move it.
+# **2.** Someone normalises over the *tokens*: `x.mean(axis=0)` for $x$ `(T, C)`. But a language
+# model predicts the next token, so no output may depend on a later one. Write the check: does any
+# output row of `op` depend on any input row after it? It may do so very little, and through a
+# single channel. Some operations read a row through a layer norm, so mind how you move it.
 
 # %%
 def sees_the_future(op, x):

@@ -37,11 +37,11 @@ from minifpt.layers import Attention, Embedding, Layer, Linear, Positions
 # %% [markdown]
 # ## Looking, without weights
 #
-# We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. A linear layer treats every row alone.
-# **Self-attention** lets a row take something from other rows. Here is a first attempt, without any
-# weights. The **score** of a pair of tokens says how alike they are: it is their dot product.
-# Softmax (lesson 2) turns each row of scores into shares that sum to 1. Then each token takes the
-# average of all tokens, weighted by its shares.
+# We have $T$ tokens with $C$ channels each, $x$ `(T, C)`. **Self-attention** lets a row take
+# something from other rows. Here is a first attempt, without weights. The **score** of a pair of
+# tokens says how alike they are: it is their dot product. Softmax (lesson 2) turns each row of
+# scores into shares that sum to 1. Then each token takes the average of all tokens, weighted by its
+# shares.
 #
 # $$ S = x\,x^\top, \qquad A = \text{softmax}(S), \qquad y = A\,x $$
 #
@@ -65,8 +65,8 @@ matrix(axes[1], A, "shares: softmax of each row", "is looked at", "looks", limit
 picture(fig)
 
 # %% [markdown]
-# Each token is most like itself, so it looks at itself and brings back what it had. And the scores
-# are symmetric: a token cannot *ask* for one thing and *offer* another.
+# Each token looks at itself and brings back what it had. And the scores are symmetric: a token
+# cannot *ask* for one thing and *offer* another.
 #
 # ## Query, key, value
 #
@@ -80,8 +80,8 @@ picture(fig)
 # $$ S = q\,k^\top, \qquad A = \text{softmax}(S), \qquad y = A\,v $$
 #
 # Let us write the weights by hand. Tokens are pairs such as `a7`, and the last one is a question:
-# which number stands with `b`? It carries the letter that it asks about, and it must not find
-# itself.
+# which number stands with `b`? The query of `b?` is `b`; its key is turned away from all letters,
+# so that no query finds it.
 
 # %%
 def tokens(text):
@@ -109,8 +109,7 @@ A, y = look_up("a7 b3 c5 b?")
 print(f"a7 b3 c5 b?     -> {y[-1, 0]:.2f}")
 
 # %% [markdown]
-# It finds the number by content, not by position. Now `b` stands there twice, with 3 and with 9.
-# What comes out?
+# Now `b` stands there twice, with 3 and with 9. What comes out?
 
 # %%
 guess = ...
@@ -126,15 +125,14 @@ matrix(ax, A, "A: the question looks at both", "is looked at", "looks", limit=1,
 picture(fig)
 
 # %% [markdown]
-# Both keys match equally well, each gets half, and the answer is a number that does not occur in
-# the text. Attention is a dictionary that always answers, and it answers with an average. A token
-# that wants two whole answers needs two maps.
+# Both keys match equally well, each gets half, and the answer does not occur in the text. Attention
+# answers with an average. A token that wants two whole answers needs two maps.
 #
 # ## Why √D
 #
-# In a model nobody writes $W_q$ by hand: it starts random. A score is a sum of $D$ products.
-# Suppose that the entries of queries and keys are independent, with mean 0 and variance 1. Then
-# each product has variance 1, and the variances add:
+# In a model $W_q$ starts random. A score is a sum of $D$ products. If the entries of queries and
+# keys are independent, with mean 0 and variance 1, each product has variance 1, and the variances
+# add:
 #
 # $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #
@@ -169,10 +167,9 @@ for ax, one, other, title in zip(axes, plain, scaled, (
 picture(fig)
 
 # %% [markdown]
-# Without the factor, the wider the head, the more of a row goes to one token, and that token is a
-# matter of chance. And in the end little of the gradient passes: where a row is nearly 1 at one
-# token and 0 at all others, the softmax's Jacobian of lesson 2 is nearly 0. With the factor both
-# curves are flat, at every width $D$.
+# Without the factor, the wider the head, the more of a row goes to one token, by chance. And in the
+# end little of the gradient passes: where a row is nearly 1 at one token and 0 at all others, the
+# softmax's Jacobian of lesson 2 is nearly 0. With the factor both curves are flat from $D = 4$ on.
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
@@ -183,10 +180,11 @@ picture(fig)
 # $e^{-\infty} = 0$: their share is 0, and the other shares still sum to 1.
 #
 # What if we forget it? Let a small model predict *coin flips*: a table of two rows, one for each
-# side of the coin, positions, one attention, an output layer. No model can know the next flip, so
-# no honest loss is below $\log 2$. We train it with the mask and without it, for 300 steps. (`Adam`
-# is gradient descent with a step size of its own for each number; [lesson 12](12_optimisers.ipynb)
-# derives it.) How low does the loss without the mask go?
+# side of the coin, a trained vector added for each position (more below), one attention, an output
+# layer. No model can know the next flip, so no honest loss is below $\log 2$. We train it with the
+# mask and without it. (You need not read the cell. `Adam` is a kind of gradient descent, [lesson
+# 12](12_optimisers.ipynb); `cache[2]["heads"]` is what the attention layer kept.) How low does the
+# loss without the mask go?
 
 # %%
 guess = ...                                               # in nats; log 2 is 0.693
@@ -250,16 +248,15 @@ picture(fig)
 # %% [markdown]
 # **This is the picture to keep.** The model "predicts" the flip by looking at it: each token looks
 # at the next one. Only the last token has no next one, and cannot be below $\log 2$: this is most
-# of the loss that is left. (One run of each. That a loss below $\log 2$ needs a leak holds for
-# all.) When the model writes, the next flip is not there yet, and what it has learned is of no use.
+# of the loss that is left. (One run of each.) When the model writes, the next flip is not there yet
+# to be looked at.
 #
 # ## Heads
 #
-# One row of shares gives one average. A token that needs two things, each of them whole, needs two
-# rows. So the $C$ channels are cut into $H$ **heads** of $D = C / H$ channels. Each head has its
-# own queries, keys and values, its own map, and writes its own $D$ channels of the result. The
-# queries, keys and values of all heads come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`:
-# first all queries, then all keys, then all values. Here are the lines of the library.
+# So that a token can bring back two things whole, the $C$ channels are cut into $H$ **heads** of $D
+# = C / H$ channels. Each head has its own queries, keys and values, its own map, and writes its own
+# $D$ channels of the result. All come from one weight `(C, 3C)`, and `qkv` is `(B, T, 3C)`: first
+# all queries, then all keys, then all values. Here are the lines of the library.
 
 # %%
 show(F.attention, lines=("q, k, v =", "return"))
@@ -269,13 +266,12 @@ show(F.split_heads)
 # %% [markdown]
 # `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
 # at random in training; here it is 0. `past` holds the keys and values of earlier tokens, for
-# models that write text; in your own file keep its lines. `split_heads` ends with a transpose:
-# without it the `reshape` alone would cut the *text* into $H$ pieces, and take these for heads.
+# models that write text; in your own file keep its lines. `split_heads` ends with a transpose,
+# because each head needs its `(T, D)` as the last two axes.
 #
 # ## Positions
 #
-# Shuffle the earlier tokens and look at the last one. Its query is the same. The keys and values
-# are the same too, in another order. Does the output of the last token change? Say `"yes"` or
+# Shuffle the earlier tokens and look at the last one. Does its output change? Say `"yes"` or
 # `"no"`.
 
 # %%
@@ -289,23 +285,22 @@ reveal(guess, "yes" if moved > 1e-12 else "no")
 print(f"largest change: {moved:.0e}")
 
 # %% [markdown]
-# A weighted sum has no order. To this layer "dog bites man" and "man bites dog" are the same, for
-# the token that reads them. So GPT-2 adds to each token a vector that belongs to its position, a
-# **position embedding**, `wpe` `(n_positions, C)`. Queries and keys can make use of it, and the
-# sharpest heads do (*Going further*).
+# A weighted sum has no order. To the token that reads them "dog bites man" and "man bites dog" are
+# the same. So GPT-2 adds to each token a vector that belongs to its position, a **position
+# embedding**, `wpe` `(n_positions, C)`. Queries and keys can make use of it, and the sharpest heads
+# do (*Going further*).
 #
 # ## One head recalls, on your own file
 #
 # Write `positions` with its backward pass, and the forward pass of `attention`, in `mine.py` (15
 # minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows. `dropout`, which
-# `attention` calls, may stay the library's, and so does the backward pass of attention until the
-# next lesson: it reads your cache.
+# `attention` calls, may stay the library's, and so may attention's backward pass, which reads your
+# cache.
 #
-# With it one head recalls: five strings of 20 bits come in, a token each, and then one of them with
-# half of its bits hidden. Copying what is visible and guessing the rest gives 75 %. The head's
-# weights are random and *frozen*; what trains is around them. (`random:1x1x64@1.41` is one block
-# with one head and 64 channels, and weights of standard deviation $1.41 / \sqrt{64}$.) Does it get
-# beyond 75 %, `"yes"` or `"no"`?
+# Then five strings of 20 bits come in, a token each, and one of them again with half of its bits
+# hidden. Copying what is visible and guessing the rest gives 75 %. The only head,
+# `random:1x1x64@1.41`, has random weights that are *frozen*; what trains is around them. Does it
+# get beyond 75 %, `"yes"` or `"no"`?
 
 # %%
 guess = ...

@@ -39,9 +39,8 @@ from minifpt.layers import Block
 # ## Ten lines
 #
 # The language model that ships has read novels, byte by byte: its tokens are the $V = 256$ bytes.
-# Here is a text that it cannot have read, because we wrote it for this lesson, in lines as short
-# as a book's. $x$ `(B, T)` holds its bytes, $y$ `(B, T)` at each position the byte that comes
-# next.
+# Here is a text that we wrote for this lesson, in lines as short as a book's. $x$ `(B, T)` holds
+# its bytes, $y$ `(B, T)` at each position the byte that comes next.
 
 # %%
 text = """\
@@ -105,8 +104,7 @@ print(f"a model that knows nothing:  {np.log(256):.4f}")
 #
 # The stream has the same shape everywhere. So we can ask, after each part, what the model would say
 # if it ended there: we `read` the stream early. `minifpt.trace` records every operation while the
-# library runs. The stream begins as what `wpe` returns, and after each part it is what a residual
-# connection returns.
+# library runs.
 
 # %%
 with minifpt.trace(lm) as t:
@@ -118,8 +116,8 @@ print(f"{len(t.steps)} operations, {len(residuals)} of them add to the stream:",
       *(step.name for step in residuals[:3]), "...")
 
 # %% [markdown]
-# In the picture the text stands in the line at the bottom. Each row is read after one more part,
-# and shows the likeliest next byte.
+# The text stands in the line at the bottom. Each row is read after one more part, and shows the
+# likeliest next byte.
 
 # %%
 def sign(byte):
@@ -144,15 +142,14 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 # %% [markdown]
 # At the start the model repeats its input, because a byte is most like itself: in the first row
 # stands the bottom line, shifted by one byte. It is so sure of that wrong guess that it has 12.85
-# nats, more than a model that knows nothing. From row to row more guesses are right. No part
-# replaces what was there; each adds a correction:
+# nats, more than a model that knows nothing. The loss falls from part to part, though single
+# guesses get lost on the way. No part replaces what was there; each adds to it:
 #
 # $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots
 #    + \text{mlp}_5(\cdot) $$
 #
-# Then we should be able to leave one term out. We **cut** a part: the stream runs past it. The
-# parts above it have never met such a stream. For how many of the twelve parts does the loss rise
-# by less than 0.1 nats?
+# So we can leave one term out. We **cut** a part: the stream runs past it. For how many of the
+# twelve parts does the loss rise by less than 0.1 nats?
 
 # %%
 guess = ...                                               # 0 to 12
@@ -174,9 +171,8 @@ bars(dict(zip(NAMES, loss_cut, strict=True)), "One part cut, the other eleven as
      "(dotted: whole)", "nats a byte", digits=2, levels=[whole], height=0.25)
 
 # %% [markdown]
-# Most parts can be spared, one at a time. Those of the first block cannot: they turn bytes into
-# what all other parts read. The feed-forward parts of the next two blocks are missed, too. (One
-# model, one text.)
+# Most parts can be spared, one at a time. Those of the first block cannot, and the feed-forward
+# parts of the next two blocks are missed, too. (One model, one text.)
 #
 # ## The way back
 #
@@ -187,9 +183,8 @@ bars(dict(zip(NAMES, loss_cut, strict=True)), "One part cut, the other eleven as
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# Here is the library's code. Its `dy` is first $ds'$ and then $du$, and `residual_backward` adds
-# its two gradients. (The lines with `last` are for a model of which only the last tokens are read,
-# lesson 7.)
+# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do. Here is the library's code, with
+# `dy` for $ds'$ and then $du$. (The lines with `last` are for lesson 7.)
 
 # %%
 show(Block.backward)
@@ -197,10 +192,10 @@ show(Block.backward)
 # %% [markdown]
 # ## The activation
 #
-# The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. With nothing
-# between them they would be one linear layer. So a nonlinear function stands there, the
-# **activation function**. GPT-2 takes **GELU**: $x$ times the probability $\Phi(x)$ that a normal
-# random number is below $x$. Its authors' code uses an approximation with tanh:
+# The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. So that they
+# are not one linear layer, a nonlinear function stands between them, the **activation function**.
+# GPT-2 takes **GELU**: $x$ times the probability $\Phi(x)$ that a normal random number is below
+# $x$. Its authors' code uses an approximation with tanh:
 #
 # $$ x\,\Phi(x) \approx \frac{x}{2}\,(1 + \tanh u), \qquad
 #    u = \sqrt{2/\pi}\,\big(x + 0.044715\, x^3\big) $$
@@ -219,9 +214,10 @@ show(Block.backward)
 # ## A language model, on your own file
 #
 # Write `residual`, `gelu`, `embedding` and `unembedding` in `mine.py`, each with its backward pass
-# (20 minutes; `embedding_backward` has a trap, which [lesson 10](10_tokens_and_vectors.ipynb)
-# explains: a byte may stand in a text twice). Then all that a GPT-2 computes is yours. A small one,
-# 2 blocks and 48 channels, reads the ends of five novels.
+# (20 minutes; the last two may wait for [lesson 10](10_tokens_and_vectors.ipynb)). `embedding`
+# raises a `ValueError` for ids that are no integers of the table. In its backward pass, a byte may
+# stand in a text twice. A small GPT-2, 2 blocks and 48 channels, then reads the ends of five
+# novels.
 
 # %%
 GPT2_PARTS = [name + half for half in ("", "_backward") for name in (
@@ -317,9 +313,8 @@ reveal(guess, len(wrong_gradients(OuterForgotten)), "of 13")
 print("wrong:", wrong_gradients(OuterForgotten), "and in the library's:", wrong_gradients(Block))
 
 # %% [markdown]
-# A block can hand a wrong gradient down while all of its own are right. Then the gradients of every
-# block below it are wrong. A check of the parameters of one block never sees this: check $dx$ as
-# well.
+# A block can hand a wrong gradient down while all of its own are right. A check of its parameters
+# never sees this: check $dx$ as well.
 #
 # **Where the parameters are.** GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens.
 # What share of its parameters, in percent, is that table?
@@ -370,8 +365,8 @@ for name, values in arrays_of(lm).items():
         print(f"{name:24}{values.shape}, read as written: {(other[name] == values).all()}")
 
 # %% [markdown]
-# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2` and then
-# `minifpt train bit-xor --model gpt2`. That needs a network, so this lesson does not run it.
+# OpenAI's weights go the same way: with the extra `gpt2` installed, `minifpt convert gpt2`. (That
+# needs a network.)
 #
 # **What shapes cannot see.** PyTorch's linear layers keep their weight as `(out, in)`, GPT-2's as
 # `(in, out)`. For `c_attn` `(C, 3C)` the loader sees a weight that was transposed. But
@@ -435,10 +430,9 @@ print(f"largest change of a score: rounding alone {rounding:.1e}, "
       f"epsilon {found['epsilon 1e-12, not 1e-5'][1]:.1e}")
 
 # %% [markdown]
-# All five have the right names and shapes. Some you would see in what the model writes, and some
-# you would not. What sees all is to compare *scores* with those of the reference implementation, on
-# the same input. Two correct programs differ by rounding; the smallest mistake here makes a
-# difference many times as large.
+# All five have the right names and shapes. What sees all is to compare *scores* with those of the
+# reference implementation, on the same input. Two correct programs differ by rounding; the smallest
+# mistake here makes a difference many times as large.
 #
 # **4.** Another library keeps queries, keys and values in three PyTorch linear layers, each with
 # a weight `(C, C)` as `(out, in)`. Make GPT-2's `c_attn.weight` of them, `(C, 3C)`. Which of the
@@ -454,12 +448,12 @@ check("c_attn_from_three", c_attn_from_three)
 
 
 # %% [markdown]
-# **5.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes
-# a list of parts to cut and returns the loss. Each call runs the model, so do not try every set.
-# The check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to
-# `True`: how many of its twelve parts can our model lose for half a nat? And is the answer the
-# same for a text without line breaks, `text.replace("\n", " ")`? (Look at the loss of the *whole*
-# model on it, too. What has it learned that such a text breaks?)
+# **5.** *Open.* Which `k` parts can a model spare *together*? You are given a function that takes a
+# list of parts to cut and returns the loss. Each call runs the model, so do not try every set. The
+# check is not content with the `k` parts that are cheapest one by one. Then set `RUN` to `True`:
+# how many of its twelve parts can our model lose for half a nat? And is the answer the same for a
+# text without line breaks, `text.replace("\n", " ")`? (Look at the loss of the *whole* model on it,
+# too.)
 
 # %%
 def parts_to_spare(loss_without, n, k):

@@ -13,8 +13,8 @@
 # - put an error bar on a difference, say how many seeds a claim needs, and what the bar leaves out.
 #
 # **What we know by now.** On bit memory *language* was ahead at one learning rate, *matched random*
-# at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb)), with one run each. A comparison
-# like that can be turned by its rate and by its seed.
+# at another ([lesson 8](08_inside_bit_xor_and_bit_memory.ipynb), which is not needed here), with
+# one run each. A rate or a seed can turn such a comparison.
 #
 # **The question:** How sure is a difference?
 #
@@ -219,11 +219,10 @@ reveal(guess, mean_test("fine-tuned", 100) - mean_test("from scratch", 100), "po
 table(found)
 
 # %% [markdown]
-# Fine-tuning is ahead of training from scratch at each number of labels, with the same steps and
-# the same rate: within this budget the teacher helps. (With more steps a model from scratch might
-# catch up. We give it four times as many below.) Which of *fine-tuned* and *FPT* is better we do
-# not say: where two rows are close, two seeds do not rank them. This is where most accounts of
-# transfer stop.
+# In each of these runs fine-tuning is ahead of training from scratch, with the same steps and rate.
+# But this is one teacher, and two seeds for each number of labels. (With more steps a model from
+# scratch might catch up. We give it four times as many below.) *Fine-tuned* and *FPT* are close,
+# and two seeds do not rank them. This is where most accounts of transfer stop.
 #
 # But each of these has a transformer in it. What does a probe get on the *pixels*, 784 numbers,
 # with no transformer and no teacher? With 100 labels, in per cent:
@@ -248,13 +247,13 @@ reveal(guess, mean_test("probe on pixels", 100), "%")
 table(found)
 
 # %% [markdown]
-# The simplest model of all, and with 100 labels or 500 it beats every other one, in these budgets.
-# The teacher's features *are* better than those of a random model. But to a probe what it passes on
-# is worth less than what was in the image before it went through the model.
+# The simplest model of all, and in both runs with 100 labels, and with 500, it is ahead of every
+# other one. The teacher's features are ahead of those of the one random model that we drew. But the
+# pixels are ahead of both. (Two seeds; below we test pixels against features with ten.)
 #
 # So two controls belong to a claim of transfer: the same model without the teacher, and the
-# simplest model on the raw input. The first one says whether the teacher taught something. The
-# second one says whether anybody needs it.
+# simplest model on the raw input. The first says whether the teacher taught something, the second
+# whether anybody needs it.
 #
 # ## How sure is a difference?
 #
@@ -284,17 +283,17 @@ for name, values in (("handwritten", a), ("matched random", b)):
 guess = ...
 
 # %% [markdown]
-# The mean of $n$ runs with spread $s$ has itself a spread, its **standard error** $s / \sqrt n$.
-# For the difference of two arms $a$ and $b$, with means $\bar a$ and $\bar b$ and spreads $s_a$ and
-# $s_b$, the squares add up:
+# The variances of $n$ runs add, and the mean divides their sum by $n$. So it has a spread, too, its
+# **standard error** $s / \sqrt n$. For the difference of two arms $a$ and $b$, with means $\bar a$
+# and $\bar b$ and spreads $s_a$ and $s_b$, the squares add up:
 #
 # $$ e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}}, \qquad
 #    (\bar a - \bar b) \pm t\, e $$
 #
 # is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
-# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger: that of Student's
-# distribution with $n - 1$ **degrees of freedom**. (Both arms together have $2n - 2$, if their
-# spreads are alike. We take the cautious one.)
+# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger. Student's distribution
+# gives it for each number of **degrees of freedom**: the runs that a spread comes from, less one
+# for each mean. Two arms of like spread have $2n - 2$. We take $n - 1$, which is cautious.
 #
 # The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
 # again, for both arms, and take the middle 95 % of the differences.
@@ -360,9 +359,9 @@ curves(covered, "4,000 studies: what should be 95 % (dotted)", "seeds in each ar
 # the studies.
 #
 # How many seeds would our claim need? A study finds a difference if it observes more than 1.96
-# standard errors. What it observes scatters around the true $d$ by one standard error, and in four
-# of five cases it is above $d - 0.84$ of them (of a normal distribution 80 % lie above $-0.84$). So
-# a study finds $d$ in four of five cases if $d$ is $1.96 + 0.84$ standard errors:
+# standard errors $e$. What it observes scatters around the true $d$ by $e$, and of a normal
+# distribution 80 % lie above $d - 0.84\,e$. So four of five studies find $d$ if $d - 0.84\,e =
+# 1.96\,e$:
 #
 # $$ d = 2.8 \sqrt{\frac{2 s^2}{n}} \quad\Rightarrow\quad n = 2 \Big(\frac{2.8\, s}{d}\Big)^2 $$
 #
@@ -382,9 +381,9 @@ for seeds in (5, n, 2 * n):
           f"{100 * np.mean(t_interval(*pair)[0] > 0):.0f} % of 4,000 studies")
 
 # %% [markdown]
-# A study with five seeds would miss a true difference of this size most of the time. That is what
-# "cannot say" means. It is not "no difference". (The number is itself very uncertain: we put in the
-# *observed* difference.)
+# (75 % and not 80, because our $t$ is wider than 1.96.) A study with five seeds would miss a true
+# difference of this size most of the time. So "cannot say" is not "no difference". (The number is
+# itself very uncertain: we put in the *observed* difference.)
 #
 # And ranges that do *not* overlap? Suppose that the arms do not differ at all. Then each order of
 # the ten runs is as likely as any other. There are $\binom{10}{5} = 252$ ways to choose which five
@@ -407,7 +406,8 @@ print(f"we are ahead in {100 * (lead > 0).mean():.0f} % of the studies")
 
 # %% [markdown]
 # To choose the learning rate, the step to stop at or the seed by the *test* examples is the same
-# thing. The library chooses a rate on validation examples, with a seed that it does not report.
+# thing. The library chooses a rate on validation examples, in a run with another seed than those
+# that it reports.
 #
 # ## What the bar does not cover
 #
@@ -442,8 +442,9 @@ print(f"probe on features: from {min(by_features):.0f} to {max(by_features):.0f}
 # $$ \bar d \pm t\, \frac{s_d}{\sqrt n}, \qquad
 #    s_d^2 = s_a^2 + s_b^2 - 2\, r\, s_a s_b $$
 #
-# with $r$ the correlation of the two. If the arms have nothing in common, $r$ is about 0 and
-# nothing is gained. How many times as wide is the interval without pairs as the one with pairs?
+# as $(a - b)^2 = a^2 + b^2 - 2ab$. Here $r$ is the **correlation** of the two: 1 if they rise and
+# fall together, 0 if they have nothing in common. Then nothing is gained. How many times as wide is
+# the interval without pairs as the one with pairs?
 
 # %%
 guess = ...
@@ -457,9 +458,7 @@ print(f"the same in pairs                 {paired[0]:5.1f} to {paired[1]:5.1f} p
       f"{np.corrcoef(a_i, b_i)[0, 1]:.2f}")
 
 # %% [markdown]
-# What pairs gain is up to the correlation: on three kinds of machine we had intervals 1.1, 1.2 and
-# 1.3 times as wide without them. Pairs gain most where two models answer the *same* questions, some
-# of which are hard for everybody.
+# The correlation is small here, and so is the gain.
 #
 # So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a probe
 # on pixels is better than a probe on the teacher's features. Ten choices of the labels, in pairs,
@@ -534,11 +533,11 @@ for way, pairs in longer.items():
 
 # %% [markdown]
 # The model from scratch was undertrained: with four times the steps it fits the labels, and its
-# test is better by far. Fine-tuning is still ahead of it, so the teacher helps at both budgets. The
-# probe on features is better, too, and still does not fit: it has 325 numbers for 500 labels. (With
-# 30,000 steps it had 94 and 92 %, and no more at five times the rate.) No straight cut that we
-# found separates its features by class, and that is underfitting. None of the others is clearly
-# ahead of the probe on pixels.
+# test is better by far. Fine-tuning is still ahead of it in these two runs. The probe on features
+# is better, too, and still does not fit: it has 325 numbers for 500 labels. (With 30,000 steps it
+# had 94 and 92 %, and no more at five times the rate.) No straight cut that we found separates its
+# features by class, and that is underfitting. None of the others is clearly ahead of the probe on
+# pixels.
 #
 # So before you say "underfitting", train longer. And the number of parameters alone says little:
 # *from scratch* and *fine-tuned* have the same number, and in 150 steps the first fits 62 and 81 %

@@ -7,17 +7,15 @@
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and split it into two parts;
-# - prove in two lines that only one of them can find a token by its likeness;
+# - prove in two lines that with only one of them can a token find itself;
 # - turn one number of a frozen trunk, and say beforehand how its training time will change;
 # - start the trained part so that a task of 1,600 steps takes 25;
 # - answer the question of the course, with its evidence and its limits.
 #
-# **What we know by now.** Random weights of the right size learn bit XOR a little sooner than
-# weights that have read novels (lesson [0](00_a_language_model_learns_xor.ipynb)). They find the
-# string of bit memory, too, behind novels at one learning rate and level with them at another
-# (lesson [8](08_inside_bit_xor_and_bit_memory.ipynb)). A head finds a string by its content: move
-# the string, and the head's look moves along. The frozen weights cannot change. So what they do
-# must have been in them from the start.
+# **What we know by now.** Random weights of the right size learn bit XOR (lesson
+# [0](00_a_language_model_learns_xor.ipynb)). They find the string of bit memory, too: move the
+# string, and the head's look moves along (lesson [8](08_inside_bit_xor_and_bit_memory.ipynb)). The
+# frozen weights cannot change, so what they do was in them from the start.
 #
 # **The question:** Why can random weights find a string?
 #
@@ -67,9 +65,9 @@ for ax, values, title in zip(axes, (M, S, A), ("form M", "symmetric part S",
 picture(fig)
 
 # %% [markdown]
-# To find a string by its likeness, a token must score high with a token that is like itself. The
-# extreme case is the token itself. We draw 1,000 random tokens and let each score with itself, by
-# $S$ alone and by $A$ alone. How large is the largest score by $A$?
+# To find a string by its likeness, a token must score high with a token like itself. We draw 1,000
+# random tokens and let each score with itself, by $S$ alone and by $A$ alone. How large is the
+# largest score by $A$?
 
 # %%
 guess = ...                                               # a number
@@ -86,24 +84,25 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # $$ x\,A\,x^\top = (x\,A\,x^\top)^\top = x\,A^\top x^\top = -\,x\,A\,x^\top
 #    \quad\Rightarrow\quad x\,A\,x^\top = 0 $$
 #
-# **Only the symmetric part can find a token by its likeness.** How it does so can be read off its
-# **eigendirections**: $C$ directions at right angles, the unit vectors $u_j$ `(C,)` with
-# $u_j S = \lambda_j u_j$. The number $\lambda_j$ is the **eigenvalue**. A token that lies along
-# $u_j$ scores $\lambda_j$ with itself. Where $\lambda_j$ is positive, the head looks for likeness.
-# Where it is negative, it looks away from likeness.
+# **Only by the symmetric part can a token find itself.** (That on average it is so for a
+# half-hidden copy, too, follows below.) Each symmetric matrix has $C$ **eigendirections** at right
+# angles, unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The number $\lambda_j$ is the
+# **eigenvalue**: what a token along $u_j$ scores with itself. Where $\lambda_j$ is positive, the
+# head looks for likeness. Where it is negative, it looks away from likeness.
 
 # %% [markdown]
 # ## One switch
 #
-# Random $W_q$ and $W_k$ have nothing to do with each other. We can change that without changing any
-# single number's distribution. Let $Z$ be one more random matrix and $a$ an angle:
+# Random $W_q$ and $W_k$ have nothing to do with each other. Let $Z$ be one more random matrix and
+# $a$ an angle:
 #
 # $$ W_k = \cos(a)\,W_q + \sin(a)\,Z $$
 #
-# At 90° this is the usual random head. At 0° keys equal queries, $M = W_q W_q^\top$, and no
-# eigenvalue is negative. At 180° they are opposite, and no eigenvalue is positive. The library
-# turns the keys of a random trunk by name: `random:1x1x128@1.41,qk=105` has one block, one head,
-# 128 channels, weights of standard deviation $1.41 / \sqrt{128}$, and an angle of 105°.
+# As $\cos^2 a + \sin^2 a = 1$, each number's distribution stays. At 90° this is the usual random
+# head. At 0° keys equal queries, a token's score with itself is $\lVert x W_q \rVert^2$, and no
+# eigenvalue is negative. At 180° none is positive. The library turns the keys of a random trunk by
+# name: `random:1x1x128@1.41,qk=105` has one block, one head, 128 channels, weights of standard
+# deviation $1.41 / \sqrt{128}$, and an angle of 105°.
 
 # %%
 def trunk_at(angle):
@@ -178,47 +177,45 @@ for name, runs in right.items():
     print(f"{name:14} {np.mean(ends):5.1f} % (from {min(ends):.1f} to {max(ends):.1f})")
 
 # %% [markdown]
-# The same distribution of each frozen number, the same trained parts, the same steps. A head that
-# looks for likeness solves the task, and so does a random one. (*Likeness* is no faster than *as
-# drawn*; why, we do not know.) With all eigenvalues negative the model stays at 75 %. Without a
-# symmetric part it does not solve it either, in 20,000 steps not: it gets to 87 %
-# (`docs/results/why.md`). A model that copies the visible bits and lets the five strings vote on
-# the rest has 84.4 %.
+# A head that looks for likeness solves the task, and so does a random one. With all eigenvalues
+# negative the model stays at 75 %. Without a symmetric part it does not solve it in 20,000 steps
+# either: it gets to 87 %. Copying the visible bits and letting the five strings vote on the rest
+# gives 84.4 %. The rest probably comes from the layer norm, which maps a string and its copy a
+# little differently (`docs/results/why.md`).
 #
 # ## What training has to do
 #
-# About half of the directions of our random head are positive, half negative. A token of bits comes
-# in through the trained **input layer** $W$ `(n, C)`, with $n = 20$ bits. So two tokens of bits $b$
-# and $b'$, both `(n,)`, score
+# A token of bits comes in through the trained **input layer** $W$ `(n, C)`, with $n = 20$ bits. So
+# two tokens of bits $b$ and $b'$, both `(n,)`, score
 #
 # $$ (b\,W)\,M\,(b'\,W)^\top = b\,F\,b'^\top, \qquad F = W\,M\,W^\top \quad (n, n) $$
 #
-# The score is the sum of all $b_i F_{ij} b'_j$. Bits are independent and ±1, so on average a
-# product of two different bits is 0. For the right string $b_i b'_i = 1$ where bit $i$ is not
-# hidden, half of the time: its score is $\tfrac12 \operatorname{tr} F$ on average, half of the
-# diagonal's sum. That of a wrong string is 0, with the spread $\lVert F \rVert / \sqrt 2$, where
-# $\lVert F \rVert$ is the root of the sum of all $F_{ij}^2$. We call the ratio
-# $\operatorname{tr} F / \lVert F \rVert$ the **match**: the head finds the string when it is large.
+# Bits are independent and ±1, and the hidden half of $b$ is 0. So in the sum of all $b_i F_{ij}
+# b'_j$ half of the rows count, and products of different bits are 0 on average. The right string
+# has $b_i b'_i = 1$ where bit $i$ is seen: its score is $\tfrac12 \operatorname{tr} F$ on average,
+# half of the diagonal's sum. A wrong string's is 0 on average; its variance is the sum of
+# $F_{ij}^2$ over half of the rows, about $\tfrac12 \lVert F \rVert^2$, where $\lVert F \rVert^2$ is
+# the sum over all. We call $\operatorname{tr} F / \lVert F \rVert$ the **match**: the head finds
+# the string when it is large. In $\operatorname{tr} F$, too, $A$ cancels.
 #
-# A larger $F_{ii}$ raises the score of the right string, and the loss falls; how much it falls does
-# not depend on $i$. A larger $F_{ij}$ with $i \ne j$ raises no string's score on average. So while
-# the scores are small, the gradient of the loss with respect to $F$ is $-\kappa I$, with some
-# number $\kappa > 0$. The chain rule of lesson 1 turns that into a gradient for $W$, and since $W$
-# is used twice, $M$ appears once as it is and once transposed. Let training be gradient descent
-# with steps so small that they become a flow, and let the time $t$ be the number of steps times the
-# learning rate. Then $W$ moves against its gradient:
+# Suppose that the output already turns what the head brings into bits. (It is trained at the same
+# time.) Then a larger $F_{ii}$ lowers the loss, by as much for each $i$, and a larger $F_{ij}$ with
+# $i \ne j$ does nothing on average. So while scores are small, the loss changes as $-\kappa
+# \operatorname{tr} F$, with a number $\kappa > 0$. As $\operatorname{tr} F = \sum_{ic} W_{ic}\,(W
+# M)_{ic}$, the product rule gives its gradient for $W$, $W M + W M^\top$. Let training be gradient
+# descent with tiny steps, and the time $t$ the number of steps times the learning rate. $W$ moves
+# against the loss's gradient:
 #
 # $$ \frac{dW}{dt} = \kappa\,(W M^\top + W M) = 2 \kappa\, W S $$
 #
-# The antisymmetric part cancels. The part of $W$ along $u_j$ grows as $e^{2 \kappa \lambda_j t}$:
-# **positive directions grow, negative ones shrink.** So training turns the tokens into the
-# directions in which the frozen head already looks for likeness.
+# The part of $W$ along $u_j$ grows as $e^{2 \kappa \lambda_j t}$: **positive directions grow,
+# negative ones shrink.** Training turns the tokens into the directions in which the frozen head
+# already looks for likeness.
 #
-# Our models train with Adam, whose steps are no units of $t$, but the input layer turns into the
-# positive directions all the same (`docs/results/why.md`). Let us watch the match while a model
-# trains. At 90° it starts at 0. At 105° it starts clearly below 0: at first the head looks *away*
-# from the right string. What will the match be after 500 steps there: `"lower"`, `"still negative"`
-# or `"positive"`?
+# Our models train with Adam, and the input layer turns into the positive directions all the same
+# (`docs/results/why.md`). Let us watch the match. At 90° it starts at 0. At 105° it starts clearly
+# below 0: at first the head looks *away* from the right string. What will the match be after 500
+# steps there: `"lower"`, `"still negative"` or `"positive"`?
 
 # %%
 guess = ...
@@ -265,15 +262,14 @@ for name, (_, matches, accuracies) in watched.items():
           f"{accuracies[8]:.0f} % right, 95 % at step {steps[accuracies >= 95][0]:.0f}")
 
 # %% [markdown]
-# (One run each; we tried three.) At 105° nothing seems to happen for hundreds of steps: the
-# accuracy stays near 75 %. But the match rises all the time, as the few positive directions grow
-# until they outweigh the many negative ones.
+# (One run each; we tried three.) At 105° the accuracy stays near 75 % for hundreds of steps, but
+# the match rises. As $\operatorname{tr} F = \sum_j \lambda_j \lVert W u_j \rVert^2$, a positive
+# match means that the few positive directions outweigh the many negative ones.
 #
 # ## How long does it take?
 #
-# An exponential that starts smaller takes longer, and not forever. How many steps does the block
-# need at 120°, if it needs about 375 at 105°? (90° needs about 100. These are medians of three
-# seeds; the runs above were one seed.)
+# How many steps does the block need at 120°, if it needs about 375 at 105°? (90° needs about 100.
+# These are medians of three seeds; the runs above were one seed.)
 
 # %%
 guess = ...
@@ -302,18 +298,16 @@ ax.legend(loc="lower left", bbox_to_anchor=(1, 0))
 picture(fig)
 
 # %% [markdown]
-# These runs take too long for a notebook, so the numbers come with the lesson; two or three seeds a
-# point. **This is the picture to keep.** Beyond 90° every 5° multiplies the steps by 1.2 to 1.7. A
-# fixed budget makes this look like an edge: with 1,500 steps, the dotted line, the block "can" at
-# 115° and "cannot" at 120°. It can. It needs longer. (The time can be predicted before the first
-# step: see below the exercises.)
+# (These runs are too long for a notebook; two or three seeds a point.) **This is the picture to
+# keep.** Beyond 90° every 5° multiplies the steps by 1.2 to 1.7. With 1,500 steps, the dotted line,
+# the block "can" at 115° and "cannot" at 120°. It can. It needs longer.
 #
 # ## A better start
 #
-# If all that training has to do is to turn the tokens into the positive directions, we can start
-# them there. `start="aligned"` puts the *trained* input layer into the $n$ eigendirections with the
-# largest eigenvalues, with the norm that it had. No frozen number changes. At 120° a random start
-# needs about 1,600 steps. How many does an aligned one need?
+# So we can start the tokens in the positive directions. `start="aligned"` puts the *trained* input
+# layer into the $n$ eigendirections with the largest eigenvalues, with the norm that it had. No
+# frozen number changes. At 120° a random start needs about 1,600 steps. How many does an aligned
+# one need?
 
 # %%
 guess = ...
@@ -330,31 +324,26 @@ reveal(guess, int(np.median(firsts)))
 print("95 % at step, five seeds:", *firsts)
 
 # %% [markdown]
-# The picture above has a second line, the aligned start at other angles. (Below 90° it is slower
-# than a random one: nothing is more like a token than the token itself, so it looks there first. If
-# no token may look at itself, 25 steps are enough at each angle from 0° to 120°.)
+# The second line of the picture above is the aligned start at other angles. (Below 90° it is slower
+# than a random one: a token is most like itself, and looks there first. With that look masked, 25
+# steps are enough from 0° to 120°: `docs/results/why.md`.)
 #
 # ## The course's question
 #
 # *What does a frozen transformer already have, and what must be learned?*
 #
-# - **It has ways to compare and to combine.** Any random head has as many directions in which it
-#   looks for likeness as in which it looks away; the first find a string. Any feed-forward layer
-#   makes products of what comes in; that is where XOR is formed (lesson 8). Reading is one way to
-#   come by such weights. Drawing them at the right size is another.
-# - **What must be learned is the way in and the way out.** The way in turns the task's tokens into
-#   directions that the frozen weights can use; the output layer reads the answer. For bit memory
-#   the way in is the input layer: with that frozen, too, the block needs more than ten times as
-#   many steps (`docs/results/why.md`). For bit XOR it is the positions (lesson 0). The layer norms
-#   can stay as they are for both. The numbers that we train are 0.43 % of all on bit XOR and 1.25 %
-#   on bit memory (lessons 0 and 7). They need time: beyond 90° more, the fewer directions are of
-#   use.
+# - **It has ways to compare and to combine.** A random head has about as many directions in which
+#   it looks for likeness as in which it looks away; the first find a string. Feed-forward layers
+#   make products; there XOR is formed (lesson 8).
+# - **What must be learned is the way in and the way out.** The way in turns tokens into directions
+#   that the frozen weights can use: for bit memory mostly the input layer, for bit XOR the
+#   positions (lesson 0). The output layer reads the answer. We train 0.43 % of all numbers on bit
+#   XOR and 1.25 % on bit memory (lessons 0 and 7).
 # - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
-#   read nothing solve bit XOR (lesson 0) and bit memory (this lesson), too. Which trunk is ahead
-#   depends on the learning rate (lesson 8). The paper has random weights at 75.8 % on its longer
-#   strings, and we do not know why (`docs/results/twelve.md`). **For text, a little.** On *typos*,
-#   where some letters of a novel's page were replaced, frozen language has 60 % and all that has
-#   not read stays near 50. Counts of letter pairs do as well ([lesson
+#   read nothing solve both tasks. (The Frozen Pretrained Transformer's paper has random weights at
+#   75.8 % on longer strings; we do not know why, `docs/results/twelve.md`.) **For text, a little.**
+#   On *typos*, replaced letters in a novel's page, frozen language has 60 % and all that has not
+#   read stays near 50. Counts of letter pairs do as well ([lesson
 #   14](14_which_part_of_pretraining.ipynb)).
 #
 # ## Exercises
@@ -403,10 +392,9 @@ check("aligned", aligned)
 # ## Going further: predict the time
 #
 # (15 minutes.) Can the time be predicted *before the first step*? Let the input layer start alike
-# in all directions. Then the trace of $F$ after a time $t$ is proportional to
-# $\sum_j \lambda_j e^{2 \lambda_j t}$, with the eigenvalues divided by their length and time in
-# units of $1/\kappa$. We call the time at which this sum reaches 1 the **growth time**. It knows
-# nothing of training but the formula for $dW/dt$.
+# in all directions. Then the trace of $F$ after a time $t$ is proportional to $\sum_j \lambda_j
+# e^{2 \lambda_j t}$, with the eigenvalues divided by their length and time in units of $1/\kappa$.
+# We call the time at which this sum reaches 1 the **growth time**.
 
 # %%
 def growth_time(values):
@@ -488,10 +476,8 @@ bars(traces, "Which heads look for likeness?", "trace of the form: the mean, and
 #
 # **What we do not know yet.** Content is not place: bit XOR asks for two *places*, its positions
 # are trained, and it is solved at every angle from 30° to 180° (`docs/results/why.md`). The
-# derivation is for gradient descent, not for Adam. It holds while scores are small and says nothing
-# about the end of training. All this is one task, mostly with one block and one learning rate. A
-# study of your own could start there: `minifpt train bit-memory --model random:...,qk=... --start
-# aligned` is all that it needs.
+# derivation is for gradient descent, not for Adam, and holds while scores are small. All this is
+# one task, mostly with one block and one learning rate.
 #
 # **Next**: this was the last lesson of the spine, the eleven lessons of the course. [Lesson
 # 14](14_which_part_of_pretraining.ipynb) compares more trunks and plans a study of your own; the

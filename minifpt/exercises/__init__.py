@@ -365,13 +365,11 @@ def _general_hint(output, case):
     if a.size > 1 and factor > 0 and abs(factor - 1) > 0.01 and _same(a, factor * b, case.rtol):
         return (f"All entries are {factor:.4g} times as large as they should be: look for a "
                 "constant factor, a sum for a mean or a mean for a sum.")
-    if a.ndim:
-        i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
-        where = f"at [{', '.join(map(str, i))}] "
-        a, b = a[i], b[i]
-    else:
-        where = ""
-    digits = next((n for n in range(4, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
+    i = np.unravel_index(np.argmax(np.abs(a - b)), a.shape)
+    where = f"at [{', '.join(map(str, i))}] " * bool(i)
+    a, b = a[i], b[i]
+    start = max(4, len(f"{abs(b):.0f}"))                  # 186620, not 1.866e+05
+    digits = next((n for n in range(start, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
     return f"{case.about} The largest difference: {where}yours is {a:.{digits}g}, " \
            f"it should be {b:.{digits}g}.".lstrip()
 

@@ -173,8 +173,8 @@ def forward(op, mine, rng):
         except Exception as e:
             error = type(e).__name__
         if error != "ValueError":
-            raise Wrong(f"Refuse {what} where integers are expected, with a ValueError, as the "
-                        f"docstring says: {op} raises {error}.")
+            raise Wrong(f"Raise a ValueError for {what}, as the docstring of the library's says: "
+                        f"yours raises {error}.")
     if f"{op}_backward" not in mine and op != "residual":
         fits(mine, op, op, rng)
 
