@@ -17,7 +17,7 @@
 # **The question:** How wrong is it?
 #
 # You need [lesson 1](01_gradients_by_hand.ipynb). It takes about
-# 55 minutes: 25 to read and run, 15 for your own file, 15 for two exercises.
+# 60 minutes: 25 to read and run, 20 for your own file, 15 for two exercises.
 
 # %%
 import numpy as np
@@ -250,7 +250,7 @@ print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 # %% [markdown]
 # ## Digits, on your own file
 #
-# Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (15 minutes; lesson
+# Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (20 minutes; lesson
 # 1 says how to begin the file). `log_sum_exp` and its backward pass may stay the library's.
 # `cross_entropy` also has to raise a `ValueError` for a target below 0, for one of $V$ or more, and
 # for targets that are no integers. What comes in as float32 goes out as float32 (`np.eye(V)` is
