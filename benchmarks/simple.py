@@ -295,7 +295,7 @@ METHODS = (
     *((column, LOGISTIC, logistic()) for column in PICTURES),
     (LONG, SOFTMAX, SoftmaxRegression), (LONG, LOGISTIC, logistic()),
     (LONG, TWO_LAYERS, TwoLayers),
-    (CIFAR_LONG, SOFTMAX, SoftmaxRegression), (CIFAR_LONG, TWO_LAYERS, TwoLayers),
+    (CIFAR_LONG, SOFTMAX, SoftmaxRegression),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
     (FAMILIES, "the generating profile, aligned", aligned),
