@@ -53,7 +53,8 @@ TEXTS = (ROOT / "README.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").rglob(
 LISTING = PAGES / "claims.csv"
 BASELINES = ("softmax regression", "two layers, 256 hidden", "letter pairs, forward filter",
              "contexts of up to 5 bytes")
-AMONG_ITSELF = "why-own", "why-bits", "why-start", "groups", "paper-lstm", "blocks"
+# Their arms are compared among themselves.
+WITHOUT_BASELINES = "why-own", "why-bits", "why-start", "groups", "paper-lstm", "blocks"
 MARK = re.compile(r"<!-- ([\w-]+)\.(?:csv|toml)(?:: ([\w+-]+))? -->")
 
 # ---------------------------------------------------------------------------------------- tables
@@ -93,7 +94,7 @@ def table(name, form=None):
         grid.results = {task: grid.results[task] for task in form.split("+")}
         form = None
     form = form or name
-    if name not in AMONG_ITSELF:
+    if name not in WITHOUT_BASELINES:
         add_baselines(grid, with_curves=form == "table4")
     text = forms[form].text(grid) if form in forms else tables.table(grid)
     return short(renamed(text))

@@ -468,13 +468,14 @@ def by_trunk(rows):
     blocks = {}
     for row in rows:
         blocks.setdefault(row["trunk"], []).append(row)
-    return tables.markdown([["trunk", *(f"{name}, {part}" for part in ("first block", "others")
-                                        for name in ("share of S", "positive", "negative"))], *(
-        [trunk, *(cell for part in (parts[:1], parts[1:]) for cell in (
-            tables.spread([100 * float(row["share"]) for row in part]) + " %",
-            *(tables.spread([float(row[name]) for row in part], "{:+.2f}")
-              for name in NAMES[2:])))]
-        for trunk, parts in blocks.items())])
+
+    def cells(part):
+        sums = (tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[2:])
+        return [tables.spread([100 * float(row["share"]) for row in part]) + " %", *sums]
+    head = [f"{name}, {part}" for part in ("first block", "others")
+            for name in ("share of S", "positive", "negative")]
+    return tables.markdown([["trunk", *head], *([trunk, *cells(part[:1]), *cells(part[1:])]
+                                                for trunk, part in blocks.items())])
 
 
 def table(path):
@@ -485,11 +486,9 @@ def table(path):
     if study == "angle":
         return by_angle(rows)
     if study == "itself":                                 # beside the same runs with the own token
-        names = "task", "trunk", "angle", "start", "patch"
-        same = {tuple(row[name] or DEFAULTS[name] for name in names) for row in rows}
+        same = {key(row | {"own_token": "read"}) for row in rows}
         read = [row for name in ("angle", "aligned", "xor")
-                for row in read_rows(path.with_name(f"why-{name}.csv"))
-                if tuple(row[name] or DEFAULTS[name] for name in names) in same]
+                for row in read_rows(path.with_name(f"why-{name}.csv")) if key(row) in same]
         rows = sorted(read + rows, key=lambda row: (row["task"] == "bit-xor", row["start"]))
     if study in ("attack", "itself"):
         return by_angle(rows, sorted({row["angle"] for row in rows}, key=lambda angle: float(

@@ -81,7 +81,7 @@ def of_heads(where, n_head=1, each=1, **arrays):
     """Raise ``ValueError`` unless all are floating-point (B, T, each H D) with H = ``n_head``."""
     for name, x in arrays.items():
         if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-            floating(where, **{name: x})
+            floating(where, **{name: x})                  # a call only where it is refused
         if np.ndim(x) != 3 or not x.size or not isinstance(n_head, (int, np.integer)) or (
                 n_head < 1 or x.shape[2] % (each * n_head)):
             raise ValueError(f"{where}: {name} has shape {np.shape(x)}, expected (B, T, C) with C "
