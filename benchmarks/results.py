@@ -409,6 +409,8 @@ def pictures():
     """Draw every picture of the results."""
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
+    why.picture_of_training(RUNS, PAGES / "why-training.png")
+    why.picture_of_predictors(RUNS, PAGES / "why-predictors.png")
     words_picture(PAGES / "words.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

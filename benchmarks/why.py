@@ -65,7 +65,7 @@ def predictors(model):
     match      see :func:`match`.
     balance    with the eigenvalues of the heads' summed symmetric form S, seen through the layer
                norm: the sum of the n largest plus the sum of the n smallest, over the difference of
-               these sums, with n the number of inputs; -1 to 1.
+               these sums, with n the number of inputs.
     growth     the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at
                90 degrees, ``|l|``, with l the eigenvalues over their norm: the trace of the form if
                the input layer starts alike in all directions and grows as ``dW/dt = W S``.  It is
@@ -431,15 +431,15 @@ def run_grid(name, folder):
 
 
 def by_measure(rows):
-    """Return the Markdown table of the study *mechanism*: a row for each measure."""
+    """Return the Markdown table of the accuracies of the study *mechanism*."""
     values = {}
     for row in rows:
-        values.setdefault((row["measure"], int(row["step"])), []).append(float(row["value"]))
-    last = max(step for _, step in values)
-    lines = [[f"{measure}, step {step}", tables.spread([100 * v for v in numbers]) + " %"]
-             for (measure, step), numbers in values.items() if step in (0, 100, last - 1, last)]
+        if row["measure"].startswith("accuracy"):
+            values.setdefault(row["measure"].removeprefix("accuracy, "), []).append(
+                100 * float(row["value"]))
     seeds = len({row["seed"] for row in rows})
-    return tables.markdown([["measure", f"mean (range) over {seeds} seeds"], *lines])
+    return tables.markdown([["form after 500 steps", f"accuracy, {seeds} seeds"], *(
+        [name, tables.spread(numbers)] for name, numbers in values.items())])
 
 
 def by_block(rows):
@@ -561,9 +561,9 @@ def answer(rows, with_ends=False):
     return "; ".join(cells)
 
 
-def correlations(folder):
-    """Return a Markdown table: the rank correlation of each predictor with the steps to 95 % over
-    all runs of the study *angle*, and within each of its cells."""
+def predicted(folder):
+    """Return {(trunk, patch): [(steps to 95 %, *predictors), ...]} of the runs of the study
+    *angle*."""
     cells = {}
     for row in read_rows(folder / "why-angle.csv"):
         task = minifpt.tasks.get("bit-memory", bits=int(row["bits"]), patch=int(row["patch"]))
@@ -571,14 +571,90 @@ def correlations(folder):
                                      seed=int(row["seed"]), start=row["start"] or None)
         steps = int(row["reached"]) if row["reached"] else 10 ** 6
         cells.setdefault((row["trunk"], row["patch"]), []).append((steps, *predictors(model)))
+    return cells
 
-    def line(name, runs):
-        steps, *columns = zip(*runs, strict=True)
-        return [name, str(len(runs)), *(f"{spearmanr(steps, column).statistic:+.2f}"
-                                        for column in columns)]
-    lines = [line(f"`{trunk}`, patches of {patch}", runs) for (trunk, patch), runs in cells.items()]
-    lines.append(line("all", [run for runs in cells.values() for run in runs]))
-    return tables.markdown([["cell", "runs", "match", "balance", "growth"], *lines])
+
+def rank_correlations(runs):
+    """Return the rank correlation of each predictor with the steps."""
+    steps, *columns = zip(*runs, strict=True)
+    return [spearmanr(steps, column).statistic for column in columns]
+
+
+def correlations(folder):
+    """Return a Markdown table: the rank correlation of each predictor with the steps to 95 % over
+    all runs of the study *angle*, and within each of its cells."""
+    cells = predicted(folder)
+    groups = {f"`{trunk}`, patches of {patch}": runs for (trunk, patch), runs in cells.items()}
+    groups["all"] = [*itertools.chain(*cells.values())]
+    return tables.markdown([["cell", "runs", "match", "balance", "growth"], *(
+        [name, str(len(runs)), *(f"{value:+.2f}" for value in rank_correlations(runs))]
+        for name, runs in groups.items())])
+
+
+SOLVED, LATE, NEVER = plots.COLORS["language"], "#d55e00", "0.55"     # outcomes of a run
+
+
+def picture_of_predictors(folder, target):
+    """Draw the steps to 95 % against each predictor, for all runs of the study *angle*."""
+    runs = [run for runs in predicted(folder).values() for run in runs]
+    steps, *columns = (np.array(column) for column in zip(*runs, strict=True))
+    solved, most = steps < 10 ** 6, 200                   # an infinite time is drawn there
+    fig, axes = plots.figure(3, width=2.9)
+    for ax, column, value, name in zip(axes, columns, rank_correlations(runs), (
+            "match at the start", "balance of the eigenvalues", "growth time"), strict=True):
+        at = np.minimum(column, most)
+        ax.plot(at[solved], steps[solved], "o", color=SOLVED, alpha=0.4, markersize=4,
+                label="solved")
+        ax.plot(at[~solved], np.full((~solved).sum(), 4000), "x", color=NEVER, markersize=5,
+                label="not in 2,000 steps")
+        ax.set(xlabel=name, yscale="log", title=f"rank correlation {value:+.2f}")
+    axes[2].set_xscale("symlog", linthresh=1)
+    axes[2].set_xlim(-0.3, 1.5 * most)
+    axes[2].set_xticks((0, 1, 10, most), ("0", "1", "10", "never"))
+    axes[0].set_ylabel("steps to 95 %")
+    axes[0].legend(loc="lower left", frameon=False, fontsize=8)
+    plots.save(fig, target, "picture")
+
+
+def picture_of_training(folder, target):
+    """Draw the match while training, where training takes the tokens, and what a trained head does
+    without a part of its form."""
+    fig, (runs, share, parts) = plots.figure(3, width=3.6)
+    for row in read_rows(folder / "why-basins.csv"):
+        if row["angle"] == "antisymmetric" or (row["start"] == "opposed" and row["angle"] == "0"):
+            continue
+        steps = [int(point.partition(":")[0]) for point in row["matches"].split()]
+        color = NEVER if not row["reached"] else LATE if row["start"] else SOLVED
+        runs.plot(steps, matches_of(row), color=color, alpha=0.4, linewidth=1)
+        if row["reached"]:
+            runs.plot(steps[-1], matches_of(row)[-1], "o", color=color, markersize=3)
+    for x, y, text, color in ((1, 3.4, "as drawn, 40 seeds", SOLVED),
+                              (1, -2.3, "opposed, solved", LATE),
+                              (1, -5.0, "opposed, not in 2,000 steps", NEVER)):
+        runs.text(x, y, text, color=color, fontsize=8.5)
+    runs.set_xscale("symlog", linthresh=25)
+    runs.set(xlabel="step", ylabel="match", ylim=(-5.2, 4.6), title="The start decides when")
+    runs.set_xticks((0, 25, 100, 1000), ("0", "25", "100", "1000"))
+    values = {}
+    for row in read_rows(folder / "why-mechanism.csv"):
+        values.setdefault(row["measure"], {}).setdefault(int(row["step"]), []).append(
+            100 * float(row["value"]))
+    for name, color in (("input layer", SOLVED), ("tokens", plots.COLORS["statistics"])):
+        steps, numbers = zip(*values[f"{name} in positive directions"].items(), strict=True)
+        share.plot(steps, np.mean(numbers, axis=1), color=color, label=name)
+        share.fill_between(steps, *np.quantile(numbers, (0, 1), axis=1), color=color, alpha=0.2)
+    share.set(xlabel="step", ylabel="squared norm (%)", ylim=(40, 100),
+              title="Training turns tokens\ninto positive directions")
+    share.legend(loc="lower right", frameon=False)
+    names = [name for name in values if name.startswith("accuracy")][::-1]
+    for i, name in enumerate(names):
+        (numbers,) = values[name].values()
+        parts.plot(numbers, [i] * len(numbers), "o", color=SOLVED, markersize=4)
+    parts.set_yticks(range(len(names)), [
+        name.removeprefix("accuracy, ").replace(" the ", " ").replace(" part", "").replace(
+            ", own", ",\nown") for name in names], fontsize=9)
+    parts.set(xlabel="accuracy (%)", title="The positive part is needed")
+    plots.save(fig, target, "picture")
 
 
 def picture(folder, target):
