@@ -396,9 +396,6 @@ check("rms_norm_backward", rms_norm_backward)
 # %% [markdown]
 # ## Going further
 #
-# **Two channels.** A row of two channels has two directions, and layer norm is blind to both. So
-# its $dx$ is 0, whatever $dy$ is, but for what $\epsilon$ leaves.
-#
 # **How 16 numbers steer.** Softmax makes the shares from scores, one number for each pair of tokens
 # (lesson 4). The score of tokens $t$ and $s$ is a sum over all pairs of channels. With $w$ the
 # scale, $\hat x$ `(T, C)` the normalised tokens, and $M$ `(C, C)` made of the frozen $W$,
@@ -407,25 +404,6 @@ check("rms_norm_backward", rms_norm_backward)
 #    \sum_{c,\,d} w_c\, w_d\; \hat x_{tc}\, M_{cd}\, \hat x_{sd} $$
 #
 # The scale cannot change $M$. But it sits in front of every term, as $w_c w_d$.
-#
-# **One sequence, by heart.** Did our scale learn "look at token 3"? It has seen a single sequence.
-# On others, what share does token 3 get, on average? With equal shares each of six tokens gets
-# 0.17.
-
-# %%
-guess = ...                                               # a number from 0 to 1
-
-# %%
-others = rng.standard_normal((500, 1, T, C))
-for name, scale in (("before training", np.ones(C)), ("trained", scales[0])):
-    share = np.mean([attention_map(scale, other)[-1, 3] for other in others])
-    print(f"{name}: {share:.2f}")
-reveal(guess, float(share))
-
-# %% [markdown]
-# It learned this one sequence by heart. A scale that is right for *all* sequences needs frozen
-# weights in which there is something worth turning up. [Lesson
-# 22](22_why_random_weights_find_a_string.ipynb) says what it is.
 #
 # **Broken, and hard to see.** We leave out a term of $dx$, or write a sum for a mean. The error is
 # the length of the difference divided by the length of $dx$, and the `dy` that arrives is random.

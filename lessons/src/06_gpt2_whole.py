@@ -21,7 +21,6 @@
 
 # %%
 import tempfile
-from collections import Counter
 
 import numpy as np
 from scipy.special import ndtr  # noqa: F401, for exercise 3
@@ -32,7 +31,6 @@ from minifpt.exercises import check
 from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
-from minifpt.gpt2 import SHAPES
 from minifpt.layers import Block
 
 # %% [markdown]
@@ -315,37 +313,6 @@ print("wrong:", wrong_gradients(OuterForgotten), "and in the library's:", wrong_
 # %% [markdown]
 # A block can hand a wrong gradient down while all of its own are right. A check of its parameters
 # never sees this: check $dx$ as well.
-#
-# **Where the parameters are.** GPT-2 base has $C = 768$, 12 blocks and a table of 50257 tokens.
-# What share of its parameters, in percent, is that table?
-
-# %%
-guess = ...
-
-# %%
-def count(model):
-    """{part: parameters}; "wte" is the table of tokens."""
-    total = Counter()
-    for name, p in model.named_parameters():
-        total["wte" if name == "wte.weight" else p.group] += p.data.size
-    return total
-
-
-def from_shape(**shape):
-    """A language model without weights: all are 0 and take no memory."""
-    return minifpt.LanguageModel(minifpt.GPT2Config(**shape), seed=None)
-
-
-counts = {name: count(from_shape(**shape)) for name, shape in SHAPES.items()}
-reveal(guess, 100 * counts["gpt2"]["wte"] / counts["gpt2"].total(), "%")
-
-for name, groups in counts.items():
-    print(f"{name:12} {groups.total() / 1e6:8,.1f} M  ", "   ".join(
-        f"{group} {100 * groups[group] / groups.total():4.1f} %" for group in groups))
-
-# %% [markdown]
-# The blocks of GPT-2 base are the 85 million that a Frozen Pretrained Transformer takes over; with
-# the table it is the usual 124.
 #
 # **From a file.** Our parameters have the names and shapes of GPT-2's own, as the library
 # Transformers spells them. So we can write our weights into a folder as Transformers does, and read
