@@ -84,8 +84,7 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # $$ x\,A\,x^\top = (x\,A\,x^\top)^\top = x\,A^\top x^\top = -\,x\,A\,x^\top
 #    \quad\Rightarrow\quad x\,A\,x^\top = 0 $$
 #
-# **Only by the symmetric part can a token find itself.** (That on average it is so for a
-# half-hidden copy, too, follows below.) Each symmetric matrix has $C$ **eigendirections** at right
+# **Only by the symmetric part can a token find itself.** Each symmetric matrix has $C$ **eigendirections** at right
 # angles, unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The number $\lambda_j$ is the
 # **eigenvalue**: what a token along $u_j$ scores with itself. Where $\lambda_j$ is positive, the
 # head looks for likeness. Where it is negative, it looks away from likeness.
@@ -179,9 +178,7 @@ for name, runs in right.items():
 # %% [markdown]
 # A head that looks for likeness solves the task, and so does a random one. With all eigenvalues
 # negative the model stays at 75 %. Without a symmetric part it does not solve it in 20,000 steps
-# either: it gets to 87 %. Copying the visible bits and letting the five strings vote on the rest
-# gives 84.4 %. The rest probably comes from the layer norm, which maps a string and its copy a
-# little differently (`docs/results/why.md`).
+# either (`docs/results/why.md`).
 #
 # ## What training has to do
 #
@@ -332,19 +329,17 @@ print("95 % at step, five seeds:", *firsts)
 #
 # *What does a frozen transformer already have, and what must be learned?*
 #
-# - **It has ways to compare and to combine.** A random head has about as many directions in which
-#   it looks for likeness as in which it looks away; the first find a string. Feed-forward layers
-#   make products; there XOR is formed (lesson 8).
-# - **What must be learned is the way in and the way out.** The way in turns tokens into directions
-#   that the frozen weights can use: for bit memory mostly the input layer, for bit XOR the
-#   positions (lesson 0). The output layer reads the answer. We train 0.43 % of all numbers on bit
-#   XOR and 1.25 % on bit memory (lessons 0 and 7).
-# - **Was it the reading? For bits, not as far as we can tell.** Weights of the right size that have
-#   read nothing solve both tasks. (The Frozen Pretrained Transformer's paper has random weights at
-#   75.8 % on longer strings; we do not know why, `docs/results/twelve.md`.) **For text, a little.**
-#   On *typos*, replaced letters in a novel's page, frozen language has 60 % and all that has not
-#   read stays near 50. Counts of letter pairs do as well ([lesson
-#   14](14_which_part_of_pretraining.ipynb)).
+# - **It has ways to compare and to combine.** In about half of its directions a random head looks
+#   for likeness, and there it finds a string. Feed-forward layers make products; there XOR is
+#   formed (lesson 8).
+# - **What must be learned is the way in and the way out**: for bit memory mostly the input layer,
+#   for bit XOR the positions (lesson 0), and the output layer. That is 0.43 % of all numbers on
+#   bit XOR and 1.25 % on bit memory.
+# - **Was it the reading?** For bits, not as far as we can tell: weights of the right size that have
+#   read nothing solve both tasks. (The paper has random weights at 75.8 % on longer strings; we do
+#   not know why, `docs/results/twelve.md`.) For text, a little: on *typos*, replaced letters in a
+#   novel's page, frozen language has 60 %, all that has not read stays near 50, and counts of
+#   letter pairs do as well as language ([lesson 14](14_which_part_of_pretraining.ipynb)).
 #
 # ## Exercises
 #
