@@ -84,10 +84,11 @@ print(f"by S: from {by_S.min():.1f} to {by_S.max():.1f}")
 # $$ x\,A\,x^\top = (x\,A\,x^\top)^\top = x\,A^\top x^\top = -\,x\,A\,x^\top
 #    \quad\Rightarrow\quad x\,A\,x^\top = 0 $$
 #
-# **Only by the symmetric part can a token find itself.** Each symmetric matrix has $C$ **eigendirections** at right
-# angles, unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The number $\lambda_j$ is the
-# **eigenvalue**: what a token along $u_j$ scores with itself. Where $\lambda_j$ is positive, the
-# head looks for likeness. Where it is negative, it looks away from likeness.
+# **Only by the symmetric part can a token find itself.** Each symmetric matrix has $C$
+# **eigendirections** at right angles, unit vectors $u_j$ `(C,)` with $u_j S = \lambda_j u_j$. The
+# number $\lambda_j$ is the **eigenvalue**: what a token along $u_j$ scores with itself. Where
+# $\lambda_j$ is positive, the head looks for likeness. Where it is negative, it looks away from
+# likeness.
 
 # %% [markdown]
 # ## One switch
