@@ -177,7 +177,8 @@ curves({f"roof, from the {where}": np.minimum(peak, speed_of * intensity) / 1e9
 for name, (operations, moved, seconds) in found.items():
     spot, small = (operations / moved, operations / seconds / 1e9), name.endswith(" 40 rows")
     ax.plot(*spot, "o" if small else "s", color=color.ochre if small else color.teal, markersize=5)
-    ax.annotate(name.removesuffix(" rows"), spot, (6, -3), textcoords="offset points", fontsize=7)
+    ax.annotate(name.removesuffix(" rows"), spot, (-6 if small else 6, -3), fontsize=7,
+                textcoords="offset points", ha="right" if small else "left")
 picture(fig)
 for name, (operations, moved, seconds) in found.items():
     arithmetic, bytes_ = operations / peak, moved / cached
