@@ -356,6 +356,7 @@ def change_tensors(folder, change):
     safetensors.save_file(tensors, path)
 
 
+@pytest.mark.oracle
 def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
     """So it is in Transformers 5."""
     lm = LlamaLM(config(tied=True))

@@ -113,8 +113,8 @@ def load_checkpoint(path, dropout=None):
     if settings["tied"]:
         head, table = (tensors.get(f"{name}.weight") for name in ("lm_head", "wte"))
         # Transformers, too, keeps a head that differs from the table.
-        settings["tied"] = head is None or table is None or (head.shape == table.shape and all(
-            np.array_equal(head.read(), table.read())))
+        settings["tied"] = head is None or table is None or np.array_equal(head.read(),
+                                                                           table.read())
         if settings["tied"]:
             tensors.pop("lm_head.weight", None)
     return settings, tensors
