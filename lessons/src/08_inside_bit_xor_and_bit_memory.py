@@ -141,7 +141,7 @@ for seed, model in enumerate(xor_models):
 #
 # ## How is XOR computed?
 #
-# A muted head shows that it is needed, not what it does. Two things must happen somewhere. The bit
+# Muting shows that a head is needed, not what it does. Two things must happen somewhere. The bit
 # $a$ at token $i$ must come to token $5 + i$, where its partner $b$ stands: only attention can
 # carry it there. And the two must be combined: *who multiplies?*
 #
@@ -233,8 +233,6 @@ fig, (ax,) = figure(width=8, height=1.7)
 matrix(ax, x_one.reshape(6, 40),
        "five strings and one of them again: -1 is blue, 1 is red, masked is white",
        rows=["0", "1", "2", "3", "4", "asked"], columns=[""] * 40, limit=1.8, digits=None)
-for edge in (9.5, 19.5, 29.5):
-    ax.axvline(edge, color="white", linewidth=2)
 picture(fig)
 
 # %%
@@ -244,8 +242,8 @@ guess = ...                                               # 0, 1, 2, 3 or 4
 reveal(guess, int(which_one[0]))
 
 # %% [markdown]
-# Ten bits make a token (the white gaps), so there are $6 \cdot 4 = 24$ tokens, and the answer is
-# read at the last four.
+# Ten bits make a token, so there are $6 \cdot 4 = 24$ tokens, and the answer is read at the last
+# four.
 #
 # Before we train, a warning about scores. A model that found nothing at all can still copy the
 # visible half and guess the rest, which gives 75 %. But there is a second way to find nothing: let
@@ -268,12 +266,8 @@ for name, value in level.items():
     print(f"{value:5.1f} %   {name}")
 
 # %% [markdown]
-# In a formula:
-#
-# $$ \tfrac12 + \tfrac12 \Big( 1 - \frac{\binom40 + \binom41}{2^4} \Big) = \tfrac12 + \tfrac12
-#    \cdot \tfrac{11}{16} $$
-#
-# So a score between the two says nothing about finding.
+# On a masked bit the vote is right with probability $1 - \big(\binom40 + \binom41\big) / 2^4 =
+# \tfrac{11}{16}$. So a score between the two says nothing about finding.
 #
 # ## Three trunks
 #
@@ -300,9 +294,8 @@ models = {name: make(kind, task) for name, kind in kinds.items()}
 before = attention_maps(models["language"], x)
 histories = {name: train(model, lr=0.02) for name, model in models.items()}
 
-# %%
+
 def draw(histories, lr):
-    """Learning curves; dotted is the vote."""
     curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
            f"bit memory, learning rate {lr} (dotted: copy and vote)", ylabel="bits right (%)",
            x=histories["language"]["step"], level=level["copy and vote"], ylim=(73, 101),

@@ -161,11 +161,7 @@ for name, tokens in (("five tokens", x), ("one token", x[:, :1])):
 # In the backward pass the centring's term is gone, too: two of lesson 3's three terms are left. And
 # of the two directions in which layer norm sees nothing, a stretch of the row and a shift, RMS norm
 # has the stretch alone.
-
-# %%
-show(F.rms_norm, F.rms_norm_backward)
-
-# %% [markdown]
+#
 # A mistake that `gradcheck` cannot see: dividing by the root of the *sum* of squares, in the
 # forward and in the backward pass. The gradient is right, of another operation. What sees it is a
 # property: a row's root mean square must be 1 when the scale is 1.
@@ -266,8 +262,7 @@ with tempfile.TemporaryDirectory() as parent:
 for name, tensor in tensors.items():
     if "layers.1" not in name:
         print(f"{name:48} {tensor.shape}")
-print({name: config[name] for name in ("model_type", "num_attention_heads", "num_key_value_heads",
-                                       "rms_norm_eps", "rope_theta", "tie_word_embeddings")})
+print({name: config[name] for name in ("num_key_value_heads", "rms_norm_eps", "rope_theta")})
 
 # %% [markdown]
 # Their matrices are `(out, in)`, ours `(in, out)`, so each is transposed. These names and the four
