@@ -46,7 +46,7 @@ def test_the_products_of_lesson_8_are_the_measured_ones():
     path = ROOT / "benchmarks" / "results" / "inside-xor.csv"
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     for trunk, values in constants("08")["WITHOUT_PRODUCT"].items():
-        want = [tuple(float(row[part]) for part in ("right", "attn", "mlp", "same_look"))
+        want = [tuple(float(row[part]) for part in ("right", "attn", "mlp"))
                 for row in rows if row["trunk"] == trunk.replace("matched random", "statistics")]
         np.testing.assert_allclose(values, want, atol=0.51)
 

@@ -22,9 +22,8 @@
 # In the live page: [stations 1 to 4](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(1)` in a cell here.
 #
-# You need Python and a little NumPy, no other lesson. It takes about 45 minutes: 35 to
-# read and run, 10 for two exercises. What happens
-# inside the model comes later, one part in each lesson; here we use it as it is.
+# You need Python and a little NumPy, no other lesson. It takes about 45 minutes: 35 to read and
+# run, 10 for two exercises. What happens inside the model comes later, one part in each lesson.
 #
 # A cell with `guess = ...` asks you to commit to an answer before you run the next cell: put it
 # in place of the dots.
@@ -35,7 +34,7 @@ from tqdm import tqdm
 
 import minifpt
 from minifpt.exercises import check
-from minifpt.exercises.lesson import band, bars, color, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.training import step
 
@@ -51,8 +50,8 @@ text = language_model.generate(letters.encode("The old man "), 200, temperature=
 print(letters.decode(text))
 
 # %% [markdown]
-# Most of the words are real. Some phrases are nearly right. None of it means anything. The model
-# is small: it knows which letter tends to follow, and not much else.
+# Most of the words are real. None of it means anything. The model is small: it knows which letter
+# tends to follow, and not much else.
 #
 # ## The task
 #
@@ -71,9 +70,6 @@ for ax, bits, answer in zip(axes, x[..., 0], y, strict=True):
 axes[0].set_title("four examples", loc="left")
 picture(fig)
 
-# %%
-show(minifpt.tasks.BitXOR.draw)
-
 # %% [markdown]
 # XOR is a famous little problem: no weighted sum of the two bits can tell the two answers apart.
 # Suppose that $a x_1 + b x_2 + c$ is positive exactly where the XOR is 1. Then
@@ -89,10 +85,11 @@ show(minifpt.tasks.BitXOR.draw)
 # The model expects letters, so it needs a new front: an **input layer** that turns each bit into a
 # vector of $C = 128$ numbers, as many as the model uses for a letter. And a new back: an **output
 # layer** that turns each of the model's last five vectors into two scores, one for "0" and one for
-# "1". What stands between them is the **trunk**: six blocks, each with two parts, *attention* and
-# *feed-forward*, which lessons 4 and 6 take apart. **Frozen** means that training does not change
-# it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$ `(T, C)` a vector for each position in the
-# sequence. Each of the two new layers has a weight $w$ and a bias $b$:
+# "1"; the bit with the higher score is the answer. What stands between them is the **trunk**: six
+# blocks, each with two parts, *attention* and *feed-forward*, which lessons 4 and 6 take apart.
+# **Frozen** means that training does not change it. Let $x$ `(T, 1)` be the $T = 10$ bits, and $p$
+# `(T, C)` a vector for each position in the sequence. Each of the two new layers has a weight $w$
+# and a bias $b$:
 #
 # $$ e = x\, w_{\text{in}} + b_{\text{in}} + p, \qquad h = \text{trunk}(e), \qquad
 #    \text{scores} = h_{\text{last}}\, w_{\text{out}} + b_{\text{out}} $$
@@ -101,7 +98,10 @@ show(minifpt.tasks.BitXOR.draw)
 # $w_{\text{out}}$ is `(C, 2)` and $b_{\text{out}}$ `(2,)`, and $h_{\text{last}}$ `(5, C)` are the
 # last five rows of $h$. This is a **Frozen Pretrained Transformer**, FPT, after Lu, Grover, Abbeel
 # and Mordatch (2021). We train the two new layers, the position vectors $p$, and the layer norms:
-# thin layers that rescale what each block reads.
+# thin layers that rescale what each block reads. In brackets is what is trained:
+#
+#     bits → [input layer] → + [positions] → 6 × ([norm] → attention → [norm] → feed-forward)
+#          → [norm] → [output layer] → scores
 
 # %%
 def make(trunk="minigpt-language", mask=None, seed=0):
@@ -112,25 +112,9 @@ def make(trunk="minigpt-language", mask=None, seed=0):
 
 
 model = make()
-parts = [("bits", None), ("input layer", True), ("positions", True)]
-parts += 6 * [("", True), ("attention", False), ("", True), ("feed-forward", False)]
-parts += [("", True), ("output layer", True), ("scores", None)]
-fig, (ax,) = figure(width=8.6, height=1.9)
-left = 0.0
-for name, trained in parts:
-    width = 0.35 if not name else 0.8
-    fill = "white" if trained is None else color.trained if trained else color.frozen
-    ax.bar(left, 1, width, align="edge", color=fill)
-    ax.text(left + width / 2, 0.5, name, rotation=90, ha="center", va="center", fontsize=9,
-            color=color.ink if trained is None else "white")
-    left += width + 0.08
-ax.set(xlim=(-0.1, left), ylim=(-0.05, 1.05),
-       title="what is trained (pink) and what is frozen (grey); thin: layer norms")
-ax.axis("off")
-picture(fig)
 
 # %% [markdown]
-# The boxes are not to scale. Of all the numbers in the model, how many percent are trained?
+# Of all the numbers in the model, how many percent are trained?
 
 # %%
 guess = ...                                               # a percentage
@@ -170,23 +154,8 @@ def train(model, seed=0, task=task, steps=300, eval_every=50, progress=True):
                          eval_every=eval_every, test_examples=128, progress=progress)
 
 
-before = {name: p.data.copy() for name, p in model.named_parameters()}
 language = train(model)
-
-# %%
 reveal(guess, 100 * language[-1]["test_accuracy"], "%")
-print(f"it took {language[-1]['seconds']:.0f} seconds")
-
-# %% [markdown]
-# We count the share of bits that are right. The model gives two scores for each of the 5 bits $t$
-# of $B$ fresh examples $n$, $s$ `(B, 5, 2)`, and the bit with the higher score is its answer. A
-# bracket $[\dots]$ is 1 where what it holds is true, and 0 elsewhere:
-#
-# $$ \text{accuracy} = \frac{1}{5B} \sum_{n, t}
-#    \big[\, \text{argmax}_k\, s_{ntk} = y_{nt} \,\big] $$
-
-# %%
-show(minifpt.tasks.Choices.accuracy)
 
 # %% [markdown]
 # Did the novels help? Take a trunk of the same shape that has read nothing: its weights are random
@@ -199,39 +168,21 @@ guess = ...                                               # a percentage
 
 # %%
 small = train(make("random"))
-
-# %%
 reveal(guess, 100 * small[-1]["test_accuracy"], "%")
-
-ARMS = {"pretrained on novels": ("minigpt-language", "-", color.language),
-        "random, too small": ("random", ":", color.grey)}
-
-
-def draw(ax, runs, title):
-    """Mean and range of several runs of each arm"""
-    for name, histories in runs.items():
-        _, style, ink = ARMS[name]
-        band(ax, histories[0]["step"], [100 * h["test_accuracy"] for h in histories], style,
-             color=ink, label=name)
-    ax.axhline(50, color=color.ink, linestyle=":", linewidth=0.8)
-    ax.set(xlabel="step", ylabel="bits right (%), dotted: guessing", ylim=(45, 102), title=title)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
-
-
-runs = {"pretrained on novels": [language], "random, too small": [small]}
-fig, (ax,) = figure(width=5, height=3)
-draw(ax, runs, "bit XOR: the trunk that has read is far ahead")
-picture(fig)
+curves({"pretrained on novels": 100 * language["test_accuracy"],
+        "random, too small": 100 * small["test_accuracy"]},
+       "bit XOR, one run each (dotted: guessing)", ylabel="bits right (%)", x=small["step"],
+       level=50, inks=(color.language, color.grey))
 
 # %% [markdown]
-# That is the effect that the paper reports. (One run of each.) The trunk that has read novels is
-# nearly done, and the random one has hardly begun. It is tempting to stop here and say: language
-# teaches a model to compute.
+# That is the effect that the paper reports. The trunk that has read novels is nearly done, and the
+# random one has hardly begun. It is tempting to stop here and say: language teaches a model to
+# compute.
 #
 # ## The doubt: what differs between the two?
 #
 # A comparison shows something about reading only if the two trunks differ in nothing but the
-# reading. Do they? Let us look at the numbers themselves: how widely are the weights spread?
+# reading. Do they? How widely are their weights spread?
 #
 # We also add two controls that have read nothing. *As in the paper* is the paper's own random
 # trunk: its standard deviation is 0.02 for 768 channels, so for our 128 it is larger by
@@ -239,8 +190,10 @@ picture(fig)
 # deviation that this array has in the trunk that has read.
 
 # %%
-ARMS |= {"random, as in the paper": ("random@paper", "--", color.random),
-         "matched random": ("statistics:minigpt-language", "-.", color.statistics)}
+ARMS = {"pretrained on novels": ("minigpt-language", "-", color.language),
+        "random, too small": ("random", ":", color.grey),
+        "random, as in the paper": ("random@paper", "--", color.random),
+        "matched random": ("statistics:minigpt-language", "-.", color.statistics)}
 for name, (kind, *_) in ARMS.items():
     parameters = dict(make(kind).trunk.named_parameters())
     spread = {part: np.mean([parameters[f"h.{i}.{part}.weight"].data.std() for i in range(6)])
@@ -259,12 +212,12 @@ for name, (kind, *_) in ARMS.items():
 guess = ...                                               # one of the four names
 
 # %%
+runs = {"pretrained on novels": [language], "random, too small": [small]}
 jobs = [(name, seed) for name in ARMS for seed in range(len(runs.setdefault(name, [])), 5)]
 for name, seed in tqdm(jobs, desc="four trunks, five seeds"):
     runs[name].append(train(make(ARMS[name][0], seed=seed), seed, progress=False))
 
 
-# %%
 def first_at(history, level=0.9):
     """The first step with that accuracy, or infinity."""
     good = history["test_accuracy"] >= level
@@ -276,9 +229,10 @@ reveal(guess, max(reached, key=lambda name: np.mean(reached[name])))
 for name, steps in reached.items():
     print(f"{name:24} 90 % at step", ", ".join("never" if n == np.inf else f"{n:.0f}"
                                                for n in steps))
-fig, (ax,) = figure(width=5, height=3)
-draw(ax, runs, "bit XOR: mean and range over five seeds")
-picture(fig)
+curves({name: 100 * np.mean([history["test_accuracy"] for history in histories], axis=0)
+        for name, histories in runs.items()}, "bit XOR, mean of five seeds (dotted: guessing)",
+       ylabel="bits right (%)", x=small["step"], level=50, inks=[ink for *_, ink in ARMS.values()],
+       styles=[style for _, style, _ in ARMS.values()])
 
 # %% [markdown]
 # **This is the picture to keep.** Two of the trunks that never read a word are not behind the one
@@ -309,22 +263,17 @@ for part in ("attn", "ln", "pos"):
 # gives trunks a harder task and looks inside, and [lesson
 # 22](22_why_random_weights_find_a_string.ipynb) says what random weights have.
 #
-# ## Three more doubts
+# ## Two more doubts
 #
-# *Was the trunk really frozen?* We kept a copy of all parameters of the first model. The largest
-# change in each group:
+# *Did it learn XOR, or did it memorise examples?* Ten bits make only $2^{10} = 1024$ different
+# inputs, and 300 steps of four draw 1200. So most of our test examples were not new. We need a test
+# that can fail: keep a quarter of all inputs out of the training, and test on these alone. How many
+# percent of the bits does the language trunk get right there? (It gets 600 steps, because it has
+# fewer different examples to learn from.)
 
 # %%
-for group in counts:
-    moved = max(np.abs(p.data - before[name]).max() for name, p in model.named_parameters()
-                if p.group == group)
-    print(f"{group:8}{moved:8.3f}   {minifpt.freeze.GROUPS[group]}")
+guess = ...                                               # a percentage
 
-# %% [markdown]
-# *Did it learn XOR, or did it memorise examples?* Ten bits make only $2^{10} = 1024$ different
-# inputs, and 300 steps of four draw 1200. So most of our "fresh" test examples were not new. We
-# need a test that can fail: keep a quarter of all inputs out of the training, and test on these
-# alone.
 
 # %%
 class HeldOut(minifpt.tasks.BitXOR):
@@ -338,23 +287,13 @@ class HeldOut(minifpt.tasks.BitXOR):
         return bits[..., None].astype(np.float32), bits[:, :5] ^ bits[:, 5:]
 
 
-# %% [markdown]
-# How many percent of the bits does the language trunk get right on inputs that it never saw? (It
-# gets 600 steps, because it has fewer different examples to learn from.)
-
-# %%
-guess = ...                                               # a percentage
-
-# %%
 held_out = train(make(), task=HeldOut(), steps=600, eval_every=600)
-
-# %%
 reveal(guess, 100 * held_out[-1]["test_accuracy"], "%")
 
 # %% [markdown]
 # It learned a rule. (One run.)
 #
-# *Which of the pink parts did it?* We freeze them one at a time. What is frozen stays as it was
+# *Which of the trained parts did it?* We freeze them one at a time. What is frozen stays as it was
 # at the start: the layer norms and the positions as the language model left them, the input layer
 # as it was drawn at random. Last, we freeze all but the output layer.
 
@@ -366,8 +305,6 @@ masks = {"FPT": Mask.fpt(), "layer norms frozen too": Mask(attn=True, mlp=True, 
          "all but the output layer frozen": Mask.output_only()}
 scores = {name: 100 * (language if mask == Mask.fpt() else train(
     make(mask=mask), eval_every=300))[-1]["test_accuracy"] for name, mask in masks.items()}
-
-# %%
 bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} trained": scores[name]
       for name, mask in masks.items()}, "freezing the positions is what hurts (one run each)",
      "bits right after 300 steps (%), guessing is dotted", color.trained, digits=0, levels=[50],
@@ -383,14 +320,13 @@ bars({f"{name}\n{sum(t for _, t in make(mask=mask).counts(10).values()):,} train
 #
 # - A frozen trunk takes up bit XOR when less than half a per cent of the model's numbers is
 #   trained, and it learns the rule, not the examples.
-# - A trunk that has read novels does so far sooner than a random one that is too small.
-# - Random trunks of the right size do so sooner still. On this task the effect needs the size of
-#   the attention weights, not the reading.
+# - Random trunks of the right size do so sooner than the one that has read novels. On this task the
+#   effect needs the size of the attention weights, not the reading.
 #
 # ## Exercises
 #
 # Write in place of the dots and run the cell. The check answers at once, with new numbers each
-# time. Solutions are in the folder `solutions`, a file for each lesson.
+# time. Solutions are in the folder `solutions`.
 #
 # **1.** How many numbers does FPT train? Look at the table above, where the trunk has 6 blocks.
 # A layer norm has two vectors of $C$ numbers; each block has two layer norms, and one more
@@ -406,8 +342,7 @@ check("parameters_trained", parameters_trained)
 
 # %% [markdown]
 # With your function: how many is it for GPT-2 base, which has 12 blocks and $C = 768$? Its trunk
-# has about 85 million parameters, seventy times as many as ours. (The 124 million that are usually
-# given include a vector for each of its 50,257 tokens; an FPT has its input layer instead.)
+# has about 85 million parameters, seventy times as many as ours.
 #
 # **2.** A string is of use only when all of its bits are right. What share of the examples is
 # that?

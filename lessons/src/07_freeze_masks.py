@@ -54,12 +54,10 @@ print(model.summary(task.tokens))
 # %% [markdown]
 # Positions that the task does not use never get a gradient, so the list counts only the 30 of 256
 # that it uses. The share depends on the task: on bit XOR it was 0.43 % (lesson 0), and here each
-# token has 20 bits instead of one. It depends on the model, too: the frozen matrices grow with
-# $C^2$, the trained vectors with $C$. The wider the trunk, the smaller the share.
+# token has 20 bits instead of one.
 #
 # A mask is made from flags, from a preset, or from text: groups, and patterns on names, all of
-# which it *freezes*. Here are five. This list counts all 256 positions, so FPT's number is larger
-# than above.
+# which it *freezes*. Here are five. (This list counts all 256 positions.)
 
 # %%
 masks = {
@@ -75,13 +73,6 @@ masks = {
 def layer_of(name):
     """A parameter's layer: trunk.h.0.ln_1.weight belongs to h.0.ln_1"""
     return name.rsplit(".", 1)[0].removeprefix("trunk.")
-
-
-def trained_layers():
-    return {layer_of(name) for name, p in model.named_parameters() if p.trainable}
-
-
-LAYERS = list(dict.fromkeys(layer_of(name) for name, _ in model.named_parameters()))
 
 
 for text in masks.values():
@@ -129,48 +120,33 @@ reveal(guess, float(np.median(seconds[2] / seconds[3])), "times as long")
 # %% [markdown]
 # Fewer trained numbers, and the longer step. Why? `minifpt.trace` records each operation of a step,
 # forward and backward. We ask which layers ran back, and which of their gradients are not `None`.
-# (A grey layer runs back, too: it hands the gradient down.)
 
 # %%
 def ran_back():
-    """{layer: the gradients it computed}, and how often each operation ran back"""
+    """{linear layer: the gradients it computed}, and how often each operation ran back"""
     with minifpt.trace(model) as t:
         step()
     gave, calls = {}, Counter()
     for s in t.steps:
         if s.backward and s.inside is None:
             calls[s.op] += 1
-            if s.op in ("linear", "layer_norm", "positions"):       # those with weights
-                inputs = list(s.partner.gradients)        # x, w, b
+            if s.op == "linear":                          # gradients of x, w and b
                 gave[s.layer.removeprefix("trunk.")] = [
-                    f"d{i}" for i in inputs if s.partner.gradients[i] is not None]
+                    f"d{i}" for i, d in s.partner.gradients.items() if d is not None]
     return gave, calls
 
 
-gaves, inks = {}, []
+gaves = {}
 for title, text in masks.items():
     model.freeze(minifpt.FreezeMask.parse(text))
-    gave, calls = ran_back()
-    gaves[title] = gave
-    inks.append([color.trained if layer in trained_layers() else
-                 color.frozen if layer in gave else "#eceff1" for layer in LAYERS])
+    gaves[title], calls = ran_back()
     print(f"{' '.join(title.split()):24}", ", ".join(
         f"{calls[op]} {op}" for op in ("linear", "layer_norm", "gelu", "attention") if calls[op]))
-fig, (ax,) = figure(width=6, height=4.6)
-for i, column in enumerate(inks):
-    ax.barh(range(len(LAYERS)), 0.9, 0.92, left=i - 0.45, color=column)
-ax.grid(False)
-ax.set_xticks(range(len(masks)), masks)
-ax.set_yticks(range(len(LAYERS)), LAYERS, fontsize=6)
-ax.set(title="The way back, the input at the bottom: pink learns, grey hands on, white never runs")
-picture(fig)
-print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom"]["h.0.ln_1"])
 
 # %% [markdown]
-# The white layers are below the lowest block in which something is trained: nothing there needs a
+# Under the fourth mask only the top block runs back, and the output layer: nothing below needs a
 # gradient. But a frozen layer *above* a trained one must run back, because the gradient has to get
-# past it. One scale at the bottom is trained, and the whole trunk runs back. A block runs back as a
-# whole, also those of its layers that are below the trained one.
+# past it. Under the third mask one scale at the bottom is trained, and the whole trunk runs back.
 #
 # Now count. A linear layer with input $x$ `(N, I)`, $N$ rows, and weight $w$ `(I, O)` has three
 # products of $N \cdot I \cdot O$ multiplications each:
@@ -192,13 +168,11 @@ print("h.0.ln_1 under the third mask computes", gaves["128 scales\nat the bottom
 show(minifpt.GPT2.forward, lines=("for block", "cache["))
 
 # %%
-rows = {layer: x.shape[0] * x.shape[1] for layer in LAYERS}
 top = f"h.{trunk.config.n_layer - 1}"
-for layer in ("output", f"{top}.attn.c_proj", f"{top}.mlp.c_fc", f"{top}.mlp.c_proj"):
-    rows[layer] = x.shape[0] * task.output_tokens         # the last tokens only
-product = {layer_of(name): rows[layer_of(name)] * p.data.size      # N I O
-           for name, p in model.named_parameters()
-           if p.data.ndim == 2 and p.group != "pos"}
+last = ("output", f"{top}.attn.c_proj", f"{top}.mlp.c_fc", f"{top}.mlp.c_proj")   # fewer rows
+product = {layer_of(name): len(x) * p.data.size * (       # N I O
+    task.output_tokens if layer_of(name) in last else task.tokens)
+    for name, p in model.named_parameters() if p.data.ndim == 2 and p.group != "pos"}
 products = {what: np.array([sum(size for layer, size in product.items()
                                 if what in gave.get(layer, ()))
                             for gave in gaves.values()]) / sum(product.values())
@@ -206,13 +180,9 @@ products = {what: np.array([sum(size for layer, size in product.items()
 total = 1 + products["dx"] + products["dw"]
 
 fig, (ax,) = figure(width=7, height=3.1)
-lower = np.zeros(len(masks))
-for what, height, ink in (("y", np.ones(len(masks)), color.grey),
-                          ("dx", products["dx"], color.teal),
-                          ("dw", products["dw"], color.trained)):
-    ax.bar(range(len(masks)), height, 0.5, bottom=lower, color=ink, label=what,
-           hatch="//" if what == "dx" else None, edgecolor="white")
-    lower += height
+ax.bar(range(len(masks)), 1, 0.5, color=color.grey, label="y")
+ax.bar(range(len(masks)), products["dx"], 0.5, 1, color=color.teal, label="dx", hatch="//")
+ax.bar(range(len(masks)), products["dw"], 0.5, 1 + products["dx"], color=color.trained, label="dw")
 ratio = np.median(seconds / seconds[0], axis=1)
 ax.plot(np.arange(len(masks)) + 0.33, total[0] * ratio, "o", color=color.ink, markersize=4,
         label="time; full is set to its products")
@@ -251,13 +221,9 @@ class KeepsNothing(minifpt.GPT2):
         return super().forward(x, train, rng, need_dx=False, past=past, last=last)
 
 
-def with_trunk(trunk):
-    other = minifpt.FPT(trunk, task.input_dim, task.output_dim, task.output_tokens, seed=0)
-    other.freeze(minifpt.FreezeMask.parse("pos,ln,attn,mlp"))
-    return other
-
-
-broken = with_trunk(KeepsNothing.from_pretrained("minigpt-language", dropout=0.0))
+broken = minifpt.FPT(KeepsNothing.from_pretrained("minigpt-language", dropout=0.0), task.input_dim,
+                     task.output_dim, task.output_tokens, seed=0)
+broken.freeze(minifpt.FreezeMask.parse("pos,ln,attn,mlp"))
 logits, cache = broken.forward(x, train=True)
 broken.backward(task.loss(logits, y)[1], cache)
 gradients = {name: p.grad is not None for name, p in broken.named_parameters() if p.trainable}
@@ -298,9 +264,8 @@ report("pos,ln,attn,mlp", KeepsNothing)
 # %% [markdown]
 # So, the question at the top. FPT trains about one per cent, and its step still computes two of
 # three products. It saves one, and memory, which we did not measure: it need not store the inputs
-# of the frozen products, which only their $dw$ would read, nor nearly all that the optimizer keeps,
-# two numbers for each one that is trained. It does not save the way back: that ends at the lowest
-# block that learns, and FPT trains in the lowest.
+# of the frozen products, nor two numbers of the optimizer's for each one that is frozen. It does
+# not save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
@@ -372,13 +337,12 @@ check("freeze_below", freeze_below)
 # %% [markdown]
 # ## Going further
 #
-# **Did the rest stay as it was?** "Frozen" is a promise about every bit. One way to freeze is to
-# compute everything, and then to set the gradients of what is frozen to zero. It costs a full step,
-# but is the result the same? The optimizer is Adam with weight decay. Adam keeps two
-# running means for each parameter, of the gradient and of its square. A step goes along the first,
-# divided by the root of the second. Weight decay also shrinks each matrix a little at every step.
-# After one step in which all gradients of attention and feed-forward are exactly zero, how many of
-# their 48 arrays (a weight and a bias in each of 24 layers) have changed?
+# **Did the rest stay as it was?** One way to freeze is to compute everything, and then to set the
+# gradients of what is frozen to zero. Is the result the same? The optimizer is Adam with weight
+# decay. Adam keeps two running means for each parameter, of the gradient and of its square. A step
+# goes along the first, divided by the root of the second. Weight decay also shrinks each matrix a
+# little at every step. After one step in which all gradients of attention and feed-forward are
+# exactly zero, how many of their 48 arrays (a weight and a bias in each of 24 layers) have changed?
 
 # %%
 guess = ...
@@ -388,30 +352,31 @@ guess = ...
 before = {name: p.data.copy() for name, p in model.named_parameters()}
 
 
-def train_with_zeroed_gradients(steps, weight_decay=0.0, from_step=0, mask="full"):
-    """-> how many arrays of attention and feed-forward moved, and how far after each step"""
+def moves(weight_decay=0.0, from_step=0, mask="full"):
+    """How many arrays of attention and feed-forward have moved, and how far: (16 steps, 2)"""
     for name, p in model.named_parameters():
         p.data[...] = before[name]
     model.freeze(minifpt.FreezeMask.parse(mask))
     optimizer = minifpt.optim.Adam([p for p in model.parameters() if p.trainable], 1e-3,
                                    weight_decay=weight_decay)
-    distance = []
-    for i in range(steps):
+    frozen = {name: p for name, p in model.named_parameters() if p.group in ("attn", "mlp")}
+    rows = []
+    for i in range(16):
         step()
-        for p in model.parameters():
-            if i >= from_step and p.group in ("attn", "mlp") and p.trainable:
+        for p in frozen.values():
+            if i >= from_step and p.trainable:
                 p.grad = np.zeros_like(p.data)
         optimizer.step()
-        moves = [p.data - before[name] for name, p in model.named_parameters()
-                 if p.group in ("attn", "mlp")]
-        distance.append(float(np.sqrt(sum((move ** 2).sum() for move in moves))))
-    return sum(bool(move.any()) for move in moves), distance
+        moved = [np.linalg.norm(p.data - before[name]) for name, p in frozen.items()]
+        rows.append((np.count_nonzero(moved), np.linalg.norm(moved)))
+    return np.array(rows)
 
 
-reveal(guess, train_with_zeroed_gradients(1, weight_decay=0.1)[0], "of 48")
-curves({"gradients 0, weight decay": train_with_zeroed_gradients(16, 0.1)[1],
-        "gradients 0 after step 4": train_with_zeroed_gradients(16, from_step=4)[1],
-        "not trainable": train_with_zeroed_gradients(16, 0.1, mask="fpt")[1]},
+decayed = moves(weight_decay=0.1)
+reveal(guess, int(decayed[0, 0]), "of 48")
+curves({"gradients 0, weight decay": decayed[:, 1],
+        "gradients 0 after step 4": moves(from_step=4)[:, 1],
+        "not trainable": moves(0.1, mask="fpt")[:, 1]},
        "How far frozen weights move", ylabel="distance", x=range(1, 17),
        styles=("o-", "^-", "s-"), inks=(color.ochre, color.ink, color.frozen))
 

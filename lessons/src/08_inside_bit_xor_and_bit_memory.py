@@ -7,9 +7,9 @@
 #
 # After this lesson you can
 #
-# - draw where each head of a model looks, and put it in one number;
+# - put where a head looks in one number, and mute the head;
 # - compute which scores a model reaches without having found anything;
-# - tell looking by position from looking by content, and mute a head;
+# - tell looking by position from looking by content;
 # - find out which part of a model multiplies two of its inputs.
 #
 # **What we know by now.** A frozen trunk learns XOR while its layer norms, positions and two thin
@@ -25,8 +25,7 @@
 # `minifpt.viewer.tour(5)` in a cell here.
 #
 # You need lessons [0](00_a_language_model_learns_xor.ipynb) and [4](04_self_attention.ipynb). It
-# takes about an hour: 20 minutes for XOR, 25 for memory, 15 for two exercises. What follows under
-# *Going further* is not needed later.
+# takes about an hour. What follows under *Going further* is not needed later.
 
 # %%
 from itertools import combinations
@@ -41,14 +40,13 @@ from minifpt.exercises.lesson import color, curves, figure, matrix, picture, rev
 # %% [markdown]
 # ## XOR: does it look five tokens back?
 #
-# In bit XOR two strings of five bits come in, tokens 0 to 4 and 5 to 9. The answer is read at
-# tokens 5 to 9. For its XOR, token $5 + i$ needs the bit at token $i$, five tokens back. Only
-# attention moves anything from token to token. The paper has a picture of it: after training,
-# the attention of the first block shows two diagonals, one on the token itself and one five
-# tokens back. Do we see that?
+# In bit XOR two strings of five bits come in, tokens 0 to 4 and 5 to 9, and the answer is read at
+# tokens 5 to 9. Token $5 + i$ needs the bit at token $i$, and only attention moves anything from
+# token to token. In the paper's picture of trained attention there is a diagonal five tokens back.
+# Does a head of ours look there?
 #
-# `minifpt.trace` collects $A$ of lesson 4 from every attention layer while the model runs:
-# `t.attention["trunk.h.0.attn"]` is that of block 0. Our trunk has 6 blocks with 4 heads each.
+# `minifpt.trace` collects $A$ of lesson 4 from every attention layer while the model runs. Our
+# trunk has 6 blocks with 4 heads each.
 
 # %%
 show(F.attention, lines=("scores =", "probabilities, _"))
@@ -71,134 +69,98 @@ xor = minifpt.tasks.get("bit-xor")
 x_xor, y_xor = xor.batch(np.random.default_rng(5), 128, "test")
 back = np.arange(5, 10), np.arange(5)                     # (t, t - 5) for t = 5 ... 9
 
-
-def share_back(model):
-    """(L, H): the share that tokens 5 to 9 give to the token five back, a mean."""
-    return attention_maps(model, x_xor).mean(axis=1)[:, :, *back].mean(axis=-1)
-
-
-untrained = make("minigpt-language", xor)
-evenly = np.mean([1 / (t + 1) for t in back[0]])
-print(f"a head that looks at all tokens equally gives {100 * evenly:.0f} % to that token")
-print(f"before training, the head that gives most gives {100 * share_back(untrained).max():.0f} %")
-
 # %% [markdown]
 # We train the language trunk on XOR, twice, nearly as in lesson 0 (half a minute). The second run
-# has another seed: other starting numbers in the input and output layers, and other examples. Now
-# look for the head that gives most to the token five back. How many per cent does it give after the
-# first run?
+# has another seed: other starting numbers in the input and output layers, and other examples. Which
+# of the 24 heads gives most to the token five back?
+
+# %%
+xor_models, most = [make("minigpt-language", xor, seed) for seed in (0, 1)], []
+print(f"equal shares would give it {100 * np.mean(1 / (back[0] + 1)):.0f} %")
+for seed, model in enumerate(xor_models):
+    minifpt.train(model, xor, steps=500, batch_size=4, lr=2e-3, seed=seed, eval_every=500)
+    share = attention_maps(model, x_xor).mean(axis=1)[:, :, *back].mean(axis=-1)      # (L, H)
+    most.append(int(share.argmax()))                      # a number from 0 to 23
+    block, head = divmod(most[-1], 4)
+    print(f"run {seed}: most in block {block}, head {head}: {100 * share.max():.0f} %; "
+          f"bits right: {100 * xor.accuracy(model.predict(x_xor), y_xor):.0f} %")
+
+# %% [markdown]
+# A share says where a head looks, not what that is good for. So we change the model while it runs:
+# `minifpt.trace(model, change={layer: function})` replaces the output of a layer. To **mute** a
+# head is to set all its probabilities to 0, so that it brings nothing. We mute each of the 24
+# heads, one at a time. Then we mute none, but let no head at all look five tokens back from where
+# the answer is read, or one token, or two. In run 0, how many per cent of the bits are right
+# without the one head that gives most to the token five back?
 
 # %%
 guess = ...                                               # a percentage
 
-# %%
-xor_models = [make("minigpt-language", xor, seed) for seed in (0, 1)]
-for seed, model in enumerate(xor_models):
-    minifpt.train(model, xor, steps=500, batch_size=4, lr=2e-3, seed=seed, eval_every=500)
 
 # %%
-reveal(guess, 100 * float(share_back(xor_models[0]).max()), "%")
-for seed, model in enumerate(xor_models):
-    share = share_back(model)
-    block, head = np.unravel_index(share.argmax(), share.shape)
-    print(f"run {seed}: most in block {block}, head {head}: {100 * share.max():.0f} %; "
-          f"bits right: {100 * xor.accuracy(model.predict(x_xor), y_xor):.0f} %")
-
-fig, axes = figure(4, 3, width=2.1, height=2.1)
-rows = [("before", untrained), ("run 0", xor_models[0]), ("run 1", xor_models[1])]
-for row, (name, model) in enumerate(rows):
-    A = attention_maps(model, x_xor).mean(axis=1)[0]      # block 0: (H, T, T)
-    for head in range(4):
-        ax = axes[4 * row + head]
-        matrix(ax, A[head], f"{name}, head {head}", "key", "query", digits=None, limit=0.6)
-        ax.plot(back[1], back[0], "o", color=color.trained, markersize=2.5)
-        ax.set(xticks=[0, 5, 9], yticks=[0, 5, 9])
-picture(fig)
-
-# %% [markdown]
-# These are the four heads of block 0, the mean over all examples; pink dots mark where the second
-# diagonal should be. Before training there *are* diagonals: heads that look one, two or three
-# tokens back. After training none lies on the dots from end to end. The paper's two diagonals are
-# not in our model. But some head gives the right token more than equal shares would. (In run 0 it
-# is in block 1, which the picture does not show.)
-#
-# A map shows where a head looks, not what that is good for. So we **mute** heads. The output of
-# head $h$ reaches the rest of the model through $D$ rows of one weight, `c_proj` `(C, C)`. Set
-# these rows to 0 and nothing of the head gets through. What does it cost to mute one head of 24?
-# And what does it cost if no head at all looks five tokens back from where the answer is read, or
-# one token, or two? (What the other tokens get is scaled up to 1.)
-
-# %%
-def accuracy_without(model, heads, task, x, y):
-    """Bits right in per cent while the heads, pairs (block, head), are mute."""
-    weights = [block.attn.c_proj.weight for block in model.trunk.h]      # each (C, C)
-    kept = [w.data.copy() for w in weights]
-    for block, head in heads:
-        weights[block].data.reshape(4, -1, 128)[head] = 0                # D rows of the head
-    try:
+def accuracy(model, task, x, y, change):
+    """Bits right in per cent while the outputs of some layers are changed."""
+    with minifpt.trace(model, change=change):
         return 100 * task.accuracy(model.predict(x), y)
-    finally:
-        for w, before in zip(weights, kept, strict=True):
-            w.data[:] = before
+
+
+def mute(*heads):
+    """A change of a block's probabilities: these heads have none."""
+    def change(A):                                        # (B, H, T, T)
+        A[:, heads] = 0
+        return A
+    return change
 
 
 def no_look(n):
-    """A change: in no head do tokens 5 to 9 look n tokens back."""
-    def change(A):                                        # (B, H, T, T)
-        A = A.copy()
+    """A change: tokens 5 to 9 do not look n tokens back; their other shares add up to 1."""
+    def change(A):
         A[..., range(-5, 0), range(5 - n, 10 - n)] = 0
         return A / A.sum(axis=-1, keepdims=True)
     return change
 
 
 for seed, model in enumerate(xor_models):
-    left = [accuracy_without(model, [(block, head)], xor, x_xor, y_xor)
-            for block in range(6) for head in range(4)]
-    print(f"run {seed}, bits right (%) without one of 24 heads:", *np.round(left).astype(int))
-    left = []
-    for n in range(1, 6):
-        with minifpt.trace(model, change={"trunk.h.*.attn.softmax": no_look(n)}):
-            left.append(100 * xor.accuracy(model.predict(x_xor), y_xor))
-    print("       without the looks 1, 2, 3, 4, 5 tokens back:", *np.round(left).astype(int))
+    one_head = [accuracy(model, xor, x_xor, y_xor, {f"trunk.h.{block}.attn.softmax": mute(head)})
+                for block in range(6) for head in range(4)]
+    one_look = [accuracy(model, xor, x_xor, y_xor, {"trunk.h.*.attn.softmax": no_look(n)})
+                for n in range(1, 6)]
+    if seed == 0:
+        reveal(guess, round(one_head[most[0]]), "%")
+    print(f"run {seed}, bits right (%) without one of 24 heads:", *np.round(one_head).astype(int))
+    print("       without the looks 1, 2, 3, 4, 5 tokens back:", *np.round(one_look).astype(int))
 
 # %% [markdown]
-# Most heads can be muted, one at a time, at little cost. Which single head costs most differs from
-# run to run: the trunk is the same, and what training makes of it is not. In run 1 it is the head
-# that looks five tokens back most. In run 0 that head costs a point, so there its map misleads.
+# In run 0 the head that looks five tokens back most costs a point: its share misleads. In run 1 it
+# is the head that costs most. The trunk is the same, and what training makes of it is not.
 #
-# But the look five tokens back is needed, whichever heads have it: without it, in all of them, the
-# model falls towards guessing, and without any other look it loses little. With five seeds (`python
-# -m benchmarks.inside looks`) it keeps 54 to 63 % of the bits without the looks five back, and 91 %
-# or more without those at any other distance up to six. The head that looks there most is the one
-# that is missed most with three seeds of five.
+# But the look five tokens back is needed, whichever heads have it. With five seeds (`python -m
+# benchmarks.inside looks`) the model keeps 54 to 63 % of the bits without it, and 91 % or more
+# without the looks at any other distance up to six. The head that looks there most is the one that
+# is missed most with three seeds of five.
 #
 # ## How is XOR computed?
 #
-# A muted head shows that it is needed, not what it does. Two things must happen somewhere. The bit
+# Muting shows that a head is needed, not what it does. Two things must happen somewhere. The bit
 # $a$ at token $i$ must come to token $5 + i$, where its partner $b$ stands: only attention can
 # carry it there. And the two must be combined: *who multiplies?*
 #
-# Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no sum of a share of $a$
-# and a share of $b$ is one. Any number $v$ inside the model depends on $a$ and $b$, all else equal,
-# in four ways, because four equations have four unknowns:
+# Write the bits as ±1. Then XOR is the product $a\,b$, up to its sign, and no sum of a share of
+# $a$ and a share of $b$ is one. Any number $v$ inside the model depends on $a$ and $b$, all else
+# equal, in four ways, because four equations have four unknowns:
 #
 # $$ v(a, b) = m + \alpha\, a + \beta\, b + \gamma\, a b, \qquad \gamma = \tfrac14 \big( v(1, 1) -
 #    v(1, -1) - v(-1, 1) + v(-1, -1) \big) $$
 #
 # We run the four inputs side by side and take $\gamma\,ab$ out of the output of a part at the token
-# of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. `minifpt.trace(model, change={layer:
-# function})` replaces the output of a layer while the model runs. We do so for the language trunk,
-# run 0, and for *random, as in the paper*. What costs more: to take the product out of
-# `"attention"` or out of `"feed-forward"`?
+# of $b$, in all six blocks; $m$, $\alpha$ and $\beta$ stay. We do so for run 0. What costs more: to
+# take the product out of `"attention"` or out of `"feed-forward"`?
 
 # %%
 guess = ...
 
+
 # %%
-by_trunk = {"language": xor_models[0], "as in the paper": make("random@paper", xor)}
-minifpt.train(by_trunk["as in the paper"], xor, 500, batch_size=4, lr=2e-3, eval_every=500)
-
-
 def without_product(i):
     """A change: takes the product of bits i of the two strings out of an output"""
     sign = np.array([[1, -1], [-1, 1]])[..., None]        # of a b, for (a, b) = 00, 01, 10, 11
@@ -211,12 +173,12 @@ def without_product(i):
     return change
 
 
-def accuracy_without_products(model, *parts, contexts=24):
+def accuracy_without_products(model, *parts):
     """Per cent of the answers, a mean over the five places"""
     right, rng = [], np.random.default_rng(1)
     for i in range(5):
-        bits = np.repeat(rng.integers(0, 2, (contexts, 10)), 4, axis=0)
-        bits[:, [i, 5 + i]] = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (contexts, 1))
+        bits = np.repeat(rng.integers(0, 2, (24, 10)), 4, axis=0)        # 24 contexts, 4 times
+        bits[:, [i, 5 + i]] = np.tile([[0, 0], [0, 1], [1, 0], [1, 1]], (24, 1))
         change = {f"trunk.h.*.{part}": without_product(i) for part in parts}
         with minifpt.trace(model, change=change):
             logits = model.predict(bits[..., None].astype(np.float32)).reshape(-1, 5, 2)
@@ -224,46 +186,39 @@ def accuracy_without_products(model, *parts, contexts=24):
     return 100 * float(np.mean(right))
 
 
-names = {"nothing": (), "attention": ("attn",), "feed-forward": ("mlp",), "both": ("attn", "mlp")}
-products = {trunk: {name: accuracy_without_products(model, *parts) for name, parts in names.items()}
-            for trunk, model in by_trunk.items()}
-reveal(guess, min(("attention", "feed-forward"), key=products["language"].get))
-for trunk, row in products.items():
-    print(f"{trunk:15} product taken from:", ", ".join(
-        f"{name} {value:.0f} %" for name, value in row.items()))
+names = {"nothing": (), "attention": ("attn",), "feed-forward": ("mlp",)}
+products = {name: accuracy_without_products(xor_models[0], *parts) for name, parts in names.items()}
+reveal(guess, min(("attention", "feed-forward"), key=products.get))
+print("language, run 0, product taken from", ", ".join(
+    f"{name}: {value:.0f} %" for name, value in products.items()))
 
-# python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward; one look)
+# python -m benchmarks.inside xor: five seeds, each (nothing, attention, feed-forward)
 WITHOUT_PRODUCT = {
-    "language": [
-        (98, 82, 62, 57), (99, 95, 52, 82), (99, 83, 56, 57),
-        (100, 94, 55, 66), (100, 100, 49, 84)],
+    "language": [(98, 82, 62), (99, 95, 52), (99, 83, 56), (100, 94, 55), (100, 100, 49)],
     "as in the paper": [
-        (100, 100, 42, 93), (100, 100, 57, 91), (100, 100, 46, 89),
-        (100, 100, 50, 90), (100, 100, 49, 96)],
+        (100, 100, 42), (100, 100, 57), (100, 100, 46), (100, 100, 50), (100, 100, 49)],
     "matched random": [
-        (100, 100, 47, 98), (100, 100, 50, 90), (100, 100, 50, 90),
-        (100, 100, 52, 98), (100, 100, 48, 92)],
+        (100, 100, 47), (100, 100, 50), (100, 100, 50), (100, 100, 52), (100, 100, 48)],
 }
-print("five seeds, product taken from nothing / attention / feed-forward; one look (%):")
+print("five seeds, product taken from nothing / attention / feed-forward (%):")
 for trunk, rows in WITHOUT_PRODUCT.items():
     print(f"{trunk:15}", "  ".join("/".join(f"{value:3.0f}" for value in row) for row in rows))
 
 # %% [markdown]
-# Without the products of the feed-forward layers every trunk is down near guessing: 42 to 62 % in
-# fifteen runs. Without those of attention the random ones lose nothing, and the language trunk 0 to
-# 16 points. (The fourth number of a run, *one look*, is explained below.) So with random weights
-# the work is cleanly divided: **attention carries the bit, and the feed-forward layers multiply.**
+# The table has this run, four more seeds, and two random trunks. Without the products of the
+# feed-forward layers every trunk is down near guessing: 42 to 62 % in fifteen runs. Without those
+# of attention the random ones lose nothing, and the language trunk 0 to 16 points: there attention
+# has a part in the product, with four seeds of five. With random weights the work is cleanly
+# divided: **attention carries the bit, and the feed-forward layers multiply.**
+#
 # How can frozen random layers multiply? A feed-forward layer bends a sum of a share of $a$ and a
 # share of $b$, and in a bent sum there is a product:
 #
 # $$ (a + b)^2 = a^2 + 2ab + b^2 $$
 #
-# GELU bends in another way, but its output has such a part, too. Hundreds of such bends stand in
-# each block. They are frozen; the trained input layer, positions and layer norms decide how much of
-# $a$ and $b$ each of them gets, and the output layer reads those that are of use. In the language
-# trunk attention has a part in it, with four seeds of five: there the look itself depends on the
-# bits. The fourth number of each run says so: each head gets *one look* for all inputs, the mean of
-# its attention over many. The random trunks keep 89 to 98 % of it, language 57 to 84 %.
+# GELU bends in another way, but its output has such a part, too, and each block has hundreds of
+# such bends. The trained input layer, positions and layer norms decide how much of $a$ and $b$ each
+# of them gets, and the output layer reads those that are of use.
 #
 # ## Memory: which string is it?
 #
@@ -278,8 +233,6 @@ fig, (ax,) = figure(width=8, height=1.7)
 matrix(ax, x_one.reshape(6, 40),
        "five strings and one of them again: -1 is blue, 1 is red, masked is white",
        rows=["0", "1", "2", "3", "4", "asked"], columns=[""] * 40, limit=1.8, digits=None)
-for edge in (9.5, 19.5, 29.5):
-    ax.axvline(edge, color="white", linewidth=2)
 picture(fig)
 
 # %%
@@ -289,58 +242,39 @@ guess = ...                                               # 0, 1, 2, 3 or 4
 reveal(guess, int(which_one[0]))
 
 # %% [markdown]
-# Ten bits make a token (the white gaps), so there are $6 \cdot 4 = 24$ tokens, and the answer is
-# read at the last four.
+# Ten bits make a token, so there are $6 \cdot 4 = 24$ tokens, and the answer is read at the last
+# four.
 #
 # Before we train, a warning about scores. A model that found nothing at all can still copy the
-# visible half and guess the rest:
-#
-# $$ \tfrac12 \cdot 1 + \tfrac12 \cdot \tfrac12 = 0.75 $$
-#
-# That is the floor. But there is a second way to find nothing: let the five strings *vote* on
-# each masked bit, no matter which string was asked for. The vote agrees with the asked string when
-# at least 2 of the 4 others do. How many per cent of all bits does a model get right that copies
-# what is visible and votes on the rest?
+# visible half and guess the rest, which gives 75 %. But there is a second way to find nothing: let
+# the five strings *vote* on each masked bit, no matter which string was asked for. The vote agrees
+# with the asked string when at least 2 of the 4 others do. How many per cent of all bits does a
+# model get right that copies what is visible and votes on the rest?
 
 # %%
 guess = ...                                               # a percentage
 
-
 # %%
-def levels(x, y):
-    """Bits right in per cent without having found anything, x (B, 24, 10), y (B, 4, 10)"""
-    strings = x.reshape(len(x), 6, 4, 10)                 # (B, string, patch, bit)
-    votes = np.sign(strings[:, :5].sum(axis=1))           # there are five strings, so no tie
-    vote = np.where(strings[:, 5] != 0, 1, votes == 2 * y - 1)
-    guess = np.where(strings[:, 5] != 0, 1, 0.5)
-    return {"copy and guess": 100 * guess.mean(), "copy and vote": 100 * vote.mean()}
-
-
 x, y, which = task.sample(np.random.default_rng(6), 160)
-level = levels(*task.sample(np.random.default_rng(7), 4000)[:2])
+many, right, _ = task.sample(np.random.default_rng(7), 4000)             # (B, 24, 10), (B, 4, 10)
+strings = many.reshape(-1, 6, 4, 10)                      # (B, string, patch, bit)
+seen, votes = strings[:, 5] != 0, np.sign(strings[:, :5].sum(axis=1))    # five strings, so no tie
+level = {"copy and guess": 100 * np.where(seen, 1, 0.5).mean(),
+         "copy and vote": 100 * np.where(seen, 1, votes == 2 * right - 1).mean()}
 reveal(guess, level["copy and vote"], "%")
 for name, value in level.items():
     print(f"{value:5.1f} %   {name}")
 
 # %% [markdown]
-# In a formula:
-#
-# $$ \tfrac12 + \tfrac12 \Big( 1 - \frac{\binom40 + \binom41}{2^4} \Big) = \tfrac12 + \tfrac12
-#    \cdot \tfrac{11}{16} $$
-#
-# So a score between the two says nothing about finding.
+# On a masked bit the vote is right with probability $1 - \big(\binom40 + \binom41\big) / 2^4 =
+# \tfrac{11}{16}$. So a score between the two says nothing about finding.
 #
 # ## Three trunks
 #
-# We train three FPTs that differ only in their frozen weights:
-#
-# - *language*;
-# - *matched random*, which knows how large the weights should be, and nothing else;
-# - *random, too small*, drawn as GPT-2 is before any training.
-#
-# All have the same number of steps, the same learning rate and the same examples. (The learning
-# rate rises for 50 steps, the **warm-up**, and then falls along half a cosine. The three runs take
-# half a minute.) Which of them end above the vote? ("language", or "language, too small", ...)
+# We train three FPTs that differ only in their frozen weights: *language*, *matched random* and
+# *random, too small*. (The learning rate rises for 50 steps, the **warm-up**, and then falls along
+# half a cosine. The three runs take half a minute.) Which of them end above the vote? ("language",
+# or "language, too small", ...)
 
 # %%
 guess = ...
@@ -360,9 +294,8 @@ models = {name: make(kind, task) for name, kind in kinds.items()}
 before = attention_maps(models["language"], x)
 histories = {name: train(model, lr=0.02) for name, model in models.items()}
 
-# %%
+
 def draw(histories, lr):
-    """Learning curves; dotted is the vote."""
     curves({name: 100 * history["test_accuracy"] for name, history in histories.items()},
            f"bit memory, learning rate {lr} (dotted: copy and vote)", ylabel="bits right (%)",
            x=histories["language"]["step"], level=level["copy and vote"], ylim=(73, 101),
@@ -382,13 +315,8 @@ draw(histories, 0.02)
 #
 # ## Where does it look?
 #
-# Now from inside, with the models of the first learning rate. For each head: of all the attention
-# that the four asked tokens give to the five strings, which share goes to the right one, $k_n$ in
-# example $n$? In the formula $A_{ntj}$ is the share that token $t$ gives to token $j$ in example
-# $n$ of $B$.
-#
-# $$ s = \frac{1}{4B} \sum_n \sum_{t=20}^{23} \frac{\sum_{j \in \text{string } k_n} A_{ntj}}
-#    {\sum_{j < 20} A_{ntj}} $$
+# Now from inside. For each head: of all the attention that the four asked tokens give to the five
+# strings, which share goes to the right one?
 
 # %%
 def share_by_string(A):
@@ -448,38 +376,30 @@ picture(fig)
 #
 # A check that could fail: mute the heads that look at the right string. But compare with what? To
 # mute heads of other blocks would be no fair control: block 0 is the first to read the input, so
-# its heads may matter more, whatever they look at. So we stay in block 0, mute *two* of its four
-# heads each time, and change only which two. That makes six pairs. If looking at the right string
-# is what counts, then the more a pair looks there, the more it must cost to mute it. We do the same
-# with *matched random*. (In the picture the line is no head muted; dotted is copy and guess.) Of
-# the language trunk's six pairs, how many cost more than five points?
+# its heads may matter more, whatever they look at. So we mute *two* of block 0's four heads each
+# time, and change only which two. If looking at the right string is what counts, then the more a
+# pair looks there, the more it must cost to mute it. (In the picture the line is no head muted;
+# dotted is copy and guess.) Of the language trunk's six pairs, how many cost more than five points?
 
 # %%
 guess = ...                                               # of 6
 
 # %%
 pairs = list(combinations(range(4), 2))
-lost = {}
 fig, axes = figure(2, width=3.9, height=3.3, sharey=True)
 for ax, name in zip(axes, ("language", "matched random"), strict=True):
-    model, share = models[name], share_on_right(after[name], which)[0]       # block 0: (4,)
-    whole = accuracy_without(model, [], task, x, y)
-    right = [accuracy_without(model, [(0, i), (0, j)], task, x, y) for i, j in pairs]
-    lost[name] = whole - np.array(right)
-    shares = [share[[i, j]].mean() for i, j in pairs]
-    ax.plot(shares, right, "o", color=inks[name])
-    for (i, j), share_of, value in zip(pairs, shares, right, strict=True):
-        left = any(0 < other - share_of < 0.02 for other in shares)         # room for a neighbour
-        ax.annotate(f"{i}, {j}", (share_of, value), (-21 if left else 6, 0), fontsize=8,
-                    va="center", textcoords="offset points")
+    share = share_on_right(after[name], which)[0]                        # block 0: (4,)
+    whole, *right = (accuracy(models[name], task, x, y, {"trunk.h.0.attn.softmax": mute(*heads)})
+                     for heads in [(), *pairs])
+    if name == "language":
+        reveal(guess, sum(whole - value > 5 for value in right), "of 6")
+    ax.plot([share[[i, j]].mean() for i, j in pairs], right, "o", color=inks[name])
     ax.axhline(whole, color=color.ink, linewidth=1)
     ax.axhline(level["copy and guess"], color=color.ink, linestyle=":", linewidth=1)
     ax.set(title=f"{name}: two heads of block 0 mute", xlim=(0.2, 0.75), ylim=(73, 98),
-           xlabel="share on the right string, mean of the two",
-           ylabel="bits right (%)")
+           xlabel="share on the right string, mean of the two", ylabel="bits right (%)")
     print(f"{name:14} none mute {whole:.1f} %;", ", ".join(
         f"{i} and {j}: {value:.1f}" for (i, j), value in zip(pairs, right, strict=True)))
-reveal(guess, int((lost["language"] > 5).sum()), "of 6")
 picture(fig)
 
 # %% [markdown]
@@ -493,12 +413,11 @@ picture(fig)
 #
 # For XOR looks five tokens back carry the bit, in heads that differ from run to run, and the
 # feed-forward layers multiply. For memory the heads that look at the right string carry the answer,
-# and they find it by content. All that is trained are the input and output layers, the positions
-# and the layer norms. So the frozen weights could already move, multiply and compare, and training
-# only had to bring that out. Weights that are drawn at random can do it too, once they are large
-# enough: nothing that we measured needs language. But in the paper, whose GPT-2 is six times as
-# wide, random weights fail at bit memory, and we do not know why (`docs/results/twelve.md`). What
-# would change your mind? Exercise 4.
+# and they find it by content. So the frozen weights could already move, multiply and compare, and
+# training only had to bring that out. Weights that are drawn at random can do it too, once they are
+# large enough: nothing that we measured needs language. But in the paper, whose GPT-2 is six times
+# as wide, random weights fail at bit memory, and we do not know why (`docs/results/twelve.md`).
+# What would change your mind? Exercise 4.
 #
 # ## Exercises
 #
@@ -546,17 +465,15 @@ check("say_the_mean", say_the_mean)
 # %% [markdown]
 # ## Going further
 #
-# **Another learning rate.** In memory *language* was ahead. Is that what language
-# gives, a head start? A learning rate that suits one trunk need not suit another. We give both
-# three times as much. Who is ahead in the end now, "language" or "matched random"?
+# **Another learning rate.** In memory *language* was ahead. Is a head start what language gives? A
+# learning rate that suits one trunk need not suit another. We give both three times as much. Who is
+# ahead in the end now, "language" or "matched random"?
 
 # %%
 guess = ...
 
 # %%
 faster = {name: train(make(kinds[name], task), lr=0.06) for name in ("language", "matched random")}
-
-# %%
 reveal(guess, max(faster, key=lambda name: faster[name][-1]["test_accuracy"]))
 draw(faster, 0.06)
 

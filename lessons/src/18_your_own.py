@@ -19,7 +19,6 @@
 # the whole file takes a weekend.
 
 # %%
-import math
 import tempfile
 from pathlib import Path
 
@@ -45,8 +44,7 @@ from minifpt.tracing import swapped
 # `minifpt new mine.py --bare` on the command line writes the file that this lesson is about, and so
 # does `own.new`. It is `minifpt/functional.py` without its bodies and without the gradients: a
 # forward pass has its shapes and its definition, a backward pass says only what it returns. The
-# caches and a few helpers are there. Here the file goes into a temporary folder, so that this
-# notebook leaves nothing behind. For your own work choose a folder of yours.
+# caches and a few helpers are there. Here the file goes into a temporary folder.
 #
 # When you are stuck: each stub names the lesson that derives it; `minifpt new other.py`, without
 # `--bare`, writes the formulas of the gradients as well; and `minifpt/functional.py` is our answer.
@@ -64,8 +62,8 @@ print(text[start:end].rpartition("\n# ---")[0].strip())
 # `minifpt check mine.py`, or `own.check(mine)`, goes through the file in the order of the lessons.
 # A forward pass is compared with the library's, on fresh numbers. A backward pass reads the cache
 # of *your* forward pass, and its gradients are compared with the library's, which central
-# differences have checked (lesson 1). What is not written yet is the library's. So the file works
-# from its first line on, and you can write it in any order.
+# differences have checked (lesson 1). What is not written yet is the library's, so you can write
+# the file in any order.
 #
 # A backward pass changes neither its cache nor `dy`, and nothing is kept in a global variable: the
 # check runs two forward passes before their backward passes. Two more things that the definitions
@@ -99,14 +97,11 @@ for lesson in sorted({own.FUNCTIONS[name] for name in called}):
 print("not called:", *(name for name in own.FUNCTIONS if name not in called))
 
 # %% [markdown]
-# What a language model needs on top of that is `embedding` and `unembedding`; the other activation
-# functions, the LSTM and the parts of a Llama are for other trunks.
-#
 # ## The first pair
 #
 # You would write into the file with an editor. Here a cell holds the function, and `own.put` puts
-# it where it belongs. We begin with lesson 1. A row of the linear layer is a token, so the sums
-# run over all axes but the last.
+# it where it belongs. A row of the linear layer is a token, so the sums run over all axes but the
+# last.
 
 # %%
 def linear(x, w, b, need=(True, True, True)):
@@ -158,19 +153,11 @@ look("softmax", "softmax_backward")
 # %% [markdown]
 # It names the operation, the gradient and the mistake. That works for mistakes that it knows; for
 # any other it says by how much yours and the right one differ, and where. `own.using`, and
-# `minifpt train bit-xor --functional mine.py`, do not train on such a file:
-
-# %%
-try:
-    with own.using(mine):
-        print("it trains")
-except ValueError as e:
-    print(str(e).replace(f"{mine}", "mine.py"))
-
-# %% [markdown]
+# `minifpt train bit-xor --functional mine.py`, refuse to train on such a file.
+#
 # Is that too strict? A softmax that is a little wrong sits inside attention, and most of the
-# gradient goes past it along the residual stream (lesson 6). Let us see. We write three files, each
-# with one mistake in one backward pass, and the rest of the library:
+# gradient goes past it along the residual stream (lesson 6). We write three files, each with one
+# mistake in one backward pass, and the rest of the library:
 #
 # - *no sum*: the softmax above;
 # - *no √D*: attention's backward without its factor $1/\sqrt D$ (lesson 5);
@@ -224,7 +211,6 @@ for i, (name, function) in enumerate(tqdm(wrong.items(), desc="three wrong files
     histories[name], file = train(broken, anyway=True)
     print(f"{name}: {file.wrong[0].name}, {file.wrong[0].hint}")
 
-# %%
 reached = {name: history["test_accuracy"].max() >= 0.99 for name, history in histories.items()}
 reveal(guess, sum(reached.values()))
 for name, history in histories.items():
@@ -234,20 +220,18 @@ for name, history in histories.items():
 
 # %% [markdown]
 # Two of the mistakes keep it from 99 % in these steps, though only the gradient *inside* attention
-# is touched. (Each file holds one mistake. `attention_backward` calls a `softmax_backward`, which
-# is then the library's, not the wrong one above.) The third does no harm that you could see. Its
-# `dw` has the right direction and the wrong length, and Adam divides the length away (lesson 12).
-# Change the optimizer, and it will come back. Without the √D the hint speaks of a right direction
-# too, but of `dq` and `dk` alone. They stand in one array with `dv`, whose length is right, and all
-# three are added up on the way down. So the direction of the sum is wrong.
+# is touched. The third does no harm that you could see. Its `dw` has the right direction and the
+# wrong length, and Adam divides the length away (lesson 12). Change the optimizer, and it will come
+# back. Without the √D `dq` and `dk` have the right direction, too. But they stand in one array with
+# `dv`, whose length is right, so the direction of the whole is wrong.
 #
 # How wrong? We ran each file with more seeds. After 350 steps none of five seeds had 99 % without
 # the √D, none of three without the sum, and all three with the mean. With 1,200 steps it was two of
 # three seeds without the √D (93, 100 and 99.7 %), and none of two without the sum (at best 66 %).
 # So a wrong gradient may only cost time, and then nothing but a check will tell you.
 #
-# So a loss that falls shows that enough of the gradient is right. And a loss that does not fall
-# would not tell you which function to look at. A check of each function alone tells both.
+# A loss that falls shows that enough of the gradient is right. And a loss that does not fall would
+# not tell you which function to look at. A check of each function alone tells both.
 #
 # ## Mended
 #
@@ -278,28 +262,6 @@ else:
 left = own.check(mine)
 
 # %% [markdown]
-# Each part is right. Is the whole? The language model that ships reads a text, first with the
-# library's functions, then with yours. Both losses are in nats a byte, so a model that knows
-# nothing has $\ln 256$.
-
-# %%
-words = ("The door stood open, and there was no light in the hall. Somebody has been here, said "
-         "the old man, and he put his hand upon the table, where the dust of a winter lay.")
-ids = np.array([list(words.encode())])                    # (1, T + 1)
-lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
-
-
-def nats():
-    return float(F.cross_entropy(lm.logits(ids[:, :-1]), ids[:, 1:])[0])
-
-
-library = nats()
-with own.using(mine) as file:
-    yours = nats()
-print(f"library {library:.6f}, {whose} {yours:.6f}, nothing known {math.log(256):.6f}")
-print("that took", file.calls.total(), "calls of its functions")
-
-# %% [markdown]
 # ## It trains
 #
 # The same model, frozen, learns XOR, and every operation and every gradient of it is in your file.
@@ -320,8 +282,8 @@ curves({f"wrong: {name}": 100 * one["test_accuracy"] for name, one in histories.
        inks=[color.ochre] * 3 + [color.trained], ylim=(42, 102))
 
 # %% [markdown]
-# Was it really your file? While `own.using` is open, each function of the library is exchanged for
-# yours, and nothing else of the model knows of it.
+# While `own.using` is open, each function of the library is exchanged for yours, and nothing else
+# of the model knows of it.
 
 # %%
 show(swapped)
@@ -337,12 +299,7 @@ print(", ".join(f"{name} {count:,}" for name, count in file.calls.most_common())
 #
 #     minifpt train bit-xor --functional mine.py
 #
-# and the run's `config.json` has the name and a hash of your file, so that `--resume` goes on with
-# the same functions and no others.
-#
 # ## Exercises
-#
-# Solutions are in `solutions/18_your_own.py`.
 #
 # **1.** Models train in float32. Scores are divided by $\sqrt D$, and what comes back must have the
 # dtype that went in, or the whole model turns into another one without a word. $S$ `(T, U)` is

@@ -35,9 +35,8 @@ from minifpt.tasks.base import Choices
 # the first time: after `cafe`, the letter `f` asks for `e`. The first part we call the
 # **string**, the second part the **questions**.
 #
-# Nothing can be known from positions alone, and nothing from how often letters occur. A model must
-# find the place where the letter stood, and copy what stood behind it. Both happen in one forward
-# pass, and nobody tells the model how.
+# A model must find the place where the letter stood, and copy what stood behind it. Both happen in
+# one forward pass, and nobody tells the model how.
 
 # %%
 N, LETTERS, H = 12, 16, 4                                 # length of the string, alphabet, heads
@@ -88,16 +87,14 @@ for seed, model in enumerate(models):
     history = minifpt.train(model, task, steps=200, batch_size=32, lr=5e-3, seed=seed,
                             schedule="cosine", warmup=50, eval_every=50)
     final.append(history[-1]["test_accuracy"])
-
-# %%
 reveal(guess, sum(accuracy > 0.9 for accuracy in final))
 print("right:", ", ".join(f"{100 * accuracy:.1f} %" for accuracy in final))
 
 # %% [markdown]
 # ## Two inputs that differ in one thing
 #
-# To look at attention maps would be a beginning. But a map shows where a head looks, not whether
-# anything depends on it (lesson 4). We do something else: **activation patching**. Take an input
+# A map shows where a head looks, not whether anything depends on it (lesson 4). We do something
+# else: **activation patching**. Take an input
 # that the model answers rightly, the **clean** one. Change one thing in it, so that the right
 # answer is another one: the **corrupted** input. Run the model on the corrupted input, and while
 # it runs, replace one value inside by what it was on the clean input. If the clean answer comes
@@ -269,7 +266,7 @@ matrix(axes[1], after, "block 1: on the token after q", "head", "seed", limit=1)
 picture(fig)
 
 # %% [markdown]
-# These are the shares of attention, and they do show it. Equal shares would be less than a fifth.
+# They do show it. Equal shares would be less than a fifth.
 #
 # ## A prediction, and a control
 #
@@ -300,18 +297,17 @@ shares = np.array([[[restored(model, corrupted["before"], change_heads(i, [head]
                    for model, Y in zip(models, clean_outputs, strict=True)])      # (5, 2, H)
 order = shares.argsort(axis=-1)[..., ::-1]                # the head that restores most comes first
 on_x = [outputs(run(model, x)[1]) for model in models]
-groups = {"none": [], "best one": [0], "best two": [0, 1], "other two": [2, 3], "all but best":
-          [1, 2, 3], "all four": [0, 1, 2, 3]}
+groups = {"no head": [], "the best one": [0], "the best two": [0, 1], "the other two": [2, 3],
+          "all four": [0, 1, 2, 3]}
 right = np.array([[[accuracy_without(model, i, order[seed, i, group], on_x[seed][i])
                     for group in groups.values()] for seed, model in enumerate(models)]
                   for i in (0, 1)])                       # (block, seed, group)
 reveal(guess, float(right[1, 0, 0] - right[1, 0, 1]), "points")
 for i in (0, 1):
-    best, other = (right[i][:, list(groups).index(name)] for name in ("best two", "other two"))
-    print(f"block {i}: without the best two {best.min():.1f} to {best.max():.1f} %, without the "
-          f"other two {other.min():.1f} to {other.max():.1f} %; best two cost more with "
-          f"{(best < other).sum()} of 5 seeds; without all four at most "
-          f"{right[i][:, -1].max():.1f} %")
+    print(f"block {i}, right without", ", ".join(
+        f"{name} {scores.min():.1f} to {scores.max():.1f} %"
+        for name, scores in zip(groups, right[i].T, strict=True)),
+        f"(best two cost more with {(right[i, :, 2] < right[i, :, 3]).sum()} of 5 seeds)")
 
 # %% [markdown]
 # Without the best single head nearly nothing is lost: the other three do its work. A patch of one
@@ -322,9 +318,9 @@ for i in (0, 1):
 #
 # ## One way to be fooled
 #
-# Suppose that we had made only the second kind of input, letters after. Then we had read from
-# the right picture above: *block 0 restores nothing, so it has no part in this*. Yet without its
-# four heads the model guesses.
+# With the second kind of input alone, letters after, we would have read from the right picture
+# above: *block 0 restores nothing, so it has no part in this*. Yet without its four heads the model
+# guesses.
 #
 # A patch can only find what carries the **difference** of the two inputs. At the token after $q$
 # the note of block 0 says "before me stands $q$" in the clean input, and still says so when the
@@ -358,101 +354,30 @@ guess = ...                                               # induction heads, of 
 # %%
 lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
 T = 24
-
-
-def lm_scores(seed):
-    """(induction, previous), each (blocks, heads)"""
-    string = np.random.default_rng(seed).permuted(np.tile(np.arange(97, 123), (16, 1)), axis=1)
-    ids = np.concatenate([string[:, :T], string[:, :T]], axis=1)
-    with minifpt.trace(lm) as t:
-        lm.logits(ids)
-    A = np.stack([A.mean(axis=0) for A in t.attention.values()])           # (L, H, 2T, 2T)
-    q, s = np.arange(T, 2 * T), np.arange(1, 2 * T)
-    return A[:, :, q, q - T + 1].mean(axis=-1), A[:, :, s, s - 1].mean(axis=-1)
-
-
-inductions, befores = (np.array(values) for values in zip(*map(lm_scores, range(5)), strict=True))
-reveal(guess, int((inductions[0] > 0.5).sum()), f"of {inductions[0].size}")
+string = np.random.default_rng(0).permuted(np.tile(np.arange(97, 123), (16, 1)), axis=1)
+ids = np.concatenate([string[:, :T], string[:, :T]], axis=1)
+with minifpt.trace(lm) as t:
+    lm.logits(ids)
+A = np.stack([A.mean(axis=0) for A in t.attention.values()])               # (L, H, 2T, 2T)
+q, s = np.arange(T, 2 * T), np.arange(1, 2 * T)
+induction, before = A[:, :, q, q - T + 1].mean(axis=-1), A[:, :, s, s - 1].mean(axis=-1)
+reveal(guess, int((induction > 0.5).sum()), f"of {induction.size}")
 fig, axes = figure(2, width=3.6, height=3.6)
-matrix(axes[0], inductions[0], "induction score", "head", "block", limit=1)
-matrix(axes[1], befores[0], "share on the token before", "head", "block", limit=1)
+matrix(axes[0], induction, "induction score", "head", "block", limit=1)
+matrix(axes[1], before, "share on the token before", "head", "block", limit=1)
 picture(fig)
-print(f"five strings: largest induction score {inductions.max(axis=(1, 2)).min():.2f} to "
-      f"{inductions.max():.2f}, largest share on the token before "
-      f"{befores.max(axis=(1, 2)).min():.2f} to {befores.max():.2f}")
 
 # %% [markdown]
 # None. But one head of block 0 looks at the token before, as all heads of block 0 do in our small
 # models. So half of the circuit is there, and the half that would match is not. Whether a larger
 # model or a longer training would grow it, these runs cannot say.
 #
-# ## And bit memory?
-#
-# Bit memory (lesson 8) is a task of the same kind: find the string that was asked for, copy what
-# is masked. But here the visible bits and the masked ones stand in the *same* patch of the stored
-# string. So one head can match and copy at once, and no note from another block is needed. We
-# train a frozen trunk of two random blocks in the paper's way. The **share** of a head is the part
-# of its attention that goes from the patches of the question to the patch that holds the answer.
-#
-# The prediction: the head with the largest share costs most when it is muted, a head with a share
-# near zero costs nothing, and the model can do without block 1. The control is again another head
-# of the same block. How many per cent of the bits does the model lose without its best head?
-
-# %%
-guess = ...                                               # percentage points
-
-# %%
-bits = minifpt.tasks.get("bit-memory")
-memory = minifpt.FPT.for_task(bits, "random:2x4x128@1.41", seed=0)
-minifpt.train(memory, bits, 800, batch_size=16, lr=1e-2, seed=0, schedule="cosine", eval_every=800,
-              progress=False)
-strings, answers = bits.batch(np.random.default_rng(0), 256, "test")
-needed = bits.needed(strings)                             # (B, T, T), where the answer stands
-with minifpt.trace(memory) as t:
-    memory.forward(strings)
-share = np.array([[A[:, head][needed].sum() / needed.any(axis=-1).sum() for head in range(H)]
-                  for A in t.attention.values()])         # (block, head)
-
-
-def bits_right(block, heads):
-    """Per cent right with these heads saying their mean over the examples."""
-    def mute(y):
-        y = y.copy()
-        by_head = y.reshape(*y.shape[:-1], H, -1)
-        by_head[..., heads, :] = by_head[..., heads, :].mean(axis=0)
-        return y
-    with minifpt.trace(memory, change={f"trunk.h.{block}.attn.attention": mute}):
-        return 100 * bits.accuracy(memory.forward(strings)[0], answers)
-
-
-right = np.array([[bits_right(block, [head]) for head in range(H)] for block in (0, 1)])
-whole, best = bits_right(0, []), share[0].argmax()
-reveal(guess, whole - right[0, best], "points")
-fig, axes = figure(2, width=3.6, height=2.4)
-matrix(axes[0], share, "share on the answer's patch", "head", "block", limit=1)
-matrix(axes[1], whole - right, "points lost, one head muted", "head", "block", signed=False,
-       digits=1)
-picture(fig)
-print(f"{whole:.1f} % with all heads, {right[0, best]:.1f} without head 0.{best}, "
-      f"{right[0, share[0].argmin()]:.1f} without head 0.{share[0].argmin()}, "
-      f"{bits_right(0, range(H)):.1f} without block 0's heads, "
-      f"{bits_right(1, range(H)):.1f} without block 1's")
-
-# %% [markdown]
-# All three come out. The head with the largest share costs a few points, more than any other, and
-# the head that looks elsewhere costs nothing. Without all heads of block 0 the model is below 75 %,
-# the level of one who copies the visible bits and guesses the rest. Without those of block 1 it
-# loses nothing. So here one head matches *and* copies, two or three heads of block 0 do the same
-# work side by side, and there is no circuit of two steps. Seeds 1, 2 and 3 agree: there the best
-# head costs 7.4, 8.2 and 7.4 points, and heads with a share below 0.1 cost none.
-#
 # ## What we know now
 #
 # In five of five small models the same two steps answer the question, in the same two blocks:
 # block 0 notes the letter before, block 1 matches the question with the notes and copies.
 # Patches found it and the maps agree. What we may not say is "head 3 does it": the work is shared,
-# and a model manages without any single head. On bit memory one block is enough, as the pattern and
-# the answer stand in one token.
+# and a model manages without any single head.
 #
 # ## Exercises
 #
