@@ -330,13 +330,13 @@ print("95 % at step, five seeds:", *firsts)
 #
 # *What does a frozen transformer already have, and what must be learned?*
 #
-# - **It has ways to compare and to combine.** In about half of its directions a random head looks
+# - *It has ways to compare and to combine.* In about half of its directions a random head looks
 #   for likeness, and there it finds a string. Feed-forward layers make products; there XOR is
 #   formed (lesson 8).
-# - **What must be learned is the way in and the way out**: for bit memory mostly the input layer,
+# - *What must be learned is the way in and the way out*: for bit memory mostly the input layer,
 #   for bit XOR the positions (lesson 0), and the output layer. That is 0.43 % of all numbers on
 #   bit XOR and 1.25 % on bit memory.
-# - **Was it the reading?** For bits, not as far as we can tell: weights of the right size that have
+# - *Was it the reading?* For bits, not as far as we can tell: weights of the right size that have
 #   read nothing solve both tasks. (The paper has random weights at 75.8 % on longer strings; we do
 #   not know why, `docs/results/twelve.md`.) For text, a little: on *typos*, replaced letters in a
 #   novel's page, frozen language has 60 %, all that has not read stays near 50, and counts of
