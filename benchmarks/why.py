@@ -153,8 +153,9 @@ STUDIES = {
                          angle=[0, 60, 90, 105, 120, 135, "antisymmetric", 180]),
                *settings(task="benchmarks/why.py:Nearest", goal=0.9, seed=range(2), steps=6000,
                          angle=[120, 180], start="aligned")],
-    "twelve": settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
-                       **PAPER),
+    "twelve": [*settings(trunk="random:12x12x768@paper", start="aligned", seed=range(2), steps=4000,
+                         **PAPER),
+               *settings(trunk="random:12x12x768@paper", steps=4000, **PAPER | {"every": 200})],
     # No token but the first reads itself.
     "itself": [*settings(angle=[0, 30, 60, 75, 90, 120], start=["", "aligned"], seed=range(3),
                          own_token="masked"),

@@ -416,8 +416,8 @@ picture(fig)
 # and they find it by content. So the frozen weights could already move, multiply and compare, and
 # training only had to bring that out. Weights that are drawn at random can do it too, once they are
 # large enough: nothing that we measured needs language. But in the paper, whose GPT-2 is six times
-# as wide, random weights fail at bit memory, and we do not know why (`docs/results/twelve.md`).
-# What would change your mind? Exercise 4.
+# as wide, random weights fail at bit memory. (A likely reason is in `docs/results/why.md`.) What
+# would change your mind? Exercise 4.
 #
 # ## Exercises
 #
