@@ -76,23 +76,10 @@ print("after: ", moved.round(4))
 #
 # $$ \frac{e^{z_i + c}}{\sum_j e^{z_j + c}} = \frac{e^c\, e^{z_i}}{e^c \sum_j e^{z_j}} = p_i $$
 #
-# That is the mathematics. But a computer's numbers have a largest one. What is the smallest whole
-# number $z$ for which $e^z$ overflows in float32?
-
-# %%
-guess = ...
-
-# %%
-with np.errstate(over="ignore"):
-    first = next(n for n in range(1000) if np.isinf(np.exp(np.float32(n))))
-reveal(guess, first)
-print(f"the largest float32 is {np.finfo(np.float32).max:.3g}, its logarithm is "
-      f"{np.log(np.finfo(np.float32).max):.2f}")
-
-# %% [markdown]
-# That is not a very large logit. So we use the freedom that we have just found and choose $c =
-# -\max_j z_j$. The largest logit becomes 0, and no exponential is above 1. One term of the sum is
-# exactly 1, so the sum is neither infinite nor 0.
+# That is the mathematics. But the largest number of float32 is about $3.4 \cdot 10^{38}$, so $e^z$
+# overflows from $z = 89$ on. That is not a very large logit. So we use the freedom that we have
+# just found and choose $c = -\max_j z_j$. The largest logit becomes 0, and no exponential is above
+# 1. One term of the sum is exactly 1, so the sum is neither infinite nor 0.
 #
 # The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
 #
@@ -113,26 +100,17 @@ show(F.softmax, F.log_sum_exp)
 #
 # With the natural logarithm the unit of the loss is the **nat**; divided by $\log 2$ the loss is in
 # bits. The second form needs no probabilities: softmax and logarithm have merged into one. Does
-# that matter? Let the model be wrong by a **margin**: the logit of another word is that much above
-# the target's.
+# that matter? Let the logit of another word be 110 above the target's:
 
 # %%
-margins = np.arange(0, 151, 2)
-rows = np.stack([0 * margins, margins], axis=1).astype(np.float32)   # the target is 0
+row = np.array([[0.0, 110.0]], np.float32)                # the target is 0
 with np.errstate(divide="ignore"):
-    two_steps = -np.log(F.softmax(rows)[0][:, 0])
-merged = np.array([F.cross_entropy(row[None], np.array([0]))[0] for row in rows])
-lost = margins[np.isinf(two_steps)][0]
-
-curves({"log-sum-exp minus logit": merged, "-log(softmax)":
-        np.where(np.isfinite(two_steps), two_steps, np.nan)},
-       "In two steps a bad mistake is infinitely bad", "margin", "loss (nats)", x=margins,
-       inks=(color.teal, color.ink), styles=(":", "-"))
-print(f"at a margin of {lost} the probability {np.exp(-float(lost)):.1e} is 0 in float32")
+    print("-log(softmax):          ", -np.log(F.softmax(row)[0][0, 0]))
+print("log-sum-exp minus logit:", F.cross_entropy(row, np.array([0]))[0])
 
 # %% [markdown]
 # So a stable softmax is not enough: its smallest probabilities become 0, and the logarithm of 0 is
-# infinite. The merged form goes on in a straight line.
+# infinite.
 #
 # Now the gradient. We want $dz$ `(V,)`: at what rate does the loss change with each logit? We
 # measure it first. The target is "sat". For how many of the five words is the gradient negative, so
@@ -182,10 +160,12 @@ picture(fig)
 #
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
 # row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
-# exponentials that the forward pass kept, and 1 is subtracted at each target.
+# exponentials that the forward pass kept (`log_sum_exp_backward` divides them by their sum), and 1
+# is subtracted at each target.
 
 # %%
-show(F.cross_entropy, F.cross_entropy_backward)
+show(F.cross_entropy, lines=("lse, lse_cache", "return"))
+show(F.cross_entropy_backward)
 
 # %% [markdown]
 # We check it, and then break it in two ways.
@@ -227,10 +207,10 @@ axes[0].set_ylabel("probability")
 picture(fig)
 
 # %% [markdown]
-# All five move, if only a little: rates of "the" that are below 0.005 stand there as 0.00. The
-# first matrix is the sum of the other two. A logit raises its own probability (the diagonal) and
-# lowers all the others, because the sum must stay 1: each column sums to 0. In the formula $[i =
-# j]$ is 1 where $i = j$ and 0 elsewhere:
+# All five move, if only a little: rates below 0.005 stand there as 0.00. The first matrix, the
+# **Jacobian** of softmax, is the sum of the other two. A logit raises its own probability (the
+# diagonal) and lowers all the others, because the sum must stay 1: each column sums to 0. In the
+# formula $[i = j]$ is 1 where $i = j$ and 0 elsewhere:
 #
 # $$ \frac{\partial p_i}{\partial z_j} = p_i\,[i = j] - p_i\,p_j $$
 #
@@ -251,12 +231,12 @@ print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 # ## Digits, on your own file
 #
 # Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (20 minutes; lesson
-# 1 says how to begin the file). `log_sum_exp` and its backward pass may stay the library's.
-# `cross_entropy` also has to raise a `ValueError` for a target below 0, for one of $V$ or more, and
-# for targets that are no integers. What comes in as float32 goes out as float32 (`np.eye(V)` is
-# float64). With `linear` they are a classifier: **softmax regression** gives each of ten digits a
-# score that is linear in the pixels, and descends the cross-entropy. The digits are printed in many
-# fonts, and tested in fonts that it never saw.
+# 1 says how to begin the file), for any number of leading axes. `log_sum_exp` and its backward pass
+# may stay the library's. `cross_entropy` also has to raise a `ValueError` for a target below 0, for
+# one of $V$ or more, and for targets that are no integers. What comes in as float32 goes out as
+# float32 (`np.eye(V)` is float64). With `linear` they are a classifier: **softmax regression**
+# gives each of ten digits a score that is linear in the pixels, and descends the cross-entropy. The
+# digits are printed in many fonts, and tested in fonts that it never saw.
 
 # %%
 def digits(split, n):

@@ -38,7 +38,8 @@ from minifpt.layers import Activation, LayerNorm, Linear
 # $w_2$ `(4C, C)`, drawn so that a product keeps the size of its input. (GELU is an activation
 # function, as tanh is; lesson 6 has its formula.)
 #
-# The activations start with a standard deviation of 1. How large is it after twelve blocks?
+# The activations start with a **standard deviation** of 1: the root of the mean square of their
+# distance from their mean. How large is it after twelve blocks without any layer norm?
 
 # %%
 guess = ...                                               # a number
@@ -86,8 +87,9 @@ picture(fig)
 #
 # $$ \hat x = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, \qquad y = \hat x \cdot w + b $$
 #
-# ($\epsilon$ is a small number that keeps the divisor away from 0.) Here it is on two rows of four
-# channels, step by step:
+# $\sigma^2$ is the **variance**, and a dot between two rows multiplies entry by entry. ($\epsilon$
+# is a small number that keeps the divisor away from 0.) Here it is on two rows of four channels,
+# step by step:
 
 # %%
 rng = np.random.default_rng(3)
@@ -153,15 +155,17 @@ for name, move in (("one channel", np.eye(C)[3] * np.sqrt(C)), ("all the same", 
 # %% [markdown]
 # Two of the three moves vanish. Subtracting the mean removes a shift of the row. The division
 # removes a stretch: a move along $\hat x$ makes all distances from the mean larger by one factor.
-# (What is left is due to $\epsilon$.) Layer norm is blind to both.
+# (What is left along $\hat x$ is due to $\epsilon$, the other rest is rounding.) Layer norm is
+# blind to both.
 #
 # ## The backward, from what layer norm does not see
 #
-# The vectors $\mathbf 1 = (1, \dots, 1)$ and $\hat x$ are at right angles, because $\hat x$ has
-# mean 0. So a move splits into a part along each and a rest. The two parts vanish. The rest changes
-# neither the mean nor, to first order, the deviation, so the forward pass only divides it by the
-# deviation. The part of a move $m$ along $v$ is $v\,(v \cdot m) / (v \cdot v)$, and both vectors
-# have $v \cdot v = C$. So to remove it, subtract $\frac{1}{C} v v^\top$ from the identity $I$:
+# In this paragraph $u \cdot v$ is the sum of products. The vectors $\mathbf 1 = (1, \dots, 1)$ and
+# $\hat x$ are at right angles, $\mathbf 1 \cdot \hat x = 0$, because $\hat x$ has mean 0. So a move
+# splits into a part along each and a rest. The two parts vanish. The rest changes neither the mean
+# nor, to first order, the deviation, so the forward pass only divides it by the deviation. The part
+# of a move $m$ along $v$ is $v\,(v \cdot m) / (v \cdot v)$, and both vectors have $v \cdot v = C$.
+# So to remove it, subtract $\frac{1}{C} v v^\top$ from the identity $I$:
 #
 # $$ J = \frac{1}{\sqrt{\sigma^2 + \epsilon}} \Big( I - \frac1C \mathbf{1}\mathbf{1}^\top
 #        - \frac1C \hat x \hat x^\top \Big) $$

@@ -8,7 +8,7 @@
 #
 # - write self-attention with queries, keys, values and heads, and say what each is for;
 # - say what the factor $1/\sqrt D$ keeps the same at every width;
-# - show by a measurement what breaks without the mask, and what without positions.
+# - show by a measurement what the mask and the positions are for.
 #
 # **What we know by now.** Softmax turns scores into shares, and a gradient comes back through it.
 # Layer norm keeps the numbers of many layers in size. So far each token has gone through its layers
@@ -131,8 +131,8 @@ picture(fig)
 # ## Why √D
 #
 # In a model $W_q$ starts random. A score is a sum of $D$ products. If the entries of queries and
-# keys are independent, with mean 0 and variance 1, each product has variance 1, and the variances
-# add:
+# keys are independent, with mean 0 and variance 1, each product has variance 1. In the square of
+# their sum the cross terms are 0 on average, so the variances add:
 #
 # $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #
@@ -290,7 +290,7 @@ print(f"largest change: {moved:.0e}")
 # embedding**, `wpe` `(n_positions, C)`. Queries and keys can make use of it, and the sharpest heads
 # do (*Going further*).
 #
-# ## One head recalls, on your own file
+# ## Strings of bits, on your own file
 #
 # Write `positions` with its backward pass, and the forward pass of `attention`, in `mine.py` (15
 # minutes). `PositionsCache.tokens` is a `slice(start, stop)` of the table's rows. `dropout`, which
@@ -299,8 +299,9 @@ print(f"largest change: {moved:.0e}")
 #
 # Then five strings of 20 bits come in, a token each, and one of them again with half of its bits
 # hidden. Copying what is visible and guessing the rest gives 75 %. The only head,
-# `random:1x1x64@1.41`, has random weights that are *frozen*; what trains is around them. Does it
-# get beyond 75 %, `"yes"` or `"no"`?
+# `random:1x1x64@1.41` (one block, one head, 64 channels, a spread of $1.41 / \sqrt{64}$), has
+# random weights that are *frozen*; what trains is around them. Does it get beyond 75 %, `"yes"` or
+# `"no"`?
 
 # %%
 guess = ...

@@ -98,7 +98,7 @@ picture(fig)
 # | | $dv = A^\top dy$ | and $v$ where $w$ stood |
 # | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r A_{tr}\, dA_{tr})$ | lesson 2 |
 # | $S = q\,k^\top / \sqrt D$ | $dq = dS\,k / \sqrt D$ | a product, and a factor |
-# | | $dk = dS^\top q / \sqrt D$ | $k$ is transposed in $S$ |
+# | | $dk = dS^\top q / \sqrt D$ | for $k^\top$ it is $q^\top dS$; transposed |
 #
 # The sum in the bracket is the *weighted* mean of a row of $dA$, with the row of $A$ as weights.
 # The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
@@ -111,7 +111,7 @@ picture(fig)
 # mean is 1 and dS = (0, 0): a head that is sure learns nothing about where to look.</details>
 #
 # Where is the mask? It hides all that is above the diagonal. Before you run the cell: how many of
-# the 15 entries above the diagonal of $dA$ are not 0? And of $dS$?
+# the 15 entries above the diagonal of $dA$ are not 0?
 
 # %%
 guess = ...                                               # of dA
@@ -179,7 +179,8 @@ print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 # The scores are where attention learns *where* to look; the values are *what* it brings. Both
 # depend on the same $dy$. We make the queries longer and longer, so that each row of $A$ goes from
 # equal shares to a single token. What do you expect of the size of $dS$, from the first to the
-# last: `"up"`, `"down"`, or `"up, then down"`?
+# last: `"up"`, `"down"`, or `"up, then down"`? (The length of a matrix is the root of the sum of
+# its squares.)
 
 # %%
 guess = ...

@@ -175,8 +175,9 @@ bars(dict(zip(NAMES, loss_cut, strict=True)), "One part cut, the other eleven as
 # ## The way back
 #
 # On the way back the sum is a fork. $s$ reaches the output on two paths, through the part and past
-# it, and the chain rule adds over paths. We write $f^\top$ for the backward pass of $f$: it turns
-# the gradient of $f$'s output into that of its input. With $ds'$ `(B, T, C)` arriving from above,
+# it, and the chain rule adds over paths. We write $f^\top$ for the backward pass of $f$ (no
+# transposed matrix): it turns the gradient of $f$'s output into that of its input. With $ds'$ `(B,
+# T, C)` arriving from above,
 #
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
@@ -192,8 +193,8 @@ show(Block.backward)
 #
 # The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. So that they
 # are not one linear layer, a nonlinear function stands between them, the **activation function**.
-# GPT-2 takes **GELU**: $x$ times the probability $\Phi(x)$ that a normal random number is below
-# $x$. Its authors' code uses an approximation with tanh:
+# GPT-2 takes **GELU**: $x$ times the probability $\Phi(x)$ that a normal random number (of mean 0
+# and standard deviation 1) is below $x$. Its authors' code uses an approximation with tanh:
 #
 # $$ x\,\Phi(x) \approx \frac{x}{2}\,(1 + \tanh u), \qquad
 #    u = \sqrt{2/\pi}\,\big(x + 0.044715\, x^3\big) $$
@@ -203,11 +204,8 @@ show(Block.backward)
 # $$ dx = dy \cdot \Big( \frac{1 + t}{2} + \frac{x}{2}\,(1 - t^2)\,\frac{du}{dx} \Big),
 #    \qquad \frac{du}{dx} = \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) $$
 #
-# ## Counted
-#
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
-# feed-forward part: $12\,C^2$ in all, whatever the number of heads or tokens. The rest of a block,
-# its biases and layer norms, grows with $C$ only.
+# feed-forward part: $12\,C^2$ in all. Its biases and layer norms grow with $C$ only.
 #
 # ## A language model, on your own file
 #

@@ -7,9 +7,9 @@
 # After this lesson you can
 #
 # - write what a head looks for as one matrix, and split it into two parts;
-# - prove in two lines that with only one of them can a token find itself;
+# - prove in two lines what each part can find;
 # - turn one number of a frozen trunk, and say beforehand how its training time will change;
-# - start the trained part so that a task of 1,600 steps takes 25;
+# - start the trained part where it learns fastest;
 # - answer the question of the course, with its evidence and its limits.
 #
 # **What we know by now.** Random weights of the right size learn bit XOR (lesson
@@ -45,7 +45,8 @@ from minifpt.trunks import forms
 #
 # $$ \text{score}(x, z) = (x\,W_q)\,(z\,W_k)^\top = x\,M\,z^\top, \qquad M = W_q\,W_k^\top $$
 #
-# (We leave out the factor $1/\sqrt D$ and the biases.) Any square matrix is the sum of a
+# (We leave out the factor $1/\sqrt D$ and the biases. In lessons 4 and 5 $S$ and $A$ were scores
+# and shares; here they are parts of $M$.) Any square matrix is the sum of a
 # **symmetric** part $S$ and an **antisymmetric** part $A$:
 #
 # $$ M = S + A, \qquad S = \tfrac12 (M + M^\top) = S^\top, \qquad
@@ -191,7 +192,8 @@ for name, runs in right.items():
 # Bits are independent and ±1, and the hidden half of $b$ is 0. So in the sum of all $b_i F_{ij}
 # b'_j$ half of the rows count, and products of different bits are 0 on average. The right string
 # has $b_i b'_i = 1$ where bit $i$ is seen: its score is $\tfrac12 \operatorname{tr} F$ on average,
-# half of the diagonal's sum. A wrong string's is 0 on average; its variance is the sum of
+# half of the diagonal's sum. (For a symmetric matrix this sum, too, is that of the eigenvalues.) A
+# wrong string's is 0 on average; its variance is the sum of
 # $F_{ij}^2$ over half of the rows, about $\tfrac12 \lVert F \rVert^2$, where $\lVert F \rVert^2$ is
 # the sum over all. We call $\operatorname{tr} F / \lVert F \rVert$ the **match**: the head finds
 # the string when it is large. In $\operatorname{tr} F$, too, $A$ cancels.
@@ -206,7 +208,8 @@ for name, runs in right.items():
 #
 # $$ \frac{dW}{dt} = \kappa\,(W M^\top + W M) = 2 \kappa\, W S $$
 #
-# The part of $W$ along $u_j$ grows as $e^{2 \kappa \lambda_j t}$: **positive directions grow,
+# Each small step multiplies the part of $W$ along $u_j$ by one plus $2 \kappa \lambda_j$ times its
+# length in time, so the part grows as $e^{2 \kappa \lambda_j t}$: **positive directions grow,
 # negative ones shrink.** Training turns the tokens into the directions in which the frozen head
 # already looks for likeness.
 #
