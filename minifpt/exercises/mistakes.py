@@ -48,6 +48,8 @@ MISTAKES = {
         "the mean of g is missing":
             LN_DX + " -> (g - xhat * (g * xhat).mean(-1, keepdims=True)) * rstd",
         "the part along xhat is missing": LN_DX + " -> (g - g.mean(-1, keepdims=True)) * rstd",
+        "each row has its own mean of g":
+            f"{LN_DX} -> " + LN_DX.replace("g.mean(-1, keepdims=True)", "g.mean()"),
         "a sum for a mean": f"{LN_DX} -> " + LN_DX.replace("mean", "sum"),
         "rstd is missing": f"{LN_DX} -> " + LN_DX.removesuffix(" * rstd"),
         "the scale is missing: g is dy * w": "g = dy * w -> g = dy",
