@@ -139,34 +139,19 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # To go back through a product you need its *other* matrix of the forward pass; to go back through
 # the softmax you need $A$, its result. That is why there is a cache.
 #
-# Now your own check, as in lesson 1. The loss is $L = \sum y \cdot dy$ with a constant $dy$; then
-# $dy$ is the gradient that arrives at $y$. We move every number of $q$, $k$ and $v$ up and down.
-
-# %%
-def numerical_gradients(h=1e-5):
-    found = np.zeros((3, T, D))
-    for i in np.ndindex(found.shape):
-        up, down = np.stack([q, k, v]), np.stack([q, k, v])
-        up[i] += h
-        down[i] -= h
-        found[i] = ((attend(*up)[0] - attend(*down)[0]) * dy).sum() / (2 * h)
-    return found
-
-
-numerical = numerical_gradients()
-for name, gradient, part in zip(("dq", "dk", "dv"), (dq, dk, dv), numerical, strict=True):
-    print(f"{name}: relative error {np.abs(gradient - part).max() / np.abs(part).max():.1e}")
-
-# %% [markdown]
-# The library does the same for all heads and sequences at once. $A$ is called `probabilities`
-# there. `split_heads` gives three views into `dqkv`, so that each product is written where it
-# belongs. Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the product
-# with $v$; an entry that was dropped gets no gradient.
+# The library does the same for all heads and sequences at once. $A$ is called `probabilities`.
+# `split_heads` gives three views into `dqkv`, so that each product is written where it belongs.
+# Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the product with $v$;
+# an entry that was dropped gets no gradient. Is it right? `gradcheck` moves each number up and
+# down, as in lesson 1.
 
 # %%
 show(F.attention_backward, lines=("q, k, v", "return"))
 
 # %%
+_, cache = F.attention(np.concatenate([q, k, v], axis=-1)[None], 1)           # one head
+library = F.attention_backward(dy[None], cache)[0]
+print(f"ours against the library's: {np.abs(np.hstack([dq, dk, dv]) - library).max():.0e}")
 qkv = rng.standard_normal((2, 5, 3 * 6))                  # (B, T, 3C), H = 2, D = 3
 print(minifpt.gradcheck(F.attention, F.attention_backward, (qkv,), n_head=2))
 
