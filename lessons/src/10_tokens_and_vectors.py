@@ -137,8 +137,8 @@ print("the product is the rows that the ids name:", bool((X @ w == w[ids]).all()
 
 # %% [markdown]
 # GPT-2's table has 50,257 rows of 768 channels. For one token the product $X\,w$ needs 38.6 million
-# multiplications and the look-up `w[ids]` none. So a library never makes $X$. An **embedding** is
-# the look-up. But the product tells us what the backward is.
+# multiplications and the look-up `w[ids]` none. So a library never makes $X$: an **embedding** is
+# the look-up of the rows. But the product tells us what the backward is.
 #
 # ## The way back adds
 #
