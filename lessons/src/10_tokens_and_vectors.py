@@ -32,13 +32,12 @@ from minifpt.layers import Parameter
 # %% [markdown]
 # ## Where a text is cut
 #
-# A model reads **tokens**. What should a token be? If it is a word, the model has no token for any
-# word that it has not seen. If it is a byte, every text can be written, but a text has many tokens,
-# and attention pays for each pair. GPT-2 stands between the two, with **byte-pair encoding**
-# (Sennrich, Haddow and Birch, *Neural Machine Translation of Rare Words with Subword Units*, arXiv
-# 1508.07909). It begins with bytes, finds the pair of neighbours that occurs most often, makes one
-# symbol of this pair, and does so again and again. The list of these **merges**, in their order, is
-# all that is learned.
+# A model reads **tokens**. If a token is a word, the model has none for a word that it never saw.
+# If it is a byte, every text can be written, but a text has many tokens, and attention pays for
+# each pair. GPT-2 stands between the two, with **byte-pair encoding** (Sennrich, Haddow and
+# Birch, *Neural Machine Translation of Rare Words with Subword Units*, arXiv 1508.07909). It begins
+# with bytes, finds the pair of neighbours that occurs most often, makes one symbol of this pair,
+# and does so again and again. The list of these **merges**, in their order, is all that is learned.
 #
 # The text is the end of a novel, which ships with the library. Its words are cut apart first, each
 # with the space before it, so that no symbol spans two words. Which pair becomes the first merge?
@@ -81,42 +80,26 @@ def learn_merges(text, n):
     return merges
 
 
-def encode(text, merges):
+def encode(word, merges):
     """-> symbols: all merges in the order in which they were learned"""
-    words = {}
-    for word in set(cut(text)):
-        words[word] = list(word)
-        for pair in merges:
-            words[word] = merge(words[word], pair)
-    return [symbol for word in cut(text) for symbol in words[word]]
-
-
-def decode(symbols):
-    return "".join(symbols).encode("latin-1").decode()
+    symbols = list(word.encode().decode("latin-1"))
+    for pair in merges:
+        symbols = merge(symbols, pair)
+    return symbols
 
 
 novels = minifpt.files.weights.shipped("held-out.txt").read_text()
-novel, other = novels[:30000], novels[-5000:]
-merges = learn_merges(novel, 200)
+merges = learn_merges(novels[:30000], 200)
 reveal(guess, "".join(merges[0]).replace(" ", "_"))
 print("the first:", " ".join("".join(pair).replace(" ", "_") for pair in merges[:24]))
 print("the last: ", " ".join("".join(pair).replace(" ", "_") for pair in merges[-14:]))
-print("decoded to the same:", decode(encode(other, merges)) == other)
-
-counts = (0, 25, 50, 100, 200)
-lengths = {name: [len(part.encode()) / len(encode(part, merges[:n])) for n in counts]
-           for name, part in (("this novel", novel[:5000]), ("another novel", other),
-                              ("a program", "for i in range(10): x[i] += 2 * y[i]"))}
-curves(lengths, "Bytes that one token stands for", "merges", "bytes for each token", x=counts,
-       styles=("o-", "s--", "^:"), ylim=(0, None))
 for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " Straße", " 3.14159"):
     print(f"{word:14}", " | ".join(part.encode("latin-1").decode("utf-8", "backslashreplace")
                                    for part in encode(word, merges)))
 
 # %% [markdown]
 # The frequent words have become one token, and the others are cut at places that sometimes make
-# sense and often do not. A letter such as ß is two bytes, and may be cut in its middle. The
-# tokenizer belongs to its text: on a line of a program a token stands for fewer bytes. GPT-2 has
+# sense and often do not. A letter such as ß is two bytes, and may be cut in its middle. GPT-2 has
 # 50,000 merges, learned from web pages.
 #
 # ## A word is a row
@@ -154,9 +137,8 @@ print("the product is the rows that the ids name:", bool((X @ w == w[ids]).all()
 
 # %% [markdown]
 # GPT-2's table has 50,257 rows of 768 channels. For one token the product $X\,w$ needs 38.6 million
-# multiplications and the look-up `w[ids]` none. So a library never makes $X$. An **embedding** is
-# the look-up, and $X$ is only how we think about it. But it is worth thinking so, because it tells
-# us what the backward is.
+# multiplications and the look-up `w[ids]` none. So a library never makes $X$: an **embedding** is
+# the look-up of the rows. But the product tells us what the backward is.
 #
 # ## The way back adds
 #
@@ -188,12 +170,12 @@ the = ids == names.index("the")
 added = [n for n in range(4) if np.allclose(broken[names.index("the")], dy[the][3 - n:].sum(0))]
 reveal(guess, added[0])
 
-fig, axes = figure(4, width=2.4, height=3.0)
+fig, axes = figure(3, width=2.4, height=3.0)
 matrix(axes[0], dy, "dy", "channel", rows=sentence, limit=6, digits=0)
-matrix(axes[1], X.T @ dy, "Xᵀ dy", "channel", rows=names, limit=6, digits=0)
-matrix(axes[2], right, "the library's dw", "channel", rows=names, limit=6, digits=0)
-matrix(axes[3], broken, "dw[ids] += dy", "channel", rows=names, limit=6, digits=0)
+matrix(axes[1], right, "the library's dw", "channel", rows=names, limit=6, digits=0)
+matrix(axes[2], broken, "dw[ids] += dy", "channel", rows=names, limit=6, digits=0)
 picture(fig)
+print("the library's dw is Xᵀ dy:", bool((right == X.T @ dy).all()))
 
 # %% [markdown]
 # `dw[ids] += dy` means: read `dw[ids]`, add `dy`, write the result back. All three places read the
@@ -217,13 +199,14 @@ for text in ("bird and cat", " ".join(sentence)):
 # %% [markdown]
 # The broken one passes where each word occurs once. A test of an embedding needs repeats.
 #
-# In practice the mistake matters. We take the whole text, the ends of five novels, as words, all in
-# lower case, and drop those that occur fewer than five times. A word occurs many times in a batch.
+# ## A word is known by its neighbours
+#
+# Now to what the rows should *be*. We take the whole text, the ends of five novels, as words, all
+# in lower case, and drop those that occur fewer than five times.
 
 # %%
 LEAST = 5                                                 # how often a word must occur
-text = novels
-words = re.findall("[a-z]+", text.lower())
+words = re.findall("[a-z]+", novels.lower())
 found, count = np.unique(words, return_counts=True)
 order = [i for i in np.argsort(-count, kind="stable") if count[i] >= LEAST]
 vocabulary = [str(word) for word in found[order]]         # the most frequent first
@@ -231,20 +214,14 @@ often = count[order]                                      # (V,)
 number = {word: i for i, word in enumerate(vocabulary)}
 text_ids = np.array([number[word] for word in words if word in number])
 V = len(vocabulary)
-
-left = [len(np.unique(batch)) for batch in text_ids[:20000].reshape(20, 1000)]
-print(f"of 1,000 gradients, {np.mean(left):.0f} are left after dw[ids] += dy")
 print(f"the text: {len(words):,} words, {len(found):,} different ones, {V} occur at least "
       f"{LEAST} times and make up {len(text_ids) / len(words):.0%} of it")
 
 # %% [markdown]
-# ## A word is known by its neighbours
-#
-# Now to what the rows should *be*. In lesson 4 and lesson 6 they came out of the training of a
-# whole language model. There is a model in which the table is all there is: **skip-gram** (Mikolov
-# et al., *Efficient Estimation of Word Representations in Vector Space*, arXiv 1301.3781). From a
-# word it predicts the words that stand near it. Words that have the same neighbours, such as
-# *could* and *should*, must then predict the same words, and get similar rows.
+# There is a model in which the table is all there is: **skip-gram** (Mikolov et al., *Efficient
+# Estimation of Word Representations in Vector Space*, arXiv 1301.3781). From a word it predicts the
+# words that stand near it. Words that have the same neighbours, such as *could* and *should*, must
+# then predict the same words, and get similar rows.
 #
 # There are two tables: $u$ `(V, C)` for a word that predicts, $v$ `(V, C)` for a word that is
 # predicted. The score of word $o$ near word $c$ is $s = u_c \cdot v_o$. A softmax over all $V$
@@ -293,11 +270,9 @@ print(minifpt.gradcheck(skip_gram, skip_gram_backward,
 
 # %% [markdown]
 # Twelve pairs of seven words: there are repeats. We take each word with the two before it and the
-# two after it, counted among the words that are *left*: rare words were dropped above, so a
-# neighbour may stand further away in the novel. For each pair we draw $K = 5$ words as in the
-# paper, by their frequency to the power of 3/4. Adam (lesson 12) trains the tables for five
-# **epochs**, passes over all pairs. The tables begin with small random numbers. What is the loss at
-# the start? (No score is far from 0 then.)
+# two after it. For each pair we draw $K = 5$ words as in the paper, by their frequency to the power
+# of 3/4. Adam (lesson 12) trains the tables for five **epochs**, passes over all pairs. The tables
+# begin with small random numbers. What is the loss at the start? (No score is far from 0 then.)
 
 # %%
 guess = ...                                               # in nats
@@ -343,8 +318,8 @@ print(f"6 log 2 = {6 * np.log(2):.3f}; at the end:",
 # ## Are these good neighbours?
 #
 # How alike two words are is measured by the **cosine** of the angle between their rows:
-# $\cos = u_a \cdot u_b \,/\, (|u_a|\,|u_b|)$. It does not depend on how long the rows are. Here are
-# the five nearest words to some, after training and before.
+# $\cos = u_a \cdot u_b \,/\, (|u_a|\,|u_b|)$. Here are the five nearest words to some, after
+# training, and three before.
 
 # %%
 def cosines(table):
@@ -365,14 +340,13 @@ for word in "could he mr down father eyes night snow".split():
     print(f"{word:7} {often[number[word]]:4}    {nearest(vectors, word):45} "
           f"{nearest(untrained, word, 3)}")
 
-for name, table in (("untrained", untrained), ("trained", vectors),
-                    ("trained, minus the mean row", vectors - vectors.mean(axis=0))):
+for name, table in (("untrained", untrained), ("trained", vectors)):
     print(f"mean cosine of two different words, {name}: "
           f"{cosines(table)[np.triu_indices(V, 1)].mean():.2f}")
 
 # %% [markdown]
-# In the trained table nearly all words seem alike: its rows have a direction in common. So a cosine
-# by itself says little. What counts is whether it is larger than that of *other* words.
+# In the trained table nearly all words seem alike: its rows have a direction in common. So what
+# counts is whether a cosine is larger than that of *other* words.
 #
 # Some lines look as if the table understood English, and others look like chance. It is easy to
 # print the good ones only. So here is a list of 36 pairs that we wrote down before we trained
@@ -406,22 +380,15 @@ trained_ranks = [ranks(cosines(table)) for table, _ in runs]
 random_ranks = ranks(cosines(untrained))
 reveal(guess, float(np.median(trained_ranks)))
 
-rarer = np.array([min(often[a], often[b]) for a, b in PAIRS])
-curves({"untrained": random_ranks, "trained, mean of three seeds": np.mean(trained_ranks, axis=0)},
-       "How many words are nearer than the partner? (dotted: what chance gives)", log="x", x=rarer,
-       xlabel="how often the rarer word of the pair occurs", ylabel="share of words", level=0.5,
-       styles=("x", "o"), inks=(color.grey, color.trained))
-worst = np.argsort(-np.mean(trained_ranks, axis=0))[:4]
-print("worst pairs:", ", ".join(" ".join(vocabulary[i] for i in PAIRS[w]) for w in worst))
-for name, r in (*((f"seed {s}", r) for s, r in zip(SEEDS, trained_ranks, strict=True)),
-                ("untrained", random_ranks)):
-    print(f"{name:10} median {np.median(r):.3f}, {np.mean(r < 0.05):.0%} of the pairs below 0.05, "
-          f"{np.mean(r > 0.25):.0%} above 0.25")
+curves({"untrained": np.sort(random_ranks), "trained, three seeds": np.sort(trained_ranks)},
+       "How many words are nearer than the partner? (dotted: what chance gives)",
+       "pairs, from the nearest to the furthest", "share of words", level=0.5,
+       styles=("x", "-"), inks=(color.grey, color.trained))
+print(f"untrained: {np.median(random_ranks):.3f}; trained:",
+      ", ".join(f"{np.median(r):.3f}" for r in trained_ranks))
 
 # %% [markdown]
-# The untrained table does nothing of the kind, and the trained one does it with each seed. The
-# worst pairs are printed. To occur often does not help by itself: *who* and *which* are frequent,
-# and far apart. And a dozen places in the text can be enough.
+# The untrained table does nothing of the kind, and the trained one does it with each seed.
 #
 # ## Two doubts
 #
@@ -448,14 +415,12 @@ for name, found_runs, found_ranks in (("right", runs, trained_ranks),
 
 # %% [markdown]
 # The neighbours hardly suffer. The loss is higher with each seed, but nobody who saw only the
-# second line would call it wrong. (Adam divides each gradient by its usual size, so that rows with
-# a part of their gradient move nearly as fast.) A training that works does not show
-# that a gradient is right. The gradient check above does.
+# second line would call it wrong. A training that works does not show that a gradient is right. The
+# gradient check above does.
 #
-# **Was the training needed?** "A word is known by its neighbours" can be taken at its word. Count
-# how often each word stands within two places of each other word. A row of counts `(V,)` is a
-# vector as well, with no learning at all. Is its median rank `"better"` or `"worse"` than that of
-# the trained table?
+# **Was the training needed?** Count how often each word stands within two places of each other
+# word. A row of counts `(V,)` is a vector as well, with no learning at all. Is its median rank
+# `"better"` or `"worse"` than that of the trained table?
 
 # %%
 guess = ...
@@ -483,9 +448,9 @@ for name, median in medians.items():
 #
 # A language model has a table at its input: id to row. At its output it needs a score for each
 # word, which is another table: $\text{logits} = y\,w^\top$, with $y$ `(T, C)` what comes out of the
-# last layer. Skip-gram keeps two tables, $u$ and $v$. GPT-2 uses one for both, called `wte`: its
-# table is **tied** (Press and Wolf, *Using the Output Embedding to Improve Language Models*, arXiv
-# 1608.05859). Here is the model's own backward, which adds to the table's gradient twice:
+# last layer. GPT-2 uses one table for both, called `wte`: it is **tied** (Press and Wolf, *Using
+# the Output Embedding to Improve Language Models*, arXiv 1608.05859). Here is the model's own
+# backward, which adds to the table's gradient twice:
 
 # %%
 show(minifpt.LanguageModel.backward)
@@ -494,35 +459,9 @@ show(minifpt.LanguageModel.backward)
 # $$ dw = \underbrace{X^\top dx}_{\text{input: scatter-add}} +
 #         \underbrace{d\text{logits}^\top\, y}_{\text{output: a product}} $$
 #
-# Here $dx$ `(T, C)` arrives at the input, and $d\text{logits}$ `(T, V)` at the scores. We take the
-# shipped language model, whose tokens are the 256 bytes, and a batch of eight passages of novels.
-# How many of the table's 256 rows get a gradient from the input, and how many from the output?
-# Guess the second.
-
-# %%
-guess = ...
-
-# %%
-lm = minifpt.LanguageModel.from_pretrained("minigpt-language")
-task = minifpt.tasks.get("text", tokens=256)
-batch, following = task.batch(np.random.default_rng(0), 8)
-logits, cache = lm.forward(batch)
-_, dlogits = task.loss(logits, following)
-lm.zero_grad()
-lm.backward(dlogits, cache)
-_, from_output = F.unembedding_backward(dlogits, cache["lm_head"])
-from_input = lm.wte.weight.grad - from_output             # (256, C)
-
-reveal(guess, int((from_output != 0).any(axis=1).sum()))
-print("rows with a gradient from the input:", len(np.unique(batch)), "(the bytes that occur)")
-a, b = np.linalg.norm(from_input), np.linalg.norm(from_output)
-print(f"length of the whole: input {a:.2f}, output {b:.2f}; cosine between them "
-      f"{(from_input * from_output).sum() / (a * b):.2f}")
-
-# %% [markdown]
-# The input's gradient reaches the bytes that occur, and the others' is exactly 0. The output's
-# reaches every row, because the softmax gives each byte a probability, and the gradient is the
-# probability minus the truth. Forget one of the two, and the model still trains on the other.
+# Here $dx$ `(T, C)` arrives at the input, and $d\text{logits}$ `(T, V)` at the scores. The input's
+# gradient reaches the rows of the tokens that occur. The output's reaches every row, because the
+# softmax gives each token a probability, and the gradient is the probability minus the truth.
 #
 # ## Exercises
 #

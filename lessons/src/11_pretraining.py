@@ -22,16 +22,14 @@
 import bz2
 import lzma
 import math
-import time
 import zlib
 
 import numpy as np
 from tqdm import tqdm
 
 import minifpt
-from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, color, curves, figure, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, reveal, show
 from minifpt.files.tokenizer import Bytes
 from minifpt.gpt2 import sample
 
@@ -76,11 +74,9 @@ for spread, loss in starts.items():
 # With small weights all scores are close to 0, so each byte gets about $1/256$, and
 # $-\log \frac{1}{256} = \log 256$. This is the first thing to look at in any training. A start far
 # *above* it means that the model is sure of something before it has seen anything, as the one with
-# large weights is. A start *clearly below* it means that the answer leaks in. (A few thousandths
-# mean nothing: random scores are small, but not 0, and can favour a frequent byte by chance.)
-#
-# (0.02 is what GPT-2 starts from, at 768 channels. A narrow model learns slowly from weights so
-# small, so we train the one with 0.08. [Lesson 14](14_which_part_of_pretraining.ipynb) says more.)
+# large weights is. A start *clearly below* it means that the answer leaks in. (0.02 is what GPT-2
+# starts from, at 768 channels. A narrow model learns slowly from weights so small, so we train the
+# one with 0.08; [lesson 14](14_which_part_of_pretraining.ipynb) says more.)
 #
 # ## What counting gives
 #
@@ -127,8 +123,7 @@ for name, loss in losses.items():
 
 # %% [markdown]
 # Without $\alpha$ the loss is infinite: the held-out text has pairs that the training text never
-# had, and a probability of 0 for something that happens cannot be repaired by anything. So a
-# model must never give any byte a probability of exactly 0.
+# had. So a model must never give any byte a probability of exactly 0.
 #
 # ## Bits are bits
 #
@@ -146,24 +141,19 @@ for name, loss in losses.items():
 held, learned = (np.uint8(text).tobytes() for text in (held_out, training))
 compressors = {"zlib": lambda text: zlib.compress(text, 9), "bz2": bz2.compress,
                "lzma": lzma.compress}
-print("bits per byte of the held-out text")
-packed = {}
-for name, compress in compressors.items():
-    alone = 8 * len(compress(held)) / len(held)
-    packed[name] = 8 * (len(compress(learned + held)) - len(compress(learned))) / len(held)
-    print(f"{name:5} alone {alone:.2f}, after the training text {packed[name]:.2f}")
-print(f"bigram {losses['bigram'] / math.log(2):.2f}")
+packed = {name: 8 * (len(compress(learned + held)) - len(compress(learned))) / len(held)
+          for name, compress in compressors.items()}
+print("bits per byte of the held-out text after the training text:",
+      ", ".join(f"{name} {value:.2f}" for name, value in packed.items()))
 
 # %% [markdown]
 # ## From nothing
 #
 # Now the training: draw 16 passages, forward, loss, backward, one step of Adam, 500 times. That is
-# all there is to **pretraining**. The learning rate goes up for 30 steps and then down along half a
-# cosine ([lesson 12](12_optimisers.ipynb) explains Adam and this schedule). `minifpt pretrain
-# language --text FOLDER` does the same with a larger model and more text.
-#
-# 500 steps of 16 passages of 64 bytes are three times the training text. How many bits per byte
-# will the model have on the held-out text?
+# all there is to **pretraining**. ([Lesson 12](12_optimisers.ipynb) explains Adam and the schedule
+# of the learning rate. `minifpt pretrain language --text FOLDER` does the same with more text.) 500
+# steps of 16 passages of 64 bytes are three times the training text. How many bits per byte will
+# the model have on the held-out text?
 
 # %%
 guess = ...                                               # bits per byte
@@ -218,12 +208,10 @@ print(f"\nminigpt-language: {write(shipped, 200)!r}")
 # %% [markdown]
 # The curve is the loss on the passages that it learns from. It falls to the unigram's level at
 # once, and takes much longer to the bigram's, which is dotted. There it would have to stop without
-# attention, because each token would know only itself and its position. Whatever is below that line
-# comes from earlier bytes.
+# attention, because each token would know only itself and its position.
 #
-# In the end it is past the bigram and `zlib`, and just past `lzma`. Both programs look for strings
-# that the text had, names among them. It is not past `bz2`, which sorts all places of the text by
-# the bytes that follow them (the Burrows-Wheeler transform). `minigpt-language` learned the same
+# In the end it is past the bigram and `zlib`, and just past `lzma`. It is not past `bz2`, which
+# sorts all places of the text by the bytes that follow them. `minigpt-language` learned the same
 # way, with more blocks and channels, from 14 novels; it never saw these pages.
 #
 # ## Too good
@@ -265,47 +253,33 @@ print("it writes:", repr(write(copying, 40)))
 show(sample)
 
 # %% [markdown]
-# Does drawing do what the formula says? Here are the scores after `"I was "`, drawn 20,000 times.
+# Here are the scores after `"I was "`, drawn 20,000 times with four settings.
 
 # %%
-ids = np.array(Bytes().encode("I was "))
-scores = shipped.logits(ids[None])[0, -1:]                # (1, V)
-likeliest = np.argsort(-scores[0])[:8]
-fig, axes = figure(4, width=2.3, height=2.5, sharey=True)
-for ax, (temperature, top_k, top_p) in zip(axes, (
-        (1.0, None, 1.0), (0.5, None, 1.0), (1.0, 3, 1.0), (1.0, None, 0.5)), strict=True):
-    drawn = sample(np.repeat(scores, 20000, axis=0), temperature, top_k,
-                   np.random.default_rng(1), top_p)
-    p, _ = F.softmax(scores[0] / temperature)
-    falling = np.argsort(-p)
-    kept = np.searchsorted(p[falling].cumsum(), top_p) + 1 if top_p < 1 else top_k or 256
-    p[falling[kept:]] = 0
-    p /= p.sum()
-    share = np.bincount(drawn, minlength=256) / len(drawn)
-    name = (f"temperature {temperature}" + (f", top-k {top_k}" if top_k else "")
-            + (f", top-p {top_p}" if top_p < 1 else ""))
-    curves({"drawn": share[likeliest], "formula": p[likeliest]}, name, "byte", "share", ax=ax,
-           x=[chr(i) for i in likeliest], styles=("o", "x"), inks=(color.language, color.ink))
-    print(f"{name}: {kept} bytes kept, largest difference {np.abs(share - p).max():.4f}")
-picture(fig)
+scores = shipped.logits(np.array(Bytes().encode("I was "))[None])[0, -1:]      # (1, V)
+for temperature, top_k, top_p in ((1.0, None, 1.0), (0.5, None, 1.0), (1.0, 3, 1.0),
+                                  (1.0, None, 0.5)):
+    drawn = sample(np.repeat(scores, 20000, axis=0), temperature, top_k, np.random.default_rng(1),
+                   top_p)
+    times = np.bincount(drawn, minlength=256)
+    print(f"temperature {temperature}, top-k {top_k}, top-p {top_p}: {(times > 0).sum()} "
+          "different bytes,", ", ".join(f"{chr(i)!r} {times[i] / 20000:.0%}"
+                                        for i in np.argsort(-times)[:4] if times[i]))
 
 
 # %% [markdown]
 # A low temperature makes the likely more likely. What does it do to a page? We let the shipped
 # model write at several temperatures and ask two things of the text. First, what share of its words
-# also stands in our text, the five ends of novels? (This is a rough measure. The model read 14
-# other novels, and `house,` with its comma is another word than `house`. So some real words count
-# as made up; the first line under the picture says how many.) Second, how many *different* strings
-# of twelve bytes does it have, as a share of all its strings of twelve bytes? (A text that never
-# repeats one has 1.) What is this second share at temperature 0, which always takes the likeliest
-# byte?
+# also stands in our text, the five ends of novels? (This is a rough measure: some real words do
+# not.) Second, how many *different* strings of twelve bytes does it have, as a share of all its
+# strings of twelve bytes? (A text that never repeats one has 1.) What is this second share at
+# temperature 0, which always takes the likeliest byte?
 
 # %%
 guess = ...                                               # a number from 0 to 1
 
 # %%
-held_words, learned_words = held.decode().split(), set(learned.decode().split())
-known = learned_words | set(held_words)
+known = {*learned.decode().split(), *held.decode().split()}
 prompts = np.array([Bytes().encode(prompt) for prompt in (
     "I was not ", "She said: ", "The house ", "When they ")])
 
@@ -328,8 +302,6 @@ reveal(guess, float(judged[0, 1]))
 curves({"words that our text has": judged[:, 0], "different strings": judged[:, 1]},
        "Too cold goes in circles, too hot makes up words", "temperature", "share", x=temperatures,
        styles=("o-", "s--"), inks=(color.language, color.ink), ylim=(0, 1.05))
-missing = np.mean([word not in learned_words for word in held_words])
-print(f"of the held-out part's words, all real, the rest of our text lacks {missing:.0%}")
 print("at 0:  ", repr(write(shipped, 130, temperature=0)))
 print("at 1.6:", repr(write(shipped, 130, temperature=1.6)))
 
@@ -339,10 +311,8 @@ print("at 1.6:", repr(write(shipped, 130, temperature=1.6)))
 # To write a byte, the model reads all bytes so far. Then it reads them all again, with the new one.
 # Most of this is the same work as before: because of the causal mask nothing that comes later
 # changes what an earlier token computed, its keys and values included. So we keep the keys and
-# values of each block, and send only the new token through.
-#
-# One byte is there and 255 are written. How many times as many tokens go through the blocks if
-# nothing is kept?
+# values of each block, and send only the new token through. One byte is there and 255 are written.
+# How many times as many tokens go through the blocks if nothing is kept?
 
 # %%
 guess = ...
@@ -360,19 +330,10 @@ def slow_generate(model, ids, n):
 
 
 start = np.array(Bytes().encode("The "))
-seconds = {}
-for name, run in (("kept", lambda: shipped.generate(start, N - 4, temperature=0)),
-                  ("computed again", lambda: slow_generate(shipped, start, N - 4))):
-    before = time.process_time()
-    seconds[name] = run(), time.process_time() - before
-print("the same text:", bool((seconds["kept"][0] == seconds["computed again"][0]).all()))
-print(f"time here: computed again takes {seconds['computed again'][1] / seconds['kept'][1]:.0f} "
-      "times as long")
+kept = shipped.generate(start, N - 4, temperature=0)
+print("the same text:", bool((kept == slow_generate(shipped, start, N - 4)).all()))
 
 # %% [markdown]
-# The time saved is less than the work saved: a product with many rows uses the processor better
-# than one with a single row, and each step has costs of its own.
-#
 # All of this hangs on one thing, that keys and values of earlier tokens stay what they are. Without
 # the mask they would not: each token looks at the new one. A model that sees both directions has
 # nothing to keep ([lesson 16](16_both_directions.ipynb)).

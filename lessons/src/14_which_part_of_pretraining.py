@@ -44,11 +44,9 @@ from minifpt.trunks.names import TrunkSpec
 # | *matched random* | for each array the mean and the spread that it has in the last trunk |
 # | *pretrained on novels* | what the weights are after reading |
 #
-# Each rung knows one thing more than the one above it. One detail will matter below. As GPT-2 does,
-# the two random trunks have smaller numbers in the matrices that write into the residual stream,
-# `c_proj`: divided by $\sqrt{2 \cdot \text{blocks}}$. So "spread 0.55" writes more in a trunk of
-# one block than in one of six. OpenAI divides so; the paper's code, with the library that it was
-# written for, divides no matrix. Its random trunk is `random@paper`, and is not on this ladder.
+# Each rung knows one thing more than the one above it. (Like GPT-2, the random trunks have smaller
+# numbers in the matrices `c_proj`, which write into the residual stream. The paper's random trunk,
+# whose matrices are all alike, is `random@paper` and is not on this ladder.)
 #
 # "The paper" is always *Pretrained Transformers as Universal Computation Engines* by Lu, Grover,
 # Abbeel and Mordatch ([arXiv 2103.05247](https://arxiv.org/abs/2103.05247)). Below are four tasks:
@@ -105,9 +103,9 @@ for task, runs in LADDER.items():
 
 # %% [markdown]
 # On the typos alone. On bit memory the great leap is from *random, too small* to *random,
-# rescaled*, and there both have read nothing. So there most of what looked like the effect of
-# reading is the effect of size. Why does size matter at all, when layer norm sets the size of what
-# each block reads?
+# rescaled*, and there both have read nothing. Most of what looked like the effect of reading is
+# there the effect of size. Why does size matter at all, when layer norm sets the size of what each
+# block reads?
 #
 # ## Scale
 #
@@ -121,8 +119,7 @@ for task, runs in LADDER.items():
 #    = \frac{1}{\sqrt D} \cdot \sqrt D\; r \cdot r = r^2 $$
 #
 # The *square* of the spread. For 0.02 at 128 channels, $r$ is 0.23 and the scores are about 0.05:
-# every token gets nearly the same share. (The gain of the layer norm before it is trained and could
-# make scores larger.) Is the formula right?
+# every token gets nearly the same share. Is the formula right?
 
 # %%
 def score_size(kind):
@@ -184,11 +181,12 @@ curves({f"after {150 * (i + 1)} steps": [[by_spread[r][seed][i] for r in spreads
 
 # %% [markdown]
 # No reading, no statistics, one block. (One learning rate, 300 steps and two seeds: this says what
-# is possible. It does not rank the larger spreads, and does not show that 0.23 fails for ever.) But
-# is it the *scores*? The spread scales everything: queries and keys, but also the values, `c_proj`
-# and the feed-forward. Let us scale them one by one. Both ends are known, 0.23 and 1.41. Now only
-# the queries and keys have 1.41 and all the rest 0.23. If scores are the whole story, this gets
-# beyond the vote. What does it get, in per cent?
+# is possible. It does not rank the larger spreads, and does not show that 0.23 fails for ever.)
+#
+# But is it the *scores*? The spread scales everything: queries and keys, but also the values,
+# `c_proj` and the feed-forward. Let us scale them one by one. Both ends are known, 0.23 and 1.41.
+# Now only the queries and keys have 1.41 and all the rest 0.23. If scores are the whole story, this
+# gets beyond the vote. What does it get, in per cent?
 
 # %%
 guess = ...                                               # a percentage
@@ -224,15 +222,12 @@ print(f"copy and guess: 75 %, copy and vote: {VOTE:.1f} %")
 
 # %% [markdown]
 # (V stands for the values, O for `c_proj`, which writes what the heads found.) Scores alone are not
-# the story. With large scores and small values the block is hardly better than copy and guess, and
-# with large values and small scores it stays below the vote. In these 300 steps only both together
-# get beyond it, and they do so without a large feed-forward layer. A head has to *choose* its
-# token, and has to *write* what it finds there loudly enough. The writing matters at least as much
-# here: with small values the block hardly learns, whatever the scores.
+# the story. Only large scores and large values together get beyond the vote in these 300 steps, and
+# they do so without a large feed-forward layer. A head has to *choose* its token, and has to
+# *write* what it finds there loudly enough.
 #
 # The same at the size of the paper's own task: five strings of 1,000 bits, where the paper has 100
-# for language and 75.8 for random weights. (Its trunks that were trained on bit memory and on
-# images reach 100 as well.) Again the numbers come with the lesson.
+# for language and 75.8 for random weights. Again the numbers come with the lesson.
 
 # %%
 # minifpt compare bit-memory --bits 1000 --patch 50 --batch-size 8 --steps 1000 --seeds 5 --models
@@ -246,15 +241,11 @@ for trunk, values in PAPER_SIZE.items():
     print(f"{trunk:30} {np.mean(values):5.1f} % ({min(values):.1f} to {max(values):.1f})")
 
 # %% [markdown]
-# One frozen random block does what the paper's random trunk did not. With a smaller spread, in the
-# second row, it is still at copy and guess after as many steps. The third row differs from the
-# first in one thing: its heads have 32 channels and not 64. These runs have one learning rate,
-# 1e-2, and 1,000 steps. The first row shows what is possible. The two others show what is *slower*,
-# and not what is impossible.
-#
-# Longer runs say more: all of them get to 95 % in the end (one seed each). So the scale and the
-# width of the heads decide how *fast* a random trunk learns this task, and not whether it does. In
-# the repository `docs/results/scale.md` has the whole map.
+# One frozen random block does what the paper's random trunk did not. The second row has a smaller
+# spread; the third has heads with 32 channels instead of 64. After 1,000 steps at the same learning
+# rate, 1e-2, both are still near copy and guess. In longer runs all of them get to 95 % in the end
+# (one seed each). So the scale and the width of the heads decide how *fast* a random trunk learns
+# this task, and not whether it does. `docs/results/scale.md` has the whole map.
 #
 # ## One block of attention
 #
@@ -268,7 +259,7 @@ show(TrunkSpec._make_mixed)
 
 # %%
 STATISTICS = "statistics:minigpt-language"
-parts = {"random, too small": "random", "random, rescaled": "random@0.55",
+parts = {"random, too small": "random",
          "too small, feed-forward matched": f"random+mlp={STATISTICS}",
          "too small, block 0's attention matched": f"random+h.0.attn.*={STATISTICS}",
          "matched random, attention too small": f"{STATISTICS}+attn=random",
@@ -276,10 +267,9 @@ parts = {"random, too small": "random", "random, rescaled": "random@0.55",
 
 
 # %% [markdown]
-# We take the first two blocks of each trunk (so that it takes seconds), again with two seeds. One
-# arm more is for the detail above: *random, rescaled* with its `c_proj` as large as a trunk of one
-# block has it. Which of *feed-forward* and *block 0's attention* is enough: `"feed-forward"`,
-# `"attention"`, `"both"` or `"neither"`?
+# We take the first two blocks of each trunk (so that it takes seconds), again with two seeds. Which
+# of *feed-forward* and *block 0's attention* is enough: `"feed-forward"`, `"attention"`, `"both"`
+# or `"neither"`?
 
 # %%
 guess = ...
@@ -291,16 +281,6 @@ def two_blocks(trunk):
 
 swaps = {name: [train(kind, seed, two_blocks)[-1] for seed in range(2)]
          for name, kind in tqdm(parts.items(), desc="parts")}
-
-
-def louder(trunk):
-    two_blocks(trunk)
-    for block in trunk.h:
-        block.attn.c_proj.weight.data *= 6 ** 0.5         # 1 / sqrt(2), not 1 / sqrt(2 * 6)
-
-
-swaps["random, rescaled, larger c_proj"] = [train(parts["random, rescaled"], seed, louder)[-1]
-                                            for seed in range(2)]
 
 # %%
 enough = [part for part, name in (("feed-forward", "too small, feed-forward matched"),
@@ -315,72 +295,14 @@ bars(swaps, "which part is it? (dotted: copy and guess, copy and vote)", "bits r
 # random* is of no use in these 300 steps. (One learning rate for all, and two seeds. "Enough" is
 # safe: it worked. "Needed" holds for this rate and these steps.)
 #
-# *Random, rescaled* is only near the vote, although *one* block with spread 0.55 was far beyond it
-# after as many steps. The two differ in how loudly a head writes. The last bar has the larger
-# `c_proj`, and nothing else, and most of the difference is gone.
-#
-# ## How many directions does a head pass on?
-#
-# (You can leave this section out, with exercises 2 and 3: nothing below needs it.) *Matched random*
-# is a little better than *pretrained on novels* above, and on the whole bit memory as well. How can
-# random numbers beat trained ones of the same size? An idea: they are less choosy. What a head
-# passes on from a token $x$ `(C,)` is $x\,W_v W_o$, where $W_v$ `(C, D)` makes its values and $W_o$
-# `(D, C)` are its rows of `c_proj`. Any matrix is a sum of products of two directions at right
-# angles to all others, one that is read and one that is written, each with a strength (the
-# *singular value decomposition*, SVD). The **singular values** $s_i$ are these strengths: how
-# strongly the product passes each of $D$ directions. If all are alike it passes $D$ of them, if one
-# outweighs the rest only one. A number that says this is the **participation ratio**:
-#
-# $$ n = \frac{\big(\sum_i s_i^2\big)^2}{\sum_i s_i^4} $$
-#
-# ($n$ equal values give $n$.) Of 32 directions, how many does a head of the language trunk pass on,
-# in the mean over its 24 heads?
-
-# %%
-guess = ...                                               # of 32
-
-
-# %%
-def head_product(attn, h):
-    """The two factors of what head h passes on: W_v (C, D) and W_o (D, C), views"""
-    C = len(attn.c_proj.weight.data)
-    D = C // attn.n_head
-    mine = slice(h * D, (h + 1) * D)
-    return attn.c_attn.weight.data[:, 2 * C:][:, mine], attn.c_proj.weight.data[mine]
-
-
-def singular_values(kind):
-    """(heads, D)"""
-    trunk = TrunkSpec.parse(kind).make(seed=0)
-    return np.array([np.linalg.svd(np.matmul(*head_product(block.attn, h)), compute_uv=False)[:32]
-                     for block in trunk.h for h in range(4)])
-
-
-values = {name: singular_values(kind) for name, kind in (
-    ("pretrained on novels", "minigpt-language"), ("pretrained on digits", "minigpt-images"),
-    ("matched random", STATISTICS), ("random, too small", "random"))}
-count = {name: (s ** 2).sum(axis=1) ** 2 / (s ** 4).sum(axis=1) for name, s in values.items()}
-reveal(guess, float(count["pretrained on novels"].mean()))
-curves({name: (s / s[:, :1]).mean(axis=0) for name, s in values.items()}, "what the heads pass on",
-       "direction", "strength, the first is 1", inks=(
-           color.language, color.images, color.statistics, color.random))
-for name, n in count.items():
-    print(f"{name:20} directions {n.mean():4.1f} (from {n.min():.1f} to {n.max():.1f})")
-
-# %% [markdown]
-# In the mean trained heads pass on few directions, random ones many, whatever their scale. That
-# fits the idea, but it is a *correlation*. A test changes the number of directions and nothing
-# else: exercise 3 writes this change.
-#
 # ## An answer that is in the language
 #
 # Typos are the one of these tasks where the trunk that has read is ahead. Each byte of a passage is
-# replaced with probability one half. The frozen language trunk, trained for 600 steps, has the
-# score that the ladder above has printed (it is balanced: guessing has 50). Is it the reading? Then
-# the language model should know it *without any training*: a replaced byte should surprise it. Its
-# **surprise** at a byte is the negative logarithm of the probability that it gave to it. We say
-# that a byte was replaced where its surprise is above a threshold, which we choose on validation
-# passages. What score does this have, in per cent?
+# replaced with probability one half. Is it the reading? Then the language model should know it
+# *without any training*: a replaced byte should surprise it. Its **surprise** at a byte is the
+# negative logarithm of the probability that it gave to it. We say that a byte was replaced where
+# its surprise is above a threshold, which we choose on validation passages. What score does this
+# have, in per cent? (It is balanced: guessing has 50.)
 
 # %%
 guess = ...                                               # a percentage
@@ -414,38 +336,31 @@ def balanced(surprise, y, threshold):
     return 50 * float(found[y == 1].mean() + (~found)[y == 0].mean())
 
 
-found, says = {}, {}
+found = {}
 for name, surprise in (("the language model", by_model), ("pairs of letters", by_pairs)):
     s = {split: surprise(x) for split, (x, _) in draws.items()}
     threshold = max(np.linspace(1, 10, 91), key=lambda t: balanced(
         s["validation"], draws["validation"][1], t))
     found[name] = balanced(s["test"], draws["test"][1], threshold)
-    says[name] = s["test"] > threshold
 reveal(guess, found["the language model"], "%")
 for name, value in found.items():
     print(f"{name:20} {value:.1f} %")
 print(f"FPT on novels        {np.mean(LADDER['typos']['pretrained on novels']):.1f} %")
-agree = np.mean(says["the language model"] == says["pairs of letters"])
-print(f"model and pairs say the same of {100 * agree:.0f} % of the bytes")
 
 # %% [markdown]
 # About as much as the trained FPT. The answer lay in the weights. But lesson 13 asked for the
 # simplest control, and here it is: a *table of pairs* that has counted which byte follows which has
-# as much, to a fraction of a point. Equal scores need not have equal causes: the two
-# do not agree on every byte. So what reading gave to the model is worth no more on this task than
-# pairs of letters; this does not show that it *is* pairs of letters.
+# as much, to a fraction of a point. So what reading gave to the model is worth no more on this task
+# than pairs of letters. (Equal scores need not have equal causes.)
 #
 # ## What we know, and what not
 #
-# - On bit memory most of the gap between *pretrained on novels* and *random, too small* is scale:
-#   at 128 channels a trunk with 0.02 learns too slowly for these steps. Scores grow with the square
-#   of the spread. What a head writes grows with it, too, and the trunk learns fast only where both
-#   are large.
+# - On bit memory most of the gap between *pretrained on novels* and *random, too small* is scale.
+#   Scores grow with the square of the spread, what a head writes grows with it, too, and the trunk
+#   learns fast only where both are large.
 # - **This we can say:** one frozen block of attention that has read nothing is enough for bit
 #   memory. It worked with both seeds here, and with five of five at the size of the paper's own
-#   task, where each run has over 99.8 %. The scale of the weights and the width of the heads decide
-#   how fast it learns. Without such a block nothing got clearly beyond copy and vote, at the steps
-#   and the rate that we gave it.
+#   task, where each run has over 99.8 %.
 # - On typos language beats the other trunks. A table of pairs of letters finds as many, and better
 #   use of the same table finds more (`docs/results/language.md`).
 #
@@ -465,15 +380,9 @@ print(f"model and pairs say the same of {100 * agree:.0f} % of the bytes")
 # | seeds, and why so many (lesson 13) | 5: the ranges are apart, or we claim nothing |
 # | what would refute it | 5.6 is above 1.41 in all runs |
 #
-# The last line is the one that people leave out. On the command line:
-#
-#     minifpt compare bit-memory --bits 20 --patch 10 --steps 300 --seeds 5 --rates 3e-3 1e-2 3e-2
-#         --models random:1x4x128@1.41 random:1x4x128@2.8 random:1x4x128@5.6
-#
-# (all on one line). This writes a table, every run, the curves and the sweep into a folder. Ideas:
-# swap only what makes queries, keys and values (`h.0.attn.c_attn.*`) and not `c_proj`; the
-# attention of *images* or *bits* into a random trunk; a trunk of your own in a file
-# (`mine.py:encoder`).
+# The last line is the one that people leave out. Ideas: swap only what makes queries, keys and
+# values (`h.0.attn.c_attn.*`) and not `c_proj`; the attention of *images* or *bits* into a random
+# trunk; a trunk of your own in a file (`mine.py:encoder`).
 #
 # ## Exercises
 #
@@ -493,7 +402,15 @@ check("same_spread", same_spread)
 
 
 # %% [markdown]
-# **2.** How many directions does a head pass on? Write the participation ratio.
+# **2.** *Matched random* is a little better than *pretrained on novels* on bit memory. Do random
+# heads pass on more directions? What a head passes on from a token $x$ `(C,)` is $x\,W_v W_o$:
+# $W_v$ `(C, D)` makes its values and $W_o$ `(D, C)` are its rows of `c_proj`. Any matrix is a sum
+# of products of two directions at right angles to all others, one that is read and one that is
+# written, each with a strength (the *singular value decomposition*, SVD). The **singular values**
+# $s_i$ are these strengths. If all $D$ are alike the head passes on $D$ directions, if one
+# outweighs the rest only one. A number that says this is the **participation ratio**. Write it.
+#
+# $$ n = \frac{\big(\sum_i s_i^2\big)^2}{\sum_i s_i^4} $$
 
 # %%
 def directions(w_v, w_o):
@@ -505,8 +422,9 @@ check("directions", directions)
 
 
 # %% [markdown]
-# **3.** Keep the `k` strongest directions of what a head passes on, and its length: the root of the
-# sum of all squares of the product.
+# **3.** A test of such an explanation changes the number of directions and nothing else. Keep the
+# `k` strongest directions of what a head passes on, and its length: the root of the sum of all
+# squares of the product.
 
 # %%
 def keep_directions(w_v, w_o, k):

@@ -22,8 +22,7 @@ from tqdm import tqdm
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, picture, reveal, show
-from minifpt.layers import Parameter
+from minifpt.exercises.lesson import color, curves, reveal, show
 from minifpt.trunks.lstm import LSTM, LSTMConfig
 
 # %% [markdown]
@@ -54,14 +53,12 @@ def rnn(x, w, u, b):
     return h[:, 1:], (x, w, u, h)
 
 
-def rnn_backward(dy, cache, cut=None):
-    """dy (B, T, D) -> dx, dw, du, db; with ``cut`` nothing comes back from that token on"""
+def rnn_backward(dy, cache):
+    """dy (B, T, D) -> dx, dw, du, db"""
     x, w, u, h = cache
     da = np.zeros_like(dy)
     dh = 0.0                                              # what comes back from the next token
     for t in reversed(range(dy.shape[1])):
-        if t + 1 == cut:
-            dh = 0.0
         da[:, t] = (dy[:, t] + dh) * (1 - h[:, t + 1] ** 2)
         dh = da[:, t] @ u.T
     dw = np.einsum("btc,btd->cd", x, da)
@@ -109,22 +106,15 @@ sizes = np.array([0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0])
 lengths = np.array([[gradient_lengths(size, seed) for seed in range(8)] for size in sizes])
 reveal(guess, float(np.median(lengths[1, :, 50])))
 
-fig, axes = figure(2, width=4.1, height=3.1)
 curves({f"s = {size}": lengths[list(sizes).index(size)] for size in (2.0, 1.2, 0.9)}, log="y",
        title="The gradient on its way back, 8 networks each", xlabel="steps back, k",
-       ylabel="its length", styles=("-", "--", ":"), ax=axes[0],
-       inks=(color.ochre, color.ink, color.teal))
-curves({"each of 8": lengths[:, :, 50].T, "median": np.median(lengths[:, :, 50], axis=1)},
-       "50 steps back", "size s of the recurrent weights", x=sizes, styles=("o", "-"), log="y",
-       inks=(color.grey, color.ink), level=1, ax=axes[1])
-picture(fig)
+       ylabel="its length", styles=("-", "--", ":"), inks=(color.ochre, color.ink, color.teal))
 for size, one in zip(sizes, lengths, strict=True):
     print(f"s = {size}: 50 steps back between {one[:, 50].min():.1e} and {one[:, 50].max():.1e}")
 
 # %% [markdown]
-# On a logarithmic scale the lines are nearly straight: each step multiplies by about the same
-# factor. With weights that are too small the gradient **vanishes**, with large ones it
-# **explodes**.
+# Each step multiplies by about the same factor. With weights that are too small the gradient
+# **vanishes**, with large ones it **explodes**.
 #
 # Why must the gradient vanish at $s = 0.9$? One step back is
 #
@@ -132,72 +122,17 @@ for size, one in zip(sizes, lengths, strict=True):
 #
 # The bracket is between 0 and 1 and can only shorten. The rotation keeps the length, and $s$
 # multiplies it. So after $k$ steps the length is at most $s^k$, whatever the tokens are. Even
-# $s = 1$ loses something at each step, and the tanh takes more where the weights are larger,
-# because then the states are closer to ±1, where it is flat.
+# $s = 1$ loses something at each step.
 #
 # ## Clipped and truncated
 #
 # **Clipping** makes a gradient shorter when it is longer than allowed, all of it by one factor.
 # **Truncating** cuts the way back: beyond some token nothing is carried on. Both are cheap, and
-# both are used. Which of the two changes what a network can learn?
-#
-# A task for that: the first token is +1 or −1, eleven tokens of noise follow on a channel of their
-# own, and at the end the network says which it was. We train a small network with the whole
-# gradient, with a clipped one, and with one that is cut in the middle: from token 6 on nothing goes
-# back, so no gradient ever reaches the token that holds the answer.
-#
-# What does the truncated one reach, in percent? (A coin has 50.)
-
-# %%
-guess = ...
-
-# %%
-def sequences(rng, size, T=12):
-    """-> x (size, T, 2), bit (size,)"""
-    bit = rng.integers(0, 2, size)
-    x = np.zeros((size, T, 2))
-    x[:, 0, 0] = 2 * bit - 1
-    x[:, 1:, 1] = 2 * rng.standard_normal((size, T - 1))
-    return x, bit
-
-
-def learns(cut=None, clip=None, seed=0, D=16, steps=250):
-    """Share of sequences answered rightly after training, in percent."""
-    rng = np.random.default_rng(seed)
-    Q, _ = np.linalg.qr(rng.standard_normal((D, D)))
-    weights = [Parameter(a, "attn") for a in (
-        0.5 * rng.standard_normal((2, D)), 0.7 * Q, np.zeros(D))]
-    out = Parameter(rng.standard_normal((D, 2)) / np.sqrt(D), "output")
-    adam = minifpt.optim.Adam([*weights, out], lr=1e-2)
-    for step in range(steps + 1):
-        x, bit = sequences(rng, 64)
-        h, cache = rnn(x, *(p.data for p in weights))
-        logits = h[:, -1] @ out.data
-        if step == steps:                                 # the last batch is only a test
-            return 100 * (logits.argmax(axis=1) == bit).mean()
-        dlogits = F.cross_entropy_backward(1.0, F.cross_entropy(logits, bit)[1])
-        dh = np.zeros_like(h)
-        dh[:, -1] = dlogits @ out.data.T
-        out.grad = h[:, -1].T @ dlogits
-        _, *grads = rnn_backward(dh, cache, cut)
-        for p, grad in zip(weights, grads, strict=True):
-            p.grad = grad
-        if clip:
-            minifpt.optim.clip_grad_norm(adam.parameters, clip)
-        adam.step()
-
-
-arms = {"whole": {}, "clipped to 0.1": {"clip": 0.1}, "cut at token 6": {"cut": 6}}
-scores = {name: [learns(seed=seed, **arm) for seed in range(4)] for name, arm in arms.items()}
-reveal(guess, float(np.mean(scores["cut at token 6"])), "%")
-for name, score in scores.items():
-    print(f"{name:15} four seeds: {', '.join(f'{s:.0f} %' for s in score)}")
-
-# %% [markdown]
-# The truncated network stays near a coin's 50 % on all four seeds, where the whole gradient learns.
-# The cut keeps the gradient from the tokens where the bit still is. Clipping can only make a step
-# shorter: every token keeps its share, so it cannot change which tokens a network learns from. What
-# it is good for shows with plain gradient descent, in lesson [12](12_optimisers.ipynb).
+# both are used. With clipping every token keeps its share of the gradient, so a network can learn
+# from the same tokens as before, only in shorter steps; it is no help against vanishing. A cut
+# takes the gradient away from all tokens before it. Where a string comes long before the question,
+# nothing then teaches the network to keep it. (Exercise 3 truncates; what clipping is good for
+# shows in lesson [12](12_optimisers.ipynb).)
 #
 # ## A cell that is added to
 #
@@ -210,8 +145,7 @@ for name, score in scores.items():
 # $g_t$ is what a plain recurrent network would compute, and three **gates** between 0 and 1 read
 # $x_t$ and $h_{t-1}$: the forget gate $f_t$ says how much of the cell stays, the input gate $i_t$
 # how much is added, the output gate $o_t$ how much is shown. All of them are `(B, D)`. Here is the
-# library's code. Find the line in the backward pass where the gradient of the cell goes to the
-# token before.
+# library's code. Find the line in the backward pass where the cell's gradient goes one token back.
 
 # %%
 show(F.lstm, F.lstm_backward)
@@ -266,10 +200,9 @@ for bias, one in zip(biases, measured, strict=True):
 
 # %% [markdown]
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
-# LSTM forgets sooner than the plain network of $s = 1.2$, the dashed line. With a larger bias
-# the gates are close to 1, and the gradient arrives. The dotted lines are what the cell alone
-# carries; what the solid ones have more came through $h$, as in a plain network. With a bias of 4
-# those ways even lengthen the gradient: an LSTM can explode as well.
+# LSTM forgets sooner than the plain network of $s = 1.2$, the dashed line. With a larger bias the
+# gates are close to 1, and the gradient arrives. What the solid lines have more than the dotted
+# ones came through $h$, as in a plain network: an LSTM can explode as well.
 #
 # So it is not the cell as such that keeps a gradient alive. It is a cell whose forget gates are
 # open, and the network can *learn* to open and close them, token by token.
@@ -280,13 +213,13 @@ for bias, one in zip(biases, measured, strict=True):
 # about half of its bits hidden, and the model says all 16. The visible half alone gives 75 %: that
 # is the **floor**.
 #
-# One can do better without holding a single string. Keep 16 sums, how many strings have a 1 at each
-# place, and let the majority decide each hidden bit; a coin decides a tie. This is the **vote**.
-# Only a model above the vote shows that it remembers strings.
+# One can do better without holding a single string: count how many strings have a 1 at each place,
+# and let the majority decide each hidden bit. This is the **vote**. Only a model above the vote
+# shows that it remembers strings.
 #
 # Two small models, both trained in full from random weights: one block of a GPT-2 with 32 channels,
-# and one layer of LSTM with 64. Each is tried with two learning rates and two seeds. We show each
-# model at the better of its two rates.
+# and one layer of LSTM with 64, which has more parameters. We show each at the better of two
+# learning rates, with two seeds.
 #
 # With one string both reach 100 %. What does the LSTM reach with four, in percent?
 
@@ -314,7 +247,7 @@ def vote(task):
     """Share of bits that the vote has right, in percent."""
     x, y = task.batch(np.random.default_rng(0), 4000, "test")
     says = np.where(x[:, -1] != 0, x[:, -1], np.sign(x[:, :-1].sum(axis=1)))
-    return 100 * np.where(says == 0, 0.5, says == 2 * y[:, 0] - 1).mean()
+    return 100 * np.where(says == 0, 0.5, says == 2 * y[:, 0] - 1).mean()    # a tie: a coin
 
 
 KINDS, RATES, SEEDS = ("attention", "LSTM"), (3e-3, 1e-2), (0, 1)
@@ -322,44 +255,33 @@ KINDS, RATES, SEEDS = ("attention", "LSTM"), (3e-3, 1e-2), (0, 1)
 
 def compare(tasks):
     """{(name of a task, kind): the runs (seeds,) at the better of the rates}"""
-    found, bar = {}, tqdm(total=len(tasks) * len(KINDS) * len(RATES) * len(SEEDS), leave=False)
-    for name, task in tasks.items():
-        for kind in KINDS:
-            runs = []
-            for lr in RATES:
-                runs.append([])
-                for seed in SEEDS:
-                    runs[-1].append(accuracy(task, kind, lr, seed))
-                    bar.update()
-            found[name, kind] = max(runs, key=np.mean)
-    bar.close()
-    return found
+    return {(name, kind): max(([accuracy(task, kind, lr, seed) for seed in SEEDS]
+                               for lr in RATES), key=np.mean)
+            for name, task in tqdm(tasks.items()) for kind in KINDS}
 
 
 tasks = {n: minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16) for n in (1, 2, 4)}
 results = compare(tasks)
 reveal(guess, float(np.mean(results[4, "LSTM"])), "%")
 
-votes = {n: vote(minifpt.tasks.get("bit-memory", strings=n, bits=16, patch=16))
-         for n in (*tasks, 5)}
+votes = {n: vote(task) for n, task in tasks.items()}
 curves({kind: np.transpose([results[n, kind] for n in tasks]) for kind in KINDS}
-       | {"vote": [votes[n] for n in tasks]}, "Bit memory after 300 steps (dotted: floor)",
+       | {"vote": [*votes.values()]}, "Bit memory after 300 steps (dotted: floor)",
        "strings to remember", "bits right, %", x=list(tasks), styles=("s-", "o--", "^-."), level=75,
        inks=(color.teal, color.ochre, color.ink), ylim=(70, 101), xticks=list(tasks))
 for kind in KINDS:
-    size = sum(p.data.size for p in minifpt.FPT(trunk_of(kind, 0), 16, 32, 1).parameters())
-    print(f"{kind:9} {size:6} parameters   " + "   ".join(
+    print(f"{kind:9}", "   ".join(
         f"{n} strings: {', '.join(f'{r:.1f}' for r in results[n, kind])}" for n in tasks))
 print("vote:", "   ".join(f"{n} strings: {v:.1f}" for n, v in votes.items()))
 
 # %% [markdown]
 # Attention is far above the vote. (With one string the vote is all there is to know.) The LSTM is a
-# little above it with two strings, and below it with four, though it has more parameters than the
-# attention model. So with four strings nothing here shows that it remembers any of them.
+# little above it with two strings, and below it with four. So with four strings nothing here shows
+# that it remembers any of them.
 #
-# Why? Here is a guess. When the strings pass, the LSTM does not know yet which of them will be
-# asked for: it would have to put all of them into one state of fixed size. Attention keeps them all
-# beside each other and chooses when the question has come.
+# A hypothesis: when the strings pass, the LSTM does not know yet which of them will be asked for,
+# and would have to put all of them into one state of fixed size. Attention keeps them all beside
+# each other and chooses when the question has come.
 #
 # Is that the reason? If so, it should matter *when* the question comes. We change one thing: the
 # half hidden string comes **first**, the four strings after it, and the answer is still read at the
@@ -386,12 +308,10 @@ print(f"vote      {votes[4]:.1f}")
 
 # %% [markdown]
 # The lead is gone, and both are below the vote. One block of attention compares what stands at the
-# *last* token with all others, and the last token is no longer the question. (With a second block
-# it could be done: in the first, each string finds out whether it is the one that was asked for. Is
-# that learned in 300 steps?) The LSTM gains nothing either. It could now drop every string that
-# does not match, so that one string is all that its state has to hold, and it holds one (above). So
-# the size of its state is not what stops it here. It has not learned to compare, in 300 steps. In
-# the first form we cannot tell: too small a state and too short a training look the same.
+# *last* token with all others, and the last token is no longer the question. The LSTM gains nothing
+# either. It could now drop every string that does not match, so that one string is all that its
+# state has to hold, and it holds one (above). So the size of its state is not what stops it here:
+# it has not learned to compare, in 300 steps. In the first form we cannot tell.
 #
 # So "attention has the better memory" is too short. It keeps everything, and it looks back with
 # what it has *now*. A task that asks at the end suits it.
