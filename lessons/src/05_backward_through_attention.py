@@ -16,8 +16,8 @@
 #
 # **The question:** Who gets the gradient?
 #
-# You need [lesson 4](04_self_attention.ipynb). It takes about 55
-# minutes: 20 to read and run, 20 for your own file, 15 for two exercises. What follows under
+# You need [lesson 4](04_self_attention.ipynb). It takes about an
+# hour: 25 minutes to read and run, 20 for your own file, 15 for two exercises. What follows under
 # *Going further* is not needed later.
 
 # %%
