@@ -193,10 +193,6 @@ lines["plain network, s = 1.2"] = np.median(lengths[list(sizes).index(1.2)], axi
 curves(lines, "LSTM: the gradient on its way back, median of 8", "steps back, k",
        "length, relative to k = 0", styles=["-"] * 3 + [":"] * 3 + ["--"], log="y", width=6,
        height=3.6, ylim=(1e-8, 10), inks=[color.ochre, color.ink, color.teal] * 2 + [color.grey])
-for bias, one in zip(biases, measured, strict=True):
-    print(f"bias {bias}: the gate lets through {1 / (1 + np.exp(-bias)):.3f} a step; "
-          f"50 steps back {np.median(one[:, 0, 50]):.1e}, by the gates alone "
-          f"{np.median(one[:, 1, 50]):.1e}")
 
 # %% [markdown]
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
