@@ -198,7 +198,8 @@ curves(lines, "LSTM: the gradient on its way back, median of 8", "steps back, k"
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an
 # LSTM forgets sooner than the plain network of $s = 1.2$, the dashed line. With a larger bias the
 # gates are close to 1, and the gradient arrives. What the solid lines have more than the dotted
-# ones came through $h$, as in a plain network: an LSTM can explode as well.
+# ones came through $h$, as in a plain network. With a bias of 4 these ways lengthen the gradient:
+# an LSTM can explode as well.
 #
 # So it is not the cell as such that keeps a gradient alive. It is a cell whose forget gates are
 # open, and the network can *learn* to open and close them, token by token.
