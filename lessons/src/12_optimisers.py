@@ -75,21 +75,17 @@ def needed(path, close=0.1):
     return np.where(last + 1 < len(far), last + 1.0, np.inf)
 
 
-def draw(ax, path, title):
-    """The first 40 steps of a path over the valley's contours."""
-    points = np.stack(np.meshgrid(np.linspace(-13, 13, 200), np.linspace(-9, 9, 200)), axis=-1)
-    height = np.sqrt(((points @ valley()[0]) * points).sum(axis=-1))
-    ax.contourf(*np.moveaxis(points, -1, 0), height, cmap="Greys", alpha=0.35)
-    ax.plot(*path[:40].T, "o-", color=color.ink, markersize=2.5, linewidth=1)
-    ax.set(title=title, xlim=(-13, 13), ylim=(-9, 9), xlabel="x_1", ylabel="x_2")
-
-
 rates = np.linspace(0.03, 0.05, 201)
 arrives = needed(descent(gradient_descent(rates[:, None]))) < np.inf
 reveal(guess, float(rates[arrives].max()))
+points = np.stack(np.meshgrid(np.linspace(-13, 13, 200), np.linspace(-9, 9, 200)), axis=-1)
+height = np.sqrt(((points @ valley()[0]) * points).sum(axis=-1))
 fig, axes = figure(2, width=2.7, height=2.0, sharey=True)
 for ax, lr in zip(axes, (0.038, 0.0402), strict=True):
-    draw(ax, descent(gradient_descent(lr)), f"learning rate {lr}")
+    ax.contourf(*np.moveaxis(points, -1, 0), height, cmap="Greys", alpha=0.35)
+    path = descent(gradient_descent(lr))[:40]
+    ax.plot(*path.T, "o-", color=color.ink, markersize=2.5, linewidth=1)
+    ax.set(title=f"learning rate {lr}, 40 steps", xlabel="x_1", ylabel="x_2")
 picture(fig)
 
 # %% [markdown]

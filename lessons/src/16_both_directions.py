@@ -328,9 +328,8 @@ print(f"gain: {gain.mean():.2f} +- {gain.std() / math.sqrt(len(gain)):.2f}")
 # | T5, 1910.10683 | hidden spans, written by a causal decoder | all weights, all fine-tuned |
 #
 # The paper of this project is closer to ELMo than to the others: GPT-2's attention and feed-forward
-# layers stay frozen, and the layer norms, the positions and the two ends learn (lesson 0).
-#
-# The library trains bidirectional models, too: `minifpt pretrain masked --text FOLDER`.
+# layers stay frozen, and the layer norms, the positions and the two ends learn (lesson 0). The
+# library trains bidirectional models, too: `minifpt pretrain masked --text FOLDER`.
 #
 # ## Exercises
 #
