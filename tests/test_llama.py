@@ -358,8 +358,7 @@ def change_tensors(folder, change):
 
 @pytest.mark.oracle
 def test_a_head_that_differs_from_a_tied_table_is_a_head_of_its_own(tmp_path):
-    """So it is in Transformers 5."""
-    lm = LlamaLM(config(tied=True))
+    lm = LlamaLM(config(tied=True))                       # Transformers 5 does so, too
     lm.save(tmp_path / "m")
     name = "model.embed_tokens.weight"
     change_tensors(tmp_path / "m", lambda t: t.update({"lm_head.weight": t[name].copy()}))
