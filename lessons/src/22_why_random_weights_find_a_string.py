@@ -341,12 +341,12 @@ print("95 % at step, five seeds:", *firsts)
 #   bit XOR and 1.25 % on bit memory.
 # - *Was it the reading?* For bits, not as far as we can tell: weights of the right size that have
 #   read nothing solve both tasks. (The paper has random weights at 75.8 % on longer strings. Its
-#   whole shape, run so, has 75.3 % after 4,000 steps; started aligned it has 95 % after 1,600. One
-#   run each.) For text, a little: on *typos*, replaced letters in a novel's page, frozen language
-#   has 60 %, all that has not read stays near 50, and counts of letter pairs do as well as
-#   language ([lesson 14](14_which_part_of_pretraining.ipynb)). With the
-#   antisymmetric parts of its heads alone it keeps 59 %, with the symmetric ones 52: what reading
-#   gave is mostly no search for likeness (`docs/results/why.md`).
+#   whole shape, run so, has 75.3 % after 4,000 steps; started aligned it has 95 % after 1,600, with
+#   each of two seeds.) For text, a little: on *typos*, replaced letters in a novel's page, frozen
+#   language has 60 %, all that has not read stays near 50, and counts of letter pairs do as well as
+#   language ([lesson 14](14_which_part_of_pretraining.ipynb)). With the antisymmetric parts of its
+#   heads alone it keeps 59 %, with the symmetric ones 52: what reading gave is mostly no search for
+#   likeness (`docs/results/why.md`).
 #
 # ## Exercises
 #
