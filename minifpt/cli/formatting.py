@@ -57,9 +57,9 @@ class Parser(argparse.ArgumentParser):
             for name, (_, text) in commands.items():
                 lines += labelled(f"  {name}", text, 14)
             lines.append("")
-        return "\n".join([*lines, "minifpt COMMAND --help shows a command's options.",
-                          "minifpt --version shows the version; --traceback, before or after a",
-                          "command, prints the traceback of an error, too.", ""])
+        end = ("minifpt COMMAND --help shows a command's options, minifpt --version the version; "
+               "--traceback, before or after a command, prints the traceback of an error, too.")
+        return "\n".join([*lines, *wrap(end, min(columns() - 1, 79)), ""])
 
 
 def columns():

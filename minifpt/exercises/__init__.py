@@ -291,7 +291,7 @@ def _hint(output, case):
         except Exception:                                 # a predicate on an odd output
             continue
     for hint, mistake in mistakes:                        # with other numbers
-        with contextlib.suppress(ValueError):             # lists of lists of different lengths
+        with contextlib.suppress(Exception):              # an output that has no shape
             if any(np.shape(a) == np.shape(b) != np.shape(c)
                    for a, b, c in _parts(output, mistake, case.answer)):
                 return _sentence(hint)
@@ -400,7 +400,7 @@ def _same(a, b, rtol):
             return False
         return len(a) == len(b) and all(_same(x, y, rtol) for x, y in zip(a, b, strict=True))
     if not _is_numeric(a) or not _is_numeric(b):
-        return type(a) is type(b) and a == b
+        return type(a) is type(b) and np.array_equal(a, b)
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if a.shape != b.shape:
         return False
@@ -414,7 +414,7 @@ def _is_numeric(a):
     """Return whether NumPy takes a value as an array of numbers."""
     try:
         np.asarray(a, np.float64)
-    except (TypeError, ValueError):
+    except Exception:                                     # an int may be too large, too
         return False
     return True
 
