@@ -225,6 +225,11 @@ def test_a_dropout_that_raises_is_named_and_the_others_are_judged(file):
     assert "With p = 0, y is x, and rng may be None. It raised Attrib" in found["dropout"].hint
     assert "Mend dropout first" in found["attention"].hint
     assert {found[name].status for name in ("softmax", "softmax_backward")} == {"passed"}
+    swapped = """
+        mask = (rng.random(x.shape) >= p) / (1 - p) if p else None
+        return (DropoutCache(mask), x * mask) if p else (x, DropoutCache(mask))"""
+    found = results(file(dropout=swapped, **right))
+    assert "Mend dropout first" in found["attention"].hint
 
 
 def test_a_dropout_that_draws_in_another_way_is_right(file):
