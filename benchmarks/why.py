@@ -433,14 +433,22 @@ def run_grid(name, folder):
 
 def by_measure(rows):
     """Return the Markdown table of the accuracies of the study *mechanism*."""
-    values = {}
-    for row in rows:
-        if row["measure"].startswith("accuracy"):
-            values.setdefault(row["measure"].removeprefix("accuracy, "), []).append(
-                100 * float(row["value"]))
+    accuracies = over_steps(rows)[0]
     seeds = len({row["seed"] for row in rows})
     return tables.markdown([["form after 500 steps", f"accuracy, {seeds} seeds"], *(
-        [name, tables.spread(numbers)] for name, numbers in values.items())])
+        [name, tables.spread(numbers)] for name, numbers in accuracies.items())])
+
+
+def over_steps(rows):
+    """Return the accuracies of the study *mechanism*, {form: one for each seed}, and its shares,
+    {measure: {step: one for each seed}}, all in per cent."""
+    accuracies, shares = {}, {}
+    for row in rows:
+        kind, _, form = row["measure"].partition("accuracy, ")
+        numbers = (shares.setdefault(kind, {}).setdefault(int(row["step"]), []) if kind
+                   else accuracies.setdefault(form, []))
+        numbers.append(100 * float(row["value"]))
+    return accuracies, shares
 
 
 def by_block(rows):
@@ -502,7 +510,8 @@ def table(path):
                                 for name in varied), []).append(row)
     lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
               answer(group, with_ends=True),
-              "…".join(f"{np.mean([matches_of(row)[i] for row in group]):.1f}" for i in (0, -1))]
+              "…".join(f"{np.mean(ends):.1f}" for ends in zip(*(
+                  (matches[0], matches[-1]) for _, matches in map(points_of, group)), strict=True))]
              for setting, group in groups.items()]
     return tables.markdown([[*varied, "steps to the goal", "match, start to end"],
                             *lines])
@@ -539,9 +548,10 @@ MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure), "maps": (MAPS, map
             "heads": (HEADS, heads_of_all, by_trunk)}
 
 
-def matches_of(row):
-    """Return the matches of a run, from its start on."""
-    return [float(point.partition(":")[2]) for point in row["matches"].split()]
+def points_of(row):
+    """Return the steps at which a run's match was measured, from its start on, and the matches."""
+    return zip(*((int(step), float(match)) for step, match in (
+        point.split(":") for point in row["matches"].split())), strict=True)
 
 
 def answer(rows, with_ends=False):
@@ -592,7 +602,7 @@ def correlations(folder):
         for name, runs in groups.items())])
 
 
-SOLVED, LATE, NEVER = plots.COLORS["language"], "#d55e00", "0.55"     # outcomes of a run
+SOLVED, LATE, NEVER = plots.COLORS["language"], plots.COLORS["random"], "0.55"    # of a run
 
 
 def picture_of_predictors(folder, target):
@@ -624,11 +634,11 @@ def picture_of_training(folder, target):
     for row in read_rows(folder / "why-basins.csv"):
         if row["angle"] == "antisymmetric" or (row["start"] == "opposed" and row["angle"] == "0"):
             continue
-        steps = [int(point.partition(":")[0]) for point in row["matches"].split()]
+        steps, matches = points_of(row)
         color = NEVER if not row["reached"] else LATE if row["start"] else SOLVED
-        runs.plot(steps, matches_of(row), color=color, alpha=0.4, linewidth=1)
+        runs.plot(steps, matches, color=color, alpha=0.4, linewidth=1)
         if row["reached"]:
-            runs.plot(steps[-1], matches_of(row)[-1], "o", color=color, markersize=3)
+            runs.plot(steps[-1], matches[-1], "o", color=color, markersize=3)
     for x, y, text, color in ((1, 3.4, "as drawn, 40 seeds", SOLVED),
                               (1, -2.3, "opposed, solved", LATE),
                               (1, -5.0, "opposed, not in 2,000 steps", NEVER)):
@@ -636,24 +646,20 @@ def picture_of_training(folder, target):
     runs.set_xscale("symlog", linthresh=25)
     runs.set(xlabel="step", ylabel="match", ylim=(-5.2, 4.6), title="The start decides when")
     runs.set_xticks((0, 25, 100, 1000), ("0", "25", "100", "1000"))
-    values = {}
-    for row in read_rows(folder / "why-mechanism.csv"):
-        values.setdefault(row["measure"], {}).setdefault(int(row["step"]), []).append(
-            100 * float(row["value"]))
+    accuracies, shares = over_steps(read_rows(folder / "why-mechanism.csv"))
     for name, color in (("input layer", SOLVED), ("tokens", plots.COLORS["statistics"])):
-        steps, numbers = zip(*values[f"{name} in positive directions"].items(), strict=True)
+        steps, numbers = zip(*shares[f"{name} in positive directions"].items(), strict=True)
         share.plot(steps, np.mean(numbers, axis=1), color=color, label=name)
         share.fill_between(steps, *np.quantile(numbers, (0, 1), axis=1), color=color, alpha=0.2)
     share.set(xlabel="step", ylabel="squared norm (%)", ylim=(40, 100),
               title="Training turns tokens\ninto positive directions")
     share.legend(loc="lower right", frameon=False)
-    names = [name for name in values if name.startswith("accuracy")][::-1]
-    for i, name in enumerate(names):
-        (numbers,) = values[name].values()
+    for i, numbers in enumerate(accuracies.values()):
         parts.plot(numbers, [i] * len(numbers), "o", color=SOLVED, markersize=4)
-    parts.set_yticks(range(len(names)), [
-        name.removeprefix("accuracy, ").replace(" the ", " ").replace(" part", "").replace(
-            ", own", ",\nown") for name in names], fontsize=9)
+    parts.set_yticks(range(len(accuracies)), [
+        name.replace(" the ", " ").replace(" part", "").replace(", own", ",\nown")
+        for name in accuracies], fontsize=9)
+    parts.invert_yaxis()
     parts.set(xlabel="accuracy (%)", title="The positive part is needed")
     plots.save(fig, target, "picture")
 

@@ -87,9 +87,9 @@ picture(fig)
 #
 # $$ \hat x = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}}, \qquad y = \hat x \cdot w + b $$
 #
-# $\sigma^2$ is the **variance**, and a dot between two rows multiplies entry by entry. ($\epsilon$
-# is a small number that keeps the divisor away from 0.) Here it is on two rows of four channels,
-# step by step:
+# $\sigma^2$ is the **variance**, the mean of the squared distances from $\mu$. A dot between two
+# rows multiplies entry by entry. ($\epsilon$ is a small number that keeps the divisor away from 0.)
+# Here it is on two rows of four channels, step by step:
 
 # %%
 rng = np.random.default_rng(3)

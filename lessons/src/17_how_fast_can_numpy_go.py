@@ -14,10 +14,10 @@
 # - say what `loss.backward()` does in PyTorch, and write it with the library's pairs.
 #
 # You need lessons [1](01_gradients_by_hand.ipynb), [5](05_backward_through_attention.ipynb) and
-# [6](06_gpt2_whole.ipynb). It takes about an hour. **The times in the stored outputs are from a
-# machine that was busy with other programs: read them as examples, and run the notebook for your
-# own.** Counts are the same everywhere. The text says what to look for in your own output, not what
-# you will see. If a curve looks strange, run its cell again.
+# [6](06_gpt2_whole.ipynb). It takes about an hour. **The times in the stored outputs are from one
+# machine: read them as examples, and run the notebook for your own.** Counts are the same
+# everywhere. The text says what to look for in your own output, not what you will see. If a curve
+# looks strange, run its cell again.
 
 # %%
 import statistics

@@ -176,13 +176,6 @@ def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height
     picture(fig)
 
 
-def band(ax, x, runs, style="-", **line):
-    """Plot the mean of several runs, (runs, n), and shade their range."""
-    drawn, = ax.plot(x, np.mean(runs, axis=0), style, linewidth=2, **line)
-    ax.fill_between(x, np.min(runs, axis=0), np.max(runs, axis=0), color=drawn.get_color(),
-                    alpha=0.2, linewidth=0)
-
-
 def picture(fig):
     """Show a figure in the notebook, sharp and small: a PNG of at most 256 colours."""
     from PIL import Image

@@ -117,7 +117,8 @@ def masks_of(dropout):
     """Return the library's dropout with the masks that a reader's draws, if it does not raise."""
     def stand_in(x, p, rng, library=F.dropout):
         try:
-            mask = np.multiply(dropout(np.ones_like(x), p, rng)[0] if p else 1, 1, out=x.copy())
+            mask = dropout(np.ones_like(x), p, rng)[0] if p else 1.0
+            mask = np.multiply(mask, 1.0, out=np.empty_like(x))      # raises for another shape
             return x * mask, F.DropoutCache(mask if p else None)
         except Exception:                                 # the check of dropout names it
             return library(x, p, rng)
