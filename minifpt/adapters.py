@@ -168,9 +168,6 @@ class Prefix(Beside):
         """x (B, T, C) -> (B, T, C) or (B, last, C), as the trunk's own."""
         if past is not None:
             raise ValueError("prefix: a trunk with a prefix generates no text")
-        if x.shape[1] + len(self.prefix.data) > self.config.n_positions:
-            raise ValueError(f"prefix: {len(self.prefix.data)} and {x.shape[1]} tokens, the trunk "
-                             f"has {self.config.n_positions} positions")
         prefix = np.broadcast_to(self.prefix.data, (len(x), *self.prefix.data.shape))
         joined = np.concatenate([prefix, x.astype(self.dtype, copy=False)], axis=1)
         return self.layer.forward(joined, train, rng, need_dx or learns(self.prefix),

@@ -99,8 +99,8 @@ def backward(where, dy, cache, dtype):
     """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
     shape of forward's output, ``cache["shape"]``."""
     if cache is None:
-        raise ValueError(f"{where}: the cache is None: everything was frozen in the forward pass; "
-                         "expected a cache with something to learn")
+        raise ValueError(f"{where}: the cache is None: in the forward pass everything was frozen, "
+                         "or it had a past; expected a cache with something to learn")
     try:
         shape = cache["shape"]
     except (TypeError, LookupError):

@@ -17,8 +17,9 @@ from .layers import (
     Positions,
     Unembedding,
     blocks_backward,
-    readings,
+    blocks_forward,
     standard_normal,
+    tokens_before,
 )
 from .machine import shared, single_threaded_blas
 from .progress import progress_bar
@@ -122,25 +123,17 @@ class GPT2(Pretrained):
         the keys and values of the tokens before these; those of these tokens are appended.  It is
         for inference, with :meth:`all_frozen`.
         """
-        c, start = self.config, past[0].n if past else 0
-        checks.embeddings("GPT2", x, c.n_embd)
-        if start + x.shape[1] > c.n_positions:
-            raise ValueError(f"GPT2: {start + x.shape[1]} tokens, the trunk has {c.n_positions} "
-                             "positions: use fewer tokens, or a trunk with more positions "
-                             "(random:6x4x128 has 1024)")
-        p, cache = checks.dropout("GPT2", c.dropout, train, rng), {"h": []}
+        c, start = self.config, tokens_before("GPT2", self.config, x, past)
+        p, cache = checks.dropout("GPT2", c.dropout, train, rng), {}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False), start)
         x, cache["dropout"] = ops.dropout(x, p, rng)
         keep = need_dx or self.wpe.learns()
         if not keep:
             cache["wpe"] = cache["dropout"] = None
-        for block, reads in readings(self.h, past, last):
-            keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, **reads)
-            cache["h"].append(block_cache if keep else None)
+        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng, past, last)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
-        return y, cache if keep or self.ln_f.learns() else None
+        return y, cache if past is None and (keep or self.ln_f.learns()) else None
 
     @single_threaded_blas
     def backward(self, dy, cache):

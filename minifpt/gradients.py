@@ -66,7 +66,7 @@ def gradcheck(op: Callable | Any, op_backward: Callable | Sequence | None = None
     options      for op, which gets a copy of them at each pass, and for the check; one that op has
                  itself, such as eps, goes to op:
 
-    names=None       the inputs' names, by default those of op's arguments.
+    names=None       a list of the inputs' names, by default those of op's arguments.
     eps=1e-5         the step h that is tried first, and again relative to the input's size.
     tolerance=1e-6   the largest relative error that passes.
     elementwise=64   inputs with at most this many entries are checked entry by entry, larger ones
@@ -127,8 +127,8 @@ class _Check:
         self.rng = np.random.default_rng([self.seed, 0x6C])   # not the generator of the inputs
         self.is_moved, self.failure = False, "not all are finite"
         inputs = [*inputs] if isinstance(inputs, (tuple, list)) else [inputs]
-        names = [*(self.names or (name for name, p in _arguments(getattr(op, "forward", op)).items()
-                                  if p.kind < p.VAR_POSITIONAL))][:len(inputs)]
+        names = [name for name, p in _arguments(getattr(op, "forward", op)).items()
+                 if p.kind < p.VAR_POSITIONAL][:len(inputs)]
         names += [f"input {i}" for i in range(len(names), len(inputs))]
         if hasattr(op, "named_parameters") and not isinstance(op, type):
             op, op_backward, self.parameters = _functions(op, len(inputs), self.train, self.seed)
@@ -144,6 +144,13 @@ class _Check:
         else:
             op, op_backward = _copy((op, op_backward))    # methods: of a copy of their object
         self.op, self.op_backward = op, op_backward
+        if self.names is not None:
+            names = [*self.names] if isinstance(self.names, (tuple, list)) else []
+        if not all(isinstance(name, str) for name in names) or (
+                len({*names} - {*self.parameters}) < len(inputs) - len(self.parameters)
+                or len(names) + len(self.parameters) > len(inputs)):
+            raise ValueError(f"gradcheck: the names are {brief(self.names)}, expected a "
+                             "list of different texts, one for each input, and no parameter's")
         arrays = {name: _array(name, x, f"other arguments are options, {name}=...")
                   for name, x in zip([*names, *self.parameters], inputs, strict=True)}
         self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}

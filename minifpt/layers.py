@@ -288,18 +288,21 @@ class KeyValues:
 
     def __init__(self, room):
         self.k = self.v = None                            # (B, H / shared, room, D) after extend
-        self.room, self.shared, self.n = room, 1, 0
+        self.room, self.shared, self.n = checks.whole("KeyValues", "room", room), 1, 0
 
     def extend(self, k, v):
         """Append k and v (B, H, T, D) of the next tokens."""
         k, v = k[:, ::self.shared], v[:, ::self.shared]
         B, H, T, D = k.shape
-        if self.n + T > self.room or (self.k is not None and B != len(self.k)):
-            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
-                             f"{B if self.k is None else len(self.k)} x {self.room - self.n}")
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
             self.v = np.empty_like(self.k)
+        elif (H, D, k.dtype) != (*self.k.shape[1::2], self.k.dtype):
+            raise ValueError(f"KeyValues: {H} heads of {D} numbers, {k.dtype}, expected those of "
+                             f"one model, {self.k.shape[1]} of {self.k.shape[3]}, {self.k.dtype}")
+        if self.n + T > self.room or B != len(self.k):
+            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
+                             f"{len(self.k)} x {self.room - self.n}")
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T
@@ -414,12 +417,38 @@ class Block(Layer):
         return ops.residual_backward(dy, da)
 
 
-def readings(blocks, past=None, last=None):
-    """Yield for each block what its attention reads: ``past``, its :class:`KeyValues`, and for the
-    last block ``last``, how many tokens get an output."""
+def tokens_before(where, config, x, past=None):
+    """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
+    (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
+    checks.embeddings(where, x, config.n_embd)
+    n = getattr(past[0], "n", 0) if isinstance(past, (tuple, list)) and past else 0
+    if past is not None and not (
+            isinstance(past, (tuple, list)) and len({*map(id, past)}) == len(past) == config.n_layer
+            and all(isinstance(kv, KeyValues) and kv.n == n for kv in past)
+            and getattr(config, "causal", True)):
+        raise ValueError(f"{where}: past is {checks.brief(past)}, expected for a causal trunk a "
+                         f"KeyValues for each of {config.n_layer} blocks, with the same tokens")
+    if n + x.shape[1] > config.n_positions and getattr(config, "positions", True):
+        raise ValueError(f"{where}: {n + x.shape[1]} tokens, the trunk has {config.n_positions} "
+                         "positions: use fewer tokens, or a trunk with more positions")
+    return n
+
+
+def blocks_forward(blocks, x, keep, train, rng, past=None, last=None):
+    """Run blocks: x (B, T, C) -> y, the blocks' caches, and whether anything so far learns.
+
+    ``keep`` says whether something below them does; the cache of a block up to which nothing
+    learns is ``None``.  Each block gets its :class:`KeyValues` of ``past``, and the last one
+    ``last``, how many tokens get an output."""
+    caches = []
     for i, block in enumerate(blocks):
-        is_last = i == len(blocks) - 1
-        yield block, {"past": past[i] if past else None, "last": last if is_last else None}
+        reads = {"past": past[i]} if past else {}
+        if last and i == len(blocks) - 1:
+            reads["last"] = last
+        keep = keep or block.learns()
+        x, cache = block.forward(x, train, rng, **reads)
+        caches.append(cache if keep else None)
+    return x, caches, keep
 
 
 def blocks_backward(blocks, dy, caches):

@@ -18,8 +18,11 @@ def adam(x, g, m, v, t, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8):
 
     m is a running mean of the gradients, v of their squares.  Both start at 0, so at step t = 1,
     2, ... they have ``1 - b1^t`` and ``1 - b2^t`` of their size.  This is the formula; the class
-    :class:`Adam` applies it in place.
+    :class:`Adam` applies it in place, and refuses the same settings.
     """
+    Adam([], lr, (b1, b2), eps)                           # checks the settings
+    t = whole("adam", "t", t)
+    gradient("adam", g, np.shape(x))
     m = b1 * m + (1 - b1) * g
     v = b2 * v + (1 - b2) * g * g
     mean = m / (1 - b1 ** t)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="there 
 
 # Lines, blank ones and docstrings counted.  A change that raises a limit says in its commit what it
 # bought.
-LIMITS = {"minifpt/**/*.py": 19_813, "lessons/solutions/*.py": 5_410, "minifpt/**/*.js": 4_200,
-          "tests/**/*.py": 24_660}
+LIMITS = {"minifpt/**/*.py": 19_831, "lessons/solutions/*.py": 5_410, "minifpt/**/*.js": 4_200,
+          "tests/**/*.py": 24_679}
 
 
 @pytest.mark.parametrize("files", LIMITS)

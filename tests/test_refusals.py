@@ -312,7 +312,7 @@ def each(call, values, message):
 SIZES = ["3", 1.5, None, 0, True, 10 ** 10]
 WRONG_SEEDS, SEED = [-1, 1.5, "3", (), {"a": 1}], "seed must be a whole number, at least 0"
 EXPECTED_SIZE = "must be a whole number, at least 1"
-FROZEN, WRONG_SHAPE = "the cache is None: everything was frozen", "the gradient is .*, expected"
+FROZEN, WRONG_SHAPE = "the cache is None: in the forward pass", "the gradient is .*, expected"
 BAD = [                                                   # (call, message)
     *each(lambda x: fpt().forward(x), [X.tolist(), None, X[:0], X + 0j, X.astype(str)], "FPT: x "),
     *each(lambda x: fpt().predict(x), [X.tolist(), X[:0]], "FPT: x "),
@@ -389,6 +389,21 @@ BAD = [                                                   # (call, message)
     *each(minifpt.LSTM, [0, "", {"n_embd": 8}], "LSTM: the config is .*expected an LSTMConfig"),
     *each(lambda cache: fpt().backward(np.zeros((2, 2, 2), np.float32), cache),
           [3, "x", {}, [], ()], "FPT: the cache is .*, expected the one that forward returned"),
+    *each(lambda past: trunk().forward(X.repeat(8, 2), past=past),
+          [[], "x", layers.KeyValues(9), [layers.KeyValues(9)] * 2, [None], [(X, X)]],
+          "GPT2: past is .*, expected for a causal trunk a KeyValues for each of 1 blocks"),
+    (lambda: trunk(causal=False).forward(X.repeat(8, 2), past=[layers.KeyValues(9)]), "causal"),
+    (lambda: trunk(n_layer=2).forward(X.repeat(8, 2), past=[layers.KeyValues(9)] * 2), "of 2 bl"),
+    (lambda: back(trunk(), X.repeat(8, 2), past=[layers.KeyValues(9)]), "or it had a past"),
+    *each(layers.KeyValues, SIZES, f"KeyValues: room {EXPECTED_SIZE}"),
+    *each(lambda t: optim.adam(X, X, 0, 0, t), [0, -1, 1.5, "1"], "adam: t must be a whole number"),
+    *each(lambda g: optim.adam(X, g, 0, 0, 1), [X[:1], X[..., None], 1, [1.0]], "adam: the grad"),
+    (lambda: optim.adam(X, X, 0, 0, 1, b1=1), "a beta is 1, expected a positive number or 0"),
+    *each(lambda names: minifpt.gradcheck(F.relu, F.relu_backward, (X,), names=names),
+          ["x", 5, [], [1], ["a", "b"], [["a"]], {"a": 1}], "gradcheck: the names are"),
+    (lambda: minifpt.gradcheck(layers.Linear(1, 2, float), X, names=["bias"]), "the names are"),
+    (lambda: adapters.put(*[fpt()] * 2, layers.Linear(2, 2)), "put: the model holds no such FPT"),
+    (lambda: adapters.adapt(minifpt.FPT.for_task(xor(), "lstm:1x8"), "lora"), "expected some of"),
     *each(lambda n: trunk().add_positions(n), SIZES[:3], f"add_positions: n {EXPECTED_SIZE}"),
     *each(lambda seed: trunk().add_positions(20, seed), WRONG_SEEDS, f"add_positions: {SEED}"),
     *[(lambda name=name, x=x: minifpt.gradcheck(F.relu, F.relu_backward, (X,), **{name: x}),

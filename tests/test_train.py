@@ -217,9 +217,10 @@ def test_frozen_parameters_do_not_change(freeze):
     model = build(BitXOR(n=2), freeze)
     before = data(model)
     go(model=model, lr=1e-2, weight_decay=0.1)
-    for name, p in model.named_parameters():
-        changed = (p.data != before[name]).any()
-        assert changed == p.trainable, name
+    plain, _ = go(model=build(BitXOR(n=2), freeze), lr=1e-2)
+    for (name, p), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert (p.data != before[name]).any() == p.trainable, name
+        assert p.data.ndim < 2 or (p.data != other.data).any() == p.trainable, name
 
 
 def test_weights_of_unused_positions_do_not_change():
@@ -566,6 +567,9 @@ def test_the_first_layer_is_named_where_parameters_are_finite():
         assert training.first_nonfinite(model, x) == name
         p.data[:] = 1.0
         assert training.first_nonfinite(model, x) == "the backward pass"
+        for q in model.parameters():
+            q.grad = np.ones_like(q.data) if q is not p else q.data * np.nan
+        assert training.first_nonfinite(model, x) == f"the gradient of {name}.weight"
         no_forward_left(model)
 
 

@@ -10,7 +10,15 @@ from .. import fast as ops
 from ..checks import brief
 from ..files import huggingface, one_line
 from ..gpt2 import GPT2Config
-from ..layers import Block, Layer, LayerNorm, Positions, blocks_backward
+from ..layers import (
+    Block,
+    Layer,
+    LayerNorm,
+    Positions,
+    blocks_backward,
+    blocks_forward,
+    tokens_before,
+)
 from ..machine import single_threaded_blas
 from ..weight_files import config_of
 
@@ -72,18 +80,15 @@ class BERT(Layer):
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        checks.embeddings("BERT", x, c.n_embd)
-        p, cache = checks.dropout("BERT", c.dropout, train, rng), {"h": []}
+        tokens_before("BERT", c, x)
+        p, cache = checks.dropout("BERT", c.dropout, train, rng), {}
         x, cache["wpe"] = self.wpe.forward(x.astype(self.dtype, copy=False))
         x, cache["ln"] = self.ln.forward(x)
         x, cache["dropout"] = ops.dropout(x, p, rng)
         keep = need_dx or self.wpe.learns() or self.ln.learns()
         if not keep:
             cache["wpe"] = cache["ln"] = cache["dropout"] = None
-        for block in self.h:
-            keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng)
-            cache["h"].append(block_cache if keep else None)
+        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng)
         cache["shape"] = x.shape
         return x, cache if keep else None
 

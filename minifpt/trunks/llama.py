@@ -21,7 +21,8 @@ from ..layers import (
     Parameter,
     Unembedding,
     blocks_backward,
-    readings,
+    blocks_forward,
+    tokens_before,
 )
 from ..machine import single_threaded_blas
 from ..weight_files import Pretrained, by_gpt2_name
@@ -190,21 +191,13 @@ class Llama(LlamaWeights):
     def forward(self, x, train=False, rng=None, need_dx=True, past=None, last=None):
         """x (B, T, C), embeddings -> (B, T, C), after ln_f; the options are those of
         :meth:`minifpt.GPT2.forward`."""
-        c, start = self.config, past[0].n if past else 0
-        checks.embeddings("Llama", x, c.n_embd)
-        if start + x.shape[1] > c.n_positions:
-            raise ValueError(f"Llama: {start + x.shape[1]} tokens, the trunk was made for "
-                             f"{c.n_positions}: expected fewer")
-        checks.dropout("Llama", c.dropout, train, rng)
-        x, cache, keep = x.astype(self.dtype, copy=False), {"h": []}, need_dx
-        for block, reads in readings(self.h, past, last):
-            keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng, **reads)
-            cache["h"].append(block_cache if keep else None)
-        cache["need_dx"] = need_dx
+        tokens_before("Llama", self.config, x, past)
+        checks.dropout("Llama", self.config.dropout, train, rng)
+        x, cache = x.astype(self.dtype, copy=False), {"need_dx": need_dx}
+        x, cache["h"], keep = blocks_forward(self.h, x, need_dx, train, rng, past, last)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
-        return y, cache if keep or self.ln_f.learns() else None
+        return y, cache if past is None and (keep or self.ln_f.learns()) else None
 
     @single_threaded_blas
     def backward(self, dy, cache):

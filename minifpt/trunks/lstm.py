@@ -13,8 +13,10 @@ from ..layers import (
     Parameter,
     Positions,
     blocks_backward,
+    blocks_forward,
     generator,
     standard_normal,
+    tokens_before,
 )
 from ..machine import single_threaded_blas
 
@@ -133,19 +135,14 @@ class LSTM(Layer):
         ``need_dx=False`` says that nothing below the trunk learns, as in :class:`minifpt.GPT2`.
         """
         c = self.config
-        checks.embeddings("LSTM", x, c.n_embd)
-        if c.positions and x.shape[1] > c.n_positions:
-            raise ValueError(f"LSTM: {x.shape[1]} tokens, the trunk has {c.n_positions} positions")
+        tokens_before("LSTM", c, x)
         checks.dropout("LSTM", c.dropout, train, rng)
-        cache, keep, x = {"h": []}, need_dx, x.astype(self.dtype, copy=False)
+        cache, keep, x = {}, need_dx, x.astype(self.dtype, copy=False)
         if c.positions:
             x, cache["wpe"] = self.wpe.forward(x)
             keep = keep or self.wpe.learns()
         cache["keep"] = keep
-        for block in self.h:
-            keep = keep or block.learns()
-            x, block_cache = block.forward(x, train, rng)
-            cache["h"].append(block_cache if keep else None)
+        x, cache["h"], keep = blocks_forward(self.h, x, keep, train, rng)
         y, cache["ln_f"] = self.ln_f.forward(x)
         cache["shape"] = y.shape
         return y, cache if keep or self.ln_f.learns() else None
