@@ -14,6 +14,8 @@ def bias_gradient(dy):
     "a mean for a sum: every row adds its whole share to the loss":
         "_.sum(axis=_1) -> _.mean(axis=_1)",
     "a sum over everything: b has one number for each output": "_.sum(axis=_1) -> _.sum()",
+    "dy is forgotten: each row's path has rate 1, and dy arrives at its end":
+        "dy.sum(axis=(0, 1)) -> np.ones(dy.shape[-1])",
     "only some of the rows: b is used by every token of every sequence": [
         f"_.sum(axis=_1) -> dy[{rows}].sum(axis=0)" for rows in ("0", "-1", ":, 0", ":, -1")],
     "the wrong axis: one axis of rows is still there, but b has one number for each output": [

@@ -30,8 +30,10 @@ def answer_to_no_question(v):
 }, {"itself too": "return _ -> return np.roll(_, 1, axis=0) * (counts > 1)"})
 def _(rng):
     v = rng.standard_normal((int(rng.integers(4, 8)), 3))
-    yield Case((v,), mistakes={"a token may see itself too": lambda y: np.allclose(
-        y[1:], answer_to_no_question(v)[:-1])})
+    yield Case((v,), mistakes={
+        "a token may see itself too": lambda y: np.allclose(y[1:], answer_to_no_question(v)[:-1]),
+        "token t, counted from 0, sees t + 1 tokens": lambda y: np.allclose(
+            y[1:], np.cumsum(v, axis=0)[1:] / np.arange(1, len(v))[:, None])})
 
 
 def windowed_attention(q, k, v, w):
@@ -76,6 +78,8 @@ def _(rng):
             "the window is one token too short: w includes the token itself": lambda y, w=w: (
                 w > 1 and np.allclose(y[1:], windowed_attention(q, k, v, w - 1)[1:])),
         }, about=about)
+    yield Case((1e3 * q, k, v, 3), about="Here some scores are in the thousands: an exponential of "
+                                         "them is infinite. F.softmax subtracts the largest first.")
 
 
 def ruler(T, back):

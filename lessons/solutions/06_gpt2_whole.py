@@ -27,8 +27,10 @@ def gpt2_parameters(n_layer, n_embd, n_positions, vocab_size):
     "C numbers too many in each block: count its biases again": "block = _ -> block = _ + C",
     "the biases of the linear layers are missing (3C, C, 4C and C in each block)":
         "block = _ -> block = _ - 9 * C",
-    "the layer norms of the blocks are missing: two in each, scale and bias": "_ + 2 * norm -> _",
-    "a block has two layer norms, one before each of its parts": "_ + 2 * norm -> _ + norm",
+    "4C numbers of each block are missing: the scales and biases of its two layer norms, or the "
+    "biases of c_attn and c_proj": "_ + 2 * norm -> _",
+    "2C numbers of each block are missing: one of its two layer norms, or two thirds of the bias "
+    "of c_attn": "_ + 2 * norm -> _ + norm",
     "a bias has as many numbers as its layer has outputs: 3C for c_attn and 4C for c_fc":
         [("C * 3 * C + 3 * C -> C * 3 * C + C", "C * 4 * C + 4 * C -> C * 4 * C + C"),
          "C * 4 * C + 4 * C -> C * 4 * C + C"],
@@ -68,7 +70,11 @@ def block_backward(dy, a_backward, m_backward):
         ("m_backward(dy) -> a_backward(dy)", "a_backward(du) -> m_backward(du)"),
     "that leads back through the feed-forward part only: attention is left":
         "du + a_backward(du) -> du",
-    "what runs past attention is du, not dy": "du + a_backward(du) -> dy + a_backward(du)",
+    "what runs past attention is du, not dy": [
+        "du + a_backward(du) -> dy + a_backward(du)",
+        "du + a_backward(du) -> m_backward(dy) + a_backward(du)"],
+    "attention gets all of du, with what ran past the feed-forward part":
+        "a_backward(du) -> a_backward(m_backward(dy))",
 })
 def _(rng):
     B, T, C = (int(n) for n in rng.choice([2, 3, 4, 5, 6], 3, replace=False))

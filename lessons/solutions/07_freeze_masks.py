@@ -50,8 +50,12 @@ def way_back(trained):
         "any(trained[:i + 1]) -> any(trained) and not any(trained[i + 1:])",
     "runs: the lowest trained layer itself must run: it computes its own gradients":
         "trained[:i + 1] -> trained[:i]",
-    "has_dx: the lowest trained layer has none: what below it would read it?":
-        "has_dx = _ -> has_dx = runs",
+    "runs: the gradient comes from the top, past the frozen layers above the highest trained one":
+        "any(trained[:i + 1]) -> any(trained[:i + 1]) and any(trained[i:])",
+    "has_dx: the lowest trained layer has none, and none below it: what would read it?": [
+        "has_dx = _ -> has_dx = runs", "any(trained[:i]) -> i > 0"],
+    "has_dx: all layers below count, not only the next one": [
+        f"any(trained[:i]) -> i > 0 and {one}trained[i - 1]" for one in ("", "runs[i] and ")],
     "has_dx: a dx is for what is below, whether or not the layer itself is trained": [
         f"any(trained[:i]) -> {condition}" for condition in (
             "trained[i]", "runs[i] and not trained[i]", "any(trained[:i]) and trained[i]")],
@@ -94,8 +98,9 @@ def products_of_a_step(trained):
     "the dw of the trained layers are missing": "len(trained) + sum(trained) -> len(trained)",
     "frozen layers compute, too": "return _ -> return 3 * sum(trained)",
     "return a number of products, not a share": "return _ -> return (_) / (3 * len(trained))",
-    "the forward pass is missing: one product for each layer, frozen or not":
+    "the forward pass is missing: one product for each layer, frozen or not": [
         "len(trained) + sum(trained) -> sum(trained)",
+        "len(trained) + sum(trained) -> sum(way_back(trained)[0]) + sum(trained)"],
 }, {"only the forward pass": "sum(trained) -> max(1, sum(trained))"}, rtol=1e-12)
 def _(rng):
     yield trained_layers(rng),

@@ -31,7 +31,10 @@ def vote_level(strings, masked):
     "half of the bits are masked in the lesson; here it is the share that you are given":
         "return _ -> return 0.5 + 0.5 * agree",
     "return a share from 0 to 1, not a percentage": "return _ -> return 100 * (_)",
-    "11/16 is for the lesson's five strings": "agree = _ -> agree = 11 / 16",
+    "with more strings than the lesson's five, the vote is lost with more than one that agrees": [
+        "agree = _ -> agree = 11 / 16", "agree = _ -> agree = 1 - (1 + others) / 2 ** others"],
+    "half of the others are enough, and so are more": "agree = _ -> agree = math.comb(others, "
+                                                      "enough) / 2 ** others",
 }, about="A visible bit is right; a masked one is right if the asked string is in the majority.")
 def _(rng):
     masked = float(rng.choice([0.2, 0.3, 0.6, 0.7, 0.8])) + float(rng.uniform(-0.04, 0.04))
@@ -66,7 +69,12 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "p is the same in both strings; yours is a mean over all pairs of tokens":
         "share = _ -> share = sum(A[n, :, query, which[:, None] * P + i] for i in range(P)) / P",
     "each example has its own right string":
-        [f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)],
+        [*(f"which[:, None] -> {k} % strings + 0 * n" for k in range(3)),
+         "share = _ -> share = np.mean([A[:, :, query, w * P + p].swapaxes(1, 2) for w in which], "
+         "axis=0)"],
+    "asked token p looks for token p of the right string, not for another of its tokens": [
+        "which[:, None] * P + p -> which[:, None] * P + 0 * p",
+        *(f"which[:, None] * P + p -> which[:, None] * P + (p + {k}) % P" for k in (-1, 1))],
     "which is the number of a string; the first of its tokens is which times P": [
         "which[:, None] * P -> which[:, None]", "which[:, None] * P -> which[:, None] * strings"],
     "a string's tokens stand side by side, P of them; yours are one from each string": [
@@ -77,7 +85,7 @@ PARTS = ("k + 0 * same] for k in range(strings * P)", "k * P + p] for k in range
     "T tokens are strings + 1 strings: the asked one is the last of them":
         "which[:, None] * P -> which[:, None] * (T // strings)",
     "only one of the asked tokens is looked at":
-        [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(5)],
+        [f"_.mean(axis=(0, 1)) -> _[:, {i} % P].mean(0)" for i in range(6)],
     "yours is a mean over the heads, too: return one number for each head": [
         f"_.mean(axis=(0, 1)) -> _.mean({axes})" for axes in ("", "(0, 2)", "(1, 2)", "2")],
     "the examples' axis is still there: take the mean over it": "_.mean(axis=(0, 1)) -> _.mean(1)",

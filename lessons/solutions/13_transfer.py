@@ -60,8 +60,9 @@ FAR = "p = _ -> e = np.exp(z - %s); p = e / e.sum(axis=1, keepdims=True)"
         "p - _ -> p",
     "the decay is missing in dW": "_ + decay * W -> _",
     "add the gradient of the decay, not the decay": "decay * W -> decay / 2 * (W ** 2).sum()",
-    "the decay is half of decay times the sum of squares: its gradient has no 2, and no half":
-        ["decay * W -> 2 * decay * W", "decay * W -> decay * W / 2"],
+    "the decay is half of decay times the sum of squares: its gradient has no 2, and no half": [
+        "decay * W -> 2 * decay * W", "decay * W -> decay * W / 2", "decay * W -> decay * W ** 2",
+        "decay * W -> decay / 2 * W ** 2"],
     "the decay is divided by N, too; it belongs to the loss once":
         "decay * W -> decay * W / len(y)",
     "the decay has the wrong sign": "_ + decay * W -> _ - decay * W",

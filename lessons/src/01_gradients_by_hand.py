@@ -191,7 +191,8 @@ for name, gradient in broken.items():
 # operation has many outputs and no loss, so `gradcheck` makes one: $L = \sum y \cdot r$ with random
 # numbers $r$, so that $dy = r$. Its "relative error" divides the error of one entry by that entry's
 # size, $|a - n| / \max(|a|, |n|)$ for the analytical value $a$ and the numerical value $n$. So a
-# gradient that is 4 times too large has an error of 3/4 there, and of 3 by our measure.
+# gradient that is 8 times as large as it should be has an error of 7/8 there, and of 7 by our
+# measure (the third line above).
 
 # %%
 print(minifpt.gradcheck(F.linear, F.linear_backward, (x, w, b)))
@@ -208,7 +209,7 @@ print(minifpt.gradcheck(F.linear, broken_backward, (x, w, b)))
 # %% [markdown]
 # ## Which step, and why float64
 #
-# We took $h = 10^{-5}$. A derivative is the limit $h \to 0$, so should the step not be as small as
+# A derivative is the limit $h \to 0$, so should the step not be as small as
 # the computer allows? Of the four steps $10^{-2}$, $10^{-5}$, $10^{-8}$ and $10^{-11}$, which one
 # gives the smallest error in float64?
 
@@ -247,7 +248,9 @@ curves(error, "Two errors pull the step in opposite directions (dotted: 0.1 %)",
 # comes from the mathematics, left of it from the computer.
 #
 # **On the right**, the function curves within the step. Let $L'$, $L''$ and $L'''$ be the
-# derivatives of $L$ along the one weight $w$ that we move. Taylor's series, up and down:
+# derivatives of $L$ along the one weight $w$ that we move. Near a point
+# a smooth function is its value, plus terms in the step, its square, its cube and so on (Taylor's
+# series):
 #
 # $$ L(w \pm h) = L \pm h\,L' + \tfrac{h^2}{2} L'' \pm \tfrac{h^3}{6} L''' + \dots $$
 #
@@ -282,10 +285,11 @@ curves(error, "Two errors pull the step in opposite directions (dotted: 0.1 %)",
 #
 # From here on you can write the functions yourself. In a terminal in the folder of this notebook
 # (JupyterLab: File, New, Terminal), type `minifpt new mine.py --bare`. Open `mine.py`, write the
-# bodies of `linear` and `linear_backward`, each two or three lines, and run the next cell. It
-# checks them, and then each call of `F.linear` runs *yours*. (Five minutes. The forward pass
-# returns $y$ and `LinearCache(x, w, need)`, and the backward pass gets that cache. Batch axes come
-# first, so sum over all axes but the last. A function that is not written is the library's.)
+# bodies of `linear` and `linear_backward` without looking at the library's, and run the next cell.
+# It checks them, and then each call of `F.linear` runs *yours*. (Eight minutes. The forward pass
+# returns $y$ and `LinearCache(x, w, need)`, and the backward pass gets that cache. The check also
+# sends an x `(B, T, I)`: flatten x and dy to rows with `reshape` before the product for dw, and sum
+# db over the same rows. A function that is not written is the library's.)
 #
 # Without the tanh two linear layers are one linear layer. Lesson 0 showed that no weighted sum
 # computes XOR. How low does the loss of the net without tanh get?
@@ -395,9 +399,11 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
-# **The picture to keep:** the error of a difference against its step: two lines that cross.
+# **The picture to keep:** the error of a difference against its step: it falls, and then it
+# rises.
 #
-# **The sentence to remember:** *A gradient is checked with the forward pass alone, in float64.*
+# **The sentence to remember:** *A weight moves against its gradient; the chain rule gives the
+# gradient, and the forward pass alone checks it.*
 #
 # **What we do not know yet.** Our loss was a square, and our model gave numbers. A model of
 # language gives each word a *probability*. How wrong is a probability?

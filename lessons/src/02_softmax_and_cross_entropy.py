@@ -78,15 +78,15 @@ print("after: ", moved.round(4))
 #
 # That is the mathematics. But the largest number of float32 is about $3.4 \cdot 10^{38}$, so $e^z$
 # overflows from $z = 89$ on. That is not a very large logit. So we use the freedom that we have
-# just found and choose $c = -\max_j z_j$. The largest logit becomes 0, and no exponential is above
-# 1. One term of the sum is exactly 1, so the sum is neither infinite nor 0.
+# just found and choose $c = -\max_j z_j$. Then the largest logit becomes 0, and no exponential is
+# larger than 1. The largest term of the sum is exactly 1, so the sum is neither infinite nor 0.
 #
 # The logarithm of the sum, **log-sum-exp**, has the same problem and the same cure:
 #
 # $$ \log \sum_j e^{z_j} = m + \log \sum_j e^{z_j - m}, \qquad m = \max_j z_j $$
 
 # %%
-show(F.softmax, F.log_sum_exp)
+show(F.log_sum_exp)
 
 # %% [markdown]
 # ## The loss, and its gradient
@@ -159,16 +159,7 @@ picture(fig)
 # leaves the loss as it is.
 #
 # With many rows, logits $z$ `(N, V)` and targets `(N,)`, the loss is the mean over rows, so each
-# row's gradient is divided by $N$. Here is the library's code. The probabilities come from the
-# exponentials that the forward pass kept (`log_sum_exp_backward` divides them by their sum), and 1
-# is subtracted at each target.
-
-# %%
-show(F.cross_entropy, lines=("lse, lse_cache", "return"))
-show(F.cross_entropy_backward)
-
-# %% [markdown]
-# We check it, and then break it in two ways.
+# row's gradient is divided by $N$. We check the library's, and then break it in two ways.
 
 # %%
 logits = 3 * rng.standard_normal((6, 5))
@@ -219,12 +210,11 @@ picture(fig)
 # $$ dz_j = \sum_i dp_i\, \frac{\partial p_i}{\partial z_j}
 #         = p_j \Big( dp_j - \sum_i dp_i\, p_i \Big) $$
 #
-# The sum is one number for each row, the average of $dp$ with the weights $p$. Only what differs
-# from that average gets through. No `(V, V)` matrix is ever made: `(dy * y).sum` along the last
-# axis is the average of every row at once.
+# The sum is one number for each row, the average of $dp$ with the weights $p$. So a $dp$ that is
+# the same for all $p_i$ gives no $dz$. No `(V, V)` matrix is ever made: `(dy * y).sum` along the
+# last axis is the average of every row at once.
 
 # %%
-show(F.softmax_backward)
 print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 
 # %% [markdown]
@@ -232,11 +222,13 @@ print(minifpt.gradcheck(F.softmax, F.softmax_backward, (logits,)))
 #
 # Write `softmax` and `cross_entropy` in `mine.py`, each with its backward pass (20 minutes; lesson
 # 1 says how to begin the file), for any number of leading axes. `log_sum_exp` and its backward pass
-# may stay the library's. `cross_entropy` also has to raise a `ValueError` for a target below 0, for
-# one of $V$ or more, and for targets that are no integers. What comes in as float32 goes out as
-# float32 (`np.eye(V)` is float64). With `linear` they are a classifier: **softmax regression**
-# gives each of ten digits a score that is linear in the pixels, and descends the cross-entropy. The
-# digits are printed in many fonts, and tested in fonts that it never saw.
+# may stay the library's: call `log_sum_exp` and keep its cache in `CrossEntropyCache`, where its
+# backward pass finds the exponentials. `cross_entropy` also has to raise a `ValueError` for a
+# target below 0, for one of $V$ or more, and for targets that are not integers. What comes in as
+# float32 goes out as float32 (`np.eye(V)` is float64). With `linear` they are a classifier:
+# **softmax regression** gives each of ten digits a score that is linear in the pixels, and descends
+# the cross-entropy. The training digits are printed in many fonts, the test digits in fonts that
+# the model never saw.
 
 # %%
 def digits(split, n):

@@ -131,8 +131,8 @@ picture(fig)
 # ## Why √D
 #
 # In a model $W_q$ starts random. A score is a sum of $D$ products. If the entries of queries and
-# keys are independent, with mean 0 and variance 1, each product has variance 1. In the square of
-# their sum the cross terms are 0 on average, so the variances add:
+# keys are independent, with mean 0 and variance 1, each product has variance 1. The
+# variance of a sum of independent numbers is the sum of their variances:
 #
 # $$ \text{var}(q \cdot k) = D, \qquad \text{standard deviation} = \sqrt D $$
 #
@@ -167,9 +167,10 @@ for ax, one, other, title in zip(axes, plain, scaled, (
 picture(fig)
 
 # %% [markdown]
-# Without the factor, the wider the head, the more of a row goes to one token, by chance. And in the
-# end little of the gradient passes: where a row is nearly 1 at one token and 0 at all others, the
-# softmax's Jacobian of lesson 2 is nearly 0. With the factor both curves are flat from $D = 4$ on.
+# Without the factor, the wider the head, the more of a row goes to one token, by chance. And at
+# large $D$ little of the gradient passes: where a row is nearly 1 at one token and 0 at all others,
+# the softmax's Jacobian of lesson 2 is nearly 0. With the factor both curves are flat from $D = 4$
+# on.
 #
 # $$ A = \text{softmax}\Big(\frac{q\,k^\top}{\sqrt D}\Big) $$
 #
@@ -266,8 +267,8 @@ show(F.split_heads)
 # %% [markdown]
 # `causal_mask` is a matrix of 0 and $-\infty$. `p` is for **dropout**, which sets some shares to 0
 # at random in training; here it is 0. `past` holds the keys and values of earlier tokens, for
-# models that write text; in your own file keep its lines. `split_heads` ends with a transpose,
-# because each head needs its `(T, D)` as the last two axes.
+# models that write text; write its two lines in your own file, too. `split_heads` ends with a
+# transpose, because each head needs its `(T, D)` as the last two axes.
 #
 # ## Positions
 #
@@ -299,9 +300,9 @@ print(f"largest change: {moved:.0e}")
 #
 # Then five strings of 20 bits come in, a token each, and one of them again with half of its bits
 # hidden. Copying what is visible and guessing the rest gives 75 %. The only head,
-# `random:1x1x64@1.41` (one block, one head, 64 channels, a spread of $1.41 / \sqrt{64}$), has
-# random weights that are *frozen*; what trains is around them. Does it get beyond 75 %, `"yes"` or
-# `"no"`?
+# `random:1x1x64@1.41` (one block, one head, 64 channels, a standard deviation of $1.41 /
+# \sqrt{64}$), has random weights that are *frozen*; what trains is around them. Does it get beyond
+# 75 %, `"yes"` or `"no"`?
 
 # %%
 guess = ...

@@ -28,7 +28,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 
@@ -98,11 +98,11 @@ picture(fig)
 # | | $dv = A^\top dy$ | and $v$ where $w$ stood |
 # | $A = \text{softmax}(S)$ | $dS_{ts} = A_{ts} (dA_{ts} - \sum_r A_{tr}\, dA_{tr})$ | lesson 2 |
 # | $S = q\,k^\top / \sqrt D$ | $dq = dS\,k / \sqrt D$ | a product, and a factor |
-# | | $dk = dS^\top q / \sqrt D$ | for $k^\top$ it is $q^\top dS$; transposed |
+# | | $dk = dS^\top q / \sqrt D$ | $d(k^\top) = q^\top dS / \sqrt D$, with both sides transposed |
 #
 # The sum in the bracket is the *weighted* mean of a row of $dA$, with the row of $A$ as weights.
-# The two transposes are the two columns in the picture: $dv_s = \sum_t A_{ts}\, dy_t$ collects
-# from every token $t$ that looked at $s$.
+# The two transposes belong to the two right panels of the picture: $dv_s = \sum_t A_{ts}\, dy_t$
+# collects from every token $t$ that looked at $s$.
 #
 # *On paper, 2 minutes.* A row of $A$ is $(\tfrac12, \tfrac12)$ and the same row of $dA$ is
 # $(1, 0)$. What is $dS$? And if the row of $A$ is $(1, 0)$?
@@ -139,14 +139,10 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 # To go back through a product you need its *other* matrix of the forward pass; to go back through
 # the softmax you need $A$, its result. That is why there is a cache.
 #
-# The library does the same for all heads and sequences at once. $A$ is called `probabilities`.
-# `split_heads` gives three views into `dqkv`, so that each product is written where it belongs.
-# Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the product with $v$;
-# an entry that was dropped gets no gradient. Is it right? `gradcheck` moves each number up and
-# down, as in lesson 1.
-
-# %%
-show(F.attention_backward, lines=("q, k, v", "return"))
+# The library does the same for all heads and sequences at once; in its cache $A$ is called
+# `probabilities`. Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the
+# product with $v$; an entry that was dropped gets no gradient. Is it right? `gradcheck` moves each
+# number up and down, as in lesson 1.
 
 # %%
 _, cache = F.attention(np.concatenate([q, k, v], axis=-1)[None], 1)           # one head
@@ -195,16 +191,16 @@ curves({"dv": length_v / length_v[0], "dS": length_S / length_S[0]}, "Sharper an
        inks=(color.grey, color.teal), styles=("--", "-"), ylim=(0, None))
 
 # %% [markdown]
-# Up, then down. A head with equal shares passes something on to its scores, and one that prefers a
-# few tokens a little more. One that is sure passes little: $A_{ts}$ is nearly 0 for all tokens but
-# one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value that one token
-# takes whole gets its gradient whole. (One draw, eight heads of 32 tokens.) So a head that is sure
-# of where to look still learns what to bring.
+# Up, then down. A head with equal shares passes some gradient to its scores. A head that prefers a
+# few tokens passes a little more. A head that is sure passes little: $A_{ts}$ is nearly 0 for all
+# tokens but one, and for that one the bracket is nearly 0. $dv$ goes the other way: a value that
+# one token takes whole gets its gradient whole. (One draw, eight heads of 32 tokens.) So a head
+# that is sure of where to look still learns what to bring.
 #
 # ## One head recalls, on your own gradient
 #
-# Write `attention_backward` in `mine.py`. It is the longest function of the file (20 minutes). Then
-# the head of lesson 4 trains again: five strings of 20 bits, and one of them with half of it
+# Write `attention_backward` in `mine.py`. It is the longest function of these lessons (20 minutes).
+# Then the head of lesson 4 trains again: five strings of 20 bits, and one of them with half of it
 # hidden. Now the gradient that turns its queries and keys is yours as well.
 
 # %%

@@ -28,7 +28,7 @@ from scipy.special import ndtr  # noqa: F401, for exercise 3
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 from minifpt.layers import Block
@@ -69,8 +69,8 @@ print(trunk.config)
 #
 # Each of the two additions is a **residual connection**, and $s$ `(B, T, C)` is the **residual
 # stream**. It begins as the token's row in a table, `wte` `(V, C)`, plus the position's row in
-# another, `wpe` `(N, C)`, for $N$ positions. At its end comes a last layer norm. Then each of the
-# $V$ bytes gets a score: the product of the stream with that byte's row in the *same* table.
+# another, `wpe` `(N, C)`, for $N$ positions. At its end comes a last layer norm, `ln_f`. Then each
+# of the $V$ bytes gets a score: the product of the stream with that byte's row in the *same* table.
 
 # %%
 def read(s):
@@ -143,8 +143,8 @@ print("nats a byte, read after each part:", [round(nats(read(s)), 2) for s in st
 # nats, more than a model that knows nothing. The loss falls from part to part, though single
 # guesses get lost on the way. No part replaces what was there; each adds to it:
 #
-# $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots
-#    + \text{mlp}_5(\cdot) $$
+# $$ s_{\text{end}} = s_{\text{tables}} + \text{attn}_0(\cdot) + \text{mlp}_0(\cdot) + \dots +
+#    \text{mlp}_5(\cdot) $$
 #
 # So we can leave one term out. We **cut** a part: the stream runs past it. For how many of the
 # twelve parts does the loss rise by less than 0.1 nats?
@@ -182,14 +182,9 @@ bars(dict(zip(NAMES, loss_cut, strict=True)), "One part cut, the other eleven as
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do. Here is the library's code, with
-# `dy` for $ds'$ and then $du$. (The lines with `last` are for lesson 7.)
-
-# %%
-show(Block.backward)
-
-# %% [markdown]
-# ## The activation
+# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do.
+#
+# ## The feed-forward part
 #
 # The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. So that they
 # are not one linear layer, a nonlinear function stands between them, the **activation function**.
@@ -205,15 +200,15 @@ show(Block.backward)
 #    \qquad \frac{du}{dx} = \sqrt{2/\pi}\,\big(1 + 3 \cdot 0.044715\,x^2\big) $$
 #
 # A block has $3C^2$ weights in `c_attn`, $C^2$ in `attn.c_proj` and twice $4C^2$ in the
-# feed-forward part: $12\,C^2$ in all. Its biases and layer norms grow with $C$ only.
+# feed-forward part: $12\,C^2$ in all. Its biases and layer norms have only a few times $C$.
 #
 # ## A language model, on your own file
 #
 # Write `residual`, `gelu`, `embedding` and `unembedding` in `mine.py`, each with its backward pass
 # (20 minutes; the last two may wait for [lesson 10](10_tokens_and_vectors.ipynb)). `embedding`
-# raises a `ValueError` for ids that are no integers of the table. In its backward pass, a byte may
-# stand in a text twice. A small GPT-2, 2 blocks and 48 channels, then reads the ends of five
-# novels.
+# raises a `ValueError` for ids that are not integers from 0 to $V - 1$. In its backward pass, a
+# byte may stand in a text twice. A small GPT-2, 2 blocks and 48 channels, then reads the ends of
+# five novels.
 
 # %%
 GPT2_PARTS = [name + half for half in ("", "_backward") for name in (

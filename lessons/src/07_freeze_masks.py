@@ -13,13 +13,13 @@
 # **What we know by now.** We have a whole GPT-2, forward and back. Its parts add to one residual
 # stream, so a gradient reaches the lowest of them, even where the blocks above are frozen.
 #
-# **The question:** What does freezing leave?
+# **The question:** What does freezing save?
 #
 # In the live page: [stations 3 and 6](../minifpt/viewer/tour.md) of its tour, or
 # `minifpt.viewer.tour(3)` in a cell here.
 #
-# You need [lesson 6](06_gpt2_whole.ipynb). It takes about 55
-# minutes: 35 to read and run, 5 for your own file, 15 for two exercises. What follows under *Going
+# You need [lesson 6](06_gpt2_whole.ipynb). It takes about 45
+# minutes: 25 to read and run, 5 for your own file, 15 for two exercises. What follows under *Going
 # further* is not needed later.
 
 # %%
@@ -57,7 +57,8 @@ print(model.summary(task.tokens))
 # token has 20 bits instead of one.
 #
 # A mask is made from flags, from a preset, or from text: groups, and patterns on names, all of
-# which it *freezes*. Here are five. (This list counts all 256 positions.)
+# which it *freezes* (`*` stands for any text, `[1-5]` for one of these digits). Here are five.
+# (This list counts all 256 positions.)
 
 # %%
 masks = {
@@ -159,13 +160,13 @@ for title, text in masks.items():
 #    dx_l \text{ is wanted} \iff \text{something below } l \text{ is trained} $$
 #
 # So a full step costs three products a layer. Under FPT's mask it costs two, because none of the
-# large matrices gets a $dw$. A layer below the lowest trained one costs one. The library goes up
-# through whole blocks, and from the first block that learns on (`keep`) it keeps what the way back
-# will read. (In the last block all that follows attention is computed only for the tokens that are
-# read. There $N$ is smaller.)
+# large matrices gets a $dw$. A layer below the lowest trained one costs one. The library goes
+# through the blocks from the bottom. From the first block that learns on, it keeps what the way
+# back will read (`keep`). Below that block it keeps nothing. (In the last block all that follows
+# attention is computed only for the tokens that are read. There $N$ is smaller.)
 
 # %%
-show(minifpt.GPT2.forward, lines=("for block", "cache["))
+show(minifpt.layers.blocks_forward, lines=("keep =", "caches.append"))
 
 # %%
 top = f"h.{trunk.config.n_layer - 1}"
@@ -263,15 +264,16 @@ report("pos,ln,attn,mlp", KeepsNothing)
 
 # %% [markdown]
 # So, the question at the top. FPT trains about one per cent, and its step still computes two of
-# three products. It saves one, and memory, which we did not measure: it need not store the inputs
-# of the frozen products, nor two numbers of the optimizer's for each one that is frozen. It does
-# not save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
+# three products. It saves the third. It also saves memory, which we did not measure: the inputs of
+# frozen matrices are not stored, and Adam keeps no running means for a frozen number. It does not
+# save the way back: that ends at the lowest block that learns, and FPT trains in the lowest.
 #
 # ## A Frozen Pretrained Transformer, on your own file
 #
-# `last_tokens` and its backward pass are all that is missing in `mine.py` (2 minutes): the answer
-# is read at the last tokens. Now the experiment of lesson 0 runs on your functions. The trunk is
-# the language model that ships, frozen; the task is bit XOR.
+# `last_tokens` and its backward pass are all that is missing in `mine.py` (4 minutes): the answer
+# is read at the last tokens. The cache is `LastTokensCache(x.shape, n)`. Now the experiment of
+# lesson 0 runs on your functions. The trunk is the language model that ships, frozen; the task is
+# bit XOR.
 
 # %%
 FPT_PARTS = [name + half for half in ("", "_backward") for name in (

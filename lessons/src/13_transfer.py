@@ -221,9 +221,8 @@ table(found)
 # %% [markdown]
 # In each of these runs fine-tuning is ahead of training from scratch, with the same steps and rate.
 # But this is one teacher, and two seeds for each number of labels. (With more steps a model from
-# scratch might catch up: here it gains by more labels in one seed and loses in the other.)
-# *Fine-tuned* and *FPT* are close, and two seeds do not rank them. This is where most accounts of
-# transfer stop.
+# scratch might catch up.) With 100 labels *fine-tuned* and *FPT* are close, and two seeds do not
+# rank them. This is where most accounts of transfer stop.
 #
 # But each of these has a transformer in it. What does a probe get on the *pixels*, 784 numbers,
 # with no transformer and no teacher? With 100 labels, in per cent:
@@ -277,8 +276,8 @@ for name, values in (("handwritten", a), ("matched random", b)):
           f"from {values.min():.1f} to {values.max():.1f}")
 
 # %% [markdown]
-# The **spread** $s$ of runs is their standard deviation, divided by $n - 1$ instead of $n$
-# (`ddof=1`). Is there a difference, `"yes"`, `"no"` or `"cannot say"`?
+# The **spread** $s$ of runs is their standard deviation, with $n - 1$ in place of $n$ under the
+# root (`ddof=1`). Is there a difference, `"yes"`, `"no"` or `"cannot say"`?
 
 # %%
 guess = ...
@@ -287,15 +286,15 @@ guess = ...
 # The squares of spreads add, as cross terms are 0 on average: the sum of $n$ runs has the spread
 # $\sqrt{n s^2} = \sqrt n\, s$. Their mean, the sum divided by $n$, has the spread $s / \sqrt n$,
 # its **standard error**. For the difference of two arms $a$ and $b$, with means $\bar a$ and $\bar
-# b$ and spreads $s_a$ and $s_b$, the squares add up:
+# b$ and spreads $s_a$ and $s_b$, the squares add up. The **interval** below on the right then holds
+# the true difference in 95 of 100 studies, if $t$ is right:
 #
 # $$ e = \sqrt{\frac{s_a^2}{n} + \frac{s_b^2}{n}}, \qquad
 #    (\bar a - \bar b) \pm t\, e $$
 #
-# is an **interval** that holds the true difference in 95 of 100 studies, if $t$ is right. For many
-# runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger. Student's distribution
-# gives it; we look it up for $n - 1$ **degrees of freedom**, one less than the runs, which is
-# cautious for two arms.
+# For many runs $t = 1.96$. For few the spread itself is uncertain, and $t$ is larger. Student's
+# distribution gives it; we look it up for $n - 1$ **degrees of freedom**, one less than the runs,
+# which is cautious for two arms.
 #
 # The **bootstrap** needs no distribution: draw five of the five runs with replacement, again and
 # again, for both arms, and take the middle 95 % of the differences.
@@ -355,15 +354,15 @@ curves(covered, "4,000 studies: what should be 95 % (dotted)", "seeds in each ar
        inks=(color.teal, color.ink, color.ochre, color.grey), ylim=(45, 101), xticks=list(studies))
 
 # %% [markdown]
-# The line of $t$ is above what it promises, as we took the cautious one, and nears it. The
-# bootstrap cannot know with five runs how wide their distribution is, and it promises too much; so
-# does 1.96. Bars of one standard error, which many pictures have, leave the truth out in a third of
-# the studies.
+# The line of $t$ lies above the promised 95 %, because our $t$ is cautious. With more seeds it
+# comes close. The bootstrap cannot know with five runs how wide their distribution is, and it
+# promises too much; so does 1.96. Bars of one standard error, which many pictures have, leave the
+# truth out in a third of the studies.
 #
 # How many seeds would our claim need? A study finds a difference if it observes more than 1.96
-# standard errors $e$. What it observes scatters around the true $d$ by $e$, and of a normal
-# distribution 80 % lie above $d - 0.84\,e$. So four of five studies find $d$ if $d - 0.84\,e =
-# 1.96\,e$:
+# standard errors $e$. The observed difference scatters around the true $d$ with the standard
+# deviation $e$; of a normal distribution 80 % lie above $d - 0.84\,e$. So four of five studies find
+# $d$ if $d - 0.84\,e = 1.96\,e$:
 #
 # $$ d = 2.8 \sqrt{\frac{2 s^2}{n}} \quad\Rightarrow\quad n = 2 \Big(\frac{2.8\, s}{d}\Big)^2 $$
 #
@@ -447,7 +446,8 @@ for name, (low, high) in (("two probes", t_interval(a_i, b_i)),
     print(f"{name:10} {low:5.1f} to {high:5.1f} points")
 
 # %% [markdown]
-# The gain is small here; where one choice is easy for both, it is large.
+# Pairing makes the interval only a little narrower here; where a choice of labels that is easy for
+# one arm is easy for both, it helps much.
 #
 # So here is a thing that we *can* say, with its evidence: on these digits, with 100 labels, a probe
 # on pixels is better than a probe on the teacher's features. Ten choices of the labels, in pairs,

@@ -35,7 +35,7 @@ from .lesson import lessons_folder
 EXERCISES = {}                                            # name -> Exercise
 PASSED, WRONG, NOT_WRITTEN = "passed", "not right yet", "not answered yet"
 DRAWS = 3                                                 # how often each is drawn anew
-SHORT = {"a", "an", "the", "one", "two", "all", "no", "it", "in", "of", "at", "not", "you"}
+SHORT = {*"a add all an at do in it no not of one the two you".split()}
 
 
 @dataclass
@@ -241,7 +241,7 @@ def ask(function, case):
         text = " ".join(str(e).split())
         if sizes := re.search(r"^matmul: .* \(size (\d+) is different from (\d+)\)", text):
             text = ("a product sums over an axis that both factors share; here it has length "
-                    f"{sizes[2]} in one and {sizes[1]} in the other")
+                    f"{sizes[2]} in one and {sizes[1]} in the other: is a transpose missing?")
         raise Wrong(f"It raised {type(e).__name__}{where}: {text} "
                     f"(arguments: {_described(names, case.args)}).") from None
     if output is None:

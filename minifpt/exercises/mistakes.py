@@ -64,7 +64,9 @@ MISTAKES = {
         "the factor du/dx is missing: u depends on x too": "_ * du -> _",
         "the 3 of the cube's derivative is missing in du/dx": "3.0 * GELU_B -> GELU_B",
         "a product has two terms: where the tanh stays as it is": "0.5 * (1.0 + t) + _ -> _",
-        "the derivative of tanh(u) is 1 - t^2": "1.0 - t * t -> 1.0 - t",
+        "the derivative of tanh(u) is 1 - t^2": [
+            "1.0 - t * t -> 1.0 - t", "1.0 - t * t -> 1.0 + t * t"],
+        "the second term has x/2, as y is x/2 (1 + t)": "0.5 * x * _ -> x * _",
         "the factor dy is missing": "dy * _ -> np.ones_like(dy) * _"},
     "gelu_exact": {
         "that is GPT-2's form with tanh; this one has the error function":
@@ -89,8 +91,11 @@ MISTAKES = {
         "the exponential overflows: subtract the largest x of each row, not of all rows":
             "x.max(axis=-1, keepdims=True) -> x.max()",
         "each row sums to 1, not the whole array": "e.sum(axis=-1, keepdims=True) -> e.sum()",
-        "each row sums to 1, along the last axis":
-            "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)"},
+        "each row sums to 1, along the last axis": [
+            "e.sum(axis=-1, keepdims=True) -> e.sum(axis=0, keepdims=True)", *(
+                (f"x.max(axis=-1, keepdims=True) -> x.max(axis={axis}, keepdims=True)",
+                 f"e.sum(axis=-1, keepdims=True) -> e.sum(axis={axis}, keepdims=True)")
+                for axis in (0, 1, -2))]},
     "softmax_backward": {
         "the sum is weighted: each dy_j counts with its y_j": [
             f"(dy * y).sum(axis=-1, keepdims=True) -> dy.{total}(axis=-1, keepdims=True)"
@@ -140,6 +145,8 @@ MISTAKES = {
             "v.swapaxes(-1, -2)",
         "in dK the factor 1/sqrt(D) is missing": "_ @ q / math.sqrt(D) -> _ @ q",
         "in dQ the factor 1/sqrt(D) is missing": "ds @ k / math.sqrt(D) -> ds @ k",
+        "the heads of dq, dk and dv are not moved back: their axes were exchanged": "return _ -> "
+            "return np.concatenate([g.reshape(B, T, H * D) for g in (dq, dk, dv)], axis=-1)",
         "the incoming dy is split into heads as y was merged: its axes are moved":
             "dy.reshape(B, T, H, D).transpose(0, 2, 1, 3) -> dy.reshape(B, H, T, D)"},
     "lstm": {
@@ -156,6 +163,9 @@ MISTAKES = {
             "_ * (1.0 - g[:, t] * g[:, t]) -> _ * (g[:, t] * (1.0 - g[:, t]))"},
     "residual": {
         "the input x is missing: it goes past the branch": "x + branch -> branch"},
+    "residual_backward": {
+        "what came back through the branch is missing: both gradients add up":
+            "dy + dbranch -> dy"},
     "last_tokens": {
         "those are the first n tokens": "x[:, -n:] -> x[:, :n]"},
     "last_tokens_backward": {

@@ -245,6 +245,10 @@ TABLES = {
         (still(LANGUAGE), still(AS_PAPER), moved(WHOLE, 2), moved(PLUS_MLP, 2), still(BITS, 2),
          still(IMAGES, 2), moved(LSTM_WHOLE, 2)),
         rates=(1e-3, 3e-3), share=0.25),
+    "memory-long": Table(
+        "Bit memory in long runs, for a trunk pretrained on images (table 2).",
+        (long("bit-memory", {}, 10_000),), (replace(IMAGES, rates=(0.1, 0.3), seeds=3),),
+        rates=(1e-2, 3e-2), share=0.25),
     "gray-long": Table(
         "CIFAR-10 in grey, with a pixel in each token, in long runs "
         "(tables 1 and 2).",
