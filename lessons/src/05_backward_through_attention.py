@@ -28,7 +28,7 @@ import numpy as np
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal
+from minifpt.exercises.lesson import color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
 
@@ -141,10 +141,11 @@ print("above the diagonal of dS:", int((dS[above] != 0).sum()))
 #
 # The library does the same for all heads and sequences at once; in its cache $A$ is called
 # `probabilities`. Dropout, where it is on, multiplies $A$ by a mask of 0 and $1/(1-p)$ before the
-# product with $v$; an entry that was dropped gets no gradient. Is it right? `gradcheck` moves each
-# number up and down, as in lesson 1.
+# product with $v$; an entry that was dropped gets no gradient. Its $dS$ is lesson 2's function. Is
+# all of it right? `gradcheck` moves each number up and down, as in lesson 1.
 
 # %%
+show(F.softmax_backward)
 _, cache = F.attention(np.concatenate([q, k, v], axis=-1)[None], 1)           # one head
 library = F.attention_backward(dy[None], cache)[0]
 print(f"ours against the library's: {np.abs(np.hstack([dq, dk, dv]) - library).max():.0e}")

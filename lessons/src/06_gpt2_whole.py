@@ -28,10 +28,10 @@ from scipy.special import ndtr  # noqa: F401, for exercise 3
 import minifpt
 from minifpt import functional as F
 from minifpt.exercises import check
-from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal
+from minifpt.exercises.lesson import bars, color, curves, figure, matrix, picture, reveal, show
 from minifpt.exercises.track import written
 from minifpt.files.tokenizer import Bytes
-from minifpt.layers import Block
+from minifpt.layers import Block, blocks_backward
 
 # %% [markdown]
 # ## Ten lines
@@ -182,8 +182,13 @@ bars(dict(zip(NAMES, loss_cut, strict=True)), "One part cut, the other eleven as
 # $$ du = ds' + \text{ln}_2^\top\,\text{mlp}^\top ds' \qquad\qquad
 #    ds = du + \text{ln}_1^\top\,\text{attn}^\top du $$
 #
-# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do.
-#
+# So $ds$ contains $ds'$ itself, unchanged, whatever the parts do. The library goes through the
+# blocks in this way, the last one first. (A cache of `None` is for lesson 7.)
+
+# %%
+show(blocks_backward)
+
+# %% [markdown]
 # ## The feed-forward part
 #
 # The feed-forward part is two linear layers, `c_fc` `(C, 4C)` and `c_proj` `(4C, C)`. So that they
