@@ -399,6 +399,11 @@ def test_the_check_prints_what_is_next(file, capsys, monkeypatch):
     assert sum("not written:" in line for line in out) == 9      # all but lesson 1, which is begun
 
 
+def test_a_function_that_was_left_out_is_not_the_next_one(file, capsys):
+    own.check(file(linear=body("linear"), softmax=body("softmax")))
+    assert "Next: softmax_backward, lesson 2." in capsys.readouterr().out
+
+
 def test_a_file_that_was_just_begun_has_a_line_for_each_lesson(file, capsys):
     assert own.check(file()) == 0
     out = capsys.readouterr().out.splitlines()

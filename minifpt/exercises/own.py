@@ -319,12 +319,13 @@ def check(path):
         if missing:
             print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                   f"{', '.join(r.name for r in missing)}")
-    n_done, n_wrong = (sum(r.status == s for r in checked) for s in (PASSED, WRONG))
-    following = next((r for s in (WRONG, NOT_WRITTEN) for r in checked if r.status == s), None)
-    print(f"{n_done} of {len(checked)} done, {n_wrong} wrong. " + (
-        f"Next: {following.name}, lesson {FUNCTIONS[following.name]}." if following else
-        "All of it is yours."))
-    return n_wrong
+    wrong = [r for r in checked if r.status == WRONG]
+    last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
+    missing = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
+    name = next((r.name for r in wrong + missing), "")    # one that was left out comes at the end
+    print(f"{sum(r.status == PASSED for r in checked)} of {len(checked)} done, {len(wrong)} wrong. "
+          + (f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
+    return len(wrong)
 
 
 def results(path, seed=None):
