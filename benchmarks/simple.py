@@ -282,7 +282,8 @@ FEW = [compare.Column("few", {"of": name, "labels": n}, {"steps": 300}, f"few-{n
                        ("digits", 1000))]
 FAMILIES = compare.Column(f"{Path(__file__).with_name('families.py')}:Families", {},
                           {"steps": 500})
-LONG, CIFAR_LONG = (reproduce.TABLES[name].columns[0] for name in ("mnist-long", "cifar10-long"))
+LONG, CIFAR_LONG, LISTOPS_LONG = (reproduce.TABLES[f"{name}-long"].columns[0]
+                                  for name in ("mnist", "cifar10", "listops"))
 SOFTMAX, LOGISTIC = "softmax regression", "logistic regression"
 TWO_LAYERS = "two layers, 256 hidden"
 FILTER, CONTEXTS = "letter pairs, forward filter", "contexts of up to 5 bytes"
@@ -296,6 +297,7 @@ METHODS = (
     (LONG, SOFTMAX, SoftmaxRegression), (LONG, LOGISTIC, logistic()),
     (LONG, TWO_LAYERS, TwoLayers),
     (CIFAR_LONG, SOFTMAX, SoftmaxRegression),
+    (LISTOPS_LONG, SOFTMAX, SoftmaxRegression), (LISTOPS_LONG, TWO_LAYERS, TwoLayers),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
     (FAMILIES, "the generating profile, aligned", aligned),

@@ -399,8 +399,8 @@ def choose_step(f, x):
 check("choose_step", choose_step)
 
 # %% [markdown]
-# **The picture to keep:** the error of a difference against its step: it falls, and then it
-# rises.
+# **The picture to keep:** the error of a measured gradient against the step that measures it: a
+# smaller step helps, then it hurts.
 #
 # **The sentence to remember:** *A weight moves against its gradient; the chain rule gives the
 # gradient, and the forward pass alone checks it.*

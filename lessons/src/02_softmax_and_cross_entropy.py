@@ -342,8 +342,8 @@ check("loss_scale", loss_scale)
 # %% [markdown]
 # **The picture to keep:** belief, truth, and the gradient as their difference.
 #
-# **The sentence to remember:** *The gradient of the loss is what the model believes minus what is
-# true.*
+# **The sentence to remember:** *The gradient of the loss at each score is what the model believes
+# minus what is true.*
 #
 # **What we do not know yet.** A classifier of one layer has no depth. GPT-2 has twelve blocks in a
 # row. What keeps the numbers in them from growing without bound?

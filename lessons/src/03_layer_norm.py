@@ -487,10 +487,11 @@ if RUN:
     print(most_moved_scale(before, after))
 
 # %% [markdown]
-# **The picture to keep:** the Jacobian of one row as three pictures.
+# **The picture to keep:** how each output of a row moves with each input, as a sum of three
+# matrices.
 #
-# **The sentence to remember:** *Layer norm is blind to a shift and to a stretch of a row, and its
-# scale says how much each channel counts for the frozen weights behind it.*
+# **The sentence to remember:** *Layer norm is blind to a shift and to a stretch of a row; its
+# trained scale says how much each channel counts for the frozen weights that come next.*
 #
 # **What we do not know yet.** In the twelve blocks each row went alone. Only the map of attention,
 # which we borrowed, led from row to row. How does a token learn anything from another one?

@@ -442,7 +442,8 @@ if RUN:
         print(k, [NAMES[i] for i in parts], round(loss_of(parts), 3))
 
 # %% [markdown]
-# **The picture to keep:** the residual stream, read half way.
+# **The picture to keep:** the next byte that the model would say after each part, read from the
+# residual stream.
 #
 # **The sentence to remember:** *Each part adds to what is there, so a gradient has a straight way
 # back.*

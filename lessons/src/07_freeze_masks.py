@@ -431,10 +431,12 @@ if RUN:
               f"{1000 * history[-1]['seconds'] / 500:.1f} ms a step")
 
 # %% [markdown]
-# **The picture to keep:** which products of a step are never computed.
+# **The picture to keep:** three products a layer, for five masks: freezing saves a third where a
+# gradient runs past, two thirds where none does.
 #
-# **The sentence to remember:** *The gradient runs back to the lowest trained number, however few
-# are trained; freezing the matrices on its way saves one product of three.*
+# **The sentence to remember:** *The gradient runs back to the lowest trained layer, however few
+# numbers are trained; a frozen matrix on its way saves one product of three, that of its own
+# gradient.*
 #
 # **What we do not know yet.** It works. But *how* does a frozen model find a string, and is it the
 # heads that look at it?

@@ -511,8 +511,8 @@ if RUN:
     print(results, gap(*map(np.array, results.values())))
 
 # %% [markdown]
-# **The picture to keep:** accuracy without a pair of heads, against their share on the right
-# string.
+# **The picture to keep:** accuracy without a pair of heads, against their share of attention on the
+# right string: the more they look there, the more it costs.
 #
 # **The sentence to remember:** *A picture of attention is a hypothesis, and muting the head is the
 # test.*

@@ -525,10 +525,11 @@ if RUN:
     print(arms, t_interval(*arms.values()))
 
 # %% [markdown]
-# **The picture to keep:** how often an interval of five seeds holds the truth.
+# **The picture to keep:** how often an interval holds the true difference, against the number of
+# seeds: bars of one standard error miss it in a third of the studies.
 #
-# **The sentence to remember:** *A bar of five runs must be wide to hold the truth, and it covers
-# only what was varied.*
+# **The sentence to remember:** *An error bar of five runs must be wide to hold the true mean, and
+# it covers only what was varied.*
 #
 # **What we do not know yet.** We can say how sure a difference is. The largest difference of this
 # course is still without a reason: frozen random weights find a string. What in them does it?

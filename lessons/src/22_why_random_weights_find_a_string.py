@@ -471,10 +471,11 @@ bars(traces, "Which heads look for likeness?", "trace of the form: the mean, and
 # likeness. The trunk *bit memory* was trained on this very task with nothing frozen, and every one
 # of its heads looks for likeness: where training may change the form, it makes it positive.
 #
-# **The picture to keep:** steps against the angle between queries and keys, on a logarithmic scale.
+# **The picture to keep:** steps to learn, on a logarithmic scale, against the angle between queries
+# and keys: a cliff beyond 90°.
 #
-# **The sentence to remember:** *A frozen head finds by likeness only in the positive directions of
-# its form's symmetric part, and training turns the input layer into them.*
+# **The sentence to remember:** *A frozen head finds by likeness only in directions in which a
+# vector's score with itself is positive, and training turns the input layer into such directions.*
 #
 # **What we do not know yet.** Content is not place: bit XOR asks for two *places*, its positions
 # are trained, and it is solved at every angle from 30° to 180° (`docs/results/why.md`). The
