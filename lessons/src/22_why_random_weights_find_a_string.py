@@ -472,7 +472,7 @@ bars(traces, "Which heads look for likeness?", "trace of the form: the mean, and
 # of its heads looks for likeness: where training may change the form, it makes it positive.
 #
 # **The picture to keep:** steps to learn, on a logarithmic scale, against the angle between queries
-# and keys: a cliff beyond 90°.
+# and keys: they multiply beyond 90°.
 #
 # **The sentence to remember:** *A frozen head finds by likeness only in directions in which a
 # vector's score with itself is positive, and training turns the input layer into such directions.*
