@@ -516,7 +516,7 @@ def test_no_screen_is_wider_than_the_window_or_has_a_control_without_a_name(page
     for n in range(0, page.evaluate("frames.length")):
         page.evaluate(f"go({n})")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, title(page)
-        assert page.evaluate("""() => [...document.querySelectorAll("button, input, canvas:not(button *)")]
+        assert page.evaluate("""[...document.querySelectorAll("button,input,canvas:not(button *)")]
           .filter(e => !(e.innerText || e.getAttribute("aria-label"))).length""") == 0, title(page)
 
 
