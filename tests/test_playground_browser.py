@@ -457,11 +457,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_says_so(visit, address, step
     ("Worker = class { postMessage() { setTimeout(() => this.onerror({})); } }", "no workers"),
     ("atob = null", "atob is not a function")])
 def test_a_page_that_cannot_train_says_why(file, browser, script, why):
-    page = browser.new_page()
-    page.add_init_script(f"window.{script}")
-    page.goto(file.as_uri())
-    wait(page, f"document.getElementById('agreement').innerText.includes('{why}')")
-    page.close()
+    with browser.new_page() as page:
+        page.add_init_script(f"window.{script}")
+        page.goto(file.as_uri())
+        wait(page, f"document.getElementById('agreement').innerText.includes('{why}')")
 
 
 def act(page, n=0):
