@@ -20,6 +20,13 @@ html_theme = "furo"
 html_title = f"minifpt {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+# Sphinx's search ends where storage is refused, as with blocked cookies: keep it in memory.
+html_js_files = [(None, {"priority": 0, "body": """
+try { localStorage.setItem("minifpt", ""); } catch {
+  const kept = new Map();
+  Object.defineProperty(window, "localStorage", {value: {getItem: k => kept.get(k) ?? null,
+    setItem: (k, v) => kept.set(k, v), removeItem: k => kept.delete(k)}});
+}"""})]
 html_copy_source = False
 html_show_search_summary = False                          # a page opened as a file cannot fetch
 html_show_sphinx = False

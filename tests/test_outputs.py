@@ -101,7 +101,7 @@ def contents():
     ("pretrain bits --steps 1 --out w --resume", "w.csv"),
     ("grade work --out g --no-sandbox", "g/grades.csv"),
     ("grade work --out g --no-sandbox", "g/summary.md"),
-    ("new mine.py", "mine.py")])
+    ("new mine.py", "mine.py"), ("playground --out mine.html", "mine.html")])
 def test_a_file_of_the_user_s_is_not_replaced(here, refused, monkeypatch, line, file):
     monkeypatch.setattr(compare, "perform", None)         # refused before anything is computed
     monkeypatch.setattr(grade, "looked", None)

@@ -33,16 +33,6 @@ def test_the_command_writes_one_file_of_at_most_400_kB(tmp_path, capsys):
     assert (data["task"], data["model"]) == ("majority", "minigpt-tiny")
 
 
-def test_no_other_file_is_replaced(tmp_path, capsys):
-    out = tmp_path / "page.html"
-    for _ in range(2):                                    # a page of its own it may replace
-        assert main(["playground", "--out", out]) == 0
-    out.write_text("my notes")
-    capsys.readouterr()
-    assert main(["playground", "--out", out]) == 2
-    assert "is there already" in capsys.readouterr().err and out.read_text() == "my notes"
-
-
 def test_the_page_asks_for_nothing_outside_itself(page):
     assert not re.search(r"""(src|href)\s*=|https?://|@import|url\((?!blob)""", page)
     assert "default-src 'none'" in page
@@ -52,6 +42,8 @@ def test_the_data_cannot_end_its_script_element(page):
     assert "<" not in data_of(page)
     hostile = playground.to_json({"model": "</script><script>alert(1)</script>"})
     assert "<" not in hostile and json.loads(hostile)["model"].startswith("</script>")
+    with pytest.raises(ValueError, match="not finite: try smaller"):
+        playground.to_json({"loss": np.nan})
 
 
 def test_every_script_element_ends_where_it_should(page):
@@ -134,7 +126,7 @@ def test_the_reference_step_is_numpys(page):
 @pytest.mark.parametrize("model, message", [
     ("lstm", "is a LSTM, expected a GPT-2"),
     ("nothing-of-that-name", "no weights"),
-    ("short", "8 positions")])
+    ("short", "8 positions"), ("random:1x1x16@1e9", "has weights beyond 65,504")])
 def test_a_trunk_that_the_engine_cannot_run_is_refused_in_one_line(model, message, tmp_path, fails):
     if model == "short":
         model = tmp_path / "short.npz"

@@ -27,7 +27,11 @@ def stored_array(data, number):
 
 def to_json(data):
     """Return JSON that cannot end the script element around it."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    try:
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise ValueError("numbers are not finite: try smaller weights or learning rate") from None
+    return text.replace("<", "\\u003c")
 
 
 def read(name):

@@ -5,12 +5,38 @@ function start_of(tour) {
   const set = tour ? STATIONS[tour - 1].set : {};
   return {...DEFAULTS, ...set.task ? TASKS[set.task].settings : {}, ...set, tour};
 }
+// How a setting is written in the address, if not as String does it.
+const WRITE = {race: race => race.map(r => r.join("~")).join(","), frozen: parts => parts.join(",") || "none",
+  cut: cut => cut.map(pair => pair.join("-")).join(",") || "none"};
+const written = (k, v) => (WRITE[k] || String)(v);
+// How it is read: undefined where the page cannot use the text.
+const one_of = list => text => list.includes(text) ? text : undefined;
+const between = (least, most, round = v => v) => text => {
+  const v = round(Number(text)); return v >= least && v <= most ? v : undefined; };
+const whole = (least, most) => between(least, most, Math.round);
+const READ = {task: one_of(Object.keys(TASKS)), weights: one_of(Object.keys(KINDS)),
+  start: one_of(Object.keys(STARTS)), fault: one_of(FAULTS.map(f => f.id)), open: one_of(PARTS),
+  tab: one_of(["settings", "race", "break", "game"]), rate: between(Number.MIN_VALUE, Number.MAX_VALUE),
+  scale: between(Number.MIN_VALUE, Number.MAX_VALUE), angle: between(0, 180), batch: whole(1, 1024),
+  seed: whole(0, 2 ** 31 - 1), pace: whole(0, 2 ** 31 - 1), look: between(0, 11, Math.floor),
+  tour: text => whole(1, STATIONS.length)(text), follow: text => text === "true", beamer: text => text !== "false",
+  frozen: text => PARTS.filter(p => text.split(",").includes(p)),
+  bits: text => /^[01]{10}$|^[01]{36}\.[0-2]\.[01]{12}$/.test(text) ? text : undefined,
+  cut: text => text.split(",").map(pair => pair.split("-").map(Number)).reduce((cut, [q, key]) =>
+    ![q, key].every(Number.isInteger) || key < 0 || key > q || q > 11 || cut.some(([a, b]) => a === q &&
+    b === key) || cut.filter(([a]) => a === q).length === q ? cut : [...cut, [q, key]], []),
+  race: text => {
+    const race = text.split(",").slice(0, 3).map(r => r.split("~"))
+      .filter(([kind, s]) => READ.weights(kind) && READ.scale(s))
+      .map(([kind, s, from]) => [kind, Number(s), READ.start(from) || "drawn"]);
+    return race.length ? race : undefined;
+  }};
+const read = (k, text) => !Object.hasOwn(READ, k) ? undefined :
+  text === "null" && DEFAULTS[k] === null ? null : READ[k](text);
 function address() {
   const start = start_of(S.tour);
   const q = Object.keys(DEFAULTS).filter(k => JSON.stringify(S[k]) !== JSON.stringify(start[k]))
-    .map(k => `${k}=${encodeURIComponent(k === "race" ? S.race.map(r => r.join("~")).join(",") :
-      k === "frozen" ? S.frozen.join(",") || "none" :
-        k === "cut" ? S.cut.map(pair => pair.join("-")).join(",") || "none" : S[k])}`);
+    .map(k => `${k}=${encodeURIComponent(written(k, S[k]))}`);
   if (S.tour) q.unshift(`tour=${S.tour}`);
   return q.length ? `#${q.join("&")}` : "#free";
 }
@@ -27,42 +53,16 @@ function read_address() {
   const asked = given.get("tour") ?? (location.hash.length > 1 || !D.tour ? null : String(D.tour));
   const tour = STATIONS[asked - 1] ? Number(asked) : null;
   const values = start_of(tour);
-  const unknown = [...given.keys()].filter(k => !(k in DEFAULTS) && k !== "free");
+  const entries = [...given].filter(([k]) => k !== "tour" && k !== "free");
+  const wrong = entries.find(([k, text]) => read(k, text) === undefined);
   notice(asked !== null && !tour ? `There is no station ${asked.slice(0, 20)}: the tour has ` +
-    `${STATIONS.length}. This is the free page.` : unknown.length ? "This page does not know " +
-    `“${unknown[0].slice(0, 30)}” in its address.` : "");
-  for (const [k, text] of given) {
-    const number = Number(text);
-    if (k === "task" && Object.hasOwn(TASKS, text)) values.task = text;
-    if (k === "weights" && Object.hasOwn(KINDS, text)) values.weights = text;
-    if (["scale", "rate"].includes(k) && number > 0) values[k] = number;
-    if (k === "angle" && number >= 0 && number <= 180) values.angle = number;
-    if (k === "start" && Object.hasOwn(STARTS, text)) values.start = text;
-    if (k === "follow") values.follow = text === "true";
-    if (k === "beamer") values.beamer = text !== "false";
-    if (k === "cut") values.cut = text.split(",").map(pair => pair.split("-").map(Number))
-      .filter(([q, key]) => Number.isInteger(key) && key >= 0 && key <= q && q < 12 && q > 0);
-    if (["batch", "seed", "pace"].includes(k) && number >= 0 && number < 2 ** 31)
-      values[k] = Math.round(k === "batch" ? Math.min(64, Math.max(1, number)) : number);
-    if (k === "frozen") values.frozen = PARTS.filter(p => text.split(",").includes(p));
-    if (k === "fault" && fault_of(text)) values.fault = text;
-    if (k === "tab" && ["settings", "race", "break", "game"].includes(text)) values.tab = text;
-    if (k === "open" && PARTS.includes(text)) values.open = text;
-    if (k === "bits" && /^[01]{10}$|^[01]{36}\.[0-2]\.[01]{12}$/.test(text)) values.bits = text;
-    if (k === "look" && number >= 0 && number < 12) values.look = Math.floor(number);
-    if (k === "race") values.race = text.split(",").slice(0, 3).map(r => r.split("~"))
-      .filter(([kind, s]) => Object.hasOwn(KINDS, kind) && Number(s) > 0)
-      .map(([kind, s, from]) => [kind, Number(s), Object.hasOwn(STARTS, from) ? from : "drawn"]);
-  }
-  const {settings} = TASKS[values.task];
+    `${STATIONS.length}. This is the free page.` : wrong ? "This page cannot use " +
+    `“${(READ[wrong[0]] ? wrong.join("=") : wrong[0]).slice(0, 30)}” of its address.` : "");
+  for (const [k, text] of entries) if (read(k, text) !== undefined) values[k] = read(k, text);
+  const {settings, tokens} = TASKS[values.task];
   for (const k of ["rate", "batch"]) if (given.has("task") && !given.has(k)) values[k] = settings[k];
-  if (!values.race.length) values.race = DEFAULTS.race;
+  values.cut = values.cut.filter(([query]) => query < tokens);
   return values;
 }
-function notice(text) {
-  by("notice").textContent = text;
-  by("notice").hidden = !text;
-}
-addEventListener("hashchange", () => {
-  if (address() !== (location.hash || "#")) set(read_address(), true);
-});
+const notice = text => Object.assign(by("notice"), {textContent: text, hidden: !text});
+addEventListener("hashchange", () => address() !== (location.hash || "#") && set(read_address(), true));

@@ -66,10 +66,7 @@ function draw_flow(canvas, rows, cache, {tokens, width, height, look, heads, rea
     const cut = t >= tokens - read;
     g.strokeStyle = stream;
     g.lineWidth = 5;
-    g.beginPath();
-    g.moveTo(middle(t), 0);
-    g.lineTo(middle(t), cut ? height : height - 30);
-    g.stroke();
+    g.beginPath(); g.moveTo(middle(t), 0); g.lineTo(middle(t), cut ? height : height - 30); g.stroke();
   }
   rows.forEach((row, n) => {
     const y = row.top, h = row.height;

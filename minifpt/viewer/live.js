@@ -238,7 +238,6 @@ window.live_step = () => {
     (!part.endsWith("attn") || s.op === "attention"));
   return {...data, open: main ? main[1] : "home"};
 };
-window.close_step = () => set({open: null});
 function show_step() {
   if (!S.open) {
     if (stepper.open) stepper.close();
@@ -253,4 +252,4 @@ function show_step() {
   if (!stepper.open) stepper.showModal();
 }
 stepper.addEventListener("close", () => { if (S.open) set({open: null}); });
-by("close-step").onclick = () => set({open: null});
+by("close-step").onclick = window.close_step = () => set({open: null});

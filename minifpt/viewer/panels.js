@@ -104,7 +104,8 @@ function show_controls() {
     const input = by(id);
     if (!input || document.activeElement === input) continue;
     input.value = value;
-    by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
+    const text = by(`${id}-value`).textContent = id === "rate" ? short(S.rate) : String(S.batch);
+    input.setAttribute("aria-valuetext", text);
   }
 }
 const EXPLAIN = {
@@ -138,12 +139,12 @@ function show_verdict() {
   const e = by("verdict");
   if (!e || models.length < 2) return;
   const [right, broken] = latest.lanes.map(l => percent(l.accuracy));
-  const text = (latest.step ? `After ${count(latest.step)} steps: the right engine ${right}, the one ` +
+  const text = (latest.step ? `After ${plural(latest.step, "step")}: the right engine ${right}, the one ` +
     `with the fault ${broken}. ` : "Press Train. ") + check_text();
   if (e.textContent !== text) e.textContent = text;
 }
 function check_text() {
-  if (!noticed || noticed.fault !== S.fault) return "";
+  if (!noticed || noticed.fault !== S.fault || lost()) return "";
   const {worst, wrong, checked} = noticed;
   return wrong ? `A gradient check notices: ${wrong} of ${checked} numbers are wrong, most of ` +
     `all in ${name_of(worst.part)} (in the code ${worst.name.replace("trunk.", "")}[${worst.index}]). It ` +
@@ -177,7 +178,7 @@ function show_game_cell(row) {
     el("b", {"data-check": row.part, class: result ? "ok" : "no"}, result ? "✓ agrees" : "✗ wrong"));
 }
 async function use_check(part) {
-  if (game.left === 0 || game.over || part in game.parts) return;
+  if (game.left === 0 || game.over || part in game.parts || lost()) return;
   const mine = game;
   mine.parts[part] = undefined;            // asked for
   mine.left -= 1;
@@ -233,19 +234,14 @@ by("one").onclick = () => run(1);
 by("reset").onclick = () => { running = false; restart(); };
 by("seed").onclick = () => set({seed: S.seed + 1});
 by("slow").onchange = e => set({pace: e.target.checked ? 5 : 0});
-document.querySelectorAll("#tabs button").forEach(b => {
-  b.onclick = () => set({tab: b.dataset.tab});
-});
+document.querySelectorAll("#tabs button").forEach(b => { b.onclick = () => set({tab: b.dataset.tab}); });
 by("heads").append(...heads.map((_, n) => el("button", {"aria-pressed": "true",
   style: `--own:var(${HEADS[n % HEADS.length]})`, onclick: e => {
     heads[n] = !heads[n];
     e.target.setAttribute("aria-pressed", String(heads[n]));
     draw();
   }}, `head ${n + 1}`)));
-addEventListener("resize", () => {
-  layout = null;
-  dirty = true;
-});
+addEventListener("resize", () => { layout = null; dirty = true; });
 document.addEventListener("visibilitychange", () => {
   if (document.hidden && running && !S.tour) run(0);       // nobody watches; a station's run ends by itself
 });
@@ -281,8 +277,9 @@ window.playground = {
     if (batch_size !== undefined) rest.batch = batch_size;
     for (const [k, allowed] of [["task", TASKS], ["weights", KINDS], ["tab", PANELS]])
       if (k in rest) one_of(k, [rest[k]], Object.keys(allowed));
-    for (const k of ["rate", "scale", "batch"])
-      if (k in rest && !(rest[k] > 0)) throw new Error(`set: ${k} is ${rest[k]}, expected > 0`);
+    for (const [k, v] of Object.entries(rest))
+      if (READ[k] && v !== DEFAULTS[k] && read(k, written(k, v)) === undefined)
+        throw new Error(`set: ${k} cannot be ${v}`);
     if (frozen) {
       one_of("part", frozen, [...PARTS, ...Object.values(GROUP_OF)]);
       rest.frozen = PARTS.filter(p => frozen.includes(p) || frozen.includes(GROUP_OF[p]));

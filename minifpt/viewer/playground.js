@@ -3,6 +3,14 @@
 const D = JSON.parse(document.getElementById("data").textContent);
 const SOURCE = document.getElementById("engine").textContent;
 const by = id => document.getElementById(id);
+let stopped = "", running = false;         // why nothing can be computed
+function fail(message) {                   // a worker that is refused gives no message
+  running = false;
+  by("agreement").className = "badge bad";
+  by("agreement").textContent = stopped = `The engine stopped: ${message || "this browser allows " +
+    "no workers, so nothing can train here"}`;
+}
+addEventListener("error", e => fail(e.message));
 const percent = v => `${Math.round(100 * v)} %`;
 const short = v => v === 0 ? "0" : Math.abs(v) >= 1e-3 && Math.abs(v) < 1e4 ?
   Number(v.toPrecision(3)).toString().replace("-", "−") :
@@ -22,10 +30,10 @@ function engine(fault) {
   return ENGINES[id];
 }
 const E = engine(null), TASKS = E.TASKS;
-const WORKER = URL.createObjectURL(new Blob([
+const WORKER = new Blob([
   `const ENGINES = {right: ${engine_text(SOURCE, null)},\n`,
   FAULTS.map(f => `${f.id}: ${engine_text(SOURCE, f)}`).join(",\n"), "};\n",
-  by("worker").textContent], {type: "text/javascript"}));
+  by("worker").textContent], {type: "text/javascript"});
 
 function halves(text) {                    // base64 of float16 numbers -> Float32Array
   return Float32Array.from(bytes(text, Uint16Array), h => {
@@ -41,17 +49,11 @@ D.trunk.reduce((at, [name, shape]) => {
   return end;
 }, 0);
 
-let stopped = "";                          // why nothing can be computed
-function fail(message) {
-  by("agreement").className = "badge bad";
-  by("agreement").textContent = stopped = `The engine stopped: ${message}`;
-}
-addEventListener("error", e => fail(e.message));
 const [trainer, checker] = [0, 1].map(() => {
   try {
-    return new Worker(WORKER);
+    return new Worker(URL.createObjectURL(WORKER));
   } catch {                                // a browser without workers, or one that forbids them
-    return {postMessage: () => fail("this browser allows no workers, so nothing can train here")};
+    return {postMessage: () => fail()};
   }
 });
 const waiting = [];                        // {done(message) -> whether it is answered, resolve}
@@ -108,7 +110,7 @@ const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
   race: [["pretrained", 1.4, "drawn"], ["random", 0.55, "drawn"], ["random", 0.1, "drawn"]]};
 const S = {...DEFAULTS};                   // what the URL holds
-let models = [], latest = null, shown = 0, running = false, dirty = true, layout = null;
+let models = [], latest = null, shown = 0, dirty = true, layout = null;
 let trail = null, cut_table = null, flipped = null;
 let example = null, hover = null, agreement = null, game = null, noticed = null;
 const heads = Array(D.config.n_head).fill(true);
@@ -317,10 +319,7 @@ function show_bits() {
     b.setAttribute("aria-label", `${name} is ${v === "·" ? "masked" : v}, flip`);
   });
 }
-function look_at(t) {
-  hover = t;
-  dirty = true;
-}
+const look_at = t => { hover = t; dirty = true; };
 const inside = (e, box = picture.getBoundingClientRect()) =>      // shares of width and height
   [(e.clientX - box.left) / box.width, (e.clientY - box.top) / box.height];
 const token_at = e => Math.floor(inside(e)[0] * TASKS[S.task].tokens);
@@ -369,7 +368,7 @@ function show_answers(task, logits, y) {
       const n = (t - first) * each + j, right = chosen[n] === y[n];
       const masked = example.visible && !example.visible[n] ? " masked" : "";
       return `<span class="answer ${right ? "right" : "wrong"}${masked}" ` +
-        `title="${percent(p[2 * n + 1])} for 1">${chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
+        `title="${percent(p[2 * n + 1])} for 1">${chosen[n] < 0 ? "?" : chosen[n]}<i>${right ? "✓" : "✗"}</i></span>`;
     }).join("");
     if (cell.innerHTML !== content) cell.innerHTML = content;
   });
@@ -440,7 +439,7 @@ function show_looking(task, cache, look) {
       `block ${i + 1}, ` + heads.slice(0, probabilities.shape[1]).map((on, head) => {
         const row = probabilities.subarray((head * T + look) * T, (head * T + look + 1) * T);
         const key = row.indexOf(Math.max(...row));
-        return on ? `head ${head + 1} ${task.names[key]} ${percent(row[key])}` : "";
+        return on && key >= 0 ? `head ${head + 1} ${task.names[key]} ${percent(row[key])}` : "";
       }).filter(t => t).join(", ")).join("; ");
   }
   if (by("looking").textContent !== text) by("looking").textContent = text;
@@ -475,7 +474,7 @@ function show_numbers(model) {
     S.tour ? NOTES[S.tour - 1].runs.filter(({lanes}, _, all) => lanes.length === 1 &&
       (all.length > 1 || lanes !== latest.lanes)) : []);
   draw_spark(by("spark"), latest.lanes, TASKS[S.task].chance);
-  by("reach").textContent = verdict_of(latest);
+  by("reach").textContent = lost() || verdict_of(latest);
   const several = models.length > 1;
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))

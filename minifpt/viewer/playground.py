@@ -50,11 +50,11 @@ def playground(model=MODEL, task="bit-xor", tour=None):
     trunk.wpe.weight.data = trunk.wpe.weight.data[:POSITIONS]
     for _, p in trunk.named_parameters():
         p.data = p.data.astype(np.float16).astype(np.float64)
-    c, arrays = trunk.config, dict(trunk.named_parameters())
-    arrays = {name: p.data for name, p in arrays.items()} | table_of(spec)
-    data = {"version": __version__, "task": task, "tour": tour, "model": spec.text,
-            "config": {"n_layer": c.n_layer, "n_head": c.n_head, "n_embd": c.n_embd,
-                       "causal": c.causal},
+    arrays = {name: p.data for name, p in trunk.named_parameters()} | table_of(spec)
+    data = {"version": __version__, "task": task, "tour": tour,
+            "model": re.sub(r".*[/\\]", "", spec.text),  # without a folder of the user's
+            "config": {key: getattr(trunk.config, key)
+                       for key in ("n_layer", "n_head", "n_embd", "causal")},
             "statistics": statistics, "source": source_of(spec),
             "trunk": [[name, list(a.shape)] for name, a in arrays.items()],
             "weights": encoded(np.concatenate([a.ravel() for a in arrays.values()]).astype("<f2")),
@@ -139,6 +139,8 @@ def check(name, trunk):
         raise ValueError(f"playground: {name} has {c.n_positions} positions, "
                          f"{c.activation_function} and epsilon {c.layer_norm_epsilon:g}, expected "
                          f"at least {POSITIONS}, gelu_new and 1e-05")
+    if not all(np.abs(p.data).max() < 65_504 for _, p in trunk.named_parameters()):
+        raise ValueError(f"playground: {name} has weights beyond 65,504, the most of float16")
 
 
 def reference(trunk):

@@ -9,6 +9,7 @@ show_station();
 show_step();
 ask({kind: "agree", reference: D.reference}, "agreed").then(({difference}) => {
   agreement = difference;
+  if (stopped) return;
   const good = difference < 1e-4;
   by("agreement").className = `badge ${good ? "good" : "bad"}`;
   by("agreement").textContent = good ?

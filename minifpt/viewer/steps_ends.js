@@ -195,7 +195,7 @@ function address_of(n) {
   const f = frames[n];
   if (f.kind !== "step") return n ? `#${f.kind}` : "#start";
   const {name, back} = S[f.i], same = S.filter(s => s.name === name && s.back === back);
-  return `#${name}${back ? "/back" : ""}${same.length > 1 ? `/${same.indexOf(S[f.i]) + 1}` : ""}`;
+  return encodeURI(`#${name}${back ? "/back" : ""}${same.length > 1 ? `/${same.indexOf(S[f.i]) + 1}` : ""}`);
 }
 function visit() {
   const n = frames.findIndex((_, i) => address_of(i) === location.hash);

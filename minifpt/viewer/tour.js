@@ -3,6 +3,13 @@
 const NOTES = STATIONS.map(() => ({guess: null, runs: [], cuts: {}, busy: null}));
 const station = () => STATIONS[S.tour - 1] || null;
 
+// Where the numbers of a model went beyond all bounds; from there on it does not change.
+function lost() {
+  const {lanes} = latest || {lanes: []};
+  const n = lanes.findIndex(lane => lane.lost);
+  return n < 0 ? "" : `Step ${count(lanes[n].lost)}: the loss${lanes.length > 1 ? ` of “${lane_name(models[n],
+    true)}”` : ""} is not finite. Start again with a smaller learning rate or initialisation scale.`;
+}
 // What a race shows, in words that follow the run.
 function verdict_of({lanes, step}) {
   if (S.tab !== "race" || !step || lanes.length !== S.race.length) return "";
@@ -60,8 +67,8 @@ function show_judged() {
   const now = station();
   if (!now) return;
   const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
-  let text = stopped ? stopped : !notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
-    latest.speed < 30 ? " This machine is slow, so it takes a while." : "");
+  let text = stopped || lost() || (!notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
+    latest.speed < 30 ? " This machine is slow, so it takes a while." : ""));
   now.acts.forEach(([label], n) => {
     const button = by("acts").children[n], words = typeof label === "string" ? label : label(notes);
     if (button.textContent !== words) button.textContent = words;

@@ -52,7 +52,7 @@ function change(message) {
   report();
 }
 
-// Train for some steps, or until every lane's accuracy has been `until` at least.
+// Train for some steps, or until every lane's accuracy has been `until` at least, or has been lost.
 function run({steps, until: goal}) {
   target = steps ? step + steps : step;
   until = goal || 2;
@@ -76,7 +76,7 @@ function train() {
     measured = true;
     step += 1;
     if (step % stride === 0) note();
-    if (lanes.every(lane => lane.recent.length === WINDOW && lane.accuracy >= until)) target = step;
+    if (lanes.every(l => l.lost || l.recent.length === WINDOW && l.accuracy >= until)) target = step;
     if (performance.now() > end || settings.pace) break;
   }
   if (performance.now() - reported > FRAME || step >= target) report();
@@ -91,7 +91,8 @@ function one_step(lane, batch, measure) {
     lane.engine.learn(lane.model, batch);
     lane.angles = angles(lane.model, right);
   }
-  const {loss, accuracy} = lane.engine.train_step(lane.model, batch, settings.rate);
+  const {loss, accuracy, norm} = lane.engine.train_step(lane.model, batch, settings.rate);
+  if (!Number.isFinite(loss + norm)) lane.lost = lane.lost || step + 1;
   lane.recent.push([loss, accuracy]);
   if (lane.recent.length > WINDOW) lane.recent.shift();
   lane.loss = lane.recent.reduce((sum, r) => sum + r[0], 0) / lane.recent.length;
@@ -122,7 +123,7 @@ function report() {
   postMessage({kind: "state", number: answered, step, running, multiply_adds,
     speed: running ? 1000 * (step - started) / Math.max(1, reported - begun) : null,
     lanes: lanes.map(lane => ({loss: lane.loss, accuracy: lane.accuracy, reached: lane.reached,
-      norms: norms(lane.model), angles: lane.angles,
+      lost: lane.lost, norms: norms(lane.model), angles: lane.angles,
       curve: step % stride ? [...lane.curve, point(lane)] : lane.curve,
       parameters: [...lane.moved].map(n => [n, lane.model.parameters[n].data.slice()])}))});
 }
