@@ -430,7 +430,8 @@ def tokens_before(where, config, x, past=None):
                          f"KeyValues for each of {config.n_layer} blocks, with the same tokens")
     if n + x.shape[1] > config.n_positions and getattr(config, "positions", True):
         raise ValueError(f"{where}: {n + x.shape[1]} tokens, the trunk has {config.n_positions} "
-                         "positions: use fewer tokens, or a trunk with more positions")
+                         "positions: use fewer tokens, or a trunk with more positions "
+                         "(random:6x4x128 has 1024)")
     return n
 
 
