@@ -240,11 +240,11 @@ curves({name: 100 * np.mean([history["test_accuracy"] for history in histories],
 # that has: they are ahead of it. So the story "it is the novels" does not survive its first
 # control.
 #
-# Is it the *size* of the weights, then? The arms differ in more than size: *matched random* also
-# has the trained layer norms and positions of the trunk that has read. A control that persuades
-# differs in one thing. So take the trunk that is too small. Give it the attention weights of
-# *matched random*, and nothing else. Then do the same with the layer norms, and with the positions.
-# (One seed each.)
+# Is it the *size* of the weights, then? The arms differ in more than size: the layer norms and
+# positions of *matched random* start with the means and spreads of the trunk that has read, too. A
+# control that persuades differs in one thing. So take the trunk that is too small. Give it the
+# attention weights of *matched random*, and nothing else. Then do the same with the layer norms,
+# and with the positions. (One seed each.)
 
 # %%
 source = "statistics:minigpt-language"

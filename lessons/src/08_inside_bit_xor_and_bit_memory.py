@@ -271,7 +271,7 @@ for name, value in level.items():
 #
 # ## Three trunks
 #
-# We train three FPTs that differ only in their frozen weights: *language*, *matched random* and
+# We train three FPTs that differ only in their trunks: *language*, *matched random* and
 # *random, too small*. (The learning rate rises for 50 steps, the **warm-up**, and then falls along
 # half a cosine. The three runs take half a minute.) How many of the three end above the vote?
 
