@@ -157,6 +157,10 @@ def test_a_prefix_is_seen_by_all_tokens_and_read_by_none():
     assert logits.shape == (3, 2, 4) and t.outputs["trunk"].shape == (3, 2, 8)
     assert t.attention["trunk.h.0.attn"].shape == (3, 2, 7, 7)
     assert model.trunk.prefix.grad.shape == (2, 8)
+    for name, p in model.named_parameters():
+        p.trainable = name == "trunk.ln_f.weight"
+    y, cache = model.trunk.forward(np.zeros((1, 3, 8)), need_dx=False)
+    assert model.trunk.backward(y, cache) is None         # nothing below it learns
     limit = model.trunk.config.n_positions
     with pytest.raises(ValueError, match="positions"):
         model.predict(batch(1, limit - 1))
@@ -194,7 +198,7 @@ def adapted(kind, trunk="random:2x2x8"):
         (3, "expected a text")]),
     (lambda: adapters.adapt(adapted("lora:on=output"), "lora"), "has an adapter"),
     (lambda: adapted("prefix", "lstm:1x8"), "LSTM"),
-    (lambda: adapted("lora", "lstm:1x8"), "names no layer"),
+    (lambda: adapted("bottleneck", "lstm:1x8"), "that bottleneck fits, expected some of nothing"),
     (lambda: adapted("bitfit", "random:llama:1x2x8"), "has none"),
     (lambda: adapters.merge(adapted("bottleneck")), "has a bottleneck"),
     (lambda: adapters.merge(adapted("prefix")), "has a prefix"),
