@@ -146,13 +146,13 @@ class _Check:
         self.op, self.op_backward = op, op_backward
         if self.names is not None:
             names = [*self.names] if isinstance(self.names, (tuple, list)) else []
-        if not all(isinstance(name, str) for name in names) or (
-                len({*names} - {*self.parameters}) < len(inputs) - len(self.parameters)
-                or len(names) + len(self.parameters) > len(inputs)):
+        names = [*names, *self.parameters]
+        if not (all(isinstance(name, str) for name in names)
+                and len({*names}) == len(names) == len(inputs)):
             raise ValueError(f"gradcheck: the names are {brief(self.names)}, expected a "
                              "list of different texts, one for each input, and no parameter's")
         arrays = {name: _array(name, x, f"other arguments are options, {name}=...")
-                  for name, x in zip([*names, *self.parameters], inputs, strict=True)}
+                  for name, x in zip(names, inputs, strict=True)}
         self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}
         self.inputs = arrays | self.checked
         if not self.checked:

@@ -294,15 +294,15 @@ class KeyValues:
         """Append k and v (B, H, T, D) of the next tokens."""
         k, v = k[:, ::self.shared], v[:, ::self.shared]
         B, H, T, D = k.shape
+        if self.n + T > self.room or (self.k is not None and B != len(self.k)):
+            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
+                             f"{B if self.k is None else len(self.k)} x {self.room - self.n}")
         if self.k is None:
             self.k = np.empty((B, H, self.room, D), k.dtype)
             self.v = np.empty_like(self.k)
         elif (H, D, k.dtype) != (*self.k.shape[1::2], self.k.dtype):
             raise ValueError(f"KeyValues: {H} heads of {D} numbers, {k.dtype}, expected those of "
                              f"one model, {self.k.shape[1]} of {self.k.shape[3]}, {self.k.dtype}")
-        if self.n + T > self.room or B != len(self.k):
-            raise ValueError(f"KeyValues: {B} x {T} tokens do not fit, there is room for "
-                             f"{len(self.k)} x {self.room - self.n}")
         new = slice(self.n, self.n + T)
         self.k[:, :, new], self.v[:, :, new] = k, v
         self.n += T
@@ -421,10 +421,11 @@ def tokens_before(where, config, x, past=None):
     """Return how many tokens ``past`` holds, 0 for ``None``.  Raises ``ValueError`` unless x is
     (B, T, C), each block has its own :class:`KeyValues`, and all these tokens have a position."""
     checks.embeddings(where, x, config.n_embd)
-    n = getattr(past[0], "n", 0) if isinstance(past, (tuple, list)) and past else 0
+    all_kv = past if isinstance(past, (tuple, list)) else ()
+    n = getattr(all_kv[0], "n", 0) if all_kv else 0
     if past is not None and not (
-            isinstance(past, (tuple, list)) and len({*map(id, past)}) == len(past) == config.n_layer
-            and all(isinstance(kv, KeyValues) and kv.n == n for kv in past)
+            len({*map(id, all_kv)}) == len(all_kv) == config.n_layer
+            and all(isinstance(kv, KeyValues) and kv.n == n for kv in all_kv)
             and getattr(config, "causal", True)):
         raise ValueError(f"{where}: past is {checks.brief(past)}, expected for a causal trunk a "
                          f"KeyValues for each of {config.n_layer} blocks, with the same tokens")

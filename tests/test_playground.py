@@ -33,6 +33,11 @@ def test_the_command_writes_one_file_of_at_most_400_kB(tmp_path, capsys):
     assert (data["task"], data["model"]) == ("majority", "minigpt-tiny")
 
 
+def test_a_page_of_its_own_is_replaced(tmp_path):
+    for _ in range(2):
+        assert main(["playground", "--out", tmp_path / "page.html"]) == 0
+
+
 def test_the_page_asks_for_nothing_outside_itself(page):
     assert not re.search(r"""(src|href)\s*=|https?://|@import|url\((?!blob)""", page)
     assert "default-src 'none'" in page

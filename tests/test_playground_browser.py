@@ -701,7 +701,7 @@ def test_everything_can_be_done_with_the_keys(page):
     assert "looks most at" in page.locator("#looking").inner_text()
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280, 1920])
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
 @pytest.mark.parametrize("tab", ["settings", "race", "break", "game"])
 def test_nothing_is_wider_than_the_screen(visit, width, tab):
     page = visit(f"#tab={tab}&fault=transpose&weights=random", width)

@@ -510,7 +510,7 @@ def test_attention_s_map_is_above_the_fold(page):
     assert box.bounding_box()["y"] + box.bounding_box()["height"] < 800
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("width", [320, 390, 1280])
 def test_no_screen_is_wider_than_the_window_or_has_a_control_without_a_name(page, width):
     page.set_viewport_size({"width": width, "height": 844})
     for n in range(0, page.evaluate("frames.length")):
@@ -526,7 +526,7 @@ def test_without_scripts_it_lists_the_operations(steps, browser, tmp_path):
     page = context.new_page()
     page.goto((tmp_path / "step.html").as_uri())
     text = page.locator("body").inner_text()
-    assert "needs JavaScript" in text and "h.0.attn.softmax" in text and "Loading" not in text
+    assert "needs JavaScript" in text and "trunk.h.0.attn.softmax" in text and "Loading" not in text
     context.close()
 
 

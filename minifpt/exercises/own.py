@@ -319,13 +319,14 @@ def check(path):
         if missing:
             print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
                   f"{', '.join(r.name for r in missing)}")
-    wrong = [r for r in checked if r.status == WRONG]
+    mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
-    missing = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
-    name = next((r.name for r in wrong + missing), "")    # one that was left out comes at the end
-    print(f"{sum(r.status == PASSED for r in checked)} of {len(checked)} done, {len(wrong)} wrong. "
-          + (f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
-    return len(wrong)
+    unwritten = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
+    name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
+    n_done = sum(r.status == PASSED for r in checked)
+    print(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
+        f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
+    return len(mistakes)
 
 
 def results(path, seed=None):
