@@ -427,8 +427,8 @@ for step in t.steps[::-1]:
             print(f"{step.layer} head {h}: the best {n} of {n * n} entries hold {best:.0%}{kept}")
 
 # %% [markdown]
-# **The picture to keep:** where the gradient goes on the map of a head: a query gets it from its
-# row, a key and a value from their column.
+# **The picture to keep:** how fast each row of y moves with each token's query, key or value: a
+# query moves its row, a key and a value move a column.
 #
 # **The sentence to remember:** *A head that is sure learns what to bring, and no longer where to
 # look.*
