@@ -229,21 +229,21 @@ TABLES = {
          still(Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))),
         rates=(1e-3, 3e-3), share=0.25),
     "cifar10-long": Table(
-        "CIFAR-10 in long runs (tables 1, 2, 6 and 8).",
+        "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
         (long("cifar10", {}, 20_000),),
         (still(LANGUAGE), still(AS_PAPER), moved(replace(WHOLE, model="random:3x4x128@paper"), 2),
-         moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), still(IMAGES, 2), still(STATISTICS, 2),
-         moved(LSTM_WHOLE, 2), *(still(Arm(f"random:{n}x4x128@paper",
-                                           label=f"random (paper), {n} blocks"), 2)
-                                 for n in (2, 12))),
+         moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), moved(PLUS_BOTH, 2), still(IMAGES, 2),
+         still(BITS, 2), still(STATISTICS, 2), still(LSTM, 2), moved(LSTM_WHOLE, 2),
+         *(still(Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks"), 2)
+           for n in (2, 12))),
         rates=(1e-3, 3e-3), share=0.25),
     "listops-long": Table(
-        "ListOps in long runs, and with up to 512 tokens as in the paper "
-        "(tables 1, 2 and 8).",
+        "ListOps in long runs, and with up to 512 tokens as in the paper (tables 1, 2, 3 and 8).",
         (long("listops", {}, 8_000),
          replace(long("listops", {"length": 512, "depth": 10}, 4_000), title="listops-512")),
         (still(LANGUAGE), still(AS_PAPER), still(STATISTICS), moved(WHOLE, 2), moved(PLUS_MLP, 2),
-         still(BITS, 2), still(IMAGES, 2), moved(LSTM_WHOLE, 2)),
+         moved(PLUS_ATTENTION, 2), moved(PLUS_BOTH, 2), still(BITS, 2), still(IMAGES, 2),
+         still(LSTM, 2), moved(LSTM_WHOLE, 2)),
         rates=(1e-3, 3e-3), share=0.25),
     "memory-long": Table(
         "Bit memory in long runs, for a trunk pretrained on images (table 2).",
