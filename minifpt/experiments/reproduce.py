@@ -34,6 +34,10 @@ CIFAR = Column("cifar10", {}, {"steps": 500})
 
 LANGUAGE, BITS, IMAGES = (Arm(f"minigpt-{name}") for name in ("language", "bits", "images"))
 STATISTICS = Arm("statistics:minigpt-language")
+# Half of novels' weights each, the other half drawn anew.
+HALVES = tuple(Arm(f"{rest}+attn,mlp={frozen}", label=f"novels, {half} part alone")
+               for rest, frozen, half in ((STATISTICS.model, LANGUAGE.model, "frozen"),
+                                          (LANGUAGE.model, STATISTICS.model, "trained")))
 # Random weights: as the paper's code draws them; the same, with the matrices that write into the
 # residual divided as OpenAI does; with a standard deviation of 0.02, small for 128 channels.
 AS_PAPER, SCALED, RANDOM = Arm("random@paper"), Arm("random@0.55"), Arm("random")
@@ -152,8 +156,10 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
         ("attn", "feed-forward"), ("mlp", "attention"), ("full", "both")))
 
 
-def long(task, options, steps, tested=2000):
-    """Return the column of a task in long runs of the paper's rows."""
+def long(task, options, steps=None, tested=2000):
+    """Return the column of a task in long runs of the paper's rows, by default with the steps of
+    ``minifpt train TASK``."""
+    steps = steps or tasks.task_class(task).defaults["steps"]
     return Column(task, options, {"steps": steps, "eval_every": steps // 10,
                                   "test_examples": tested}, f"{task}-long")
 
@@ -222,7 +228,7 @@ TABLES = {
         rates=(), cell=final_and_steps, picture=tables.angle_picture),
     "mnist-long": Table(
         "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
-        (long("mnist", {}, 5_000),),
+        (long("mnist", {}),),
         (still(LANGUAGE, 5), still(AS_PAPER, 5), moved(WHOLE, 5),
          moved(trained("full", "language, all trained"), 5), still(IMAGES), still(BITS),
          still(STATISTICS), still(LSTM), moved(LSTM_WHOLE), moved(PLUS_MLP), moved(PLUS_ATTENTION),
@@ -230,7 +236,7 @@ TABLES = {
         rates=(1e-3, 3e-3), share=0.25),
     "cifar10-long": Table(
         "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
-        (long("cifar10", {}, 20_000),),
+        (long("cifar10", {}),),
         (still(LANGUAGE), still(AS_PAPER), moved(replace(WHOLE, model="random:3x4x128@paper"), 2),
          moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), moved(PLUS_BOTH, 2), still(IMAGES, 2),
          still(BITS, 2), still(STATISTICS, 2), still(LSTM, 2), moved(LSTM_WHOLE, 2),
@@ -239,11 +245,11 @@ TABLES = {
         rates=(1e-3, 3e-3), share=0.25),
     "listops-long": Table(
         "ListOps in long runs, and with up to 512 tokens as in the paper (tables 1, 2, 3 and 8).",
-        (long("listops", {}, 8_000),
+        (long("listops", {}),
          replace(long("listops", {"length": 512, "depth": 10}, 4_000), title="listops-512")),
-        (still(LANGUAGE), still(AS_PAPER), still(STATISTICS), moved(WHOLE, 2), moved(PLUS_MLP, 2),
-         moved(PLUS_ATTENTION, 2), moved(PLUS_BOTH, 2), still(BITS, 2), still(IMAGES, 2),
-         still(LSTM, 2), moved(LSTM_WHOLE, 2)),
+        (still(LANGUAGE), still(AS_PAPER), still(STATISTICS), *map(still, HALVES),
+         moved(WHOLE, 2), moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), moved(PLUS_BOTH, 2),
+         still(BITS, 2), still(IMAGES, 2), still(LSTM, 2), moved(LSTM_WHOLE, 2)),
         rates=(1e-3, 3e-3), share=0.25),
     "memory-long": Table(
         "Bit memory in long runs, for a trunk pretrained on images (table 2).",

@@ -25,7 +25,7 @@ class CIFAR10(Stored):
 
     name = "cifar10"
     label = "CIFAR-10"
-    defaults = COSINE | {"steps": 5000}
+    defaults = COSINE | {"steps": 20000}
     held_out = 10
 
     def __init__(self, patch=4, augment=True, data=None):

@@ -36,7 +36,7 @@ class ListOps(Choices):
     chance = 0.1
     input_dim, output_dim, output_tokens, classes, ids = PAD + 1, 10, 1, 10, True
     splits = "train", "validation", "test"
-    defaults = COSINE | {"steps": 4000}
+    defaults = COSINE | {"steps": 8000}
 
     def __init__(self, length=64, depth=4, arguments=5, least=4, files=None):
         self.tokens = self.length = whole(self.name, "length", length, 4)
