@@ -210,8 +210,7 @@ SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": 
 def paper_table():
     """Every result of the paper, ours beside it and a sign for what follows: a row for each model
     and a column for each task."""
-    with open(HERE / "paper.csv", newline="", encoding="utf-8") as f:
-        rows = [*csv.DictReader(f)]
+    rows = paper_rows()
     columns = list(dict.fromkeys(row["task"] for row in rows))
     lines = {}
     for row in rows:
@@ -311,39 +310,58 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
           "random": "random"}
 # {panel: {row: (file, task, arm)}} of pictures of final accuracies.
 WHOLE = {tasks.label_of(task): {
-    "pretrained on novels, frozen": ("learning-rates", task, "language"),
-    "pretrained on novels, trained whole": ("learning-rates", task, "language, all trained"),
-    "random, frozen": ("learning-rates", task, "random (paper)"),
-    "random, trained whole": ("learning-rates", task, "random (paper), all trained"),
-    "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
-    for task in ("bit-xor", "bit-memory", "mnist")}
-LINEAR = {title: {"best frozen, no digits seen": best, "pretrained on novels": language,
-                  "linear classifier, to the end": ("simple", task, "logistic regression"),
+    "pretrained on novels, frozen": (sweep, title, "language"),
+    "pretrained on novels, trained whole": (sweep, title, "language, all trained"),
+    "random, frozen": (sweep, title, "random (paper)"),
+    "random, trained whole": (sweep, title, "random (paper), all trained"),
+    "LSTM, trained whole": (figure, title, "LSTM, all trained")}
+    for task, title, sweep, figure in (
+        ("bit-xor", "bit-xor", "learning-rates", "figure1"),
+        ("bit-memory", "bit-memory", "learning-rates", "figure1"),
+        *((task, f"{task}-long", f"{task}-long", f"{task}-long") for task in (
+            "mnist", "cifar10", "listops")))}
+LINEAR = {title: {"pretrained on novels": (file, task, "language"),
+                  "random": (file, task, "random (paper)"),
+                  "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
                   "linear classifier": ("simple", task, "softmax regression")}
-          for title, task, language, best in (
-              ("MNIST", "mnist", ("mnist", "mnist", "language"),
-               ("statistics", "mnist", "mimetic")),
-              ("CIFAR-10", "cifar10", ("table1", "cifar10", "language"),
-               ("table1", "cifar10", "language")),
-              ("digits, 200 labels", "few-digits", ("few", "few-digits", "language"),
-               ("few", "few-digits", "statistics:minigpt-language")),
-              ("MNIST, 100 labels", "few-mnist-100", ("overfitting", "few-mnist-100", "language"),
-               ("overfitting", "few-mnist-100", "random (paper)")))}
-PAPER = {tasks.label_of(task): {
-    "pretrained on novels, frozen": ("table2", task, "language"),
-    "random, frozen": ("table2", task, "random (paper)"),
-    "transformer, trained whole": ("figure1", task, "random (paper), all trained"),
-    "LSTM, frozen": ("table3", task, "LSTM (3x128)"),
-    "LSTM, trained whole": ("figure1", task, "LSTM, all trained")}
-    for task in ("bit-xor", "bit-memory", "mnist")}
+          for title, file, task in (
+              ("MNIST", "mnist-long", "mnist-long"), ("CIFAR-10", "cifar10-long", "cifar10-long"),
+              ("ListOps", "listops-long", "listops-long"),
+              ("MNIST, 100 labels", "overfitting", "few-mnist-100"),
+              ("digits, 200 labels", "few", "few-digits"))}
 
 
-def dots(panels, path, with_paper=False):
+def paper_runs():
+    """The rows of ``paper.csv`` with a run of ours, apart from the steps of table 4."""
+    return [row for row in paper_rows() if row["arm"] and row["place"] != "table 4"]
+
+
+def paper_numbers():
+    """The paper's accuracies in per cent, by our file, task and arm.  Where two tables of the paper
+    have the arm, the first one counts."""
+    return {(row["file"], row["column"], row["arm"]): float(row["paper"].partition(" ")[0])
+            for row in reversed(paper_runs())}
+
+
+def paper_panels():
+    """The runs beside five of the paper's models, in the form of ``WHOLE``."""
+    runs = {(row["task"], row["model"]): (row["file"], row["column"], row["arm"])
+            for row in paper_runs()}
+    return {task: {model.replace("language", "pretrained on novels"): runs[task, model]
+                   for model in ("language, frozen", "random, frozen", "transformer, trained whole",
+                                 "LSTM, frozen", "LSTM, trained whole") if (task, model) in runs}
+            for task in dict.fromkeys(task for task, _ in runs)}
+
+
+def dots(panels, path, paper=None):
     """Final accuracies, a panel a task: a dot for the mean, a line from the least to the largest,
-    an open diamond for the paper's number."""
+    an open diamond for the paper's number, which ``paper`` has by file, task and arm."""
     rows = 1 if len(panels) < 4 else 2
+    columns = -(-len(panels) // rows)
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
-    fig, axes = plots.figure(-(-len(panels) // rows), rows, 3.3, 0.9 + 0.32 * len(names))
+    fig, axes = plots.figure(columns, rows, 3.3, 0.9 + 0.32 * len(names))
+    for ax in axes[len(panels):]:
+        ax.remove()
     colors = dict(zip(names, (plots.COLORS["language"], plots.PAPER, *plots.OTHERS), strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):
@@ -355,17 +373,16 @@ def dots(panels, path, with_paper=False):
             ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
             ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
             ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-            paper = ALL[file].paper.get((arm, task)) if with_paper else None
-            if paper is not None:
-                ax.plot(float(paper), y, "D", color="black", fillstyle="none", markersize=8,
-                        label="paper")
-        chance = tasks.chance_of("mnist" if task.startswith("few") else task)
+            if paper:
+                ax.plot(paper[file, task, arm], y, "D", color="black", fillstyle="none",
+                        markersize=8, label="paper")
+        chance = tasks.chance_of("mnist" if task.startswith("few") else task.removesuffix("-long"))
         if chance:                                        # of the next byte it is not known
             ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
         ax.set(title=title, xlim=(min(100 * (chance or 0), 45) - 4, 104),
                ylim=(-0.6, len(names) - 0.3), xlabel="test accuracy (%)", yticks=range(len(names)),
-               yticklabels=names[::-1] if i % (len(panels) // rows) == 0 else [])
-    if with_paper:
+               yticklabels=names[::-1] if i % columns == 0 else [])
+    if paper:
         handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
         fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
     plots.save(fig, path, tables.KIND)
@@ -414,7 +431,7 @@ def pictures():
     words_picture(PAGES / "words.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")
-    dots(PAPER, PAGES / "paper.png", with_paper=True)
+    dots(paper_panels(), PAGES / "paper.png", paper_numbers())
     with patch.object(plots, "save", save_in_words):
         pictures_of_grids()
 
@@ -432,10 +449,49 @@ def pictures_of_grids():
     for name, experiment in dose.EXPERIMENTS.items():
         dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
                      PAGES / f"{name}.png")
-    long_runs = {}
-    for name in ("mnist-long", "cifar10-long", "listops-long"):
-        long_runs |= read_rows(RUNS / f"{name}.csv").results
-    tables.picture(long_runs, PAGES / "images.png")
+    long_picture(PAGES / "images.png")
+
+
+# The arms of ``long_picture`` whose curves it draws.
+CURVES = ("language", "random (paper)", "statistics", "random (paper), all trained",
+          "LSTM, all trained", "softmax regression")
+
+
+def long_picture(path):
+    """The long runs, a row a task: the curves of ``CURVES``, and all arms' final accuracies as in
+    :func:`dots`, the best one above."""
+    files = "mnist-long", "cifar10-long", "listops-long"
+    paper = paper_numbers()
+    fig, axes = plots.figure(2, len(files), 5.2, 3.5)
+    for file, curves, ends in zip(files, axes[::2], axes[1::2], strict=True):
+        grid = read_rows(RUNS / f"{file}.csv")
+        add_baselines(grid)
+        arms = {arm: [100 * history[-1]["test_accuracy"] for history in runs]
+                for arm, runs in grid.results[file].items()}
+        colors = plots.colors_of(CURVES)
+        for arm in CURVES:
+            if len(grid.results[file].get(arm, [[]])[0]) > 1:
+                plots.band(curves, grid.results[file][arm], "test_accuracy", colors[arm], arm)
+        curves.set(xlabel="step", ylabel="test accuracy (%)")
+        plots.label_lines(curves, {line.get_label(): (line.get_ydata()[-1], line.get_color())
+                                   for line in curves.lines})
+        curves.set_title(tasks.label_of(file.removesuffix("-long")), loc="left")
+        order = sorted(arms, key=lambda arm: np.mean(arms[arm]))
+        for y, arm in enumerate(order):
+            color, mean = colors.get(arm, "0.4"), np.mean(arms[arm])
+            ends.plot([min(arms[arm]), max(arms[arm])], [y, y], "-", color=color, linewidth=3,
+                      alpha=0.5)
+            ends.plot(mean, y, "o", color=color, markersize=6, label="minifpt")
+            ends.text(1.01, y, f"{mean:.1f}", fontsize=8, va="center",
+                      transform=ends.get_yaxis_transform())
+            if (file, file, arm) in paper:
+                ends.plot(paper[file, file, arm], y, "D", color="black", fillstyle="none",
+                          markersize=7, label="paper")
+        ends.set(yticks=range(len(order)), yticklabels=order, xlabel="test accuracy (%)")
+        ends.tick_params(axis="y", labelsize=8)
+    handles = dict(zip(*axes[1].get_legend_handles_labels()[::-1], strict=True))
+    fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
+    plots.save(fig, path, tables.KIND)
 
 
 def main():

@@ -296,7 +296,7 @@ METHODS = (
     *((column, LOGISTIC, logistic()) for column in PICTURES),
     (LONG, SOFTMAX, SoftmaxRegression), (LONG, LOGISTIC, logistic()),
     (LONG, TWO_LAYERS, TwoLayers),
-    (CIFAR_LONG, SOFTMAX, SoftmaxRegression),
+    (CIFAR_LONG, SOFTMAX, SoftmaxRegression), (CIFAR_LONG, TWO_LAYERS, TwoLayers),
     (LISTOPS_LONG, SOFTMAX, SoftmaxRegression), (LISTOPS_LONG, TWO_LAYERS, TwoLayers),
     (FAMILIES, "amino acids by place, logistic", logistic()),
     (FAMILIES, "pairs of amino acids, logistic", logistic(pairs)),
