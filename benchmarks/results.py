@@ -207,6 +207,12 @@ SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": 
          "shorter run": "…", "not run": ""}
 
 
+def paper_rows():
+    """The rows of ``benchmarks/paper.csv``."""
+    with open(HERE / "paper.csv", newline="", encoding="utf-8") as f:
+        return [*csv.DictReader(f)]
+
+
 def paper_table():
     """Every result of the paper, ours beside it and a sign for what follows: a row for each model
     and a column for each task."""
@@ -355,7 +361,8 @@ def paper_panels():
 
 def dots(panels, path, paper=None):
     """Final accuracies, a panel a task: a dot for the mean, a line from the least to the largest,
-    an open diamond for the paper's number, which ``paper`` has by file, task and arm."""
+    an open diamond for the paper's number, which ``paper`` has by file, task and arm.  An arm that
+    was not run is left out."""
     rows = 1 if len(panels) < 4 else 2
     columns = -(-len(panels) // rows)
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
@@ -365,11 +372,11 @@ def dots(panels, path, paper=None):
     colors = dict(zip(names, (plots.COLORS["language"], plots.PAPER, *plots.OTHERS), strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):
-            if name not in panel:
+            file, task, arm = panel.get(name, ("simple", "", ""))
+            runs = read_rows(RUNS / f"{file}.csv").results.get(task, {}).get(arm)
+            if not runs:
                 continue
-            file, task, arm = panel[name]
-            ends = [100 * h[-1]["test_accuracy"]
-                    for h in read_rows(RUNS / f"{file}.csv").results[task][arm]]
+            ends = [100 * h[-1]["test_accuracy"] for h in runs]
             ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
             ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
             ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
