@@ -39,8 +39,9 @@ from minifpt.layers import Parameter
 # with bytes, finds the pair of neighbours that occurs most often, makes one symbol of this pair,
 # and does so again and again. The list of these **merges**, in their order, is all that is learned.
 #
-# The text is the end of a novel, which ships with the library. Its words are cut apart first, each
-# with the space before it, so that no symbol spans two words. Which pair becomes the first merge?
+# The text is 30,000 characters of a file that ships with the library, the ends of five novels. Its
+# words are cut apart first, each with the space before it, so that no symbol spans two words. Which
+# pair becomes the first merge?
 # (The two are written one after the other, with _ for a space.)
 
 # %%
@@ -95,7 +96,7 @@ print("the first:", " ".join("".join(pair).replace(" ", "_") for pair in merges[
 print("the last: ", " ".join("".join(pair).replace(" ", "_") for pair in merges[-14:]))
 for word in (" the", " mother", " daughters", " unbelievable", " xylophone", " Straße", " 3.14159"):
     print(f"{word:14}", " | ".join(part.encode("latin-1").decode("utf-8", "backslashreplace")
-                                   for part in encode(word, merges)))
+                                   for part in encode(word, merges)).replace(" ", "_", 1))
 
 # %% [markdown]
 # The frequent words have become one token, and the others are cut at places that sometimes make
@@ -201,8 +202,8 @@ for text in ("bird and cat", " ".join(sentence)):
 #
 # ## A word is known by its neighbours
 #
-# Now to what the rows should *be*. We take the whole text, the ends of five novels, as words, all
-# in lower case, and drop those that occur fewer than five times.
+# Now to what the rows should *be*. We take the whole file as words, all in lower case, and drop
+# those that occur fewer than five times.
 
 # %%
 LEAST = 5                                                 # how often a word must occur
@@ -269,10 +270,11 @@ print(minifpt.gradcheck(skip_gram, skip_gram_backward,
                         (*small, rng.integers(0, 7, 12), rng.integers(0, 7, (12, 4)))))
 
 # %% [markdown]
-# Twelve pairs of seven words: there are repeats. We take each word with the two before it and the
-# two after it. For each pair we draw $K = 5$ words as in the paper, by their frequency to the power
-# of 3/4. Adam (lesson 12) trains the tables for five **epochs**, passes over all pairs. The tables
-# begin with small random numbers. What is the loss at the start? (No score is far from 0 then.)
+# Twelve pairs of seven words: there are repeats. In the text without the rare words we take each
+# word with the two before it and the two after it. For each pair we draw $K = 5$ words as in the
+# paper, by their frequency to the power of 3/4. Adam (lesson 12) trains the tables for five
+# **epochs**, passes over all pairs. The tables begin with small random numbers. What is the loss at
+# the start? (No score is far from 0 then.)
 
 # %%
 guess = ...                                               # in nats
@@ -319,7 +321,7 @@ print(f"6 log 2 = {6 * np.log(2):.3f}; at the end:",
 #
 # How alike two words are is measured by the **cosine** of the angle between their rows:
 # $\cos = u_a \cdot u_b \,/\, (|u_a|\,|u_b|)$. Here are the five nearest words to some, after
-# training, and three before.
+# training, and three in a random table that was never trained.
 
 # %%
 def cosines(table):
@@ -335,7 +337,7 @@ def nearest(table, word, n=5):
 
 untrained = np.random.default_rng(9).standard_normal((V, C))
 vectors = runs[0][0]
-print("word    times   five nearest after training                   three before")
+print("word    times   five nearest after training                   three untrained")
 for word in "could he mr down father eyes night snow".split():
     print(f"{word:7} {often[number[word]]:4}    {nearest(vectors, word):45} "
           f"{nearest(untrained, word, 3)}")
@@ -381,14 +383,14 @@ random_ranks = ranks(cosines(untrained))
 reveal(guess, float(np.median(trained_ranks)))
 
 curves({"untrained": np.sort(random_ranks), "trained, three seeds": np.sort(trained_ranks)},
-       "How many words are nearer than the partner? (dotted: what chance gives)",
-       "pairs, from the nearest to the furthest", "share of words", level=0.5,
+       "How many words are nearer than the partner? (dotted: the mean by chance)",
+       "pairs, each curve from its nearest to its furthest", "share of words", level=0.5,
        styles=("x", "-"), inks=(color.grey, color.trained))
 print(f"untrained: {np.median(random_ranks):.3f}; trained:",
       ", ".join(f"{np.median(r):.3f}" for r in trained_ranks))
 
 # %% [markdown]
-# The untrained table does nothing of the kind, and the trained one does it with each seed.
+# The untrained table does not put partners near each other. The trained one does, with each seed.
 #
 # ## Two doubts
 #
@@ -431,7 +433,7 @@ for d in range(1, REACH + 1):
     np.add.at(counts, (text_ids[:-d], text_ids[d:]), 1)
 counts += counts.T
 U, S, _ = np.linalg.svd(np.sqrt(counts))                  # the root tames the largest counts
-tables = {f"counts, {V} channels": counts, f"counts cut to {C} channels": U[:, :C] * S[:C],
+tables = {f"counts, {V} channels": counts, f"roots of counts, {C} channels": U[:, :C] * S[:C],
           f"skip-gram, {C} channels": vectors, f"untrained, {C} channels": untrained}
 medians = {name: float(np.median(ranks(cosines(table)))) for name, table in tables.items()}
 reveal(guess, "better" if medians[f"counts, {V} channels"] < np.median(trained_ranks) else "worse")
@@ -439,7 +441,8 @@ for name, median in medians.items():
     print(f"{name:27} {median:.3f}")
 
 # %% [markdown]
-# Here counting does it better. (We varied neither the length of the text nor the number of epochs,
+# Here counting does it better, with all channels and with 32 that were made from the counts' roots.
+# (We varied neither the length of the text nor the number of epochs,
 # so we cannot say why.) Both use the same knowledge, who stands near whom. What training has over
 # counting is that it never makes the table of all pairs, and that its rows can be trained on for
 # something else: they are the first layer of a model.
@@ -447,10 +450,10 @@ for name, median in medians.items():
 # ## One table, two gradients
 #
 # A language model has a table at its input: id to row. At its output it needs a score for each
-# word, which is another table: $\text{logits} = y\,w^\top$, with $y$ `(T, C)` what comes out of the
-# last layer. GPT-2 uses one table for both, called `wte`: it is **tied** (Press and Wolf, *Using
-# the Output Embedding to Improve Language Models*, arXiv 1608.05859). Here is the model's own
-# backward, which adds to the table's gradient twice:
+# word, which is another table: $\text{logits} = y\,w^\top$, where $y$ `(T, C)` is now the output of
+# the last layer, and $x = X\,w$ the input of the first. GPT-2 uses one table for both, called
+# `wte`: it is **tied** (Press and Wolf, *Using the Output Embedding to Improve Language Models*,
+# arXiv 1608.05859). Here is the model's own backward, which adds to the table's gradient twice:
 
 # %%
 show(minifpt.LanguageModel.backward)
@@ -542,9 +545,10 @@ check("tied_gradient", tied_gradient)
 # **6.** *Open.* Which of several tables knows best that certain words belong together? We counted
 # how many words are nearer than the partner; there are other measures. Choose one and write it.
 # Tables may differ in how long their rows are, a table may have rows that all point about the same
-# way, and being opposite is not being alike. Then measure: set `RUN` to `True`. It trains tables
-# that look further than two words. Does your measure agree with ours, and what has changed in the
-# neighbours of *snow* and of *elizabeth*? Which of the two kinds of likeness would you want?
+# way, and being opposite is not being alike. (`ranks` reads our own `PAIRS`; use the argument.)
+# Then measure: set `RUN` to `True`. It trains tables that look further than two words. Near
+# neighbours find words that can replace each other, distant ones words on the same subject. Do you
+# see this in the neighbours of *snow* and of *elizabeth*, and does your measure agree with ours?
 
 # %%
 def best_table(tables, pairs):
