@@ -126,6 +126,7 @@ BELOW = "np.argmin(row) if not row.all() else len(row)"
     "not finite": "return _ -> return np.log(2) / fades",
     "at least to its end": "return _ -> return np.log(2) / (fades + 1e-3)",
     "all curves reach the same": "return _ -> return np.full(len(lengths), K)",
+    "loses an eighth": "return _ -> return np.minimum(np.log(1e9) / np.maximum(fades, 1e-9), K)",
 })
 def _(rng):
     K = int(rng.choice([70, 90]))
@@ -177,6 +178,8 @@ def _(rng):
             lambda out: (np.diff(by_row(out)[0]) < 0).all(),
         "a curve that does not fade reaches at least to its end":
             lambda out: min(by_row(out)[5:]) < 0.9 * (K - 1),
+        "a curve that loses an eighth at each of its steps reaches less far than it goes":
+            lambda out: by_row(out)[0][3] >= K - 1,
         "all curves reach the same": lambda out: np.ptp(out) == 0,
         "count steps: two of these curves fade at different rates and get the same number":
             lambda out: not (np.diff(by_row(out)[0][::2]) > 0).all(),

@@ -168,7 +168,8 @@ def bars(values, title, xlabel, ink=None, digits=1, levels=(), width=5.4, height
         ax.plot(ends, [i] * len(ends), "o", color=color.ink, markersize=3 * (len(ends) > 1))
         ax.annotate(f"{mean:.{digits}f}", (max(ends) if mean > 0 else min(ends), i),
                     (6 if mean > 0 else -6, 0), textcoords="offset points", fontsize=8,
-                    va="center", ha="left" if mean > 0 else "right")
+                    va="center", ha="left" if mean > 0 else "right",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     for level in levels:
         ax.axvline(level, color=color.ink, linestyle=":", linewidth=1)
     ax.invert_yaxis()
