@@ -235,11 +235,11 @@ def gelu(x):
             t = u * (F.GELU_A * F.GELU_B)
             t += F.GELU_A
             t *= xs
-            np.tanh(t, out=t)                             # tanh(v), as in functional
+            np.tanh(t, out=t)                             # v = a (x + b x^3), t = tanh v
             t *= 0.5
             t += 0.5                                      # t = (1 + tanh) / 2
             np.multiply(xs, t, out=ys)
-            np.subtract(1.0, t, out=ds)                   # d = t + y (1 - t) 2 dv/dx
+            np.subtract(1.0, t, out=ds)                   # d = t + 2 y (1 - t) v'
             ds *= ys
             u *= 6.0 * F.GELU_A * F.GELU_B
             u += 2.0 * F.GELU_A

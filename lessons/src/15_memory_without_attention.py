@@ -194,7 +194,8 @@ lines |= {f"its gates alone, bias {bias}": medians[i, 1] for i, bias in enumerat
 lines["plain network, s = 1.2"] = np.median(lengths[list(sizes).index(1.2)], axis=0)
 curves(lines, "LSTM: the gradient on its way back, median of 8", "steps back, k",
        "length of dx (dashed: of dh), relative to k = 0", log="y", width=6, height=3.6,
-       styles=["-"] * 3 + [":"] * 3 + ["--"], ylim=(1e-8, 10), inks=[color.ochre, color.ink, color.teal] * 2 + [color.grey])
+       styles=["-"] * 3 + [":"] * 3 + ["--"], ylim=(1e-8, 10),
+       inks=[color.ochre, color.ink, color.teal] * 2 + [color.grey])
 
 # %% [markdown]
 # With a bias of 0 a gate is about one half, and one half to the power of 50 is nothing. Such an

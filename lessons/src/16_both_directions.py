@@ -272,8 +272,8 @@ for name in ("masked, 15 %", "causal, then masked", "the same without attention"
 #
 # (Each line is one run of training. At each of the three rates above the one with the attention is
 # ahead, by 0.4 to 0.7 nats. It is a head start and no more: with 1,600 steps at 3e-3 they come to
-# 1.57 with the attention and 1.59 without. The number after +- is the error from the choice of questions
-# only.)
+# 1.57 with the attention and 1.59 without. The number after +- is the error from the choice of
+# questions only.)
 #
 # ## Asked in another way
 #

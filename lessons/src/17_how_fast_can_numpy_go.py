@@ -126,7 +126,7 @@ print(f"one call of np.multiply on a single number: {1e6 * call:.2f} microsecond
 # - Right: the steep part at the left end is the cost of a **call**: NumPy looks at its arguments
 #   before it computes anything, and that takes the same time for one number as for a hundred.
 # - Right: where does the curve fall, and how often? A **cache** is a small memory near the core.
-#   Arrays that fit into it are read and written faster.
+#   Arrays that fit into it are read and written faster. (It is not the cache of a forward pass.)
 #
 # ## The roof
 #
@@ -155,14 +155,15 @@ def measured_operations():
         b = np.zeros(512, np.float32)
         found[f"linear, {rows} rows"] = (
             *product_counts(rows, 128, 512), fastest(lambda x=x, w=w, b=b: F.linear(x, w, b)))
-        # Elementwise: the operations of the formula, x read once and y written once.
+        # Elementwise: the operations of the formula, x read once and y written once.  Layer norm:
+        # mean 1, centre 1, variance 2, divide 1, scale 1, shift 1.
         found[f"gelu, {rows} rows"] = (
-            10 * wide.size, 8 * wide.size, fastest(lambda wide=wide: F.gelu(wide)))
+            9 * wide.size, 8 * wide.size, fastest(lambda wide=wide: F.gelu(wide)))
         found[f"layer norm, {rows} rows"] = (
-            8 * x.size, 8 * x.size,
+            7 * x.size, 8 * x.size,
             fastest(lambda x=x, s=scale, b=bias: F.layer_norm(x, s, b)))
         found[f"residual, {rows} rows"] = (
-            x.size, 12 * x.size, fastest(lambda x=x: F.residual(x, x)))
+            x.size, 12 * x.size, fastest(lambda x=x, y=x.copy(): F.residual(x, y)))
     return found
 
 
@@ -175,10 +176,12 @@ curves({f"roof, from the {where}": np.minimum(peak, speed_of * intensity) / 1e9
        "The roofline of this machine", "intensity: operations for each byte",
        "10⁹ operations a second", x=intensity, inks=[color.ink], log="xy", ax=ax)
 for name, (operations, moved, seconds) in found.items():
-    spot, small = (operations / moved, operations / seconds / 1e9), name.endswith(" 40 rows")
-    ax.plot(*spot, "o" if small else "s", color=color.ochre if small else color.teal, markersize=5)
-    ax.annotate(name.removesuffix(" rows"), spot, (-6 if small else 6, -3), fontsize=7,
-                textcoords="offset points", ha="right" if small else "left")
+    spot, (what, rows) = (operations / moved, operations / seconds / 1e9), name.split(", ")
+    mark, ink = ("o", color.ochre) if rows == "40 rows" else ("s", color.teal)
+    ax.plot(*spot, mark, color=ink, markersize=5, label=rows if what == "linear" else None)
+    ax.annotate(what, spot, (6, -8 if rows == "40 rows" else 2), fontsize=9,
+                textcoords="offset points")
+ax.legend()
 picture(fig)
 for name, (operations, moved, seconds) in found.items():
     arithmetic, bytes_ = operations / peak, moved / cached
@@ -189,15 +192,16 @@ for name, (operations, moved, seconds) in found.items():
 # %% [markdown]
 # Compare each circle with the square of the same name. If the circle is much lower, its operation
 # has too little to do for the calls that it takes: that is a third limit, which a roofline does not
-# show. A point between the two slopes has its arrays in a cache. A point above a roof says that the
-# roof was measured at a busier moment. And if GELU's square is far below both, look at how it is
-# written, as we do soon: it goes over its numbers more than once.
+# show. A point between the two slopes has its arrays in a cache. A point above a roof says that we
+# counted more bytes than were moved, or that the roof was measured at a busier moment. And if
+# GELU's square is far below both, look at how it is written, as we do soon: it goes over its
+# numbers more than once.
 #
 # ## A step, operation by operation
 #
 # `minifpt.trace` records every operation of a step. From the shapes of its arrays we count the
 # arithmetic of all products, forward and backward, under FPT's mask (lesson 7). At the machine's
-# best, how long would they take, in percent of the step as it is measured?
+# best, how long would they take, in percent of the measured step, with 4 examples of bit XOR?
 
 # %%
 guess = ...
@@ -240,7 +244,8 @@ with machine.one_core:
 reveal(guess, 100 * counted[4][0] / peak / costs[4].seconds, "%")
 
 groups = {"linear": ["linear"], "attention": ["attention", "softmax"], "GELU": ["gelu"],
-          "layer norm": ["layer_norm"], "dropout": ["dropout"], "Adam": ["Adam", "clipping"]}
+          "layer norm": ["layer_norm"], "dropout": ["dropout"],
+          "Adam, clipping": ["Adam", "clipping"]}
 shares = {f"batch of {batch}": [
     100 * sum(costs[batch].operations[n].forward + costs[batch].operations[n].backward
               for n in names) / costs[batch].seconds for names in groups.values()]
@@ -251,14 +256,15 @@ for batch in batches:
     operations, steps = counted[batch]
     print(f"batch of {batch:2}: {operations / 1e6:7.1f} million operations in products, {steps} "
           f"operations of the library, {1e3 * costs[batch].seconds:6.1f} ms; at the best "
-          f"{1e3 * operations / peak:5.1f} ms; caches keep "
+          f"{1e3 * operations / peak:5.1f} ms; backward caches keep "
           f"{sum(c.kept for c in costs[batch].operations.values()) / 1e6:.1f} MB")
 
 # %% [markdown]
 # The counts do not depend on the machine: sixteen times the batch has sixteen times the arithmetic
 # and just as many operations of the library. So what the calls cost is shared by more examples. No
 # code that does all the counted work can exceed 100 %. A form that leaves work out can, and we will
-# see one.
+# see one. In the picture compare the batches: which parts have a smaller share in the larger one,
+# and which a larger? (What is missing to 100 % are small operations and Python itself.)
 #
 # ## Fewer passes
 #
@@ -297,11 +303,13 @@ print(", ".join(Counted.calls))
 print(f"bytes moved: {Counted.moved:,}; x read once and y written once: {2 * x.nbytes:,}")
 
 # %% [markdown]
-# So the formula's $8$ bytes a number became many times as many. Two remedies need no other
-# formula. **In place**: write the result over an array that is no longer needed, `t *= x` in place
-# of `t = t * x`; no new memory is asked for. **In pieces**: do all of it for one piece of the array
-# before the next piece, so that what was just written is still in the cache when it is read. The
-# library's fast form does both, and computes the derivative on the way:
+# So the formula's $8$ bytes a number became many times as many. Two remedies need no other formula.
+# **In place**: write the result over an array that is no longer needed, `t *= x` in place of `t = t
+# * x`; no new memory is asked for. **In pieces**: do all of it for one piece of the array before
+# the next piece, so that what was just written is still in the processor's cache when it is read.
+# The library's fast form does both, and computes the derivative on the way, from $v = a\,(x +
+# b\,x^3)$ and $t = (1 + \tanh v) / 2$: with $y = x\,t$ and $t' = 2\,t\,(1 - t)\,v'$ it is $y' = t +
+# 2\,y\,(1 - t)\,v'$.
 
 # %%
 show(fast.gelu)
@@ -325,11 +333,12 @@ for module, name in ((F, "simple"), (fast, "fast")):
 
 # %% [markdown]
 # The two agree to what float32 can hold; only then is the time of interest. (It is that of forward
-# and backward together. In the roofline GELU's time was that of the forward pass alone.)
+# and backward together. In the roofline GELU's time was that of the forward pass alone. Two things
+# are saved, passes over memory and the backward pass's own tanh; this time does not separate them.)
 #
 # ## What need not be computed
 #
-# The largest saving is work that is left out. In causal attention half of the scores are masked.
+# Work can also be left out, on long texts. In causal attention half of the scores are masked.
 # The library's tiled form takes 64 queries at a time, a **tile**, with only the keys that they may
 # see. Of the $T^2$ scores it computes
 #
@@ -363,7 +372,8 @@ print(f"tiled against simple, T = {T}: largest difference {attention_error(T):.1
 
 # %% [markdown]
 # Is this comparison a test that could fail? We break the tiled form: it forgets the causal mask.
-# And we test it on 10 tokens, as bit XOR has. How large is the difference?
+# And we test it on 10 tokens, as bit XOR has. How large is the difference? (`fast.attention` uses
+# tiles only where one tile is not enough.)
 
 # %%
 guess = ...
@@ -391,7 +401,8 @@ for T in (10, 64, 65, 200):
 #
 # Your machine has more than one core. OpenBLAS, which does NumPy's products, can share one product
 # among several. With two threads instead of one, how many times as fast is a product of `(40,
-# 128)` by `(128, 512)`, as in our step?
+# 128)` by `(128, 512)`, as in our step? (It takes some tens of microseconds, and to hand a half to
+# another thread takes some.)
 
 # %%
 guess = ...
@@ -432,11 +443,13 @@ else:
     print(f"cores that minifpt uses here: {machine.cores()}")
 
 # %% [markdown]
-# Below 1 the second thread does harm. A shared product is finished when its *slower* half is: if
-# one of two threads has to wait for a core that is busy with something else, the other waits with
-# it. This is why the library lets BLAS have one thread (`single_threaded_blas`) and shares the work
-# itself. It cuts a large product into more pieces than there are cores, and a core that is free
-# takes the next one. A small product is not cut.
+# Below 1 the second thread does harm. On an idle machine BLAS's threads are often the faster ones.
+# But a shared product is finished when its *slower* half is: if one of two threads has to wait for
+# a core that is busy with something else, the other waits with it. Beside one busy process a step
+# of the small model took 32 ms with BLAS's threads and 6.7 with the library's pieces
+# (`docs/performance.md`). This is why the library lets BLAS have one thread
+# (`single_threaded_blas`) and shares the work itself. It cuts a large product into more pieces than
+# there are cores, and a core that is free takes the next one. A small product is not cut.
 
 # %%
 show(machine.shared)
@@ -460,12 +473,8 @@ show(machine.shared)
 # it runs forward, leaves a note on its result: the inputs, and its own backward pass with its
 # cache. The notes form a **graph**, from the loss back to the parameters. `loss.backward()` goes
 # through it from the end and calls what the notes say. Such a program is an **autograd**. All that
-# it needs is pairs `op`, `op_backward`, and these we have. Here is one. How many of its lines
-# contain mathematics of a gradient?
-
-# %%
-guess = ...
-
+# it needs is pairs `op`, `op_backward`, and these we have. Here is one. Look for the mathematics of
+# a gradient in it.
 
 # %%
 class Value:
@@ -514,12 +523,12 @@ class Ops:
 
 
 ops = Ops()
-reveal(guess, 0)
 
 # %% [markdown]
-# None: it only looks up, calls and adds. (Even `dy, dy` of the sum is a pair, that of the residual
-# connection.) Now the whole frozen transformer, forward only, as one would write it in PyTorch, and
-# the gradients of all its parameters against those of `model.backward`, in float64.
+# It has no gradient of any layer. Its only two rules are that a sum passes `dy` to both inputs, and
+# that the gradients of a value that is used twice add up. Now the whole model, with nothing frozen:
+# only the forward pass, as one would write it in PyTorch. We compare the gradients of all its
+# parameters with those of `model.backward`, in float64.
 
 # %%
 trunk = minifpt.GPT2(minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=16,
