@@ -151,7 +151,7 @@ def measured_operations():
     for rows in (40, 784):
         x, wide = (rng.standard_normal((rows, n)).astype(np.float32) for n in (128, 512))
         w = rng.standard_normal((128, 512)).astype(np.float32)
-        scale, bias = np.ones(128, np.float32), np.zeros(128, np.float32)
+        scale, bias, other = np.ones(128, np.float32), np.zeros(128, np.float32), x.copy()
         b = np.zeros(512, np.float32)
         found[f"linear, {rows} rows"] = (
             *product_counts(rows, 128, 512), fastest(lambda x=x, w=w, b=b: F.linear(x, w, b)))
@@ -163,7 +163,7 @@ def measured_operations():
             7 * x.size, 8 * x.size,
             fastest(lambda x=x, s=scale, b=bias: F.layer_norm(x, s, b)))
         found[f"residual, {rows} rows"] = (
-            x.size, 12 * x.size, fastest(lambda x=x, y=x.copy(): F.residual(x, y)))
+            x.size, 12 * x.size, fastest(lambda x=x, y=other: F.residual(x, y)))
     return found
 
 
