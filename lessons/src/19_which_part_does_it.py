@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 19. Which part does it?
 #
-# **A small transformer reads a string of letters and says which letter followed which. It is right
-# each time. Which of its heads do that, and how do we find out without believing a picture?**
+# **A small transformer reads a string of letters and learns to say which letter followed which.
+# Which of its heads do that, and how do we find out without believing a picture?**
 #
 # After this lesson you can
 #
@@ -109,7 +109,9 @@ print("right:", ", ".join(f"{100 * accuracy:.1f} %" for accuracy in final))
 # - exchange $a$ and $b$, *the letters after*: `..qa....rb..` becomes `..qb....ra..`. The place is
 #   the same, and what stands there is another letter.
 #
-# Letters, length and questions stay the same, so all three inputs are examples of the task.
+# Letters, length and questions stay the same, and the last question has one right answer in each of
+# the three. (With the letters after exchanged, a letter that another question asks for may stand
+# last, where nothing follows it. We read the last question only.)
 
 # %%
 def pairs(rng, size):
@@ -182,7 +184,8 @@ def change_heads(block, heads, value):
     """A change for a trace: these heads of a block have the outputs that they have in ``value``."""
     def changed(Y):
         for head in heads:
-            Y[..., channels(head)] = value[..., channels(head)]
+            part = channels(head, Y.shape[-1])
+            Y[..., part] = value[..., part]
         return Y
     return {f"trunk.h.{block}.attn.attention": changed}
 
@@ -217,9 +220,9 @@ picture(fig)
 
 # %% [markdown]
 # Both, on the left: each of them alone brings the whole answer back. On the right block 1 does it
-# all, and block 0 next to nothing. So the heads of block 0 carry what the letters *before* are,
-# and hardly anything of the letters *after*, with each of the five seeds. The heads of block 1
-# carry both.
+# all, and block 0 next to nothing. So what is changed with the letters *before* reaches the answer
+# through the heads of block 0, with the letters *after* hardly, with each of the five seeds.
+# Through the heads of block 1 both do.
 #
 # ## Who matches and who copies
 #
@@ -251,10 +254,10 @@ for name, shares in look.items():
 #    token whose note says $q$, which is the token after $q$.
 # 3. From there they take the letter itself: they **copy**.
 #
-# A head that looks at the token after an earlier copy of its own token is an **induction head**,
-# and needs a head before it that looks at the previous token. If this story is right, the
-# maps must show it. That is a prediction: in block 0 a look at the token before, in block 1 a look
-# at the token after $q$.
+# Such heads together are called a **circuit**. A head that looks at the token after an earlier copy
+# of its own token is an **induction head**, and needs a head before it that looks at the previous
+# token. If this story is right, the maps must show it. That is a prediction: in block 0 a look at
+# the token before, in block 1 a look at the token after $q$.
 
 # %%
 at = np.arange(1, N)
@@ -320,7 +323,7 @@ for i in (0, 1):
 #
 # With the second kind of input alone, letters after, we would have read from the right picture
 # above: *block 0 restores nothing, so it has no part in this*. Yet without its four heads the model
-# guesses.
+# is right for one question in seven or eight.
 #
 # A patch can only find what carries the **difference** of the two inputs. At the token after $q$
 # the note of block 0 says "before me stands $q$" in the clean input, and still says so when the
@@ -335,15 +338,15 @@ for name, inputs in corrupted.items():
     print(f"letters {name:6} exchanged:", ", ".join(f"{value:.2f}" for value in change))
 
 # %% [markdown]
-# With the letters after exchanged the note moves about half as far: the heads look at the token
-# itself, too, which is another letter now. But the part of the note that the question is compared
-# with has stayed, and so there is nothing that a patch could restore. It says "not this
-# difference", and never "no part in it". Change one thing at a time, and change more than one.
+# With the letters after exchanged the note moves about half as far. A likely reason: the heads look
+# at the token itself, too, which is another letter now. What the question is compared with seems to
+# have stayed, since the patch restores next to nothing. A patch says "not this difference", and
+# never "no part in it". Change one thing in each pair, and make several kinds of pairs.
 #
 # ## And a real language model?
 #
-# Large language models have induction heads (Olsson et al. 2022, arXiv 2209.11895). Has ours,
-# which read novels byte by byte? A string of 24 random letters comes twice. For each of its 24
+# Large language models have induction heads (Olsson et al. 2022, arXiv 2209.11895). Has ours, which
+# read novels byte by byte? A string of 24 random letters comes twice. For each of the model's 24
 # heads: the share that a letter of the second time gives to the token *after* the same letter of
 # the first time, and, for the other half of the circuit, the share that each token gives to the
 # token before. How many of the 24 heads have an induction score above one half?
@@ -413,7 +416,8 @@ check("induction_score", induction_score)
 # %% [markdown]
 # **3.** *Open.* A control for any set of heads: as many others, in each block as many as were
 # there. Then choose heads of `lm` above, mute them and the control, and measure on a text of
-# yours what each costs. Which set of heads costs most against its control?
+# yours what each costs (run `lm.logits(ids)` inside `minifpt.trace(lm, change=...)`; the layers of
+# `lm` have the names that its own trace shows). Which set of heads costs most against its control?
 
 # %%
 def fair_control(heads, n_head):

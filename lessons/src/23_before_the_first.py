@@ -10,9 +10,10 @@
 # - read a formula with a sum sign as a line of NumPy;
 # - say what a derivative is as a rate, and follow it through two functions.
 #
-# You need Python. If you are in a hurry, do the five exercises at the end first. **All five at
-# once: begin with [lesson 0](00_a_language_model_learns_xor.ipynb).** If one of 1 to 3 does not
-# work, read the first two sections; if 4 or 5 does not, the last two. It takes about 45 minutes.
+# You need Python. If you are in a hurry, do the five exercises at the end first. **If all five pass
+# at the first try, begin with [lesson 0](00_a_language_model_learns_xor.ipynb).** If one of 1 to 3
+# does not work, read the first two sections; if 4 or 5 does not, the last two. It takes about 45
+# minutes.
 
 # %%
 import numpy as np
@@ -28,7 +29,8 @@ rng = np.random.default_rng(0)
 #
 # An **array** is a box of numbers. Its **shape** says how many there are along each **axis**. In
 # the lessons $x$ of shape `(B, T, C)` holds $B$ examples, each of $T$ tokens (letters, say), each
-# of which is $C$ numbers. `x[1, 0]` is token 0 of example 1, an array `(C,)`.
+# of which is $C$ numbers. `x[1, 0]` is token 0 of example 1, an array `(C,)`, and $x_{btc}$ in a
+# formula is the number `x[b, t, c]`. $\sum_t$ means: add for $t = 0, 1, \dots, T - 1$.
 #
 # A sum over an axis adds along it, and the axis is gone. In a formula the index that is summed over
 # is gone as well:
@@ -47,11 +49,14 @@ x = rng.integers(0, 9, (2, 3, 4)).astype(float)
 reveal(guess, x.sum(axis=(0, 1)).shape)
 fig, axes = figure(3, width=2.4, height=2.0)
 matrix(axes[0], x[0], "x[0]: 3 tokens, 4 numbers", "c", "t", limit=20, digits=0)
-matrix(axes[1], x[0].sum(axis=0), "x[0].sum(axis=0)", "c", limit=20, digits=0)
-matrix(axes[2], x[0].sum(axis=1)[:, None], "x[0].sum(axis=1)", "", "t", limit=20, digits=0)
+matrix(axes[1], x[0].sum(axis=0), "x[0].sum(axis=0)", "c", limit=20, digits=0, rows=[""])
+matrix(axes[2], x[0].sum(axis=1)[:, None], "x[0].sum(axis=1)", "", "t", limit=20, digits=0,
+       columns=[""])
 picture(fig)
 
 # %% [markdown]
+# (`x[0]` is one example, `(3, 4)`. It has no axis for examples, so its tokens are axis 0.)
+#
 # ## The matrix product
 #
 # A product of two **matrices** (arrays with two axes), $x$ `(N, I)` and $w$ `(I, O)`, is a matrix
@@ -59,9 +64,10 @@ picture(fig)
 #
 # $$ y_{no} = \sum_i x_{ni}\, w_{io} $$
 #
-# The inner lengths must agree and vanish. In NumPy it is `x @ w`. The **transpose** `w.T`
-# `(O, I)` is $w$ with its axes exchanged, in formulas $w^\top$. If $x$ is `(5, 3)` and $w$ is
-# `(2, 3)`, which product exists, `"x @ w"` or `"x @ w.T"`?
+# The inner lengths must agree and vanish. In NumPy it is `x @ w`. The **transpose** `w.T` `(O, I)`
+# is $w$ with its axes exchanged, in formulas $w^\top$. If $w$ is `(I,)`, `x @ w` is `(N,)`, and `x
+# * w` multiplies each row of $x$ by it, number by number. If $x$ is `(5, 3)` and $w$ is `(2, 3)`,
+# which product exists, `"x @ w"` or `"x @ w.T"`?
 
 # %%
 guess = ...
@@ -71,15 +77,15 @@ x, w = rng.integers(-3, 4, (5, 3)).astype(float), rng.integers(-3, 4, (2, 3)).as
 reveal(guess, "x @ w.T")
 y = x @ w.T
 fig, axes = figure(3, width=2.4, height=2.4, ratios=[3, 2, 2])
-for ax, values, title in zip(axes, (x, w.T, y), ("x (5, 3)", "wᵀ (3, 2)", "x wᵀ (5, 2)"),
-                             strict=True):
-    matrix(ax, values, title, limit=15, digits=0, signed=True)
+for ax, values, title, row, column in zip(axes, (x, w.T, y), (
+        "x (5, 3)", "wᵀ (3, 2)", "x wᵀ (5, 2)"), "nin", "ioo", strict=True):
+    matrix(ax, values, title, column, row, limit=15, digits=0, signed=True)
 picture(fig)
 print("row 1 times column 0, by hand:", sum(x[1, i] * w.T[i, 0] for i in range(3)), "=", y[1, 0])
 
 # %% [markdown]
-# The library's first layer is one such product, and a number $b_o$ added to each column. (What it
-# puts into its cache is for the way back: lesson 1.)
+# The library's first layer is one such product, and a number $b_o$ added to each column. (Read only
+# the first line of its text and its last line. The cache is for the way back: lesson 1.)
 
 # %%
 show(F.linear)
