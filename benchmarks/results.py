@@ -182,7 +182,7 @@ def short(text):
     rate and its edge, the area, the levels of accuracy of a column."""
     text = re.sub(r", lr ([\w.-]+)( \(edge\))?", lambda m: f"; {m[1]}{'†' * bool(m[2])}", text)
     text = re.sub(r"; area [^;|]*(?=[;|])", "", text)
-    text = re.sub(r"([+-]?[\d.,]+) to ([+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
+    text = re.sub(r"([+-]?[\d.,]+) to ((?:> )?[+-]?[\d.,]+)\)", r"\1…\2)", text).replace(" / ", "/")
     counts = re.findall(r", (\d) seeds?", text)
     common = max(counts, key=counts.count, default="5")
     if counts.count(common) < 0.8 * len(counts):
@@ -204,7 +204,7 @@ def short(text):
 
 # The longer words come first.
 SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": "…",
-         "shorter run": "…", "not run": ""}
+         "shorter run": "short", "not run": ""}
 
 
 def paper_rows():
@@ -227,6 +227,8 @@ def paper_table():
                 grid, row["column"])[-1]) if row["place"] == "table 4" else
                 tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(","))
         sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
+        if sign == "short":
+            sign = f"({grid.results[row['column']][row['arm']][0][-1]['step']} steps)"
         cells = lines.setdefault((row["place"], row["model"]), dict.fromkeys(columns, ""))
         cells[row["task"]] = f"{row['paper']} / {ours} {sign}" if ours else row["paper"]
     return tables.markdown([["in the paper", "model", *columns], *(

@@ -555,21 +555,19 @@ def points_of(row):
 
 
 def answer(rows, with_ends=False):
-    """Return the median of the steps to the goal and their range, and how many of the runs did not
-    get there; ``with_ends`` with the accuracies at which they ended."""
-    steps = [int(row["reached"]) for row in rows if row["reached"]]
-    missed = len(rows) - len(steps)
-    cells = []
-    if steps:
-        low, high = min(steps), max(steps)
-        cells = [f"{np.median(steps):,.0f}" + f" ({low:,} to {high:,})" * (low < high)]
-    if missed:
-        share = f"{missed} of {len(rows)} " if steps else ""
-        cells.append(f"{share}> {int(rows[0]['steps' if steps else 'last_step']):,}")
-        if with_ends:
-            ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
-            cells[-1] += ": " + tables.spread(ends) + " %"
-    return "; ".join(cells)
+    """Return the median of the steps to the goal and their range, where a run that did not get
+    there counts as later than all others; ``with_ends`` with the accuracies of such runs."""
+    steps = [float(row["reached"] or np.inf) for row in rows]
+    ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
+    most = int(rows[0]["last_step" if len(ends) == len(rows) else "steps"])
+
+    def text(n):
+        return f"{n:,.0f}" if n < np.inf else f"> {most:,}"
+    cell, low, high = (text(f(steps)) for f in (np.median, min, max))
+    cell += f" ({low} to {high})" * (low != high)
+    if with_ends and ends:
+        cell += f"{': ' if len(ends) == len(rows) else '; late ones end at '}{tables.spread(ends)} %"
+    return cell
 
 
 def predicted(folder):
@@ -687,6 +685,8 @@ def picture(folder, target):
         ax.plot([*solved], [*solved.values()], "-", marker=marker, color=color, label=label)
         for angle in sorted(set(medians) - set(solved)):  # an arrow: not within these steps
             most = steps[angle][0]
+            if most < max(solved.values()):               # too few to compare
+                continue
             ax.annotate("", (angle, 1.7 * most), (angle, most),
                         arrowprops={"arrowstyle": "->", "color": color})
             ax.plot(angle, most, marker=marker, color=color, fillstyle="none")
