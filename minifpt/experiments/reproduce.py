@@ -158,21 +158,15 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
 
 
 def long(task, options, steps=None, tested=2000):
-    """Return the column of a task in long runs of the paper's rows, by default with the steps of
-    ``minifpt train TASK``."""
+    """Return the column of a task in long runs, by default with its own number of steps."""
     steps = steps or tasks.task_class(task).defaults["steps"]
     return Column(task, options, {"steps": steps, "eval_every": steps // 10,
                                   "test_examples": tested}, f"{task}-long")
 
 
-def still(arm, seeds=3):
-    """Return a frozen arm of such runs, with its number of seeds and its learning rates."""
-    return replace(arm, rates=(1e-2, 3e-2), seeds=seeds)
-
-
-def moved(arm, seeds=3):
-    """Return an arm of such runs in which attention or feed-forward layers are trained."""
-    return replace(arm, rates=(1e-4, 3e-4), seeds=seeds)
+def arm_of(arm, seeds=3):
+    """Return an arm of long runs, with its number of seeds and its further learning rates."""
+    return replace(arm, rates=(1e-2, 3e-2) if arm.freeze == "fpt" else (1e-4, 3e-4), seeds=seeds)
 
 
 WHERE_FROM = Table(
@@ -230,37 +224,34 @@ TABLES = {
     "mnist-long": Table(
         "MNIST in long runs (tables 1, 2, 3, 4 and 8).",
         (long("mnist", {}),),
-        (still(LANGUAGE, 5), still(AS_PAPER, 5), moved(WHOLE, 5), moved(READ_WHOLE, 5),
-         still(IMAGES), still(BITS), still(STATISTICS), still(LSTM), moved(LSTM_WHOLE),
-         moved(PLUS_MLP), moved(PLUS_ATTENTION),
-         still(Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256"))),
+        (*(arm_of(arm, 5) for arm in (LANGUAGE, AS_PAPER, WHOLE, READ_WHOLE)),
+         *map(arm_of, (IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, PLUS_MLP, PLUS_ATTENTION,
+                       Arm("random:4x8x256@paper", label="random (paper), 4 blocks of 256")))),
         rates=(1e-3, 3e-3), share=0.25),
     "cifar10-long": Table(
         "CIFAR-10 in long runs (tables 1, 2, 3, 6 and 8).",
         (long("cifar10", {}),),
-        (still(LANGUAGE), still(AS_PAPER), moved(replace(WHOLE, model="random:3x4x128@paper"), 2),
-         moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), moved(READ_WHOLE, 2), still(IMAGES, 2),
-         still(BITS, 2), still(STATISTICS, 2), still(LSTM, 2), moved(LSTM_WHOLE, 2),
-         *(still(Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks"), 2)
-           for n in (2, 12))),
+        (arm_of(LANGUAGE), arm_of(AS_PAPER), *(arm_of(arm, 2) for arm in (
+            replace(WHOLE, model="random:3x4x128@paper"), PLUS_MLP, PLUS_ATTENTION, READ_WHOLE,
+            IMAGES, BITS, STATISTICS, LSTM, LSTM_WHOLE, *(
+                Arm(f"random:{n}x4x128@paper", label=f"random (paper), {n} blocks")
+                for n in (2, 12))))),
         rates=(1e-3, 3e-3), share=0.25),
     "listops-long": Table(
         "ListOps in long runs, and with up to 512 tokens as in the paper (tables 1, 2, 3 and 8).",
         (long("listops", {}),
          replace(long("listops", {"length": 512, "depth": 10}, 4_000), title="listops-512")),
-        (still(LANGUAGE), still(AS_PAPER), still(STATISTICS), *map(still, HALVES),
-         moved(WHOLE, 2), moved(PLUS_MLP, 2), moved(PLUS_ATTENTION, 2), moved(READ_WHOLE, 2),
-         still(BITS, 2), still(IMAGES, 2), still(LSTM, 2), moved(LSTM_WHOLE, 2)),
+        (*map(arm_of, (LANGUAGE, AS_PAPER, STATISTICS, *HALVES)), *(arm_of(arm, 2) for arm in (
+            WHOLE, PLUS_MLP, PLUS_ATTENTION, READ_WHOLE, BITS, IMAGES, LSTM, LSTM_WHOLE))),
         rates=(1e-3, 3e-3), share=0.25),
     "memory-long": Table(
         "Bit memory in long runs, for a trunk pretrained on images (table 2).",
         (long("bit-memory", {}, 10_000),), (replace(IMAGES, rates=(0.1, 0.3), seeds=3),),
         rates=(1e-2, 3e-2), share=0.25),
     "gray-long": Table(
-        "CIFAR-10 in grey, with a pixel in each token, in long runs "
-        "(tables 1 and 2).",
+        "CIFAR-10 in grey, with a pixel in each token, in long runs (tables 1 and 2).",
         (long("cifar10-gray", {}, 10_000),),
-        (still(LANGUAGE, 1), still(AS_PAPER, 1), moved(WHOLE, 1), moved(LSTM_WHOLE, 1)),
+        tuple(arm_of(arm, 1) for arm in (LANGUAGE, AS_PAPER, WHOLE, LSTM_WHOLE)),
         rates=(1e-3, 3e-3), share=0.25),
 }
 
