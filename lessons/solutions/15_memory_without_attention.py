@@ -67,8 +67,7 @@ def _(rng):
 
 def truncated_backward(dy, h, u, k):
     """As the whole way back, but a piece's first token hands nothing on."""
-    da = np.zeros_like(dy)
-    dh = np.zeros(len(u))
+    da, dh = np.zeros_like(dy), np.zeros(len(u))
     for t in reversed(range(len(dy))):
         da[t] = (dy[t] + dh) * (1 - h[t] ** 2)
         dh = np.zeros(len(u)) if t % k == 0 else da[t] @ u.T
@@ -162,11 +161,8 @@ def _(rng):
                 and np.abs(np.array([spike, bump]) / same - 1).max() < 0.25
                 and min(flat, grows) >= 0.9 * (K - 1) and fading[3] < K - 1)
 
-    def no_row(out):
-        return np.shape(out) != (len(rows),)
-
     yield Case((lengths,), right, {
-        "one number for each row: (N,)": no_row,
+        "one number for each row: (N,)": lambda out: np.shape(out) != (len(rows),),
         "it is not finite for a row that does not fade": lambda out: not np.isfinite(out).all(),
         "the unit matters: a curve that is multiplied by a number reaches as far as before":
             lambda out: not np.allclose(by_row(out)[3:5], by_row(out)[0][3], rtol=1e-3),
