@@ -463,7 +463,7 @@ def pictures_of_grids():
 
 # The arms of ``long_picture`` whose curves it draws.
 CURVES = ("language", "random (paper)", "statistics", "random (paper), all trained",
-          "LSTM, all trained", "softmax regression")
+          "LSTM, all trained", "language, + feed-forward", "softmax regression")
 
 
 def long_picture(path):
