@@ -93,10 +93,10 @@ def number(run):
     if figure == "to 95":
         return f"{float(reproduce.median_step(histories[0], 0.95)):,.0f}"
     column = "train_accuracy" if figure == "training" else "test_accuracy"
-    values = [np.array([100 * h[-1][column] for h in runs]) for runs in histories]
+    n = min(map(len, histories))                          # a difference is paired
+    values = [np.array([100 * h[-1][column] for h in runs[:n]]) for runs in histories]
     if figure in ("low", "high"):
-        n = min(map(len, values))
-        gap = values[0][:n] - values[1][:n]
+        gap = values[0] - values[1]
         half = student.ppf(0.975, n - 1) * np.std(gap, ddof=1) / np.sqrt(n)
         return f"{np.mean(gap) + (half if figure == 'high' else -half):.1f}"
     results = [REDUCE[figure](each) for each in values]

@@ -223,12 +223,17 @@ def paper_table():
         ours = ""
         if row["arm"]:
             grid = read_rows(RUNS / f"{row['file']}.csv")
-            ours = (reproduce.median_step(grid.results[row["column"]][row["arm"]], reproduce.levels(
-                grid, row["column"])[-1]) if row["place"] == "table 4" else
-                tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(","))
+            arms = grid.results[row["column"]]
+            if row["place"] == "table 4":                 # of the two arms that it compares
+                two = {arm: arms[arm] for arm in ("language", "random (paper)")}
+                level = reproduce.levels(tables.Grid({row["column"]: two}, {}, {}, []),
+                                         row["column"])[-1]
+                ours = reproduce.median_step(arms[row["arm"]], level)
+            else:
+                ours = tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(",")
         sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
         if sign == "short":
-            sign = f"({grid.results[row['column']][row['arm']][0][-1]['step']} steps)"
+            sign = f"({arms[row['arm']][0][-1]['step']} steps)"
         cells = lines.setdefault((row["place"], row["model"]), dict.fromkeys(columns, ""))
         cells[row["task"]] = f"{row['paper']} / {ours} {sign}" if ours else row["paper"]
     return tables.markdown([["in the paper", "model", *columns], *(
