@@ -174,9 +174,9 @@ def _(rng):
             lambda out: (np.diff(by_row(out)[0]) < 0).all(),
         "a curve that does not fade reaches at least to its end":
             lambda out: min(by_row(out)[5:]) < 0.9 * (K - 1),
+        "all curves reach the same": lambda out: np.ptp(out) == 0,
         "a curve that loses an eighth at each of its steps reaches less far than it goes":
             lambda out: by_row(out)[0][3] >= K - 1,
-        "all curves reach the same": lambda out: np.ptp(out) == 0,
         "count steps: two of these curves fade at different rates and get the same number":
             lambda out: not (np.diff(by_row(out)[0][::2]) > 0).all(),
     }, about="Think of a curve that fades by a constant factor each step: which number of steps "
