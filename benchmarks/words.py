@@ -17,6 +17,8 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"(\w+) spectrum\b|\bspectrum of (\w+)",
      lambda m: f"same singular values ({source(m[1] or m[2])})"),
     (r"language random", "random"), (r"(?:masked|vision) random", "random, no mask"),
+    (r"novels, trained part alone", "matched random, novels' norms and positions"),
+    (r"novels, frozen part alone", "novels, matched random norms and positions"),
     (r"language-wide", "wide block pretrained on novels"),
     (r"^masked$", "hidden bytes"), (r"^vision$", "digits, no mask"),
     (r"few-(\w+)-(\d+)", lambda m: f"{tasks.label_of(m[1])}, {int(m[2]):,} labels"),
