@@ -566,7 +566,8 @@ def answer(rows, with_ends=False):
     cell, low, high = (text(f(steps)) for f in (np.median, min, max))
     cell += f" ({low} to {high})" * (low != high)
     if with_ends and ends:
-        cell += f"{': ' if len(ends) == len(rows) else '; late ones end at '}{tables.spread(ends)} %"
+        cell += ": " if len(ends) == len(rows) else "; late ones end at "
+        cell += f"{tables.spread(ends)} %"
     return cell
 
 
