@@ -204,7 +204,7 @@ def short(text):
 
 # The longer words come first.
 SIGNS = {"agrees in part": "≈", "agrees": "=", "contradicts": "≠", "below": "…",
-         "shorter run": "short", "not run": ""}
+         "shorter run": "({} steps)", "not run": ""}
 
 
 def paper_rows():
@@ -222,7 +222,7 @@ def paper_table():
     for row in rows:
         ours = ""
         if row["arm"]:
-            grid = read_rows(RUNS / f"{row['file']}.csv")
+            grid = claims.grid_of(row["file"])
             arms = grid.results[row["column"]]
             if row["place"] == "table 4":                 # of the two arms that it compares
                 two = {arm: arms[arm] for arm in ("language", "random (paper)")}
@@ -231,11 +231,10 @@ def paper_table():
                 ours = reproduce.median_step(arms[row["arm"]], level)
             else:
                 ours = tables.final(grid, row["column"], row["arm"]).partition(" ")[0].rstrip(",")
-        sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
-        if sign == "short":
-            sign = f"({arms[row['arm']][0][-1]['step']} steps)"
+            sign = next(sign for words, sign in SIGNS.items() if row["verdict"].startswith(words))
+            ours = f" / {ours} {sign.format(arms[row['arm']][0][-1]['step'])}"
         cells = lines.setdefault((row["place"], row["model"]), dict.fromkeys(columns, ""))
-        cells[row["task"]] = f"{row['paper']} / {ours} {sign}" if ours else row["paper"]
+        cells[row["task"]] = row["paper"] + ours
     return tables.markdown([["in the paper", "model", *columns], *(
         [*key, *cells.values()] for key, cells in lines.items())])
 
@@ -321,27 +320,47 @@ TRUNKS = {"language": "language", "images": "images", "statistics": "statistics"
           "statistics:minigpt-language": "statistics",
           "random (paper)": "random (paper)", "random (spread 0.55)": "random (spread 0.55)",
           "random": "random"}
+
+
+def label_of(title):
+    """The label of a task, also of its long runs."""
+    return tasks.label_of(title.removesuffix("-long"))
+
+
 # {panel: {row: (file, task, arm)}} of pictures of final accuracies.
-WHOLE = {tasks.label_of(task): {
+LONG = "mnist-long", "cifar10-long", "listops-long"
+WHOLE = {label_of(title): {
     "pretrained on novels, frozen": (sweep, title, "language"),
     "pretrained on novels, trained whole": (sweep, title, "language, all trained"),
     "random, frozen": (sweep, title, "random (paper)"),
     "random, trained whole": (sweep, title, "random (paper), all trained"),
     "LSTM, trained whole": (figure, title, "LSTM, all trained")}
-    for task, title, sweep, figure in (
-        ("bit-xor", "bit-xor", "learning-rates", "figure1"),
-        ("bit-memory", "bit-memory", "learning-rates", "figure1"),
-        *((task, f"{task}-long", f"{task}-long", f"{task}-long") for task in (
-            "mnist", "cifar10", "listops")))}
+    for title, sweep, figure in (
+        ("bit-xor", "learning-rates", "figure1"), ("bit-memory", "learning-rates", "figure1"),
+        *((title, title, title) for title in LONG))}
 LINEAR = {title: {"pretrained on novels": (file, task, "language"),
                   "random": (file, task, "random (paper)"),
                   "two layers, 256 hidden": ("simple", task, "two layers, 256 hidden"),
                   "linear classifier": ("simple", task, "softmax regression")}
           for title, file, task in (
-              ("MNIST", "mnist-long", "mnist-long"), ("CIFAR-10", "cifar10-long", "cifar10-long"),
-              ("ListOps", "listops-long", "listops-long"),
+              *((label_of(title), title, title) for title in LONG),
               ("MNIST, 100 labels", "overfitting", "few-mnist-100"),
               ("digits, 200 labels", "few", "few-digits"))}
+
+
+def draw_result(ax, y, ends, color, paper=None):
+    """Draw an arm's final accuracies: a dot for the mean, a line from the least to the largest, an
+    open diamond for the paper's number, if it has one."""
+    ax.plot([min(ends), max(ends)], [y, y], "-", color=color, linewidth=3, alpha=0.5)
+    ax.plot(np.mean(ends), y, "o", color=color, markersize=7, label="minifpt")
+    if paper is not None:
+        ax.plot(paper, y, "D", color="black", fillstyle="none", markersize=8, label="paper")
+
+
+def draw_legend(fig, ax):
+    """Write the legend of :func:`draw_result` below the axes."""
+    handles = dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+    fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
 
 
 def paper_runs():
@@ -367,9 +386,8 @@ def paper_panels():
 
 
 def dots(panels, path, paper=None):
-    """Final accuracies, a panel a task: a dot for the mean, a line from the least to the largest,
-    an open diamond for the paper's number, which ``paper`` has by file, task and arm.  An arm that
-    was not run is left out."""
+    """Final accuracies, a panel a task; ``paper`` has the paper's by file, task and arm.  An arm
+    that was not run is left out."""
     rows = 1 if len(panels) < 4 else 2
     columns = -(-len(panels) // rows)
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
@@ -379,17 +397,14 @@ def dots(panels, path, paper=None):
     colors = dict(zip(names, (plots.COLORS["language"], plots.PAPER, *plots.OTHERS), strict=False))
     for i, (ax, (title, panel)) in enumerate(zip(axes, panels.items(), strict=False)):
         for y, name in enumerate(names[::-1]):
-            file, task, arm = panel.get(name, ("simple", "", ""))
-            runs = read_rows(RUNS / f"{file}.csv").results.get(task, {}).get(arm)
-            if not runs:
+            if name not in panel:
                 continue
-            ends = [100 * h[-1]["test_accuracy"] for h in runs]
-            ax.plot([min(ends), max(ends)], [y, y], "-", color=colors[name], linewidth=3, alpha=0.5)
-            ax.plot(np.mean(ends), y, "o", color=colors[name], markersize=7, label="minifpt")
-            ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
-            if paper:
-                ax.plot(paper[file, task, arm], y, "D", color="black", fillstyle="none",
-                        markersize=8, label="paper")
+            file, task, arm = panel[name]
+            ends = [100 * h[-1]["test_accuracy"]
+                    for h in claims.grid_of(file).results[task].get(arm, ())]
+            if ends:
+                draw_result(ax, y, ends, colors[name], (paper or {}).get((file, task, arm)))
+                ax.text(np.mean(ends), y + 0.2, f"{np.mean(ends):.1f}", ha="center", fontsize=8)
         chance = tasks.chance_of("mnist" if task.startswith("few") else task.removesuffix("-long"))
         if chance:                                        # of the next byte it is not known
             ax.axvline(100 * chance, color="0.5", linestyle=":", linewidth=1)
@@ -397,8 +412,7 @@ def dots(panels, path, paper=None):
                ylim=(-0.6, len(names) - 0.3), xlabel="test accuracy (%)", yticks=range(len(names)),
                yticklabels=names[::-1] if i % columns == 0 else [])
     if paper:
-        handles = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
-        fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
+        draw_legend(fig, axes[0])
     plots.save(fig, path, tables.KIND)
 
 
@@ -474,37 +488,28 @@ CURVES = ("language", "random (paper)", "statistics", "random (paper), all train
 def long_picture(path):
     """The long runs, a row a task: the curves of ``CURVES``, and all arms' final accuracies as in
     :func:`dots`, the best one above."""
-    files = "mnist-long", "cifar10-long", "listops-long"
-    paper = paper_numbers()
-    fig, axes = plots.figure(2, len(files), 5.2, 3.5)
-    for file, curves, ends in zip(files, axes[::2], axes[1::2], strict=True):
+    paper, colors = paper_numbers(), plots.colors_of(CURVES)
+    fig, axes = plots.figure(2, len(LONG), 5.2, 3.5)
+    for file, curves, ends in zip(LONG, axes[::2], axes[1::2], strict=True):
         grid = read_rows(RUNS / f"{file}.csv")
         add_baselines(grid)
         arms = {arm: [100 * history[-1]["test_accuracy"] for history in runs]
                 for arm, runs in grid.results[file].items()}
-        colors = plots.colors_of(CURVES)
         for arm in CURVES:
             if len(grid.results[file].get(arm, [[]])[0]) > 1:
                 plots.band(curves, grid.results[file][arm], "test_accuracy", colors[arm], arm)
         curves.set(xlabel="step", ylabel="test accuracy (%)")
         plots.label_lines(curves, {line.get_label(): (line.get_ydata()[-1], line.get_color())
                                    for line in curves.lines})
-        curves.set_title(tasks.label_of(file.removesuffix("-long")), loc="left")
+        curves.set_title(label_of(file), loc="left")
         order = sorted(arms, key=lambda arm: np.mean(arms[arm]))
         for y, arm in enumerate(order):
-            color, mean = colors.get(arm, "0.4"), np.mean(arms[arm])
-            ends.plot([min(arms[arm]), max(arms[arm])], [y, y], "-", color=color, linewidth=3,
-                      alpha=0.5)
-            ends.plot(mean, y, "o", color=color, markersize=6, label="minifpt")
-            ends.text(1.01, y, f"{mean:.1f}", fontsize=8, va="center",
+            draw_result(ends, y, arms[arm], colors.get(arm, "0.4"), paper.get((file, file, arm)))
+            ends.text(1.01, y, f"{np.mean(arms[arm]):.1f}", fontsize=8, va="center",
                       transform=ends.get_yaxis_transform())
-            if (file, file, arm) in paper:
-                ends.plot(paper[file, file, arm], y, "D", color="black", fillstyle="none",
-                          markersize=7, label="paper")
         ends.set(yticks=range(len(order)), yticklabels=order, xlabel="test accuracy (%)")
         ends.tick_params(axis="y", labelsize=8)
-    handles = dict(zip(*axes[1].get_legend_handles_labels()[::-1], strict=True))
-    fig.legend(handles.values(), handles, loc="outside lower right", ncols=2, frameon=False)
+    draw_legend(fig, axes[1])
     plots.save(fig, path, tables.KIND)
 
 

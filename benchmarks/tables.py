@@ -23,8 +23,8 @@ from minifpt.experiments.reproduce import (
     MNIST,
     RANDOM,
     RATES,
+    READ_WHOLE,
     SCALED,
-    SMALLER,
     STATISTICS,
     WHOLE,
     XOR,
@@ -128,7 +128,7 @@ STUDIES = {
         "Frozen trunks and trunks trained in full, each at its own learning rate.",
         (XOR, MEMORY, MNIST),
         (LANGUAGE, STATISTICS, AS_PAPER,
-         trained("full", "language, all trained", rates=SMALLER), WHOLE)),
+         READ_WHOLE, WHOLE)),
     "overfitting": Table(
         "Training accuracy, test accuracy and their difference with few labelled MNIST images.",
         tuple(Column("few", {"of": "mnist", "labels": n}, {"steps": 300}, f"few-mnist-{n}")

@@ -230,9 +230,9 @@ guess = ...                                               # "more", "between" or
 # %%
 copying = new_model(0.08)
 copy_curve, _ = pretrain(copying, steps=60, target=lambda x, y: x)
-left = copy_curve[-5:].mean() / math.log(2)
-reveal(guess, "fewer" if left < 1 else "between" if left < in_bits["unigram"] else "more")
-print(f"bits per byte at the start: {copy_curve[0] / math.log(2):.2f}, at the end: {left:.4f}")
+bits_left = copy_curve[-5:].mean() / math.log(2)
+reveal(guess, "fewer" if bits_left < 1 else "between" if bits_left < in_bits["unigram"] else "more")
+print(f"bits per byte at the start: {copy_curve[0] / math.log(2):.2f}, at the end: {bits_left:.4f}")
 print("it writes:", repr(write(copying, 40)))
 
 # %% [markdown]

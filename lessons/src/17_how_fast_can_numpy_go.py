@@ -176,10 +176,10 @@ curves({f"roof, from the {where}": np.minimum(peak, speed_of * intensity) / 1e9
        "The roofline of this machine", "intensity: operations for each byte",
        "10⁹ operations a second", x=intensity, inks=[color.ink], log="xy", ax=ax)
 for name, (operations, moved, seconds) in found.items():
-    spot, (what, rows) = (operations / moved, operations / seconds / 1e9), name.split(", ")
+    spot, (operation, rows) = (operations / moved, operations / seconds / 1e9), name.split(", ")
     mark, ink = ("o", color.ochre) if rows == "40 rows" else ("s", color.teal)
-    ax.plot(*spot, mark, color=ink, markersize=5, label=rows if what == "linear" else None)
-    ax.annotate(what, spot, (6, -8 if rows == "40 rows" else 2), fontsize=9,
+    ax.plot(*spot, mark, color=ink, markersize=5, label=rows if operation == "linear" else None)
+    ax.annotate(operation, spot, (6, -8 if rows == "40 rows" else 2), fontsize=9,
                 textcoords="offset points")
 ax.legend()
 picture(fig)
@@ -304,12 +304,12 @@ print(f"bytes moved: {Counted.moved:,}; x read once and y written once: {2 * x.n
 
 # %% [markdown]
 # So the formula's $8$ bytes a number became many times as many. Two remedies need no other formula.
-# **In place**: write the result over an array that is no longer needed, `t *= x` in place of `t = t
-# * x`; no new memory is asked for. **In pieces**: do all of it for one piece of the array before
-# the next piece, so that what was just written is still in the processor's cache when it is read.
-# The library's fast form does both, and computes the derivative on the way, from $v = a\,(x +
-# b\,x^3)$ and $t = (1 + \tanh v) / 2$: with $y = x\,t$ and $t' = 2\,t\,(1 - t)\,v'$ it is $y' = t +
-# 2\,y\,(1 - t)\,v'$.
+# **In place**: write the result over an array that is no longer needed, `t *= x` instead of
+# `t = t * x`; no new memory is asked for. **In pieces**: do all of it for one piece of the array
+# before the next piece, so that a number that was just written is still in the processor's cache
+# when it is read. The library's fast form does both, and computes the derivative on the way, from
+# $v = a\,(x + b\,x^3)$ and $t = (1 + \tanh v) / 2$: with $y = x\,t$ and
+# $t' = 2\,t\,(1 - t)\,v'$ it is $y' = t + 2\,y\,(1 - t)\,v'$.
 
 # %%
 show(fast.gelu)

@@ -149,7 +149,7 @@ def numbers(arm, *values, tasks=("bit-xor", "bit-memory", "mnist")):
 
 
 WHOLE = trained("full", "random (paper), all trained", "random@paper", SMALLER)
-READ_WHOLE = trained("full", "language, all trained")
+READ_WHOLE = trained("full", "language, all trained", rates=SMALLER)
 LSTM, LSTM_PLUS = Arm("lstm:3x128"), Arm("lstm:3x128,residual,positions")
 LSTM_WHOLE = Arm("lstm:3x128", "full", "LSTM, all trained", SMALLER)
 PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
@@ -159,7 +159,7 @@ PLUS_MLP, PLUS_ATTENTION, PLUS_BOTH = (
 
 def long(task, options, steps=None, tested=2000):
     """Return the column of a task in long runs, by default with its own number of steps."""
-    steps = steps or tasks.task_class(task).defaults["steps"]
+    steps = steps or tasks.defaults_of(tasks.task_class(task))["steps"]
     return Column(task, options, {"steps": steps, "eval_every": steps // 10,
                                   "test_examples": tested}, f"{task}-long")
 
