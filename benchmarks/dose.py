@@ -173,7 +173,7 @@ def run(kind, out, text=None, *, scale="mini", only=None, seeds=3, rates=None, j
     outputs.write_csv(out.parent / f"{name}.csv", tables.CSV, tables.rows(grid))
     outputs.write_csv(out.parent / f"{name}-losses.csv", LOSSES, [
         dict(zip(LOSSES, (*key, f"{loss:.3f}"), strict=True)) for key, loss in losses.items()])
-    picture(experiment, grid, losses, out.parent / f"{name}.png")
+    picture(experiment, grid, out.parent / f"{name}.png")
     return report
 
 
@@ -222,41 +222,42 @@ def mean_curves(by_task):
     return means
 
 
-def picture(experiment, grid, losses, path):
+def picture(experiment, grid, path):
     """Draw final accuracies, an axis for each task, a dot for each pretraining seed.
 
-    With several doses accuracy stands over the pretraining's loss, a line for each source, with
-    crosses for its controls.  With one dose each source has a row.  Random weights are a dashed
-    line."""
+    With several doses accuracy stands over the steps of pretraining, a line for each source, with
+    crosses for its controls beside the full dose.  With one dose each source has a row.  Random
+    weights are a dashed line."""
     draw = doses_on if len(experiment.doses) > 1 else sources_on
     fig, axes = tables.grid_of_axes(len(grid.results))
     for ax, (title, arms) in zip(axes, grid.results.items(), strict=True):
         ends = {label: [100 * h[-1]["test_accuracy"] for h in runs] for label, runs in arms.items()}
-        draw(ax, experiment, ends, losses)
+        draw(ax, experiment, ends)
         ax.set_title(tasks.label_of(title))
     plots.legend(fig, axes, inside=0)
     plots.save(fig, path, tables.KIND)
 
 
-def doses_on(ax, experiment, ends, losses):
-    """Draw one task's accuracies against the loss of the pretraining."""
-    seeds = range(len(ends[PAPER]))
-    for source, color in zip(experiment.sources, ("#1f77b4", "#d62728"), strict=True):
-        x = [[np.log(256)] * len(seeds), *([losses[source, dose, s] for s in seeds]
-                                           for dose in experiment.doses)]
+def doses_on(ax, experiment, ends):
+    """Draw one task's accuracies against the steps of the pretraining, the doses side by side."""
+    doses = 0, *experiment.doses
+    for i, (source, color) in enumerate(zip(experiment.sources, ("#1f77b4", "#d62728"),
+                                            strict=True)):
+        x = np.arange(len(doses)) + 0.06 * (2 * i - 1)    # the two sources beside each other
         y = [ends["no pretraining"], *(ends[f"{source} {dose}"] for dose in experiment.doses)]
-        ax.plot(np.mean(x, axis=1), np.mean(y, axis=1), color=color, label=source)
-        ax.plot(np.ravel(x), np.ravel(y), ".", color=color)
-        for control, marker in zip(experiment.controls, "x+", strict=True):
-            ax.plot(x[-1], ends[f"{source} {control}"], marker, color=color, markersize=7,
+        ax.plot(x, np.mean(y, axis=1), color=color, label=source)
+        ax.plot(x, y, ".", color=color)
+        for j, (control, marker) in enumerate(zip(experiment.controls, "x+", strict=True), 1):
+            values = ends[f"{source} {control}"]
+            ax.plot([x[-1] + 0.3 * j] * len(values), values, marker, color=color, markersize=7,
                     label=f"{control} of {source}")
     ax.axhline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
                label="random, as the paper draws it")
-    ax.invert_xaxis()
-    ax.set(ylabel="test accuracy (%)", xlabel="loss of the pretraining (nats for each byte)")
+    ax.set(ylabel="test accuracy (%)", xlabel="steps of pretraining", xticks=range(len(doses)),
+           xticklabels=[f"{dose:,}" for dose in doses])
 
 
-def sources_on(ax, experiment, ends, _):
+def sources_on(ax, experiment, ends):
     """Draw one task's accuracies in a row for each source and one without pretraining."""
     rows = [*experiment.sources, "no pretraining"]
     kinds = {str(experiment.doses[-1]): ("pretrained", "o"),

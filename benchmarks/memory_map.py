@@ -40,10 +40,6 @@ TRUNKS = (*(f"random:1x{heads}x256@{scale}" for heads in (8, 4, 2) for scale in 
           *(f"random:2x{heads}x256@{scale}" for heads in (4, 2) for scale in SCALES[:3]),
           "random:1x12x768@paper", "random:2x12x768@paper", "random:4x12x768@paper",
           "random:12x12x768@paper")                       # with --batch-size 4: it takes an hour
-TOKENS = 120                                              # of the task: 6 strings, 20 patches each
-# At the start the scores of attention have the standard deviation scale^2.  Above sqrt(2 ln T) the
-# softmax of T independent normal scores puts most of its mass on a few of them.
-CRITICAL = (2 * math.log(TOKENS)) ** 0.25
 
 
 def run(name, rate, seed, steps, batch_size, dropout, warmup, bar):
@@ -158,14 +154,9 @@ def picture(path, target):
                       vmax=math.log(8000), extent=(j - 0.5, j + 0.5, i - 0.5, i + 0.5))
             ax.text(j, i, answer(row).replace(": ", "\n") if row else "not run", ha="center",
                     va="center", fontsize=9, color="white" if steps > 1500 else "black")
-        has_line = scales[-1] > CRITICAL
-        if has_line:                                      # between the cells beside it
-            ax.axvline(np.interp(math.log(CRITICAL), np.log(scales), range(len(scales))),
-                       color="#d62728", linestyle="--")
         ax.grid(False)
-        marks = "GPT-2: 0.55" + f"; dashed: {CRITICAL:.2f}" * has_line
         ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels",
-               ylabel="channels of a head", xlabel=f"initialisation scale ({marks})",
+               ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
                xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
                yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),
                aspect="auto")

@@ -140,13 +140,6 @@ def renamed(text):
     return tables.markdown([[*map(word, head)], *lines])
 
 
-def losses(name):
-    """The losses of the pretraining: {(source, steps, seed): nats}."""
-    with open(RUNS / f"{name}.csv", newline="", encoding="utf-8") as f:
-        return {(source, int(steps), int(seed)): float(nats)
-                for source, steps, seed, nats in [*csv.reader(f)][1:]}
-
-
 def add_baselines(grid, with_curves=False):
     """Add the rows of ``BASELINES`` to a table; ``with_curves``: only what is trained step by
     step."""
@@ -475,8 +468,7 @@ def pictures_of_grids():
     tables.picture(read_rows(RUNS / "statistics.csv").results, HERE / "statistics.png")
     tables.sweep_picture(read_rows(RUNS / "learning-rates.csv").sweeps, PAGES / "rates.png")
     for name, experiment in dose.EXPERIMENTS.items():
-        dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), losses(f"{name}-losses"),
-                     PAGES / f"{name}.png")
+        dose.picture(experiment, read_rows(RUNS / f"{name}.csv"), PAGES / f"{name}.png")
     long_picture(PAGES / "images.png")
 
 
