@@ -46,9 +46,9 @@ from minifpt.tracing import swapped
 # forward pass has its shapes and its definition, a backward pass says only what it returns. The
 # caches and a few helpers are there. Here the file goes into a temporary folder.
 #
-# When you are stuck: most stubs name the lesson that derives them (RMS norm is from 3, the exact
-# GELU from 6, the gate, rotations and groups from 21); `minifpt new other.py`, without `--bare`,
-# writes the formulas of the gradients as well; and `minifpt/functional.py` is our answer.
+# When you are stuck: the stubs name the lesson that derives them (only RMS norm is from 3, and the
+# exact GELU from 6, not from 21); `minifpt new other.py`, without `--bare`, writes the formulas of
+# the gradients as well; and `minifpt/functional.py` is our answer.
 
 # %%
 folder = tempfile.TemporaryDirectory()
