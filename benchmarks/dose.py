@@ -251,6 +251,7 @@ def doses_on(ax, experiment, ends):
             values = ends[f"{source} {control}"]
             ax.plot([x[-1] + 0.3 * j] * len(values), values, marker, color=color, markersize=7,
                     label=f"{control} of {source}")
+    ax.axhspan(min(ends[PAPER]), max(ends[PAPER]), color="0.4", alpha=0.12, linewidth=0)
     ax.axhline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
                label="random, as the paper draws it")
     ax.set(ylabel="test accuracy (%)", xlabel="steps of pretraining", xticks=range(len(doses)),
@@ -268,6 +269,7 @@ def sources_on(ax, experiment, ends):
                   for x in ends[f"{source} {kind}"]]
         ax.plot(*zip(*values, strict=True), marker, color=f"C{i}", label=label)
     ax.plot(ends["no pretraining"], [len(rows) - 1] * len(ends["no pretraining"]), "o", color="0.6")
+    ax.axvspan(min(ends[PAPER]), max(ends[PAPER]), color="0.4", alpha=0.12, linewidth=0)
     ax.axvline(np.mean(ends[PAPER]), color="0.4", linestyle="--", linewidth=1,
                label="random, as the paper draws it")
     ax.set(xlabel="test accuracy (%)", yticks=range(len(rows)), yticklabels=rows)

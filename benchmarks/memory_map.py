@@ -155,7 +155,7 @@ def picture(path, target):
             ax.text(j, i, answer(row).replace(": ", "\n") if row else "not run", ha="center",
                     va="center", fontsize=9, color="white" if steps > 1500 else "black")
         ax.grid(False)
-        ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels",
+        ax.set(title=f"{blocks} random block{'s' * (blocks > 1)} of 256 channels:\nsteps to 95 %",
                ylabel="channels of a head", xlabel="initialisation scale (GPT-2: 0.55)",
                xticks=range(len(scales)), xticklabels=scales, yticks=range(len(widths)),
                yticklabels=widths, xlim=(-0.5, len(scales) - 0.5), ylim=(-0.5, len(widths) - 0.5),

@@ -448,7 +448,6 @@ def pictures():
     memory_map.picture(RUNS / "memory-map.csv", HERE / "memory-map.png")
     why.picture(RUNS, PAGES / "why.png")
     why.picture_of_training(RUNS, PAGES / "why-training.png")
-    why.picture_of_predictors(RUNS, PAGES / "why-predictors.png")
     words_picture(PAGES / "words.png")
     dots(WHOLE, PAGES / "whole.png")
     dots(LINEAR, PAGES / "linear.png")

@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import spearmanr
 
 import minifpt
 from benchmarks.memory_map import read_rows, write_rows
@@ -59,34 +58,23 @@ def match(model):
     return np.trace(form) / np.linalg.norm(form)
 
 
-def predictors(model):
-    """Return three numbers, known before training, that may predict the steps.
-
-    match      see :func:`match`.
-    balance    with the eigenvalues of the heads' summed symmetric form S, seen through the layer
-               norm: the sum of the n largest plus the sum of the n smallest, over the difference of
-               these sums, with n the number of inputs.
-    growth     the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at
-               90 degrees, ``|l|``, with l the eigenvalues over their norm: the trace of the form if
-               the input layer starts alike in all directions and grows as ``dW/dt = W S``.  It is
-               infinite where no eigenvalue is positive.
-    """
-    trunk, C = model.trunk, model.trunk.config.n_embd
-    m = forms.summed_form(trunk, np.eye(C))
+def growth_time(model):
+    """Return the time t at which ``sum_j l_j exp(2 l_j t)`` reaches its value's scale at 90
+    degrees, ``|l|``, with l the eigenvalues of the heads' summed symmetric form over their norm:
+    the trace of the form if the input layer starts alike in all directions and grows as
+    ``dW/dt = W S``.  It is infinite where no eigenvalue is positive."""
+    m = forms.summed_form(model.trunk, np.eye(model.trunk.config.n_embd))
     values = np.linalg.eigvalsh((m + m.T) / 2)
     values /= np.linalg.norm(values) or 1.0
-    n = min(len(model.input.weight.data), C // 2)
-    high, low = values[-n:].sum(), values[:n].sum()
 
     def trace(t):
         return (values * np.exp(2 * values * t)).sum()
-    growth = np.inf
-    if values[-1] > 1e-6:
-        ends = [0.0, 1.0]
-        while trace(ends[1]) < 1 and ends[1] < 1e4:
-            ends[1] *= 2
-        growth = brentq(lambda t: trace(t) - 1, *ends) if trace(0) < 1 else 0.0
-    return match(model), (high + low) / (high - low), growth
+    if values[-1] <= 1e-6:
+        return np.inf
+    most = 1.0
+    while trace(most) < 1 and most < 1e4:
+        most *= 2
+    return brentq(lambda t: trace(t) - 1, 0.0, most) if trace(0) < 1 else 0.0
 
 
 def settings(**lists):
@@ -274,23 +262,28 @@ def mechanism(seed):
              "negative part": (vectors * np.minimum(values, 0)) @ vectors.T,
              "antisymmetric part": (m - m.T) / 2}
     yield seed, "accuracy, whole form", step, training.evaluate(model, task, *test)[1]
-    for (name, part), factor in itertools.product(parts.items(), (0, -1)):
-        attn[:, :C], attn[:, C:2 * C] = m + (factor - 1) * part, np.eye(C)
-        verb = "without the" if factor == 0 else "negated"
-        yield seed, f"accuracy, {verb} {name}", step, training.evaluate(model, task, *test)[1]
-        if (name, factor) == ("negative part", 0):
+    for name, part in parts.items():
+        attn[:, :C], attn[:, C:2 * C] = m - part, np.eye(C)
+        yield seed, f"accuracy, without the {name}", step, training.evaluate(model, task, *test)[1]
+        if name == "negative part":
             with patch.object(functional, "causal_mask", mask_of_others):
-                yield (seed, f"accuracy, {verb} {name}, own token masked", step,
+                yield (seed, f"accuracy, without the {name}, own token masked", step,
                        training.evaluate(model, task, *test)[1])
 
 
 MECHANISM = "seed", "measure", "step", "value"
 
 
-def output_negated(seed=0, dropout=0.0, dtype=np.float32):
-    """Return the random block with the output weights of its attention negated."""
-    trunk = minifpt.trunks.get("random:1x4x128@1.41", seed, dropout, dtype)
-    trunk.h[0].attn.c_proj.weight.data *= -1
+def drawn_anew(seed=0, dropout=0.0, dtype=np.float32):
+    """Return the trunk that has read novels, with the queries and keys of each head drawn anew, at
+    the norm that their form had."""
+    trunk = minifpt.trunks.get("minigpt-language", seed, dropout, dtype)
+    rng = np.random.default_rng([seed, 3])
+    for block in trunk.h:
+        for q, k in zip(*forms.queries_and_keys(block), strict=True):
+            new = rng.standard_normal((2, *q.shape))
+            scale = (np.linalg.norm(q @ k.T) / np.linalg.norm(new[0] @ new[1].T)) ** 0.5
+            q[:], k[:] = scale * new
     return trunk
 
 
@@ -360,11 +353,45 @@ def maps(seeds):
             ("minigpt-bits", 1e-2, 1500, {}), ("minigpt-bits,qk=antisymmetric", 3e-2, 1500, {}),
             ("random:6x4x128@1.41,qk=antisymmetric", 3e-2, 1500, {}),
             ("random:1x1x128@1.41,qk=antisymmetric", 1e-2, 6000, {}),
-            ("random:2x1x128@1.41,qk=antisymmetric", 3e-2, 4000, as_depth)):
+            ("random:2x1x128@1.41,qk=antisymmetric", 3e-2, 4000, as_depth),
+            ("random:2x1x128@1.41", 1e-2, 400, as_depth)):
         for seed in seeds or range(5):
             for row in maps_of(*model, seed, **options):
                 yield {name: f"{value:.4f}" if isinstance(value, np.floating) else value
                        for name, value in zip(MAPS, row, strict=True)}
+
+
+SCORES = "angle", "seed", "step", "deviation", "right"
+
+
+def scores(seeds):
+    """Yield the rows of the study *scores*, of three seeds by default, while the base trains.
+
+    deviation   standard deviation of the scores of the query's tokens on the strings' tokens.
+    right       attention on the right string's token, over an equal share of all tokens that are
+                seen; mean.
+    """
+    task = minifpt.tasks.get("bit-memory")
+    P, T = task.output_tokens, task.tokens
+    for angle, seed in itertools.product((60, 90, 105, 120, 150), seeds or range(3)):
+        model = minifpt.FPT.for_task(task, name_of(DEFAULTS["trunk"], angle), seed=seed)
+        optimizer = optim.Adam([p for p in model.parameters() if p.trainable], DEFAULTS["lr"])
+        rng, test = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+        x, _, which = task.sample(test, 1000)
+        for step in range(801):
+            if step in (0, 100, 800):
+                with minifpt.trace(model) as trace:
+                    model.predict(x)
+                tokens = trace.outputs["trunk.h.0.ln_1"].astype(float)
+                (q,), (k,) = forms.queries_and_keys(model.trunk.h[0])
+                found = (tokens[:, -P:] @ q) @ (tokens[:, :-P] @ k).swapaxes(1, 2)
+                look = trace.attention["trunk.h.0.attn"][:, 0, -P:]
+                right = look[np.arange(len(x))[:, None], range(P), P * which[:, None] + range(P)]
+                yield dict(zip(SCORES, (angle, seed, step, f"{found.std() / k.shape[1] ** 0.5:.4f}",
+                                        f"{(right * range(T - P + 1, T + 1)).mean():.3g}"),
+                               strict=True))
+            training.step(model, task, optimizer, *task.batch(rng, DEFAULTS["batch_size"], "train"),
+                          1.0, rng)
 
 
 HEADS = "trunk", "block", *NAMES
@@ -404,15 +431,16 @@ def of(model, forms):
 
 # Grids of runs, each arm at its own best learning rate: (columns, arms) of each part.
 GRIDS = {
-    # Four kinds of head, and output weights negated.
-    "arms": [(columns(*TASKS), [*of("random:1x4x128@1.41", FORMS), Arm(
-                  "benchmarks/why.py:output_negated", label="output negated")]),
+    # Four kinds of head.
+    "arms": [(columns(*TASKS), of("random:1x4x128@1.41", FORMS)),
              (columns("bit-memory", "bit-xor", end="-6"), of("random:6x4x128@1.41", FORMS))],
-    # Pretrained heads, whole and with a part of their own forms.
+    # Pretrained heads, whole, with a part of their own forms, and drawn anew.
     "bits": [(columns("bit-memory"), of("minigpt-bits", {
                  "whole": "", "antisymmetric": ",qk=antisymmetric"}))],
-    "own": [(columns("bit-memory", "bit-xor", "typos"), of("minigpt-language", {"whole": ""} | {
-                 part: f",qk={part}" for part in forms.PARTS}))],
+    "own": [(columns("bit-memory", "bit-xor", "typos"), [
+                 *of("minigpt-language", {"whole": ""} | {
+                     part: f",qk={part}" for part in forms.PARTS}),
+                 Arm("benchmarks/why.py:drawn_anew", label="drawn anew")])],
     # The start of the input layer with the pretrained trunk.
     "start": [(columns("bit-memory", "bit-recall", "mnist", "typos"), [
                   Arm("minigpt-language", label=start or "as drawn", start=start)
@@ -472,19 +500,36 @@ def by_block(rows):
          spread(group, "right") + " %"] for (trunk, _), group in groups.items())])
 
 
+def by_step(rows):
+    """Return the Markdown table of the study *scores*: medians of the seeds."""
+    cells = {}
+    for row in rows:
+        cells.setdefault(f"step {row['step']}", {}).setdefault(row["angle"], []).append(row)
+
+    def median(runs, name, style):
+        return f"{np.median([float(row[name]) for row in runs]):{style}}"
+    angles = dict.fromkeys(f"{row['angle']}°" for row in rows)
+    return tables.markdown([["deviation; share at the angle", *angles], *(
+        [step, *(f"{median(runs, 'deviation', '.1f')}; {median(runs, 'right', '.2g')}"
+                 for runs in by_angle.values())] for step, by_angle in cells.items())])
+
+
 def by_trunk(rows):
-    """Return the Markdown table of the study *heads*: a row for each trunk."""
+    """Return the Markdown table of the study *heads*: a row for each trunk but the tiny ones."""
     blocks = {}
     for row in rows:
-        blocks.setdefault(row["trunk"], []).append(row)
+        if "tiny" not in row["trunk"]:
+            blocks.setdefault(row["trunk"], []).append(row)
 
-    def cells(part):
-        sums = (tables.spread([float(row[name]) for row in part], "{:+.2f}") for name in NAMES[2:])
-        return [tables.spread([100 * float(row["share"]) for row in part]) + " %", *sums]
-    head = [f"{name}, {part}" for part in ("first block", "others")
-            for name in ("share of S", "positive", "negative")]
-    return tables.markdown([["trunk", *head], *([trunk, *cells(part[:1]), *cells(part[1:])]
-                                                for trunk, part in blocks.items())])
+    def share(part):
+        return tables.spread([100 * float(row["share"]) for row in part]) + " %"
+
+    def total(name, part):
+        return tables.spread([float(row[name]) for row in part], "{:+.2f}")
+    head = "share of S, first block", "share of S, others", "positive, others", "negative, others"
+    return tables.markdown([["trunk", *head], *(
+        [trunk, share(part[:1]), share(part[1:]), *(total(name, part[1:]) for name in NAMES[2:])]
+        for trunk, part in blocks.items())])
 
 
 def table(path):
@@ -492,8 +537,13 @@ def table(path):
     rows, study = read_rows(path), path.stem.removeprefix("why-")
     if study in MEASURES:
         return MEASURES[study][2](rows)
-    if study == "angle":
-        return by_angle(rows)
+    if study == "aligned":                                # beside other starts
+        others = [row for name in ("angle", "budget", "basins")
+                  for row in read_rows(path.with_name(f"why-{name}.csv"))
+                  if is_base(row) and (name != "basins" or row["start"]
+                                       or row["angle"] == "antisymmetric")]
+        rows = longest(sorted(others + rows, key=lambda row: row["start"]))
+        return by_angle(rows, (0, *COARSE[1:-1], 135, 150, 165, 180, "antisymmetric"))
     if study == "itself":                                 # beside the same runs with the own token
         same = {key(row | {"own_token": "read"}) for row in rows}
         read = [row for name in ("angle", "aligned", "xor")
@@ -502,19 +552,22 @@ def table(path):
     if study in ("attack", "itself"):
         return by_angle(rows, sorted({row["angle"] for row in rows}, key=lambda angle: float(
             angle) if angle.isdigit() else 170.0))        # antisymmetric ones before 180 degrees
-    varied = [name for name in DEFAULTS if name not in ("seed", "goal", "every", "steps")
-              and len({row.get(name) or str(DEFAULTS[name]) for row in rows}) > 1]
-    groups = {}
+    return by_angle(rows)
+
+
+def is_base(row):
+    """Return whether a run differs from the base in angle, start, seed and steps alone."""
+    return all((row.get(name) or str(default)) == str(default) for name, default in
+               DEFAULTS.items() if name not in ("angle", "start", "seed", "steps"))
+
+
+def longest(rows):
+    """Return the rows of the longest runs at each start and angle."""
+    most = {}
     for row in rows:
-        groups.setdefault(tuple(row.get(name) or str(DEFAULTS[name]) or "as drawn"
-                                for name in varied), []).append(row)
-    lines = [[*(f"`{value}`" if ":" in value else value for value in setting),
-              answer(group, with_ends=True),
-              "…".join(f"{np.mean(ends):.1f}" for ends in zip(*(
-                  (matches[0], matches[-1]) for _, matches in map(points_of, group)), strict=True))]
-             for setting, group in groups.items()]
-    return tables.markdown([[*varied, "steps to the goal", "match, start to end"],
-                            *lines])
+        where = row["start"], row["angle"]
+        most[where] = max(most.get(where, 0), int(row["steps"]))
+    return [row for row in rows if int(row["steps"]) == most[row["start"], row["angle"]]]
 
 
 def by_angle(rows, angles=COARSE):
@@ -545,7 +598,7 @@ CHANGES = {"patch": "patches of {}", "task": "{}", "batch_size": "batches of {}"
 
 # Studies of trained models: the columns of the CSV file, its rows, its table.
 MEASURES = {"mechanism": (MECHANISM, mechanisms, by_measure), "maps": (MAPS, maps, by_block),
-            "heads": (HEADS, heads_of_all, by_trunk)}
+            "scores": (SCORES, scores, by_step), "heads": (HEADS, heads_of_all, by_trunk)}
 
 
 def points_of(row):
@@ -554,82 +607,24 @@ def points_of(row):
         point.split(":") for point in row["matches"].split())), strict=True)
 
 
-def answer(rows, with_ends=False):
+def answer(rows):
     """Return the median of the steps to the goal and their range, where a run that did not get
-    there counts as later than all others; ``with_ends`` with the accuracies of such runs."""
+    there counts as later than all others."""
     steps = [float(row["reached"] or np.inf) for row in rows]
-    ends = [100 * float(row["accuracy"]) for row in rows if not row["reached"]]
-    most = int(rows[0]["last_step" if len(ends) == len(rows) else "steps"])
+    most = int(rows[0]["last_step" if np.isinf(min(steps)) else "steps"])
 
     def text(n):
         return f"{n:,.0f}" if n < np.inf else f"> {most:,}"
     cell, low, high = (text(f(steps)) for f in (np.median, min, max))
-    cell += f" ({low} to {high})" * (low != high)
-    if with_ends and ends:
-        cell += ": " if len(ends) == len(rows) else "; late ones end at "
-        cell += f"{tables.spread(ends)} %"
-    return cell
-
-
-def predicted(folder):
-    """Return {(trunk, patch): [(steps to 95 %, *predictors), ...]} of the runs of the study
-    *angle*."""
-    cells = {}
-    for row in read_rows(folder / "why-angle.csv"):
-        task = minifpt.tasks.get("bit-memory", bits=int(row["bits"]), patch=int(row["patch"]))
-        model = minifpt.FPT.for_task(task, name_of(row["trunk"], row["angle"]),
-                                     seed=int(row["seed"]), start=row["start"] or None)
-        steps = int(row["reached"]) if row["reached"] else 10 ** 6
-        cells.setdefault((row["trunk"], row["patch"]), []).append((steps, *predictors(model)))
-    return cells
-
-
-def rank_correlations(runs):
-    """Return the rank correlation of each predictor with the steps."""
-    steps, *columns = zip(*runs, strict=True)
-    return [spearmanr(steps, column).statistic for column in columns]
-
-
-def correlations(folder):
-    """Return a Markdown table: the rank correlation of each predictor with the steps to 95 % over
-    all runs of the study *angle*, and within each of its cells."""
-    cells = predicted(folder)
-    groups = {f"`{trunk}`, patches of {patch}": runs for (trunk, patch), runs in cells.items()}
-    groups["all"] = [*itertools.chain(*cells.values())]
-    return tables.markdown([["cell", "runs", "match", "balance", "growth"], *(
-        [name, str(len(runs)), *(f"{value:+.2f}" for value in rank_correlations(runs))]
-        for name, runs in groups.items())])
+    return cell + f" ({low} to {high})" * (low != high)
 
 
 SOLVED, LATE, NEVER = plots.COLORS["language"], plots.COLORS["random"], "0.55"    # of a run
 
 
-def picture_of_predictors(folder, target):
-    """Draw the steps to 95 % against each predictor, for all runs of the study *angle*."""
-    runs = [run for runs in predicted(folder).values() for run in runs]
-    steps, *columns = (np.array(column) for column in zip(*runs, strict=True))
-    solved, most = steps < 10 ** 6, 200                   # an infinite time is drawn there
-    fig, axes = plots.figure(3, width=2.9)
-    for ax, column, value, name in zip(axes, columns, rank_correlations(runs), (
-            "match at the start", "balance of the eigenvalues", "growth time"), strict=True):
-        at = np.minimum(column, most)
-        ax.plot(at[solved], steps[solved], "o", color=SOLVED, alpha=0.4, markersize=4,
-                label="solved")
-        ax.plot(at[~solved], np.full((~solved).sum(), 4000), "x", color=NEVER, markersize=5,
-                label="not in 2,000 steps")
-        ax.set(xlabel=name, yscale="log", title=f"rank correlation {value:+.2f}")
-    axes[2].set_xscale("symlog", linthresh=1)
-    axes[2].set_xlim(-0.3, 1.5 * most)
-    axes[2].set_xticks((0, 1, 10, most), ("0", "1", "10", "never"))
-    axes[0].set_ylabel("steps to 95 %")
-    axes[0].legend(loc="lower left", frameon=False, fontsize=8)
-    plots.save(fig, target, "picture")
-
-
 def picture_of_training(folder, target):
-    """Draw the match while training, where training takes the tokens, and what a trained head does
-    without a part of its form."""
-    fig, (runs, share, parts) = plots.figure(3, width=3.6)
+    """Draw the match while training, and where training takes the tokens."""
+    fig, (runs, share) = plots.figure(2, width=4.6)
     for row in read_rows(folder / "why-basins.csv"):
         if row["angle"] == "antisymmetric" or (row["start"] == "opposed" and row["angle"] == "0"):
             continue
@@ -645,7 +640,7 @@ def picture_of_training(folder, target):
     runs.set_xscale("symlog", linthresh=25)
     runs.set(xlabel="step", ylabel="match", ylim=(-5.2, 4.6), title="The start decides when")
     runs.set_xticks((0, 25, 100, 1000), ("0", "25", "100", "1000"))
-    accuracies, shares = over_steps(read_rows(folder / "why-mechanism.csv"))
+    shares = over_steps(read_rows(folder / "why-mechanism.csv"))[1]
     for name, color in (("input layer", SOLVED), ("tokens", plots.COLORS["statistics"])):
         steps, numbers = zip(*shares[f"{name} in positive directions"].items(), strict=True)
         share.plot(steps, np.mean(numbers, axis=1), color=color, label=name)
@@ -653,21 +648,11 @@ def picture_of_training(folder, target):
     share.set(xlabel="step", ylabel="squared norm (%)", ylim=(40, 100),
               title="Training turns tokens\ninto positive directions")
     share.legend(loc="lower right", frameon=False)
-    for i, numbers in enumerate(accuracies.values()):
-        parts.plot(numbers, [i] * len(numbers), "o", color=SOLVED, markersize=4)
-    parts.set_yticks(range(len(accuracies)), [
-        name.replace(" the ", " ").replace(" part", "").replace(", own", ",\nown")
-        for name in accuracies], fontsize=9)
-    parts.invert_yaxis()
-    parts.set(xlabel="accuracy (%)", title="The positive part is needed")
     plots.save(fig, target, "picture")
 
 
 def picture(folder, target):
     """Draw the steps to the goal against the angle between queries and keys."""
-    def is_base(row):
-        return all((row.get(name) or str(default)) == str(default) for name, default in
-                   DEFAULTS.items() if name not in ("angle", "start", "seed", "steps"))
     lines = {"bit memory, random start": ("angle", "slope", "budget"),
              "bit memory, aligned start": ("aligned",), "bit XOR, random start": ("xor",)}
     fig, (ax,) = plots.figure(1, width=6.6, height=4.2)
@@ -676,11 +661,10 @@ def picture(folder, target):
         rows = [row for study in studies for row in read_rows(folder / f"why-{study}.csv")
                 if row["angle"] != "antisymmetric" and row["start"] != "opposed"
                 and (study == "xor" or is_base(row))]
-        steps = {}                                        # of the longest runs at each angle
-        for row in sorted(rows, key=lambda row: -int(row["steps"])):
+        steps = {}
+        for row in longest(rows):
             runs = steps.setdefault(float(row["angle"]), (int(row["steps"]), []))
-            if runs[0] == int(row["steps"]):
-                runs[1].append(int(row["reached"] or 10 ** 9))
+            runs[1].append(int(row["reached"] or 10 ** 9))
         medians = {angle: np.median(runs) for angle, (_, runs) in sorted(steps.items())}
         solved = {angle: median for angle, median in medians.items() if median < 10 ** 6}
         ax.plot([*solved], [*solved.values()], "-", marker=marker, color=color, label=label)
@@ -732,17 +716,13 @@ def main():
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=", ".join(every))
     parser.add_argument("--plan", action="store_true", help="print the number of runs and steps")
     parser.add_argument("--seed", nargs="+", type=int, help="only these seeds (default: all)")
-    parser.add_argument("--report", action="store_true",
-                        help="print the rank correlations of the predictors")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the CSVs")
     args = parser.parse_args()
     names = args.studies or every
     for name in names:
         if name not in every:
             parser.error(f"no study '{name}', expected one of {', '.join(every)}")
-    if args.report:
-        print(correlations(args.out))
-    elif args.plan:
+    if args.plan:
         for name in (name for name in names if name in STUDIES):
             print(f"{name}: {len(STUDIES[name])} runs, at most "
                   f"{sum(s['steps'] for s in STUDIES[name]):,} steps")

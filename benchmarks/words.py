@@ -12,7 +12,7 @@ WORDS = [(re.compile(pattern), word) for pattern, word in (
     (r"random \((\w+), spread ([\d.]+)\)", r"random \1 at \2"),
     (r"statistics:minigpt-language", "matched random"),
     (r"statistics:minigpt-(\w+)(?:\.npz)?", lambda m: f"matched random ({source(m[1])})"),
-    (r"(\w+) statistics\b|\bstatistics of (\w+)",
+    (r"\b(?!of\b)(\w+) statistics\b|\bstatistics of (\w+)",
      lambda m: f"matched random ({source(m[1] or m[2])})"),
     (r"(\w+) spectrum\b|\bspectrum of (\w+)",
      lambda m: f"same singular values ({source(m[1] or m[2])})"),

@@ -415,7 +415,9 @@ for angle, time in growth.items():
 # %% [markdown]
 # One number, the steps for a unit of time, was taken from 105° and 120°. All the others are
 # predictions, and they come out within a third. Predictions of this kind were written down
-# before the runs; three others turned out wrong (`docs/results/why.md`).
+# before the runs; three others turned out wrong. A straight line through the two points of the
+# first picture does as well up to 130°, so this is no test of the derivation
+# (`docs/results/why.md`).
 #
 # **4.** *Open.* Predict the steps. Write the growth time more exactly than we did: to three digits,
 # for eigenvalues that you get, some of which are positive. Then choose angles and seeds, write your
