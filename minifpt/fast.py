@@ -295,7 +295,7 @@ def attention(qkv, n_head, p=0.0, rng=None, causal=True, past=None):
         is_small = T <= TILE and B * n_head * T * T <= 4 * MAX_TILE_SCORES
         run = F.attention if is_small else _tiled_attention
         y, cache = run(qkv, n_head, p, rng, causal)
-        if not math.isfinite(cache.probabilities.sum() if is_small else cache.total.sum()):
+        if not math.isfinite(y.sum()):                    # or the sum overflows, which is as well
             if p:                                         # draw the same dropout again
                 rng.bit_generator.state = state
             y, cache = in_float64(F.attention, qkv, n_head, p, rng, causal)

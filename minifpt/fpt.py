@@ -91,7 +91,8 @@ class FPT(Layer):
         model     a trunk, or its name, as for ``--model``: see :class:`minifpt.trunks.TrunkSpec`.
         freeze    a mask as text; see :meth:`minifpt.FreezeMask.parse`.
         seed      seed of the new layers, and of a random trunk's weights.
-        dropout   probability; ``None`` takes the task's default.
+        dropout   probability; ``None`` takes the task's default.  A trunk that is an object keeps
+                  its own.
         adapt     an adapter, such as ``lora:rank=4``; see :mod:`minifpt.adapters`.
         start     where the input layer starts: ``aligned`` or ``opposed``, see
                   :func:`minifpt.trunks.forms.start_input`; ``None`` is the class's own start.
@@ -108,6 +109,9 @@ class FPT(Layer):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
+        if not is_name and dropout not in (None, getattr(model.config, "dropout", dropout)):
+            raise ValueError(f"FPT: dropout is {dropout}, but an object keeps its own, "
+                             f"{model.config.dropout}; expected None")
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         trunk = spec.make(seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)

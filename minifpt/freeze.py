@@ -54,6 +54,7 @@ class FreezeMask:
                 and all(isinstance(p, str) for p in self.patterns)):
             raise ValueError(f"FreezeMask: patterns is {self.patterns!r:.60}, expected a tuple of "
                              "texts, such as ('h.3.ln_1.*',)")
+        object.__setattr__(self, "patterns", tuple(self.patterns))
 
     @classmethod
     def fpt(cls) -> "FreezeMask":
@@ -127,10 +128,12 @@ class FreezeMask:
                      if any(matches(part, pattern) for pattern in self.patterns))
 
     def apply(self, layer):
-        """Set ``.trainable`` of every parameter of a layer or model."""
+        """Set ``.trainable`` of every parameter of a layer or model.  What is frozen loses its
+        gradient."""
         frozen = self.select(layer)
         for name, p in layer.named_parameters():
             p.trainable, p.frozen_columns = not frozen[name], self.columns(name, p)
+            p.grad = None if frozen[name] or p.frozen_columns else p.grad
 
 
 def matches(name, pattern):

@@ -170,7 +170,9 @@ class LanguageModel(Pretrained):
     @single_threaded_blas
     def forward(self, ids, train=False, rng=None):
         """ids (B, T) integers -> logits (B, T, V)."""
-        x, wte = self.wte.forward(checks.array("LanguageModel", "ids", ids, "iu"))
+        if checks.array("LanguageModel", "ids", ids, "iu").ndim != 2:
+            raise ValueError(f"LanguageModel: ids has shape {ids.shape}, expected (B, T)")
+        x, wte = self.wte.forward(ids)
         y, trunk = self.trunk.forward(x, train, rng, self.wte.learns())
         logits, lm_head = self.lm_head.forward(y)
         if trunk is None and not self.lm_head.learns():
@@ -217,7 +219,7 @@ class LanguageModel(Pretrained):
         top_p = 1.0 if top_p is None else checks.number("generate", "top_p", top_p, most=1)
         rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(
             checks.seed("generate", seed))
-        N, T = self.config.n_positions, ids.shape[-1]
+        N, T = self.trunk.config.n_positions, ids.shape[-1]
         text = np.empty((math.prod(ids.shape[:-1]), T + n_tokens), np.int64)
         text[:, :T] = ids
         start, past = max(0, T - N), None
@@ -251,7 +253,7 @@ class LanguageModel(Pretrained):
         if not self.config.causal:
             raise ValueError("perplexity: the model is not causal: it reads the tokens that it "
                              "should predict")
-        N, last = self.config.n_positions, len(ids) - 1   # the last token is only a target
+        N, last = self.trunk.config.n_positions, len(ids) - 1     # the last token is only a target
         stride = max(1, N // 2) if stride is None else checks.whole(
             "perplexity", "stride", stride, 1, N)
         if ids.ndim != 1 or last < 1:

@@ -41,7 +41,7 @@ class Parameter:
     def add_grad(self, grad):
         """Add the gradient of one backward pass; the array must not change later.  ``None``
         adds nothing, and a frozen parameter takes no gradient."""
-        if grad is None or not self.trainable:
+        if grad is None or not learns(self):
             return
         if getattr(grad, "shape", None) != self.data.shape or grad.dtype != self.data.dtype:
             checks.gradient("add_grad", grad, self.data.shape)
@@ -336,7 +336,7 @@ class Attention(Layer):
         ``past``, a ``KeyValues``, holds the keys and values of the tokens before these; those of
         these tokens are appended.  It is for inference: no backward pass goes through it.
         """
-        p = self.dropout if train else 0.0
+        p = checks.dropout("Attention", self.dropout, train, rng)
         qkv, c_attn = self.c_attn.forward(x)
         y, heads = ops.attention(qkv, self.n_head, p, rng, self.causal, past)
         y, last = ops.last_tokens(y, last) if last else (y, None)

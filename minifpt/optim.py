@@ -53,7 +53,6 @@ class Adam:
 
     def step(self):
         """Update every parameter that has a gradient, in place."""
-        self.t += 1
         if self.weight_decay and any(getattr(p, "frozen_columns", ()) for p in self.parameters):
             raise ValueError("Adam: weight decay would change frozen columns, expected "
                              "weight_decay=0 or a mask of whole parameters")
@@ -75,6 +74,7 @@ class Adam:
                 flat = [a.reshape(-1) for a in arrays]
                 pieces += [([a[n:n + BLOCK] for a in flat], keep)
                            for n in range(0, p.data.size, BLOCK)]
+        self.t += 1                                       # not of a step that was refused
         self._update_joined(small)
         if len(pieces) < MIN_SHARED_BLOCKS:
             for piece in pieces:

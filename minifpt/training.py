@@ -68,8 +68,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     checkpoint_every  steps between checkpoints.
     config            more entries for ``config.json``, such as the trunk's name.
     stop              an object with ``is_set()``, such as a ``threading.Event``.  Once that is
-                      true, the run ends as after Ctrl-C.  A Ctrl-C during the last step sets an
-                      event instead of ending the run.
+                      true, the run ends as after Ctrl-C.  A Ctrl-C during the last step does not
+                      end the run, but sets the event, if there is one.
 
     During the run, glibc keeps freed memory for the next arrays (see ``machine.kept_memory``).
 

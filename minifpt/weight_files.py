@@ -49,7 +49,8 @@ class Pretrained(Layer):
         """
         if str(path).endswith(".npz"):
             check_exports(self)
-            weights.save(path, asdict(self.config) | provenance, by_gpt2_name(self),
+            config = asdict(getattr(self, "trunk", self).config)     # it may have got positions
+            weights.save(path, config | provenance, by_gpt2_name(self),
                          np.float16 if dtype is None else dtype)
         else:
             self.save_folder(path, dtype, provenance)
@@ -66,7 +67,7 @@ class Pretrained(Layer):
 
     def as_transformers(self):
         """Return the fields of a ``config.json`` and [(name, array)], as Transformers has them."""
-        return (export.gpt2_config(self.config, self.their_class),
+        return (export.gpt2_config(getattr(self, "trunk", self).config, self.their_class),
                 [(self.their_prefix + name, array) for name, array in by_gpt2_name(self)])
 
 

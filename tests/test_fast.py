@@ -525,6 +525,13 @@ def test_cores_listen_to_the_environment(monkeypatch, variables, most):
     assert n == (most or 3) and (why in variables if most else why == "the machine")
 
 
+@pytest.mark.parametrize("T", [16, 128])
+def test_attention_stays_finite_for_the_largest_values(T):
+    qkv = np.random.default_rng(T).standard_normal((2, T, 24)).astype(np.float32)
+    qkv[..., 16:] = np.copysign(np.finfo(np.float32).max, qkv[..., 16:])
+    assert np.isfinite(fast.attention(qkv, 2)[0]).all()
+
+
 def test_the_first_tokens_of_a_text_have_the_bits_of_attention_without_a_past():
     qkv, past = normal((1, 3 * fast.TILE, 24), np.float32), layers.KeyValues(4 * fast.TILE)
     np.testing.assert_array_equal(fast.attention(qkv, 2, past=past)[0], fast.attention(qkv, 2)[0])

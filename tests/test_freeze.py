@@ -118,10 +118,13 @@ def test_apply_sets_and_unsets():
     assert all(p.trainable for p in m.parameters())
 
 
-def test_freeze_touches_no_data():
+def test_freeze_touches_no_data_and_drops_gradients_of_what_is_frozen():
     m = model()
     before = [p.data.copy() for p in m.parameters()]
+    for p in m.parameters():
+        p.grad = p.data
     m.freeze(FreezeMask.fpt())
+    assert all((p.grad is not None) == p.trainable for p in m.parameters())
     np.testing.assert_equal([p.data for p in m.parameters()], before)
 
 
@@ -141,3 +144,4 @@ def test_a_pattern_that_matches_nothing_is_refused(patterns):
 
 def test_equal_masks_compare_equal():
     assert len({FreezeMask.fpt(), FreezeMask.parse("attn,mlp"), FreezeMask()}) == 2
+    assert len({FreezeMask.parse("h.0.*"), FreezeMask(patterns=["h.0.*"])}) == 1

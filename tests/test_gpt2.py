@@ -150,16 +150,18 @@ def test_other_dtypes_are_refused(kind, dtype):
         kind(config(), dtype=dtype)
 
 
-def test_positions_are_appended_as_a_new_trunk_draws_them():
+def test_positions_are_appended_as_a_new_trunk_draws_them(tmp_path):
     config = minifpt.GPT2Config(1, 1, 4, 8, 5)
     trunk, other = minifpt.GPT2(config), minifpt.GPT2(config, seed=0)
     np.testing.assert_array_equal(trunk.wpe.weight.data, other.wpe.weight.data)
-    before = trunk.wpe.weight.data
+    before, model = trunk.wpe.weight.data, minifpt.LanguageModel(trunk)
     trunk.add_positions(3000, seed=1)
     after = trunk.wpe.weight.data
     assert trunk.config.n_positions == 3000 and after.shape == (3000, 4)
     assert after.dtype == np.float32 and after[8:].std() == pytest.approx(0.02, rel=0.05)
     np.testing.assert_array_equal(after[:8], before)
+    model.save(tmp_path / "a.npz")
+    assert minifpt.LanguageModel.from_pretrained(tmp_path / "a.npz").config.n_positions == 3000
     other.add_positions(8)
     assert other.config.n_positions == 8 and len(other.wpe.weight.data) == 8
 

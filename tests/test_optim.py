@@ -196,6 +196,14 @@ def test_bad_settings_are_refused(options, message):
         Adam([Parameter(np.ones(3), "ln")], **options)
 
 
+def test_a_refused_step_is_not_counted():
+    optimizer = Adam([Parameter(np.ones((2, 2)), "ln")])
+    optimizer.parameters[0].grad = np.ones(3)
+    with pytest.raises(ValueError, match="the gradient is"):
+        optimizer.step()
+    assert optimizer.t == 0
+
+
 def test_only_parameters_can_be_optimised():
     for wrong in ([np.ones(3)], [*parameters(), 3], 5, Linear(2, 3)):
         with pytest.raises(ValueError, match="expected a list of Parameter"):
