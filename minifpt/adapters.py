@@ -139,6 +139,7 @@ class Bottleneck(Beside):
     def forward(self, x, *args, **options):
         """Run as the part does without the adapter."""
         y, cache = self.layer.forward(x, *args, **options)
+        cache = cache if isinstance(cache, dict) else {"layer": cache}     # a user's part
         h, cache["adapter_down"] = self.adapter_down.forward(y)
         h, cache["adapter_gelu"] = ops.gelu(h)
         z, cache["adapter_up"] = self.adapter_up.forward(h)
@@ -149,7 +150,7 @@ class Bottleneck(Beside):
         dbranch = self.adapter_up.backward(dy, cache["adapter_up"])
         dbranch = ops.gelu_backward(dbranch, cache["adapter_gelu"])
         dbranch = self.adapter_down.backward(dbranch, cache["adapter_down"])
-        return self.layer.backward(ops.residual_backward(dy, dbranch), cache)
+        return self.layer.backward(ops.residual_backward(dy, dbranch), cache.get("layer", cache))
 
 
 class Prefix(Beside):
@@ -197,6 +198,8 @@ def adapt(model, text, seed=0):
     trunk = model.trunk
     if any(p.group == "adapter" for p in model.parameters()):
         raise ValueError("adapt: the model has an adapter, expected one without")
+    if hasattr(model, "built"):                           # what minifpt.load makes again
+        model.built["adapt"] = text
     if kind == "bitfit":
         biases = [p for name, p in trunk.named_parameters() if name.endswith("bias")]
         if not biases:

@@ -191,11 +191,13 @@ class Changes:
 
     def check_all_acted(self, t):
         """Raise ``ValueError`` for a change that never acted in a trace in which the model ran."""
-        for changes, arrays in ((self.outputs, t.outputs), (self.grads, t.grads)):
+        for changes in (self.outputs, self.grads):
             acted = {change for change in changes.values() if change.acted}
             for (layer, op), change in changes.items():
-                if change not in acted and any(y is not None for y in arrays.values()):
+                if change not in acted and t.outputs:
                     ran = sorted({step.op for step in t.steps if step.layer == layer})
+                    if op in ran:                         # forward
+                        ran = ["no backward pass within the trace"]
                     raise ValueError(f"trace: '{change.pattern}' changed nothing: "
                                      f"'{joined(layer, op)}' never ran; '{layer}' ran "
                                      f"{', '.join(ran) or 'no operation'}")

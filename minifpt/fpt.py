@@ -107,11 +107,10 @@ class FPT(Layer):
         task = tasks.get(task) if isinstance(task, str) else task
         if not all(hasattr(task, part) for part in ("input_dim", "output_dim", "output_tokens")):
             raise ValueError(f"FPT: the task is {checks.brief(task)}, expected a task or its name")
+        if dropout is not None:
+            checks.number("FPT", "dropout", dropout, zero=True, most=0.99999)
         is_name = isinstance(model, (str, os.PathLike, TrunkSpec))
         mask, spec = FreezeMask.parse(freeze), TrunkSpec.parse(model) if is_name else None
-        if not is_name and dropout not in (None, getattr(model.config, "dropout", dropout)):
-            raise ValueError(f"FPT: dropout is {dropout}, but an object keeps its own, "
-                             f"{model.config.dropout}; expected None")
         dropout = tasks.defaults_of(task)["dropout"] if dropout is None else dropout
         trunk = spec.make(seed, dropout) if spec else model
         fpt = cls(trunk, task.input_dim, task.output_dim, task.output_tokens, seed)

@@ -149,8 +149,8 @@ class _Check:
         names = [*names, *self.parameters]
         if not (all(isinstance(name, str) for name in names)
                 and len({*names}) == len(names) == len(inputs)):
-            raise ValueError(f"gradcheck: the names are {brief(self.names)}, expected a "
-                             "list of different texts, one for each input, and no parameter's")
+            raise ValueError(f"gradcheck: the names are {brief(names)}, expected different texts, "
+                             "one for each input, and no parameter's: pass names=[...]")
         arrays = {name: _array(name, x, f"other arguments are options, {name}=...")
                   for name, x in zip(names, inputs, strict=True)}
         self.checked = {n: x.astype(np.float64) for n, x in arrays.items() if x.dtype.kind == "f"}
@@ -179,9 +179,13 @@ class _Check:
             self.check_repetitions()
         self.check_proportions()
         self.note_place()
+        if self.parameters and not self.failed():
+            self.look_moved()
         for name in self.checked:
             if self.far is not None and name not in self.parameters and not self.failed():
                 self.look_far(name)
+        self.notes += [f"{name} was not checked: its gradient is None"
+                       for name in self.checked if name not in self.errors]
         errors = {name: error for name, (error, *_) in self.errors.items()}
         top = max(errors, key=errors.get)
         return GradcheckReport(errors[top], (top, *self.errors[top][1:]), errors, self.tolerance,
@@ -237,7 +241,8 @@ class _Check:
                     grad) > self.checked[name].size else ""
                 raise ValueError(f"gradcheck: the gradient of {name} has shape {np.shape(grad)}, "
                                  f"expected {shape}{hint}")
-        return {name: np.array(grad, np.float64) for name, grad in grads.items()}
+        return {name: _array(f"the gradient of {name}", grad, "an array of x's shape").astype(
+            np.float64) for name, grad in grads.items()}
 
     def look(self, directions, elementwise, far=False, where=""):
         """Compare all gradients at the inputs as they are; add to ``errors`` and ``notes``."""
@@ -275,8 +280,12 @@ class _Check:
         """Look again with an input scaled to the size ``far``."""
         x, where = self.checked[name], f"at a size of {self.far:g} of {name}"
         size, before = np.abs(x).max(initial=0.0), x.copy()
-        if not 0 < size < np.inf:
+        if not size < np.inf:
             return
+        if size == 0:                                     # zeros hide what they multiply
+            x[...] = self.rng.standard_normal(x.shape)
+            size = np.abs(x).max(initial=1e-300)
+        self.is_moved = False                             # at the far size there are other kinks
         try:
             with np.errstate(all="ignore"):
                 x *= self.far / size
@@ -286,6 +295,17 @@ class _Check:
         except Exception as e:                            # the operation guards its domain
             self.notes.append(f"not checked {where}: {message(e)}")
         x[...] = before
+
+    def look_moved(self):
+        """Look again with other parameters: a scale of 1 or a bias of 0 hides what is left out."""
+        for x in (self.checked[name] for name in self.parameters):
+            x += 0.3 * (rms(x) or 1.0) * self.rng.standard_normal(x.shape)
+        try:
+            with np.errstate(all="ignore"):
+                if all(np.isfinite(a).all() for a in self.forward()[0]):
+                    self.look(4, 8, True, ", with moved parameters")
+        except Exception as e:                            # the layer guards its parameters
+            self.notes.append(f"not checked with moved parameters: {message(e)}")
 
     def check_proportions(self):
         """Note, or raise, that a gradient is not proportional to dy."""
@@ -355,7 +375,7 @@ class _Check:
                 d = self.rng.choice([-1.0, 1.0], x.shape)
                 yield f"direction {k}", np.sum(grad * d), d, False
             entries = (np.argsort(np.abs(x), axis=None)[-elementwise:] if far else
-                       self.rng.choice(x.size, directions, replace=False))
+                       self.rng.choice(x.size, min(directions, x.size), replace=False))
         for i in entries:
             yield index(x, i), grad.flat[i], unit(x, i), True
 
@@ -392,6 +412,9 @@ def _functions(layer, n, train, seed):
     named = {name: p for name, p in layer.named_parameters() if p.trainable}
     if any(getattr(p.data, "dtype", None) != np.float64 for p in named.values()):
         raise ValueError("gradcheck: build the layer with dtype=np.float64")
+    for p in named.values():                              # frozen columns have a gradient, too
+        if getattr(p, "frozen_columns", ()):
+            p.frozen_columns = ()
     keys = {"train", "rng"} & {*_arguments(layer.forward)}
 
     def op(*inputs):

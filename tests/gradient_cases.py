@@ -298,6 +298,10 @@ WRONG = {
                                 (normal(4, 3),)), {}, ["pass the layer itself"]),
     "a layer that overwrites": ((layer(Overwriting, 3, 2), (normal(4, 3),)), {}, ["must add up"]),
     "a layer that remembers": ((layer(Remembering, 3, 2), (normal(4, 3),)), {}, ["must add up"]),
+    "no product at 0": ((with_cache(lambda x: x * x), lambda dy, c: 0 * dy, (np.zeros((2, 2)),)),
+                        {}, ["at a size of 8 of x"]),
+    "a complex gradient": ((square, lambda dy, c: square_backward(dy, c) + 0j, (X,)), {},
+                           ["real and its imaginary"]),
 }
 
 
@@ -387,6 +391,31 @@ class Mean(Layer):
         return dy - dy.mean(axis=1, keepdims=True)
 
 
+class Scale(Layer):
+    """A layer that scales channels; ``Unscaled`` forgets that on the way back."""
+
+    def __init__(self):
+        self.w = Parameter(np.ones(4), "ln")
+
+    def forward(self, x):
+        return x * self.w.data, x
+
+    def backward(self, dy, x):
+        self.w.add_grad((dy * x).sum(axis=0))
+        return dy * self.w.data
+
+
+class Unscaled(Scale):
+    def backward(self, dy, x):
+        super().backward(dy, x)
+        return dy
+
+
+class Silent(Scale):
+    def backward(self, dy, x):
+        super().backward(dy, x)
+
+
 def outer(x, y):
     def back(dy):
         return dy @ y, dy.T @ x
@@ -463,6 +492,9 @@ RIGHT = {
     "a clip that is kept": ((clipped(5), clipped_backward(5), (X,)), {}),
     "sin(x) / x near 0": ((series, series_backward, (X + 3,)), {"far": 0.04}),
     "131,072 entries": ((sin, lambda dy, c: dy * np.cos(c[0]), (normal(256, 512),)), {}),
+    "a scale of 1": ((Scale(), (X,)), {}),
+    "a step at whole numbers": ((with_cache(np.floor), lambda dy, c: 0 * dy, (TIES,)), {}),
+    "more directions than entries": ((square, square_backward, (normal(70),)), {"directions": 100}),
     "a shared weight": ((Tied(), (normal(5, 3),)), {}),
     "a layer without parameters": ((Mean(), (X,)), {}),
     "tanh at 1e-3": ((with_cache(np.tanh), lambda dy, c: dy / np.cosh(c[0]) ** 2, (1e-3 * X,)), {}),

@@ -230,6 +230,28 @@ def test_new_positions_are_added_for_a_prefix_and_counted():
     longer.predict(task.batch(np.random.default_rng(0), 2)[0])
 
 
+class Half(minifpt.layers.Layer):
+    """A part of the user's own, whose cache is no dictionary."""
+
+    def forward(self, x, train=False, rng=None):
+        return 0.5 * x, ()
+
+    def backward(self, dy, cache):
+        return 0.5 * dy
+
+
+def test_an_adapter_of_a_user_s_part_and_of_a_model_built_in_code(tmp_path):
+    def trunk():
+        made = TrunkSpec.parse("random:2x2x8").make(0, 0.0)
+        made.h[0].mlp = Half()
+        return made
+    task = minifpt.tasks.get("bit-xor")
+    model = adapters.adapt(minifpt.FPT.for_task(task, trunk()), "bottleneck:size=2,on=mlp")
+    minifpt.train(model, task, steps=2, out=tmp_path / "r", progress=False)
+    x = np.ones((1, 10, 1), np.float32)
+    np.testing.assert_array_equal(minifpt.load(tmp_path / "r", trunk).predict(x), model.predict(x))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plan_of_an_adapter_counts_its_weights(kind, monkeypatch):
     monkeypatch.setattr("minifpt.experiments.plan.SECONDS", 0.0)

@@ -331,8 +331,8 @@ def test_a_change_that_never_acts_is_refused(model):
     for kind in ("change", "change_grads"):
         with refused("'spare' changed nothing"):
             run(model, **{kind: {"spare": np.sin}})
-    with minifpt.trace(model, None, {ATTN: np.sin}):      # nothing ran backward
-        model.predict(batch()[0])
+    with refused("never ran"), minifpt.trace(model, None, {ATTN: np.sin}):
+        model.predict(batch()[0])                         # nothing ran backward
 
 
 def test_a_star_does_not_stand_for_the_model_itself(model):

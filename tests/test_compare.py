@@ -87,6 +87,9 @@ def small(seed=0, dropout=0.25, dtype=np.float32):
 def plain():
     return small()
 
+def any_options(**options):
+    return small(**options)
+
 class Trunk(GPT2):
     def __init__(self, seed):
         super().__init__(GPT2Config(1, 2, 8, 64, 11), seed)
@@ -212,6 +215,7 @@ def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
     np.testing.assert_equal(weights_of(trunk), weights_of(minifpt.GPT2(
         trunk.config, seed=103, dtype=np.float64)))
     assert make_trunk(f"{own}:small", dropout=0.5).config.dropout == 0.5
+    assert make_trunk(f"{own}:any_options", dropout=0.5).config.dropout == 0.5
     # A function gets only the arguments that it takes.
     assert make_trunk(f"{own}:plain", seed=3, dropout=0.5).config.dropout == 0.25
     np.testing.assert_equal(weights_of(make_trunk(f"{own}:Trunk", seed=4)), weights_of(

@@ -278,6 +278,15 @@ def test_runs_of_different_code_are_not_one_arm(here, key):
     assert len(arms) == 2
 
 
+def test_models_built_in_code_are_not_one_arm(here):
+    for n, freeze in enumerate(("fpt", "full")):
+        task = minifpt.tasks.get("bit-xor")
+        model = minifpt.FPT.for_task(task, minifpt.trunks.get("random:1x1x8"), freeze, seed=n)
+        minifpt.train(model, task, steps=2, seed=n, out=f"code{n}", progress=False)
+    (arms,) = runs_table.arms(runs_table.read(["code0", "code1"])).values()
+    assert len(arms) == 2
+
+
 def test_a_copied_run_is_refused_as_a_second_seed(here, refused):
     shutil.copytree("r0", "copy")
     assert "r0 and copy are one run, of seed 0" in refused("compare r0 r1 copy")

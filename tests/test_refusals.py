@@ -413,7 +413,6 @@ BAD = [                                                   # (call, message)
     *each(lambda model: adapters.adapt(model, "lora"), [None, {}, 3], "adapt: the model is"),
     *each(adapters.merge, [None, {}, 3], "merge: the model is"),
     *each(minifpt.FPT.for_task, [None, ..., {}], "FPT: the task is .*, expected a task or its"),
-    (lambda: minifpt.FPT.for_task(xor(), trunk(), dropout=0.5), "FPT: .*but an object keeps its"),
     (lambda: layers.Block(8, 2, dropout=0.1).forward(X, train=True), "Attention: .*rng is"),
     *each(lambda x: FreezeMask(patterns=x), [3, None, 1j], "patterns is .*expected a tuple"),
     *each(minifpt.load, [None, 3.5, b"x"], "load: the folder is .*, expected a path"),

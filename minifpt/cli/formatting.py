@@ -1,6 +1,7 @@
 """Format help, rows and tables so that they fit the terminal."""
 
 import argparse
+import re
 import shutil
 import sys
 import textwrap
@@ -81,7 +82,8 @@ def say(text):
     table = []
     for line in [*str(text).split("\n"), None]:
         if line is not None and line.startswith("|"):
-            table.append([cell.strip() for cell in line.strip("|").split("|")])
+            table.append([cell.strip().replace("\\|", "|")
+                          for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
             continue
         if table:
             print(aligned([table[0], *table[2:]]))        # the second line is Markdown's rule

@@ -92,6 +92,8 @@ def summary(args):
 def steps(args):
     if args.frames is not None and not args.every:
         raise ValueError("steps: --frames is for --every, the steps between two frames")
+    if args.open and args.still and not args.html:
+        raise ValueError("steps: --open is for a page, and --still alone writes none; add --html")
     if args.still:
         stills = still.paths(args.still, has_film=args.every > 0)
         if args.html in stills:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import checks
 from ..files import save_text
 from ..viewer.rewriting import rewrite
 from . import EXERCISES, _load, _sentence, own
@@ -66,7 +67,8 @@ def plain(lines):
 def draw(lesson, seed=0, items=6):
     """Return [(code, key)], one in four of them right.  Raises ``ValueError`` if the lesson has too
     few mistakes."""
-    functions, rng = pool(f"{lesson:02}"), np.random.default_rng([lesson, seed])
+    seed, functions = checks.seed("worksheet", seed), pool(f"{lesson:02}") if lesson >= 0 else {}
+    rng = np.random.default_rng([max(0, lesson), seed])
     if not functions:
         raise ValueError(f"worksheet: there is no lesson {lesson}")
     names = [str(name) for name in rng.permutation(list(functions))]
@@ -78,8 +80,7 @@ def draw(lesson, seed=0, items=6):
     turns = [item for some in (names[n_right:], names[:n_right]) for turn in
              itertools.zip_longest(*(mistakes[name] for name in some)) for item in turn if item]
     if items < 1 or items - n_right > len(turns):
-        raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
-                         "expected fewer, and at least 1")
+        raise ValueError(f"worksheet: {items} items, expected 1 to {n_right + len(turns)}")
     sheet += turns[:items - n_right]
     return [sheet[i] for i in rng.permutation(items)]
 

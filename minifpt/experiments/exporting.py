@@ -58,7 +58,7 @@ def export(source, out, dtype=None):
     path = weights.find(source)
     config, tensors = weights.load(path)
     has_table = "wte.weight" in tensors
-    files = folders.tokenizer_files(path, config.get("vocab_size"))
+    files = folders.tokenizer_files(path, config.get("vocab_size")) if has_table else {}
     model = trunks.language_model(path) if has_table else trunks.get(path)
     model.save_folder(out, dtype, {
         key: config[key] for key in ("source", "command", "revision") if key in config}, files)

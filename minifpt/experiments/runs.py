@@ -45,7 +45,7 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     checkpoint has it.
 
     trunk   for a model that was built in code from a trunk without a name: the trunk as it was
-            before training, a function that returns it, or its name.
+            before training, a function that returns it, or its name if it has no dropout.
 
     ``model.run`` has the run's settings: ``model.run["task"]`` is its task's name.  The task's data
     are not read.  Raises ``FileNotFoundError`` or ``ValueError`` of one line for a folder without a
@@ -71,8 +71,8 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     if "n_positions" in built:                            # frozen after they had been added
         model.trunk.add_positions(built["n_positions"], built["seed"])
     if settings.get("model_crc", model_crc(model)) != model_crc(model):
-        raise ValueError(f"{folder}: the trunk has another number of heads, activation or "
-                         "dropout than the run's")
+        raise ValueError(f"{folder}: the model has other layers or settings than the run's, such "
+                         "as heads, activation, dropout or an adapter")
     read_checkpoint(folder, model, settings)
     model.run = settings
     return model
@@ -112,6 +112,9 @@ def read_settings(folder, more=()):
     settings = read_json(path)
     for key, kind in {**SETTINGS, **dict(more)}.items():
         if not isinstance(settings.get(key), kind):
+            if "pretraining" in settings:
+                raise ValueError(f"{folder}: a run of minifpt pretrain; its weights are "
+                                 f"{folder}.npz")
             has = "has no" if key not in settings else f"has {brief(settings[key])} for"
             raise ValueError(f"{path}: {has} '{key}': " + (
                 "the run is of minifpt.train, not of train or compare; minifpt.load reads its model"

@@ -62,7 +62,10 @@ def key_of(run, redrawn):
     is_random = spec is not None and spec.drawn           # each seed has other weights
     options = {k: v for k, v in settings["options"].items() if k not in redrawn}
     apart = APART | ({"data_crc"} if len(options) < len(settings["options"]) else set())
-    return repr((settings["task"], settings.get("model"), is_random or settings.get("trunk_crc"),
+    code = {} if spec else {"model_crc": settings.get("model_crc"), **settings.get("built", {}),
+                            "seed": None}                 # a model built in code has no name
+    return repr((settings["task"], settings.get("model"), code,
+                 is_random or settings.get("trunk_crc"),
                  options, [(k, settings[k]) for k in sorted(settings) if k not in apart]))
 
 
@@ -93,11 +96,13 @@ def arms(runs):
         differ = [k for k in keys if len({repr(s.get(k)) for s in first}) > 1]
         options = [k for k in dict.fromkeys(k for s in first for k in s["options"])
                    if len({repr(s["options"].get(k)) for s in first}) > 1]
+        if options:                                       # the data follow from these
+            differ = [k for k in differ if k != "data_crc"]
         for same in by_key.values():
             folder, settings, _ = same[0]
             spec = spec_of(folder, settings)
             parts = [spec.label if spec else folder.name]
-            parts += [f"{k} {settings.get(k)}" for k in differ]
+            parts += [f"{k} {settings[k]}" for k in differ if settings.get(k) is not None]
             parts += [f"{k} {settings['options'].get(k)}" for k in options]
             label = ", ".join(parts)
             if label in named.get(task, {}):              # two files of one name

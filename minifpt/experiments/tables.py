@@ -209,6 +209,7 @@ def picture(results, path, limits=None, chances=None):
     fig, axes = grid_of_axes(len(results))
     labels = dict.fromkeys(model for models in results.values() for model in models)
     colors, dashes = plots.colors_of(labels), plots.dashes_of(labels)
+    is_long = max(map(len, labels)) > 30
     for ax, (task, models) in zip(axes, results.items(), strict=True):
         ends = {}
         for model, runs in models.items():
@@ -216,10 +217,15 @@ def picture(results, path, limits=None, chances=None):
             ends[model] = float(ax.lines[-1].get_ydata()[-1])
         plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
         plots.mark_level(ax, (limits or {}).get(task), "threshold")
-        plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
-        ax.set_title(f"{tasks.label_of(task)}: {plots.finding(ends)}", fontsize=10.5, loc="left",
-                     pad=10)
+        title = f"{tasks.label_of(task)}: {plots.finding(ends)}"
+        if is_long:                                       # no room beside the lines
+            title = tasks.label_of(task)
+        else:
+            plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
+        ax.set_title(title, fontsize=10.5, loc="left", pad=10)
         ax.set(xlabel="step", ylabel="test accuracy (%)")
+    if is_long:
+        plots.legend(fig, axes, inside=0)
     plots.save(fig, path, KIND)
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -109,12 +110,19 @@ class Children:
         return result
 
     def stop(self, futures):
-        """Let all runs stop, and wait until they have."""
-        self.stopped = True
-        self.threads.shutdown(wait=False, cancel_futures=True)
-        for child in [*self.children]:
-            child.stdin.close()
-        self.threads.shutdown()
+        """Let all runs stop, and wait until they have; another Ctrl-C does not end the wait."""
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+        try:
+            self.stopped = True
+            self.threads.shutdown(wait=False, cancel_futures=True)
+            for child in [*self.children]:
+                with suppress(BrokenPipeError):
+                    child.stdin.close()
+            self.threads.shutdown()
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
 
 
 def child():

@@ -240,7 +240,7 @@ def open_folder(out, resume, run):
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
             run.compare(out)
-            if run.history and not (out / "metrics.csv").exists():
+            if run.history:                               # the file may be gone, or damaged
                 run.history.save(out / "metrics.csv")
         run.settings = before | run.settings              # what the command line wrote stays
     write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
@@ -263,6 +263,7 @@ def check_same(path, before, now, verb):
             hint = {"data_crc": ": other data", "trunk_crc": ": other weights",
                     "code_crc": ": other code in a file of your own",
                     "model_crc": ": another dropout, number of heads or the like",
-                    "functional_hash": ": --functional must name the same functions"}.get(key, "")
+                    "functional_hash": ": --functional must name the same functions"}.get(
+                        key, ": choose another folder")
             key, was, value = (textwrap.shorten(str(x), 100) for x in (key, was, value))
             raise ValueError(f"{path}: {verb} {key} = {was}, not {value}{hint}")

@@ -72,10 +72,14 @@ def find(name):
             if local.is_file() and not local.samefile(path):
                 _tell_apart(name, path, local)
             return path
+    if (Path(name) / "checkpoint.npz").is_file():
+        raise ValueError(f"{name} is the folder of a run: 'minifpt convert {name} --out FILE.npz' "
+                         "writes its trunk")
     if Path(name).is_dir():
         huggingface.tensor_file(Path(name))               # its error names the missing files
     hint = f"; 'minifpt convert {name}' downloads it" if name in huggingface.HUB else ""
-    near = suggestion(name, [*available(), "random", "mimetic", *huggingface.HUB])
+    near = "" if hint else suggestion(
+        name, {*available(), "random", "mimetic", *huggingface.HUB} - {str(name)})
     raise FileNotFoundError(f"no weights '{name}'{near}: neither a path nor one of "
                             f"{', '.join(available()) or '(none installed)'}{hint}")
 
@@ -138,8 +142,9 @@ def matched(path, named, tensors, unused=()):
     for verb, wrong_names in (("lacks", expected - names),
                               ("also holds", names - expected - {*unused})):
         if wrong_names:
-            raise ValueError(f"{path}: {verb} '{min(wrong_names)}': it does not fit the model that "
-                             "its config describes")
+            raise ValueError(f"{path}: {verb} '{min(wrong_names)}': " + (
+                "it is a trunk, not a language model" if wrong_names == {"wte.weight"} else
+                "it does not fit the model that its config describes"))
     for name, y in named:
         if tensors[name].shape != y.shape:
             raise ValueError(f"{path}: '{name}' has shape {tensors[name].shape}, expected "

@@ -306,10 +306,11 @@ def patch_run(folder, out=None, examples=64):
     plots.save(picture(task.name, examples, names, patching, direct, by_layer), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, rows(names, patching, direct, by_layer))
     layer, head = np.unravel_index(patching.heads.argmax(), patching.heads.shape)
+    share = f"{100 * patching.heads[layer, head]:.0f} % of the difference"
     return (f"score (logit of the right class minus the mean of the others): {patching.clean:.3f}\n"
-            f"on clean inputs, {patching.corrupted:.3f} on corrupted ones\n"
-            f"head {layer}.{head} restores most, {100 * patching.heads[layer, head]:.0f} % of the "
-            "difference")
+            f"on clean inputs, {patching.corrupted:.3f} on corrupted ones\n" + (
+                f"head {layer}.{head} restores most, {share}" if patching.clean > patching.corrupted
+                else "clean inputs score no higher, so there is nothing to restore"))
 
 
 def rows(names, patching, direct, by_layer):

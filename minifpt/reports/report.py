@@ -138,8 +138,8 @@ def result_section(folder, task, run, history, tested):
              + (f"; chance is {100 * chance:.3g} %" if chance is not None else "") + ".</p>"]
     if history[-1]["step"] != run.step:
         parts.append(paragraph(
-            f"The run goes on: metrics.csv stands at step {history[-1]['step']}. All but the "
-            f"curves is of the checkpoint, step {run.step}."))
+            f"metrics.csv stands at step {history[-1]['step']}. All but the curves is of the "
+            f"checkpoint, step {run.step}."))
     parts.append(figures(
         [(fig, f"{name} against training steps") for name, fig in zip(
             ("Loss", "Accuracy"), curves_pictures(task.name, history, chance), strict=True)],
@@ -205,7 +205,9 @@ def wrong_example(task, x, answers, y):
     tokens = task.tokens_as_text(x) if hasattr(task, "tokens_as_text") else []
     k = len(y) // task.output_tokens                      # answers a token
     n = task.output_tokens if len(y) > 1 else len(tokens) or 1  # a line, above each other
-    width = max([k, *map(len, tokens)]) if len(y) > 1 else k
+    symbols = getattr(task, "symbols_as_text", lambda ids: [str(i) for i in ids])
+    wide = max(map(len, symbols([*y, *answers])))         # of an answer
+    width = max([k * wide, *map(len, tokens)]) if len(y) > 1 else k * wide
     tokens = [""] * (-len(tokens) % n) + [*tokens]        # the last line is that of the answers
     lines = [f"{'in' if i == 0 else '':8}"
              + escape(" ".join(token.ljust(width) for token in tokens[i:i + n])).rstrip()
@@ -213,9 +215,11 @@ def wrong_example(task, x, answers, y):
     for name, values in (("right", y), ("answer", answers)):
         cells = []
         for i in range(0, len(y), k):
-            marked = "".join(f"<mark>{v}</mark>" if name == "answer" and v != w else str(v)
-                             for v, w in zip(values[i:i + k], y[i:i + k], strict=True))
-            cells.append(marked + " " * (width - k))
+            texts = symbols(values[i:i + k])
+            marked = "".join(f"<mark>{escape(s)}</mark>" if name == "answer" and v != w
+                             else escape(s) for s, v, w in
+                             zip(texts, values[i:i + k], y[i:i + k], strict=True))
+            cells.append(marked + " " * (width - sum(map(len, texts))))
         lines.append(f"{name:8}{' '.join(cells).rstrip()}")
     return "<pre>" + "\n".join(lines) + "</pre>"
 

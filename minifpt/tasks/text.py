@@ -70,6 +70,8 @@ class Text(Choices):
     def tokens_as_text(self, x):
         return [chr(i) if 32 < i < 127 else {32: "␣", 10: "↵"}.get(i, f"\\x{i:02x}") for i in x]
 
+    symbols_as_text = tokens_as_text                      # of answers
+
     def passages(self, split, start):
         index = start[:, None] + np.arange(self.tokens + 1)
         passage = self.bytes[split][index].astype(np.int64)       # (B, tokens + 1)

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import zlib
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..checks import brief
 from ..files import MOST_CODE, one_line, read_bytes, weights
 from ..freeze import FreezeMask
 from ..gpt2 import GPT2, SHAPES, GPT2Config
 from ..layers import standard_normal
 from ..users import message, shown, users_code
-from ..weight_files import config_of
+from ..weight_files import check_size, config_of
 from . import bert, forms, llama_files
 from .base import check_trunk
 from .llama import Llama
@@ -183,6 +185,8 @@ class TrunkSpec:
         """Return the description of a text.  Raises ``ValueError``."""
         if isinstance(text, cls):
             return text
+        if not isinstance(text, (str, os.PathLike)):
+            raise ValueError(f"--model: got {brief(text)}, expected a name or a path")
         text = str(text)
         if text.endswith(".py"):
             raise ValueError(f"--model {text}: expected the class or function in this file, too: "
@@ -238,7 +242,9 @@ class TrunkSpec:
             options = {"seed": seed, "dtype": dtype} | (
                 {} if dropout is None else {"dropout": dropout})
             takes = inspect.signature(function).parameters
-            trunk = function(**{k: v for k, v in options.items() if k in takes})
+            if all(p.kind != p.VAR_KEYWORD for p in takes.values()):
+                options = {k: v for k, v in options.items() if k in takes}
+            trunk = function(**options)
             check_trunk(trunk)
             return trunk
         if self.kind == "mixed":
@@ -316,7 +322,10 @@ class TrunkSpec:
                     return bert.read_config(path, dropout)
                 if llama_files.is_llama(self.name):
                     return llama_files.config_at(path, dropout)
-                return config_of(weights.load(path, dropout)[0], path, GPT2Config)
+                settings, tensors = weights.load(path, dropout)
+                config = config_of(settings, path, GPT2Config)
+                check_size(path, config, tensors)
+                return config
             except FileNotFoundError:
                 if self.name not in SHAPES:
                     raise

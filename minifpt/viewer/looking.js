@@ -12,9 +12,9 @@ function cut_line(query, key) {            // or mend it; a token sees one token
 async function measure_cuts() {
   cut_table = null;
   if (!S.cut.length || !latest) return;
-  const {kind, scale, angle, start, model} = models[shown], {cut} = S, step = latest.step;
+  const {kind, scale, angle, start, fault, model} = models[shown], {cut} = S, step = latest.step;
   const {before, after} = await ask({kind: "cut", settings: settings_of(), cuts: cut,
-    lane: {kind, scale, angle, start},
+    lane: {kind, scale, angle, start, fault},
     parameters: Object.entries(model.parameters).map(([n, p]) => [n, p.data])}, "cut");
   if (cut === S.cut) cut_table = {step, before, after};
   dirty = true;
@@ -55,10 +55,10 @@ function follow(before, i) {               // what a flipped bit changes: differ
     outputs[name] = {difference: minus(y, before.outputs[name]), size: y};
   for (const {cache} of ROWS.filter(row => row.cache && after[row.cache]))
     lines[cache] = minus(after[cache].probabilities, before[cache].probabilities).map(Math.abs);
-  trail = {i, outputs, lines, started: performance.now()};
+  trail = {i, outputs, lines, started: performance.now(), step: latest?.step};
 }
 function trail_now() {                     // with the number of rows that it has reached
-  if (!trail) return null;
+  if (!trail || trail.step !== latest?.step) return null;     // of the model before
   const rows = STILL.matches ? Infinity : (performance.now() - trail.started) / 180;
   if (rows < drawn_rows.length) dirty = true;
   return {...trail, rows};
@@ -118,10 +118,8 @@ const spelled = letter => ({" ": "space", "\n": "new line"})[letter] || letter;
 const LETTERS = 12;                        // that it sees, as many positions as are stored
 let letters = "the old wom";
 function show_letters() {
-  if (!trunk.arrays["wte.weight"]) {
-    by("letters").replaceChildren("The trunk of this page has read nothing.");
-    return;
-  }
+  if (!trunk.arrays["wte.weight"])
+    return by("letters").replaceChildren("The trunk of this page has read nothing.");
   const bars = el("ol"), put = text => {
     letters = text;
     dirty = true;

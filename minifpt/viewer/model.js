@@ -116,17 +116,17 @@ function numerical_gradient(model, batch, name, index, nudge = 1e-5) {
 // m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, with t the steps so far:
 // x = x - lr * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 function adam_step(model, lr, b1 = 0.9, b2 = 0.999, eps = 1e-8) {
-  model.t += 1;
   for (const p of Object.values(model.parameters)) {
     if (!p.grad) continue;
+    p.t = (p.t || 0) + 1;                    // of this parameter: it may have been frozen
     p.m = p.m || empty(p.data, p.data.shape);
     p.v = p.v || empty(p.data, p.data.shape);
     for (let i = 0; i < p.data.length; i++) {
       const g = p.grad[i];
       p.m[i] = b1 * p.m[i] + (1 - b1) * g;
       p.v[i] = b2 * p.v[i] + (1 - b2) * g * g;
-      p.data[i] -= lr / (1 - b1 ** model.t) * p.m[i]
-        / (Math.sqrt(p.v[i] / (1 - b2 ** model.t)) + eps);
+      p.data[i] -= lr / (1 - b1 ** p.t) * p.m[i]
+        / (Math.sqrt(p.v[i] / (1 - b2 ** p.t)) + eps);
     }
   }
 }
@@ -223,7 +223,7 @@ function make_model(config, task, trunk, seed, type = Float32Array) {
     parameters[name] = {data, grad: null, trainable: true, group: group_of(name),
       part: part_of(name)};
   }
-  const model = {config, parameters, output_tokens: task.output_tokens, cuts: [], t: 0};
+  const model = {config, parameters, output_tokens: task.output_tokens, cuts: []};
   if (trunk.kind === "turned")
     turn_keys(parameters["trunk.h.0.attn.c_attn.weight"].data, trunk.angle);
   if (trunk.start && trunk.start !== "drawn") start_input(model, trunk.start);
@@ -249,7 +249,7 @@ function orthogonal(data, rng, gain) {
 function freeze(model, frozen) {
   for (const p of Object.values(model.parameters)) {
     p.trainable = !frozen.includes(p.part) && !frozen.includes(p.group);
-    if (!p.trainable) p.grad = p.m = p.v = null;
+    if (!p.trainable) p.grad = p.m = p.v = p.t = null;
   }
 }
 
@@ -259,7 +259,7 @@ function converted(model, type) {
   for (const [name, p] of Object.entries(model.parameters)) {
     const data = empty(new type(0), p.data.shape);
     data.set(p.data);
-    parameters[name] = {...p, data, grad: null, m: null, v: null};
+    parameters[name] = {...p, data, grad: null, m: null, v: null, t: 0};
   }
   return {...model, parameters};
 }

@@ -23,7 +23,7 @@ const PANELS = {
       v => set({batch: 2 ** v}, true)),
     el("fieldset", {}, el("legend", {}, "the frozen weights are"),
       Object.entries(KINDS).map(([kind, text]) => el("label", {}, el("input", {type: "radio",
-        name: "weights", value: kind, checked: kind === S.weights,
+        name: "weights", id: `weights-${kind}`, value: kind, checked: kind === S.weights,
         onchange: () => set({weights: kind})}), ` ${text}`))),
     S.weights === "random" ? scale_slider("scale", S.scale, v => set({scale: v}, true)) : null,
     S.weights === "turned" ? el("fieldset", {}, el("legend", {}, "the input layer starts in patterns that are"),
@@ -38,7 +38,7 @@ const PANELS = {
       S.weights])],
   race: () => [
     el("p", {class: "note"}, "Three trunks (the model between its input and output layers), one " +
-      "seed, the same batches. Random at scale 0.55 is as the paper draws it. “Its statistics” " +
+      "seed, the same batches. Random at scale 0.55 is as GPT-2 starts. “Its statistics” " +
       "are random numbers with the mean and spread of each pretrained matrix."),
     ...LANES.map((color, n) => [n, ...(S.race[n] || ["none", 1.4])]).map(([n, kind, scale]) =>
       el("div", {class: "racer", style: `--own:var(${lane_color(n)})`},

@@ -104,7 +104,7 @@ const KINDS = {pretrained: "pretrained", statistics: "its statistics", random: "
   turned: "one random block, keys turned"};
 const STARTS = {drawn: "random", aligned: "orange", opposed: "blue"};      // of its patterns
 // Spread of the first random numbers: GPT-2's own, 0.02 at 768 channels, is 0.55 / √channels.
-const RANDOM = {0.1: "too small", 0.55: "random"};         // as the paper draws it
+const RANDOM = {0.1: "too small", 0.55: "random"};
 const DEFAULTS = {task: D.task, weights: "pretrained", scale: 1.4, angle: 90,
   start: "drawn", ...TASKS[D.task].settings, seed: 0, frozen: FPT, fault: null, tab: "settings",
   pace: 0, look: null, open: null, bits: null, cut: [], follow: false, tour: null, beamer: false,
@@ -147,7 +147,7 @@ function restart() {
   show_example();
   noticed = null;
   latest = null;
-  const done = tell({kind: "reset", settings: settings_of(), lanes});
+  const done = tell({kind: "reset", settings: settings_of(), lanes}).then(m => (running || measure_cuts(), m));
   if (running) running = false, S.tour || run(Infinity);
   return done;
 }
@@ -169,6 +169,7 @@ function keep_bits() {                     // into the address
   dirty = true;
 }
 function change() {
+  noticed = null;
   for (const {model} of models) E.freeze(model, S.frozen);
   return tell({kind: "change", settings: settings_of()});
 }
@@ -217,6 +218,8 @@ function set(values, replace = false) {
     running = false;
     flipped = null;
     for (const notes of NOTES) notes.busy = null;
+    if (S.tour) Object.assign(NOTES[S.tour - 1], {runs: [], cuts: {}});
+    for (const b of by("heads").querySelectorAll("[aria-pressed=false]")) b.click();
   }
   const again = changed.some(k => ["task", "seed", "tour"].includes(k)) || before !== JSON.stringify(lanes_of());
   if (changed.includes("follow")) trail = null;
@@ -231,7 +234,8 @@ function set(values, replace = false) {
   if (again || S.tab !== "game") game = null;              // its checks were of another model
   const done = again ? restart() : change();
   show_controls();
-  if (changed.some(k => ["tab", "fault", "race", "weights", "tour"].includes(k)) ||
+  const drags = /^scale-/.test(document.activeElement.id);    // a slider that would be replaced
+  if (changed.some(k => ["tab", "fault", "weights", "tour", drags ? "" : "race"].includes(k)) ||
     (S.tab === "game" && !game)) show_panel();
   if (changed.includes("tour")) {
     show_station();
@@ -479,7 +483,8 @@ function show_numbers(model) {
   by("lanes").hidden = !several;
   if (by("lanes").children.length !== (several ? models.length : 0))
     by("lanes").replaceChildren(...(several ? models : []).map((_, n) =>
-      el("button", {onclick: () => { shown = n; draw(); }})));
+      el("button", {onclick: () => {
+        shown = n; trail = cut_table = null; arrange(); draw(); running || measure_cuts(); }})));
   Array.from(by("lanes").children).forEach((b, n) => {
     const name = `${lane_name(models[n], several)}: `, share = percent(latest.lanes[n].accuracy);
     b.style.setProperty("--own", `var(${lane_color(n)})`);

@@ -27,7 +27,8 @@ async function train_with(notes, label, values, limit, until) {
   set(values, true);
   restart();
   if (await train(notes, "Training", limit, until)) notes.runs = [
-    ...notes.runs.filter(r => r.label !== label), {label, step: latest.step, lanes: latest.lanes}];
+    ...notes.runs.filter(r => r.label !== label), {label, step: latest.step, lanes: latest.lanes,
+      stopped: !lost() && latest.step < limit && latest.lanes.some(l => l.accuracy < (until ?? 0.995))}];
 }
 const run_of = (notes, label) => notes.runs.find(r => r.label === label);
 const reached = (notes, label) => run_of(notes, label)?.lanes[0].reached;

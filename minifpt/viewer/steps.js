@@ -233,7 +233,7 @@ function matrix(part, tag = "", ask = null, step = null, picked = null) {
       g.font = (nd === 1 && c === chosen ? "bold " : "") + MONO(11);
       g.save(); g.translate(left + (c + 0.5) * cw, upright ? top - 3 : 7);
       if (upright) { g.rotate(-Math.PI / 2); g.textAlign = "left"; }
-      g.fillText(colName(c), 0, 0, top); g.restore();
+      g.fillText(colName(c), 0, 0, upright ? top : every * cw); g.restore();
     }
     g.textAlign = "right";
     if (nd > 1) for (let r = 0; r < rows; r += Math.ceil(11 / ch)) {

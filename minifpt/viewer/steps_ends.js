@@ -198,7 +198,7 @@ function address_of(n) {
   return encodeURI(`#${name}${back ? "/back" : ""}${same.length > 1 ? `/${same.indexOf(S[f.i]) + 1}` : ""}`);
 }
 function visit() {
-  const n = frames.findIndex((_, i) => address_of(i) === location.hash);
+  const n = frames.findIndex((_, i) => address_of(i) === (location.hash || "#start"));
   if (n >= 0 && n !== state.at) go(n);
   else if (n < 0 && location.hash.length > 1) say("There is no such screen in this step.");
 }
@@ -219,7 +219,7 @@ function block(direction) {                 // the next group of the ribbon, in 
 }
 document.addEventListener("keydown", e => {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
-  if (e.target.tagName === "INPUT" && /^(Arrow|Page)/.test(e.key)) return;   // the slider's own
+  if (e.target.matches("input, .list, #stack ol") && /^(Arrow|Page)/.test(e.key)) return;
   if (e.key === " " && e.target.id === "film") { playing ? pause() : play(); e.preventDefault(); }
   const act = {ArrowRight: () => step_to(1), ArrowLeft: () => step_to(-1),
     ArrowDown: () => block(1), ArrowUp: () => block(-1), Home: () => go(0),

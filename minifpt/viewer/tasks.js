@@ -4,28 +4,20 @@
 // that the model gets, tokens x input_dim; `answers` are the classes that it should choose; `needs`
 // are the tokens that the answer at token t depends on; `settings` are a good rate and batch size.
 
+const TEN_BITS = {tokens: 10, input_dim: 1, output_dim: 2, chance: 0.5, floor: "guessed",
+  settings: {rate: 3e-3, batch: 4}, inputs: ({bits}) => bits,
+  draw: rng => ({bits: Array.from({length: 10}, rng.bit)})};
 const TASKS = {
   // Two strings of five bits come in, one bit a token; their XOR goes out.
-  "bit-xor": {
-    title: "bit XOR", tokens: 10, input_dim: 1, output_dim: 2, output_tokens: 5, chance: 0.5,
-    floor: "guessed", settings: {rate: 3e-3, batch: 4},
+  "bit-xor": {...TEN_BITS, title: "bit XOR", output_tokens: 5,
     names: ["a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"],
-    draw: rng => ({bits: Array.from({length: 10}, rng.bit)}),
-    inputs: ({bits}) => bits,
     answers: ({bits}) => bits.slice(5).map((b, i) => b ^ bits[i]),
     needs: (example, t) => t < 5 ? [] : [t - 5, t],
   },
   // Ten bits come in; at each token: have there been more ones than zeros so far?
-  "majority": {
-    title: "majority", tokens: 10, input_dim: 1, output_dim: 2, output_tokens: 10, chance: 0.5,
-    floor: "guessed", settings: {rate: 3e-3, batch: 4},
+  "majority": {...TEN_BITS, title: "majority", output_tokens: 10,
     names: ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"],
-    draw: rng => ({bits: Array.from({length: 10}, rng.bit)}),
-    inputs: ({bits}) => bits,
-    answers: ({bits}) => {
-      let sum = 0;
-      return bits.map(b => (sum += 2 * b - 1) > 0 ? 1 : 0);
-    },
+    answers: ({bits}) => bits.map((b, i) => Number(2 * bits.slice(0, i + 1).filter(c => c).length > i + 1)),
     needs: (example, t) => Array.from({length: t + 1}, (_, i) => i),
   },
   // Three strings of twelve bits come in, each of them a token, then one of them again, half

@@ -23,7 +23,7 @@ function verdict_of({lanes, step}) {
     `, here in ${times.toFixed(1)} times the steps` : times < 0.85 ? ", here in fewer steps" : ""}${
     times > 1.15 || times < 0.85 ? " (may be luck: another start can turn it)" : ""}: the ` +
     `reading is not needed.${small.includes(null) ? " Numbers that are too small did not: their " +
-    "size matters." : ""}` : running ? "" : "The curves still rise: train longer.");
+    "size matters." : ""}` : running || lanes.every(l => l.reached) ? "" : "Not all have 95 %: train longer.");
 }
 
 function show_station() {
@@ -66,7 +66,7 @@ function show_station() {
 function show_judged() {
   const now = station();
   if (!now) return;
-  const notes = NOTES[S.tour - 1], right = now.guess ? now.guess(notes) : null;
+  const notes = NOTES[S.tour - 1], right = now.guess && !notes.runs.some(r => r.stopped) ? now.guess(notes) : null;
   let text = stopped || lost() || (!notes.busy ? now.judge(notes) : `${notes.busy} …` + (latest && latest.speed &&
     latest.speed < 30 ? " This machine is slow, so it takes a while." : ""));
   now.acts.forEach(([label], n) => {
@@ -87,4 +87,8 @@ function go_to(tour) {
 }
 by("next").onclick = () => go_to(S.tour + 1);
 by("back").onclick = () => go_to(S.tour - 1);
-for (const [id, to] of [["skip", "#free"], ["restart", "#tour=1"]]) by(id).setAttribute("href", to);
+for (const [id, to] of [["skip", "#free"], ["restart", "#tour=1"]]) {
+  by(id).setAttribute("href", to);
+  by(id).onclick = e => location.protocol !== "about:" ||    // in a frame links are the notebook's
+    (e.preventDefault(), go_to(id === "skip" ? null : S.tour || 1));
+}

@@ -181,11 +181,11 @@ function check({id, settings: {task: name, seed}, lane, parameters, parts}) {
 
 // Each answer's accuracy over all inputs, whole and with the cuts.
 function cut({id, settings: {task: name, seed}, lane, parameters, cuts}) {
-  const own = R.TASKS[name], model = R.make_model(config, own, {...trunk, ...lane}, seed);
+  const E = ENGINES[lane.fault || "right"], own = R.TASKS[name], model = R.make_model(config, own, {...trunk, ...lane}, seed);
   for (const [n, data] of parameters) model.parameters[n].data.set(data);
-  const examples = R.all_inputs(own), before = R.accuracy_by_token(model, own, examples);
+  const examples = R.all_inputs(own), before = E.accuracy_by_token(model, own, examples);
   model.cuts = cuts;
-  postMessage({kind: "cut", id, before, after: R.accuracy_by_token(model, own, examples)});
+  postMessage({kind: "cut", id, before, after: E.accuracy_by_token(model, own, examples)});
 }
 
 // NumPy's reference step again: the largest relative difference of the loss, of the norms of all
