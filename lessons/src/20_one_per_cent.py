@@ -435,11 +435,12 @@ for b, name in enumerate(("with B = 0", "with B random")):
         broken(started(1, b)), some)).splitlines()[-1], sep=": ")
 
 # %% [markdown]
-# At the start the missing term $s\,dy\,B^\top A^\top$ is zero, so nothing is wrong, and the check
-# passes. Once $B$ has moved, all gradients below the topmost adapter are wrong. That one is right
-# as ever: its own gradients need only the $dy$ that arrives, and no layer above it forgets
-# anything. Two rules follow. Check gradients away from special values such as 0. And check the
-# gradient of a layer's input, too, even where nothing in the layer but the adapter is trained.
+# At the start the missing term $s\,dy\,B^\top A^\top$ is zero, so no gradient is wrong. `gradcheck`
+# finds the fault all the same: it looks again with parameters that it has moved a little. Once $B$
+# has moved, all gradients below the topmost adapter are wrong. That one is right as ever: its own
+# gradients need only the $dy$ that arrives, and no layer above it forgets anything. Two rules
+# follow. Check gradients away from special values such as 0. And check the gradient of a layer's
+# input, too, even where nothing in the layer but the adapter is trained.
 #
 # ## What we know now
 #
