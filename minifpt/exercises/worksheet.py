@@ -80,7 +80,8 @@ def draw(lesson, seed=0, items=6):
     turns = [item for some in (names[n_right:], names[:n_right]) for turn in
              itertools.zip_longest(*(mistakes[name] for name in some)) for item in turn if item]
     if items < 1 or items - n_right > len(turns):
-        raise ValueError(f"worksheet: {items} items, expected 1 to {n_right + len(turns)}")
+        raise ValueError(f"worksheet: lesson {lesson} has too few mistakes for {items} items, "
+                         f"expected 1 to {n_right + len(turns)}")
     sheet += turns[:items - n_right]
     return [sheet[i] for i in rng.permutation(items)]
 

@@ -112,7 +112,7 @@ def pretrain(source, out, *, shape=None, tokens=None, text=None, data=None, seed
                     weight_decay=0.1, eval_every=250, test_examples=128, checkpoint_every=250,
                     progress=progress,
                     config={"pretraining": source} | asdict(trunk.config), **options)
-    saved.config = replace(saved.config, dropout=0.1)
+    trunk.config = saved.config = replace(saved.config, dropout=0.1)
     arguments = {name: value for name, value in {"shape": shape, "tokens": tokens}.items()
                  if value is not None} | options
     command = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in arguments.items())

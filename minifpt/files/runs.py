@@ -240,7 +240,7 @@ def open_folder(out, resume, run):
         if checkpoint.exists():                           # otherwise start from step 0
             run.load(checkpoint)
             run.compare(out)
-            if run.history:                               # the file may be gone, or damaged
+            if run.history and not (out / "metrics.csv").exists():
                 run.history.save(out / "metrics.csv")
         run.settings = before | run.settings              # what the command line wrote stays
     write_beside(config, lambda f: json.dump(run.settings, f, indent=1), "w")
