@@ -20,6 +20,9 @@ def of_model(name, seed=0):
     if not (Path(name) / "checkpoint.npz").exists():
         return {"": heads(trunks.get(name, seed))}
     task, run = read_run(name)
+    if task.input_dim == 1:
+        raise ValueError(f"heads: a token of {task.name} is one number, and so is the form that "
+                         "its heads see: give the trunk's name instead")
     return {"before": heads(at_start(name, run.settings, task)), "after": heads(run.model)}
 
 
