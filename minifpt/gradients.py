@@ -303,7 +303,7 @@ class _Check:
         try:
             with np.errstate(all="ignore"):
                 if all(np.isfinite(a).all() for a in self.forward()[0]):
-                    self.look(4, 8, True, ", with moved parameters")
+                    self.look(2, 4, True, ", with moved parameters")
         except Exception as e:                            # the layer guards its parameters
             self.notes.append(f"not checked with moved parameters: {message(e)}")
 
