@@ -10,7 +10,7 @@ for (const media of [DARK, PRINT]) media.addEventListener("change", () => {
 });
 const HEADS = ["--head-1", "--head-2", "--head-3", "--head-4"];
 const LANES = ["--lane-1", "--lane-2", "--lane-3"], DASHES = [[], [7, 3], [2, 3]];
-// Of a trunk in the race; where its keys are turned, that of the patterns it starts in, or grey.
+// Of a trunk in the race; where all have turned keys, that of the patterns it starts in, or grey.
 const lane_color = n => !models[n] || models.some(m => m.kind !== "turned") ? LANES[n] :
   LANES[{opposed: 0, aligned: 1, drawn: 2}[models[n].start]];
 
