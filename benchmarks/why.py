@@ -384,10 +384,11 @@ def scores(seeds):
                     model.predict(x)
                 tokens = trace.outputs["trunk.h.0.ln_1"].astype(float)
                 (q,), (k,) = forms.queries_and_keys(model.trunk.h[0])
-                found = (tokens[:, -P:] @ q) @ (tokens[:, :-P] @ k).swapaxes(1, 2)
+                of_strings = (tokens[:, -P:] @ q) @ (tokens[:, :-P] @ k).swapaxes(1, 2)
+                deviation = of_strings.std() / k.shape[1] ** 0.5
                 look = trace.attention["trunk.h.0.attn"][:, 0, -P:]
                 right = look[np.arange(len(x))[:, None], range(P), P * which[:, None] + range(P)]
-                yield dict(zip(SCORES, (angle, seed, step, f"{found.std() / k.shape[1] ** 0.5:.4f}",
+                yield dict(zip(SCORES, (angle, seed, step, f"{deviation:.4f}",
                                         f"{(right * range(T - P + 1, T + 1)).mean():.3g}"),
                                strict=True))
             training.step(model, task, optimizer, *task.batch(rng, DEFAULTS["batch_size"], "train"),

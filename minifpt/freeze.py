@@ -133,7 +133,8 @@ class FreezeMask:
         frozen = self.select(layer)
         for name, p in layer.named_parameters():
             p.trainable, p.frozen_columns = not frozen[name], self.columns(name, p)
-            p.grad = None if frozen[name] or p.frozen_columns else p.grad
+            if frozen[name] or p.frozen_columns:
+                p.grad = None
 
 
 def matches(name, pattern):

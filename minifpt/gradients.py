@@ -278,7 +278,7 @@ class _Check:
 
     def look_far(self, name):
         """Look again with an input scaled to the size ``far``."""
-        x, where = self.checked[name], f"at a size of {self.far:g} of {name}"
+        x = self.checked[name]
         size, before = np.abs(x).max(initial=0.0), x.copy()
         if not size < np.inf:
             return
@@ -286,26 +286,26 @@ class _Check:
             x[...] = self.rng.standard_normal(x.shape)
             size = np.abs(x).max(initial=1e-300)
         self.is_moved = False                             # at the far size there are other kinks
-        try:
-            with np.errstate(all="ignore"):
-                x *= self.far / size
-                if not all(np.isfinite(a).all() for a in self.forward()[0]):
-                    raise ValueError("the output is not finite")
-                self.look(2, 4, True, f", {where}")
-        except Exception as e:                            # the operation guards its domain
-            self.notes.append(f"not checked {where}: {message(e)}")
+        with np.errstate(all="ignore"):
+            x *= self.far / size
+        self.look_elsewhere(f"at a size of {self.far:g} of {name}")
         x[...] = before
 
     def look_moved(self):
         """Look again with other parameters: a scale of 1 or a bias of 0 hides what is left out."""
         for x in (self.checked[name] for name in self.parameters):
             x += 0.3 * (rms(x) or 1.0) * self.rng.standard_normal(x.shape)
+        self.look_elsewhere("with moved parameters")
+
+    def look_elsewhere(self, where):
+        """Look briefly at what is checked as it now is; note where the operation refuses it."""
         try:
             with np.errstate(all="ignore"):
-                if all(np.isfinite(a).all() for a in self.forward()[0]):
-                    self.look(2, 4, True, ", with moved parameters")
-        except Exception as e:                            # the layer guards its parameters
-            self.notes.append(f"not checked with moved parameters: {message(e)}")
+                if not all(np.isfinite(a).all() for a in self.forward()[0]):
+                    raise ValueError("the output is not finite")
+                self.look(2, 4, True, f", {where}")
+        except Exception as e:                            # it guards its domain
+            self.notes.append(f"not checked {where}: {message(e)}")
 
     def check_proportions(self):
         """Note, or raise, that a gradient is not proportional to dy."""

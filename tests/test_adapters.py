@@ -242,9 +242,9 @@ class Half(minifpt.layers.Layer):
 
 def test_an_adapter_of_a_user_s_part_and_of_a_model_built_in_code(tmp_path):
     def trunk():
-        made = TrunkSpec.parse("random:2x2x8").make(0, 0.0)
-        made.h[0].mlp = Half()
-        return made
+        gpt2 = TrunkSpec.parse("random:2x2x8").make(0, 0.0)
+        gpt2.h[0].mlp = Half()
+        return gpt2
     task = minifpt.tasks.get("bit-xor")
     model = adapters.adapt(minifpt.FPT.for_task(task, trunk()), "bottleneck:size=2,on=mlp")
     minifpt.train(model, task, steps=2, out=tmp_path / "r", progress=False)

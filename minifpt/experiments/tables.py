@@ -217,10 +217,9 @@ def picture(results, path, limits=None, chances=None):
             ends[model] = float(ax.lines[-1].get_ydata()[-1])
         plots.mark_level(ax, (chances or {}).get(task, tasks.chance_of(task)), "chance")
         plots.mark_level(ax, (limits or {}).get(task), "threshold")
-        title = f"{tasks.label_of(task)}: {plots.finding(ends)}"
-        if is_long:                                       # no room beside the lines
-            title = tasks.label_of(task)
-        else:
+        title = tasks.label_of(task)
+        if not is_long:                                   # there is room beside the lines
+            title += f": {plots.finding(ends)}"
             plots.label_lines(ax, {model: (end, colors[model]) for model, end in ends.items()})
         ax.set_title(title, fontsize=10.5, loc="left", pad=10)
         ax.set(xlabel="step", ylabel="test accuracy (%)")
