@@ -359,6 +359,7 @@ def test_the_command_writes_table_csv_and_picture(tmp_path, capsys, monkeypatch)
     assert (tmp_path / "h.png").read_bytes()[:4] == b"\x89PNG"
     (tmp_path / "mine.csv").write_text("mine\n")
     for argv, message in ((["heads", SMALL, "--csv", "mine.csv"], "did not write it"),
+                          (["heads", SMALL, "--picture", "h.jpg"], "ends in .png"),
                           (["heads", "lstm"], "no attention heads"), (["heads", "none"], "none")):
         assert cli.main(argv) == 2
         assert message in capsys.readouterr().err

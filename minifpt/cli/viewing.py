@@ -155,7 +155,7 @@ def attention(args):
     out = args.out or args.runs[0] / "attention.png"
     models = args.model if args.model != ["none"] else []
     table = attention_maps.attention(args.runs, out, models, args.examples, args.example, args.map)
-    print(table)
+    say(table)
     if "where needed" in table:
         say("where needed: share of attention on the tokens that the answer needs, mean of all "
             "maps; best map: the largest share (layer.head); if even: the share if attention were "

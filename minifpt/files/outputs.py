@@ -33,6 +33,13 @@ def check(path, kind):
         raise
 
 
+def check_picture(where, path, kind):
+    """Check a picture's path as :func:`check` does, and that its name ends in .png."""
+    if Path(path).suffix.lower() != ".png":
+        raise ValueError(f"{where}: the picture would be {path}, expected a name that ends in .png")
+    check(path, kind)
+
+
 def is_output(path, kind):
     """Return whether minifpt wrote the file as this kind of output."""
     path = Path(path)

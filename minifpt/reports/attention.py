@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..experiments.runs import BUILT, at_start, read_run, read_settings
+from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..fpt import FPT
 from ..tracing import trace
@@ -187,13 +188,6 @@ def percent(share):
     return f"{100 * share:.1f} %"
 
 
-def columns(cells):
-    """Return a table as text, in columns."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
-                     for line in cells)
-
-
 # ------------------------------------------------------------------------------ picture
 
 
@@ -338,16 +332,13 @@ def outline(ax, mask):
 
 
 def attention(folders, out, models=None, examples=64, example=None, which=None):
-    """Write the picture, and beside it a CSV with a row for each map; return the table as text.
+    """Write the picture, and beside it a CSV with a row for each map; return a Markdown table.
 
     models   references as for :func:`subjects`; for a single run ``None`` takes :func:`like`.
     which    the map to show large, as text: ``2.3`` is layer 2, head 3, both from 0.
     """
     out = Path(out)
-    if out.suffix != ".png":
-        raise ValueError(f"attention: the picture would be {out}, expected a name that ends in "
-                         ".png")
-    outputs.check(out, KIND)
+    outputs.check_picture("attention", out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     if models is None:
         models = like(read_settings(folders[0], BUILT)) if len(folders) == 1 else []
@@ -362,4 +353,4 @@ def attention(folders, out, models=None, examples=64, example=None, which=None):
     lines = rows(task, x, shown)
     plots.save(picture(task, x, shown, which), out, KIND)
     outputs.write_csv(out.with_suffix(".csv"), COLUMNS, lines)
-    return columns(summary(lines))
+    return markdown(summary(lines))

@@ -6,6 +6,7 @@ import numpy as np
 
 from .. import trunks
 from ..experiments.runs import at_start, read_run
+from ..experiments.tables import markdown
 from ..files import outputs, plots
 from ..trunks.forms import Heads, heads
 
@@ -41,14 +42,14 @@ def rows(states):
 def table(states):
     """Return a Markdown table: a row for each head, with "before → after" for a run."""
     forms = [*states.values()]
-    lines = [["head", "share of S", "trace", "positive", "negative"], ["---"] * 5]
+    lines = [["head", "share of S", "trace", "positive", "negative"]]
     for block, head in np.ndindex(*forms[0].share.shape):
         lines.append([f"{block}.{head}"] + [" → ".join(
             number(name, getattr(form, name)[block, head]) for form in forms) for name in NAMES])
     lines.append(["random"] + [
         f"{number(name, mean)} ± {number(name, deviation).lstrip('+')}"
         for name, (mean, deviation) in forms[0].random.items()])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown(lines)
 
 
 def number(name, value):
@@ -82,9 +83,10 @@ def picture(states, path):
 def report(name, seed=0, csv=None, png=None):
     """Return the :func:`table` of a trunk's name or a run's folder; write CSV and picture to the
     paths that are given.  Raises ``ValueError`` or ``FileNotFoundError`` with one line."""
-    for path, kind in (csv, COLUMNS), (png, KIND):
-        if path is not None:
-            outputs.check(path, kind)
+    if csv is not None:
+        outputs.check(csv, COLUMNS)
+    if png is not None:
+        outputs.check_picture("heads", png, KIND)
     states = of_model(name, seed)
     if csv is not None:
         outputs.write_csv(csv, COLUMNS, rows(states))

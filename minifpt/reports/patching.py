@@ -284,10 +284,8 @@ def patch_run(folder, out=None, examples=64):
     Raises ``ValueError`` or ``FileNotFoundError`` with one line.
     """
     out = Path(folder) / "patch.png" if out is None else Path(out)
-    if out.suffix != ".png":
-        raise ValueError(f"patch: the picture would be {out}, expected a name that ends in .png")
     examples = whole("patch", "examples", examples, 2)
-    outputs.check(out, KIND)
+    outputs.check_picture("patch", out, KIND)
     outputs.check(out.with_suffix(".csv"), COLUMNS)
     task, run = read_run(folder)
     classes = getattr(task, "classes", None)
