@@ -549,10 +549,6 @@ def stepping_trunk(text):
 
 
 def test_a_trunk_that_has_only_float32_is_shown_unchecked(task, monkeypatch):
-    def refuse(model):
-        for p in model.parameters():
-            p.trainable = True
-        return stubborn
     model = build(task)
     stubborn = copy.deepcopy(model)
     monkeypatch.setattr(stubborn, "forward", lambda *args, **kwargs: 1 / "x", raising=False)
