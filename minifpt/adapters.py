@@ -277,6 +277,8 @@ def merge(model):
     for layer in layers:
         if isinstance(layer, LoRA):
             put(model, layer, layer.plain())
+            for key in "adapt", "model":                  # minifpt.load cannot make it again
+                getattr(model, "built", {}).pop(key, None)
     return model
 
 

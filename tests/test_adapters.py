@@ -93,6 +93,19 @@ def test_merged_weights_equal_the_adapted_outputs(trunk):
         name for name, _ in fpt(trunk).named_parameters()]
 
 
+def test_a_run_after_merge_loads_with_its_trunk(tmp_path):
+    task = minifpt.tasks.get("bit-xor", n=2)
+    model = minifpt.FPT.for_task(task, "random:1x1x8", adapt="lora:rank=2,on=mlp.*")
+    randomised(model)
+    trunk = copy.deepcopy(adapters.merge(model).trunk)
+    minifpt.train(model, task, steps=2, batch_size=2, out=tmp_path / "run", progress=False)
+    with refused("its trunk was built in code: pass it"):
+        minifpt.load(tmp_path / "run")
+    again = minifpt.load(tmp_path / "run", trunk)
+    x, _ = task.batch(np.random.default_rng(0), 3, "test")
+    assert np.array_equal(again.predict(x), model.predict(x))
+
+
 def test_merging_one_of_two_layers_that_share_a_weight_leaves_the_other_alone():
     model = fpt()
     first, second = (block.attn.c_proj for block in model.trunk.h)

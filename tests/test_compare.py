@@ -1,5 +1,6 @@
 """Grids of runs: they go on where they stood, and tell it in a table and a picture."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -525,6 +526,7 @@ def test_validation_draws_differ_from_the_test(tmp_path):
     assert len(x) == view.options["validation"] == 2000 and view.name == task.name
     assert compare.Validation(tasks.get("typos")).test_set()[0].tolist() == x.tolist()
     assert {*x.ravel()} <= {*task.text.bytes["train"], *task.text.bytes["validation"]}
+    assert copy.deepcopy(view).test_set()[0].tolist() == x.tolist()
     rng = np.random.default_rng
     np.testing.assert_array_equal(view.batch(rng(0), 4, "test")[0],
                                   task.batch(rng(0), 4, "validation")[0])

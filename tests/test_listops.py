@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -145,6 +146,13 @@ def test_the_language_model_never_saw_the_text_that_ships():
     assert len(shipped) < 200_000 and len(parts) > 100
     assert all(part in held_out for part in parts)
     assert not any(part in trained for part in parts)
+
+
+def test_typos_refuse_a_text_whose_test_part_is_as_short_as_a_passage(tmp_path):
+    (tmp_path / "t.txt").write_text("ab cd" * 129)        # a fifth: 65 to validate, 64 to test
+    with refused("typos: the test split has 64 bytes, expected more than tokens=64"):
+        tasks.get("typos", files=[tmp_path / "t.txt"])
+    assert tasks.get("typos", files=[tmp_path / "t.txt"], tokens=63).batch(rng(), 2, "test")
 
 
 def test_typos_accuracy_is_balanced():

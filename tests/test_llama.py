@@ -183,9 +183,9 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, change, says):
         LlamaLM.from_pretrained(tmp_path / "a")
 
 
-@pytest.mark.parametrize("changes", [{"n_head": 3}, {"n_group": 3}, {"n_embd": 20}, {"n_layer": 0},
-                                     {"dropout": 1}, {"rope_base": 0}, {"causal": False},
-                                     {"model_type": "gpt2"}])
+@pytest.mark.parametrize("changes", [
+    {"n_head": 3}, {"n_group": 3}, {"n_embd": 20}, {"n_embd": "x"}, {"n_layer": 0}, {"dropout": 1},
+    {"rope_base": 0}, {"causal": False}, {"model_type": "gpt2"}])
 def test_a_config_that_cannot_be_is_refused(changes):
     with refused():
         config(**changes)

@@ -176,7 +176,7 @@ def test_text_is_at_least_nine_pixels_where_the_picture_is_830_wide(tmp_path, mo
     figures = []
     monkeypatch.setattr(plots, "save", lambda fig, path, kind=None: figures.append(fig))
     results = {task: {arm: [history(3), history(3, shift=0.1)] for arm in ARMS}
-               for task in ("bit-xor", "bit-memory", "typos")}
+               for task in ("bit-xor-long", "bit-memory", "typos")}
     tables.picture(results, tmp_path / "x.png")
     fig, = figures
     scale = 830 / (fig.get_figwidth() * 120) * 120 / 72

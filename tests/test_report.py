@@ -562,6 +562,9 @@ def test_a_run_made_in_python_is_called_by_its_folder(tmp_path):
     model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 1, 8), 0), 1, 2, 2)
     minifpt.train(model, task, 2, out=tmp_path / "mine", progress=False)
     assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
+    (tmp_path / "gone.py").write_text("def Task(n):\n    return 1 / 0\n")
+    change(tmp_path / "mine", source=f"{tmp_path / 'gone.py'}:Task", task="gone")
+    assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
     assert "not of train or compare" in one_line(load_run, tmp_path / "mine")
 
 

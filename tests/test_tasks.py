@@ -187,6 +187,7 @@ def test_get_lists_the_tasks_in_its_error():
     ("cifar10-gray", {"side": 12}, "side must be 32, 16, 8 or 4, got 12"),
     ("cifar10-gray", {"side": "16"}, "side must be"), ("cifar10-gray", {"patch": 2}, "no option"),
     ("listops", {"length": 3}, "length must be"), ("listops", {"depth": 0}, "depth must be"),
+    ("listops", {"depth": 501}, "depth must be .* at most 500"),
     ("listops", {"arguments": 1}, "arguments must be"),
     ("listops", {"least": 99}, "at most 64"),
     ("typos", {"share": 1}, "share must be"), ("typos", {"share": np.nan}, "share must be"),
@@ -489,6 +490,8 @@ def test_a_task_without_options_of_its_own_gets_those_that_were_given():
             self.options = {}
     assert tasks.make(Mine, "mine", {"noise": 0.5}).options == {"noise": 0.5}
     assert tasks.make(Mine, "mine", {}).options == {}
+    with refused("bit-xor has no option 'name'"):         # not the function's own argument
+        tasks.get("bit-xor", name="x")
 
     class Fixed(Mine):
         options = property(lambda self: {}, lambda self, options: None)

@@ -132,7 +132,7 @@ def generate(args):
     option("--stride", type=whole, help="tokens between windows (default: half a window)"))
 def perplexity(args):
     lm, words = load_with_tokenizer(args.model)
-    if not args.file.is_file():
+    if not args.file.exists():
         raise FileNotFoundError(f"{args.file}: there is no such file")
     ids, unit = words.encode(read_text(args.file)), "token"
     if isinstance(words, tokenizer.Bytes):

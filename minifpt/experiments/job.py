@@ -185,6 +185,8 @@ class Validation:
         self.split = "validation" if "validation" in getattr(task, "splits", ()) else "train"
 
     def __getattr__(self, name):
+        if name == "task":                                # a copy asks before it has one
+            raise AttributeError(name)
         return getattr(self.task, name)
 
     def fingerprint(self):

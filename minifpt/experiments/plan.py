@@ -111,8 +111,9 @@ def traced():
 
 def duration(seconds):
     """Return seconds as text: ``1.5 ms``, ``2.5 s``, ``3 min 20 s``, ``2 d 5 h``."""
-    if seconds < 60:
-        return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < 59.95:                                   # 60 s when rounded
+        return f"{1e3 * seconds:.1f} ms" if seconds < 0.99995 else f"{seconds:.1f} s"
+    seconds = round(seconds)
     units = (86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")
     size, unit, part, part_unit = next(row for row in units if seconds >= row[0])
     whole, rest = divmod(round(seconds / part), size // part)

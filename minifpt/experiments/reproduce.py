@@ -98,7 +98,7 @@ class Table:
 
 def floor_of(task):
     """Return the chance accuracy of a task, 0 ... 1; 0 where it is not known."""
-    return tasks.chance_of(task.removesuffix("-long")) or 0.0      # the titles of ``long``
+    return tasks.chance_of(task) or 0.0
 
 
 def levels(grid, task):

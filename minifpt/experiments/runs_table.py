@@ -184,6 +184,6 @@ def chance_of(runs):
         try:
             task = tasks.get(settings.get("source", settings["task"]), **settings["options"])
             chances.add(getattr(task, "chance", None))
-        except (ValueError, OSError):                     # a user's own task, or missing data
+        except Exception:                                 # a user's own task, or missing data
             return None
     return chances.pop() if len(chances) == 1 else None

@@ -52,7 +52,7 @@ def task_class(name):
     return TASKS[name]
 
 
-def get(name: str, **options: Any) -> Choices:
+def get(name: str, /, **options: Any) -> Choices:
     """Return the task ``name``, or that of ``FILE.py:CLASS``.  Raises ``ValueError`` for an unknown
     name or option."""
     return make(task_class(name), name, options)
@@ -90,5 +90,6 @@ def label_of(name):
 
 
 def chance_of(name):
-    """Return the chance accuracy of the task ``name``, 0 ... 1; ``None`` if it is unknown."""
-    return getattr(TASKS.get(name.removeprefix("few-")), "chance", None)
+    """Return the chance accuracy of the task ``name``, or of its long runs, 0 ... 1; ``None`` if it
+    is unknown."""
+    return getattr(TASKS.get(name.removeprefix("few-").removesuffix("-long")), "chance", None)

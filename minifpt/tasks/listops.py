@@ -14,6 +14,7 @@ OPERATORS = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(np.median(x)),
 SYMBOLS = [*map(str, range(10)), *OPERATORS, "]"]         # ids are indices of this list
 PAD = len(SYMBOLS)
 OPERATOR = 0.25                                           # probability that a part is a list
+DEEPEST = 500                                             # Python's recursion ends at 1,000
 TRIES = 100_000                                           # draws until an expression has its length
 
 
@@ -40,7 +41,7 @@ class ListOps(Choices):
 
     def __init__(self, length=64, depth=4, arguments=5, least=4, files=None):
         self.tokens = self.length = whole(self.name, "length", length, 4)
-        self.depth = whole(self.name, "depth", depth)
+        self.depth = whole(self.name, "depth", depth, 1, DEEPEST)
         self.arguments = whole(self.name, "arguments", arguments, 2)
         self.least = whole(self.name, "least", least, 4, self.length)
         self.files = None if files is None else str(files)

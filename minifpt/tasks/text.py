@@ -134,8 +134,8 @@ class Typos(Choices):
         self.text = Text(files, tokens, held_out=0.2)
         self.tokens = self.output_tokens = self.text.tokens
         held_out = np.array_split(self.text.bytes["test"], 2)
-        if len(held_out[0]) <= self.tokens:
-            raise ValueError(f"{self.name}: the validation split has {len(held_out[0])} bytes, "
+        if len(held_out[1]) <= self.tokens:               # the shorter half
+            raise ValueError(f"{self.name}: the test split has {len(held_out[1])} bytes, "
                              f"expected more than tokens={self.tokens}: give more text or fewer "
                              "tokens")
         self.text.bytes["validation"], self.text.bytes["test"] = held_out

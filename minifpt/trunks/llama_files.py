@@ -57,6 +57,7 @@ class LlamaConfig:
     model_type: str = "llama"                             # in a weight file, tells it from GPT-2
 
     def __post_init__(self):
+        checks.whole("LlamaConfig", "n_embd", self.n_embd)    # of which the defaults are made
         if self.n_group is None:
             object.__setattr__(self, "n_group", self.n_head)
         if self.n_inner is None:

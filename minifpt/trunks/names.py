@@ -403,7 +403,7 @@ class LSTMSpec(TrunkSpec):
             options |= {"n_layer": int(layers), "n_embd": int(channels)}
         config = LSTMConfig(residual=bool(residual), positions=bool(positions), **options)
         if self.spread is not None:
-            config.initializer_range = self.spread / config.n_embd ** 0.5
+            config = replace(config, initializer_range=self.spread / config.n_embd ** 0.5)
         return config
 
     @property
