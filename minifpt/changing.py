@@ -196,11 +196,11 @@ class Changes:
             for (layer, op), change in changes.items():
                 if change not in acted and t.outputs:
                     ran = sorted({step.op for step in t.steps if step.layer == layer})
-                    if op in ran:                         # forward
-                        ran = ["no backward pass within the trace"]
-                    raise ValueError(f"trace: '{change.pattern}' changed nothing: "
-                                     f"'{joined(layer, op)}' never ran; '{layer}' ran "
-                                     f"{', '.join(ran) or 'no operation'}")
+                    name = f"'{joined(layer, op)}'"
+                    raise ValueError(f"trace: '{change.pattern}' changed nothing: " + (
+                        f"no gradient came to {name} within the trace"
+                        if changes is self.grads and (op in ran or layer in t.outputs and not op)
+                        else f"{name} never ran; '{layer}' ran {', '.join(ran) or 'no operation'}"))
 
 
 def matches(name, pattern):

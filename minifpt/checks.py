@@ -82,7 +82,7 @@ def array(where, name, x, kinds="biuf"):
     """Return ``x``, an array of numbers, not empty; ``kinds`` are NumPy's letters for its dtype."""
     if not isinstance(x, np.ndarray) or x.dtype.kind not in kinds:
         raise ValueError(f"{where}: {name} is {_kind(x)}, expected an array of "
-                         f"{'integers' if kinds == 'iu' else 'numbers'}")
+                         + {"iu": "integers", "f": "floating-point numbers"}.get(kinds, "numbers"))
     if x.size == 0:
         raise ValueError(f"{where}: {name} has shape {x.shape}, expected at least one example")
     return x

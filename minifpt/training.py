@@ -26,6 +26,7 @@ from .progress import progress_bar
 from .tasks.base import Task, check_accuracy, check_examples, check_task, defaults_of, draw
 from .tracing import OPEN, named_layers, trace
 
+INPUT = "x, the task's input"
 TEST_BATCH = 64                                           # examples in one forward pass
 LOOKED = 16                                               # of each split, for the data's CRC
 COMPARED = 16                                             # at a checkpoint, see Run.look
@@ -91,6 +92,8 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
     if stop is not None and not callable(getattr(stop, "is_set", None)):
         raise ValueError(f"train: stop is {brief(stop)}, expected an object with is_set(), such "
                          "as a threading.Event")
+    if config is not None and not isinstance(config, dict):
+        raise ValueError(f"train: config is {brief(config)}, expected a dictionary, or None")
     if not (resume or math.isfinite(loss)):
         raise _diverged("the start", "loss", model, x)
     parameters = [p for p in model.parameters() if p.trainable]
@@ -280,8 +283,9 @@ def step(model, task, optimizer, x, y, clip, rng):
 
 
 def _diverged(when, quantity, model, x):
-    return Diverged(f"{when}: the {quantity} is not finite, first in {first_nonfinite(model, x)}; "
-                    "try a smaller learning rate")
+    where = first_nonfinite(model, x)
+    hint = "" if when == "the start" or where == INPUT else "; try a smaller learning rate"
+    return Diverged(f"{when}: the {quantity} is not finite, first in {where}{hint}")
 
 
 @no_subnormals()
@@ -303,9 +307,11 @@ def evaluate(model, task, x, y, progress=False):
 def first_nonfinite(model, x):
     """Return the name of the first value that is infinite or NaN.
 
-    It looks at the parameters, then at the layers' outputs for ``x`` without dropout, then at the
-    parameters' gradients, the last one first, as the backward pass goes.
+    It looks at ``x``, at the parameters, then at the layers' outputs for ``x`` without dropout,
+    then at the parameters' gradients, the last one first, as the backward pass goes.
     """
+    if not np.isfinite(x).all():
+        return INPUT
     for name, p in model.named_parameters():
         if not np.isfinite(p.data).all():
             return name

@@ -55,8 +55,9 @@ def message(error):
 
 def suggestion(word, names):
     """Return " (did you mean 'NAME'?)" with the name that is nearest to a word, or ""."""
-    near = difflib.get_close_matches(str(word), names, 1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    known = {name.lstrip("-"): name for name in names}    # two dashes make all options alike
+    near = difflib.get_close_matches(str(word).lstrip("-"), known, 1)
+    return f" (did you mean '{known[near[0]]}'?)" if near else ""
 
 
 @contextmanager

@@ -331,8 +331,9 @@ def test_a_change_that_never_acts_is_refused(model):
     for kind in ("change", "change_grads"):
         with refused("'spare' changed nothing"):
             run(model, **{kind: {"spare": np.sin}})
-    with refused("never ran"), minifpt.trace(model, None, {ATTN: np.sin}):
-        model.predict(batch()[0])                         # nothing ran backward
+    for name in ATTN, "trunk.h.0.ln_1.layer_norm":
+        with refused("no gradient came to"), minifpt.trace(model, None, {name: np.sin}):
+            model.predict(batch()[0])                     # nothing ran backward
 
 
 def test_a_star_does_not_stand_for_the_model_itself(model):
@@ -379,7 +380,7 @@ def test_a_trunk_with_slots_is_traced_and_its_divergence_is_named():
     assert not t.outputs["trunk"].any() and not grads["input.weight"].any()
     x = batch()[0]
     x[0, 0, 0] = np.inf
-    assert minifpt.training.first_nonfinite(model, x) == "input"
+    assert minifpt.training.first_nonfinite(model, x) == "x, the task's input"
 
 
 def test_a_changed_cache_is_refused_outside_its_trace(model):

@@ -59,6 +59,7 @@ def main(line, *more):
     ("train bit-xr", "no task 'bit-xr' (did you mean 'bit-xor'?)"),
     ("train bit-xor --stepz 3",
      "unrecognized arguments: --stepz 3 (did you mean '--steps'?) (see minifpt train --help)"),
+    ("train bit-xor --m 3", "unrecognized arguments: --m 3 (see minifpt train --help)"),
     ("train bit-memory --strngs=3", "(did you mean '--strings'?) (see minifpt train --help)"),
     ("train bit-xor --schedule consine", "no 'consine' (did you mean 'cosine'?): expected one of"),
     ("train bit-xor --model minigpt-langage", "(did you mean 'minigpt-language'?)"),

@@ -85,6 +85,9 @@ def test_numbers_that_are_not_finite_are_refused_and_leave_nothing(tmp_path, val
     lm.trunk.ln_f.bias.data[2] = value
     with refused("ln_f.bias"):
         lm.save(tmp_path / "folder")
+    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(1, 1, 8)), 1, 2)
+    with refused("m.npz, expected the name of a new folder"):
+        model.save(tmp_path / "m.npz")
     assert not os.listdir(tmp_path)
 
 

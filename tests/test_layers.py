@@ -211,6 +211,8 @@ def test_a_cache_is_keyed_like_the_attributes():
 def test_a_parameter_prints_its_shape_and_state():
     p = Parameter(np.zeros((3, 2), np.float32), "mlp")
     assert repr(p) == "Parameter((3, 2) float32, mlp, trained, gradient none)"
+    with refused("int64 and shape .2,., expected an array of floating-point numbers"):
+        Parameter(np.zeros(2, int), "mlp")
     p.grad, p.trainable = np.full((3, 2), 2.0), False
     assert repr(p) == "Parameter((3, 2) float32, mlp, frozen, gradient 4.9)"
 

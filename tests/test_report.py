@@ -120,7 +120,7 @@ def test_another_path_to_the_task_s_file_resumes(copy):
     (lambda f: (f / "config.json").write_text("[]"), "expected a JSON object"),
     (lambda f: change(f, steps=None), "has no 'steps': it is damaged, of another version"),
     (lambda f: change(f, steps="many"), "has 'many' for 'steps'"),
-    (lambda f: change(f, model=None), "not of train or compare"),
+    (lambda f: change(f, model=None), "made in Python by minifpt.train"),
     (lambda f: change(f, task="chess", source=None), "its task cannot be made again: no task"),
     (lambda f: change(f, task="chess"), "its task was 'chess', bit-xor now makes 'bit-xor'"),
     (lambda f: change(f, options={"m": 3}), "bit-xor has no option 'm'"),
@@ -565,7 +565,7 @@ def test_a_run_made_in_python_is_called_by_its_folder(tmp_path):
     (tmp_path / "gone.py").write_text("def Task(n):\n    return 1 / 0\n")
     change(tmp_path / "mine", source=f"{tmp_path / 'gone.py'}:Task", task="gone")
     assert "| mine |" in runs_table.compare_runs(tmp_path / "out", [tmp_path / "mine"])
-    assert "not of train or compare" in one_line(load_run, tmp_path / "mine")
+    assert "made in Python by minifpt.train" in one_line(load_run, tmp_path / "mine")
 
 
 @pytest.mark.parametrize("words, message", [

@@ -151,6 +151,8 @@ def test_history_has_empty_cells_for_missing_values(tmp_path):
     assert (tmp_path / "m.csv").read_text().splitlines()[1] == "3,0.1,,,,"
     assert minifpt.History.load(tmp_path / "m.csv") == history
     assert np.isnan(history["test_loss"]).all()
+    with pytest.raises(KeyError, match="no column 'loss', expected one of step, train_loss, "):
+        history["loss"]
 
 
 def test_train_loss_is_the_mean_since_the_last_row(monkeypatch):
@@ -267,6 +269,7 @@ def test_learning_rates_follow_warm_up_and_schedule():
     *[({name: value}, f"train: {name} must be a whole number, at least 1, got {value}")
       for name in ("steps", "batch_size", "eval_every", "test_examples", "checkpoint_every")
       for value in (0, -1, 2.5)],
+    ({"config": 5}, "train: config is 5, expected a dictionary"),
     ({"steps": "many"}, "train: steps must be a whole number, at least 1, got 'many'"),
     *[({"lr": value}, f"train: lr is {value}, expected a positive number")
       for value in (0.0, -1, float("nan"), float("inf"))],
@@ -606,8 +609,13 @@ def test_a_huge_learning_rate_saves_no_broken_value(tmp_path, steps):
 def test_broken_weights_at_the_start_write_nothing(tmp_path):
     model = build(BitXOR(n=2))
     model.trunk.h[0].mlp.c_fc.weight.data[0, 0] = np.nan
-    with pytest.raises(minifpt.Diverged, match="first in trunk.h.0.mlp.c_fc.weight"):
+    with pytest.raises(minifpt.Diverged, match="first in trunk.h.0.mlp.c_fc.weight$"):
         go(tmp_path / "run", model=model)
+    task = BitXOR(n=2)
+    task.batch = lambda rng, size, split: (np.full((size, 4, 1), np.nan, np.float32),
+                                           np.zeros((size, 2), int))
+    with pytest.raises(minifpt.Diverged, match="first in x, the task's input$"):
+        go(tmp_path / "run", task=task)
     assert not list(tmp_path.iterdir())
 
 

@@ -117,7 +117,7 @@ def read_settings(folder, more=()):
                                  f"{folder}.npz")
             has = "has no" if key not in settings else f"has {brief(settings[key])} for"
             raise ValueError(f"{path}: {has} '{key}': " + (
-                "the run is of minifpt.train, not of train or compare; minifpt.load reads its model"
+                "made in Python by minifpt.train, not by the command; minifpt.load reads its model"
                 if key == "model" else
                 "it is damaged, of another version, or not of minifpt"))
     return settings

@@ -37,6 +37,8 @@ class History(list):
 
     def __getitem__(self, key):
         if isinstance(key, str):
+            if key not in COLUMNS:
+                raise KeyError(f"no column '{key}', expected one of {', '.join(COLUMNS)}")
             return np.array([np.nan if row[key] is None else row[key] for row in self])
         return super().__getitem__(key)
 
