@@ -54,7 +54,7 @@ def new(args):
     description="Check each function of your own file: done, wrong (with a hint) or not written. "
                 "The last line names the next function.")
 def check(args):
-    return int(own.check(args.file) > 0)
+    return int(own.check(args.file, say) > 0)
 
 
 @takes(

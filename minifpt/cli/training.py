@@ -125,10 +125,10 @@ def train(args):
           f"{last['step']} steps, {last['seconds']:.0f} s, {trained:,} of {total:,} parameters "
           f"trained\n{out}: config.json metrics.csv checkpoint.npz curves.png")
     if mine:
-        print(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
-              "not counting calls within the file")
+        say(f"{mine.path}: {len(mine.calls)} of its functions ran, {mine.calls.total():,} times, "
+            "not counting calls within the file")
         if uncalled := [name for name in mine.functions if name not in mine.calls]:
-            print(f"{mine.path}: this model never called {', '.join(uncalled)}")
+            say(f"{mine.path}: this model never called {', '.join(uncalled)}")
     print(f"next: minifpt report {shlex.quote(str(out))}")
 
 

@@ -58,7 +58,7 @@ def playground(args):
 
 def shown(args, page, text):
     """Print what was written, and open the page if --open asks for it."""
-    print(f"{page}: {text}" + ("" if args.open else "; open it in a browser, or with --open"))
+    say(f"{page}: {text}" + ("" if args.open else "; open it in a browser, or with --open"))
     if args.open:
         open_page(page)
 

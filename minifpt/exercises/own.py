@@ -304,8 +304,8 @@ def _running(reader, simple, mine, pair):
 # ----------------------------------------------------------------------------- checking
 
 
-def check(path):
-    """Print which functions are done or wrong, a line for each lesson with those not written, and
+def check(path, say=print):
+    """Say which functions are done or wrong, a line for each lesson with those not written, and
     the next one.  Returns how many are wrong."""
     checked = results(path)
     for lesson in sorted({*FUNCTIONS.values()}):
@@ -315,16 +315,16 @@ def check(path):
                 missing.append(r)
             else:
                 word = "done" if r.status == PASSED else f"wrong. {r.hint}"
-                print(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
+                say(f"lesson {lesson:2}  {str(r)[0]} {r.name}: {word}")
         if missing:
-            print(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
-                  f"{', '.join(r.name for r in missing)}")
+            say(f"lesson {lesson:2}  {str(missing[0])[0]} not written: "
+                f"{', '.join(r.name for r in missing)}")
     mistakes = [r for r in checked if r.status == WRONG]
     last = max((i for i, r in enumerate(checked) if r.status != NOT_WRITTEN), default=-1)
     unwritten = [r for r in checked[last + 1:] + checked if r.status == NOT_WRITTEN]
     name = next((r.name for r in mistakes + unwritten), "")    # one left out comes at the end
     n_done = sum(r.status == PASSED for r in checked)
-    print(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
+    say(f"{n_done} of {len(checked)} done, {len(mistakes)} wrong. " + (
         f"Next: {name}, lesson {FUNCTIONS[name]}." if name else "All of it is yours."))
     return len(mistakes)
 
