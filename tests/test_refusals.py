@@ -451,6 +451,7 @@ class Own:
 
 
 @pytest.mark.parametrize("changed, part", [
+    ({"tokens": 5}, r"batch returned x of shape \(1, 4, 1\), expected \(B, 5, ...\)"),
     ({"batch": lambda *a: None}, "batch must return x and y"),
     ({"batch": lambda *a: [[1], [2]]}, "batch must return x and y"),
     ({"batch": lambda *a: np.zeros((1, 4, 1))}, "batch must return x and y"),

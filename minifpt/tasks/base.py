@@ -85,6 +85,9 @@ def check_examples(task, pair, method):
     if x.shape[:1] != y.shape[:1]:
         raise ValueError(f"train: {task.name}: {method} returned x of shape {x.shape} and y of "
                          f"shape {y.shape}, expected as many examples in both")
+    if x.shape[1:2] != (task.tokens,):
+        raise ValueError(f"train: {task.name}: {method} returned x of shape {x.shape}, expected "
+                         f"(B, {task.tokens}, ...) for its {task.tokens} tokens")
 
 
 def check_accuracy(task, value):
