@@ -224,7 +224,6 @@ def test_a_trunk_of_the_user_s_own_takes_the_options_that_it_has(own):
 
 
 def test_a_config_is_read_without_making_the_trunk(model, own, tiny):
-    """Without making the trunk."""
     def config(text, dropout=None):
         return TrunkSpec.parse(text).config(dropout)
     want = minifpt.GPT2Config(**TINY, dropout=0.3)

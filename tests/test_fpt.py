@@ -50,12 +50,6 @@ def test_a_mask_takes_gradients_away_and_changes_none(ids, randomise):
         assert_a_mask_only_takes_away(model, batch(ids), full)
 
 
-def test_a_model_in_which_nothing_learns_keeps_no_cache():
-    model = build()
-    with model.all_frozen():
-        assert model.forward(batch())[1] is None
-
-
 def test_output_only_keeps_only_what_the_output_reads(arrays_in):
     """No activation and no dropout mask of the trunk outlives the forward pass."""
     model = build(output_tokens=2)
@@ -91,15 +85,6 @@ def test_the_last_tokens_are_read(k):
     want = hidden[:, 5 - k:] @ model.output.weight.data + model.output.bias.data
     assert logits.shape == (2, k, 3)
     np.testing.assert_allclose(logits, want)
-
-
-def test_names_are_gpt2_s_with_a_prefix():
-    names = [n for n, _ in build(n_layer=1).named_parameters()]
-    assert names == ["input.weight", "input.bias", "trunk.wpe.weight", *(
-        f"trunk.h.0.{part}.{kind}" for part in (
-            "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-        for kind in ("weight", "bias")), "trunk.ln_f.weight", "trunk.ln_f.bias",
-        "output.weight", "output.bias"]
 
 
 def test_inputs_take_the_model_s_dtype():
@@ -257,34 +242,12 @@ def test_an_object_that_is_no_trunk_is_refused(trunk, message):
         minifpt.FPT(trunk, 2, 2)
 
 
-@pytest.mark.parametrize("name", ["input_dim", "output_dim", "output_tokens"])
-def test_a_size_that_is_no_size_is_refused_by_its_name(name):
-    trunk = minifpt.GPT2(minifpt.GPT2Config(1, 1, 4, 8, 5))
-    with refused(f"^FPT: {name} must be a whole number, at least 1"):
-        minifpt.FPT(trunk, **{"input_dim": 2, "output_dim": 2, "output_tokens": 1} | {name: 0})
-
-
 def test_a_model_for_a_task_has_its_dropout_or_the_one_asked_for():
     task = minifpt.tasks.get("bit-xor", n=5)
     for dropout, expected in ((None, minifpt.tasks.defaults_of(task)["dropout"]), (0.35, 0.35),
                               (0.0, 0.0)):
         model = minifpt.FPT.for_task(task, "random:1x1x8", dropout=dropout)
         assert model.trunk.config.dropout == model.built["dropout"] == expected
-
-
-def test_a_trunk_s_parameter_of_an_unknown_group_is_refused():
-    trunk = changed(scale=layers.Parameter(np.ones(6), "memory"))
-    with refused("'trunk.scale': its group is 'memory', expected one of in"):
-        minifpt.FPT(trunk, 2, 2).freeze(minifpt.FreezeMask.fpt())
-
-
-def test_freeze_sets_the_shared_trunk():
-    model = build()
-    model.freeze(minifpt.FreezeMask.fpt())
-    assert {n for n, p in model.named_parameters() if not p.trainable} == {
-        n for n, _ in model.named_parameters() if ".attn." in n or ".mlp." in n}
-    with pytest.raises(ValueError, match="'wte.weight' matches no parameter"):
-        model.freeze(minifpt.FreezeMask(patterns=("wte.weight",)))
 
 
 @pytest.mark.parametrize("x, message", [

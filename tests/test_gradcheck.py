@@ -220,19 +220,6 @@ def test_only_trainable_parameters_are_checked():
     assert set(gradcheck(layer, normal(3, 4)).errors) == {"x", "weight"}
 
 
-def test_a_wrong_layer_in_a_whole_model_is_found():
-    """One wrong bias deep in a model is found and named."""
-    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
-        n_layer=2, n_head=1, n_embd=4, n_positions=3, vocab_size=3), dtype=np.float64), 2, 2)
-    model.freeze(minifpt.FreezeMask.fpt())
-    assert gradcheck(model, normal(2, 3, 2))
-    right = model.trunk.h[1].ln_2
-    wrong = model.trunk.h[1].ln_2 = Broken(4, dtype=np.float64)
-    wrong.weight.data, wrong.bias.data = right.weight.data, right.bias.data
-    report = gradcheck(model, normal(2, 3, 2))
-    assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"
-
-
 @pytest.mark.parametrize("offset, factor", [
     (1e6, 1.001), (1e7, 1.1), (1e8, 2.0), (1.7e9, 1.1), (1e4, 0.0), (1e8, 0.0)])
 def test_a_wrong_gradient_of_a_large_output_fails(offset, factor):
