@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import types
 from contextlib import nullcontext
 
 import numpy as np
@@ -213,15 +212,8 @@ def test_a_copy_of_the_model_does_not_have_the_change(model):
     close(copied.forward(x)[0], want + 1.0)
 
 
-def trunk_of_functions():
-    trunk = minifpt.trunks.get("random:1x2x8", dtype=np.float64)
-    return types.SimpleNamespace(
-        config=trunk.config, dtype=trunk.dtype, forward=trunk.forward, backward=trunk.backward,
-        named_parameters=trunk.named_parameters)
-
-
 def test_a_copy_of_a_trunk_of_functions_does_not_have_the_change():
-    model, x = minifpt.FPT(trunk_of_functions(), 3, 4, T), batch()[0]
+    model, x = minifpt.FPT(changes.functions(dropout=0.0), 3, 4, T), batch()[0]
     want = model.predict(x)
     with minifpt.trace(model, {"trunk": lambda y: 0 * y}) as t:
         copied = copy.deepcopy(model)

@@ -128,11 +128,8 @@ def weights_of(trunk):
      "minigpt-language+attn=random"),
     ("minigpt-language+attn,h.0.*=statistics:minigpt-language", "mixed",
      "language + attn,h.0.* of statistics", "minigpt-language+attn,h.0.-=statistics-minigpt-l"),
-    ("random+mlp=mine.py:small", "mixed", "random + mlp of small", "random+mlp=mine.py-small-"),
     ("mine.py:small+mlp=a.py:f+ln=random", "mixed", "small + mlp of f + ln of random",
-     "mine.py-small+mlp=a.py-f+ln=random-"),
-    ("random+mlp=minigpt-bits+ln=random:gpt2", "mixed",
-     "random + mlp of bits + ln of random (gpt2)", "random+mlp=minigpt-bits+ln=random-gpt2-")])
+     "mine.py-small+mlp=a.py-f+ln=random-")])
 def test_a_model_has_a_kind_a_label_and_a_folder(text, kind, label, folder):
     spec = TrunkSpec.parse(text)
     assert (spec.text, spec.kind, spec.label) == (text, kind, label)
@@ -317,7 +314,6 @@ BAD_GRIDS = [
     ({"options": SMALL | {"lr": 1e-2}}, ValueError, "lr = 0.003, not 0.01"),
     ({"models": ["w.npz"]}, ValueError, "trunk_crc = .*: other weights"),
     ({"models": ["random", "nope"]}, FileNotFoundError, "no weights 'nope'"),
-    ({"models": ["random", "random:gpt9"]}, ValueError, "no shape 'gpt9'"),
     ({"models": [compare.Arm("random", "attn,mlp,pos")], "task_options": {"n": 200}}, ValueError,
      "400 tokens, the trunk has 64 positions: "),
     ({"models": [compare.Arm("random"), compare.Arm("random", rates=(1e-3,))]}, ValueError,
@@ -380,34 +376,6 @@ def test_task_options_go_to_the_tasks_that_have_them(tiny, tmp_path):
         assert config["options"] == want
     with pytest.raises(ValueError, match="options = {'n': 3}, not {'n': 4}"):
         grid(tmp_path / "g", seeds=[0], task_options={"n": 4})
-
-
-TASK = """
-from minifpt.tasks import BitXOR
-
-class Mine(BitXOR):
-    name = "mine"
-
-    def __init__(self, n=2, share=0.5, hard=False, steps=1, label="x", size: int = None):
-        super().__init__(n)
-        self.options = {"n": n, "share": share, "hard": hard, "steps": steps, "label": label,
-                        "size": size}
-"""
-
-
-@pytest.fixture
-def own_task(tmp_path):
-    (tmp_path / "my_task.py").write_text(TASK)
-    return tmp_path / "my_task.py"
-
-
-@pytest.mark.parametrize("option, text, value", [
-    ("n", "7", 7), ("share", "0.125", 0.125), ("share", "1e-3", 1e-3), ("share", "2", 2.0),
-    ("hard", "true", True), ("hard", "False", False), ("label", "7", "7"), ("size", "9", 9),
-    ("n", 7, 7), ("hard", True, True)])
-def test_options_are_read_as_what_their_defaults_are(own_task, option, text, value):
-    task = compare.make_task(f"{own_task}:Mine", {option: text})
-    assert task.options[option] == value and type(task.options[option]) is type(value)
 
 
 # ------------------------------------------------------------------- table and picture

@@ -131,17 +131,6 @@ def test_shared_does_every_piece_once(n, pieces):
     assert sorted(done) == list(range(pieces))
 
 
-def test_shared_uses_other_threads():
-    together, threads = threading.Barrier(2, timeout=20), []
-
-    def work(i):
-        together.wait()                                   # passed by two at once, or never
-        threads.append(threading.get_ident())
-    with on(2):
-        machine.shared(work, [0, 1])
-    assert len(set(threads)) == 2
-
-
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("bad", range(4))
 def test_a_worker_s_exception_comes_out(cores, bad):
@@ -169,7 +158,7 @@ def test_within_one_core_nothing_is_shared():
 
 
 def test_a_helper_has_the_caller_s_settings():
-    """For example NumPy's reaction to an overflow."""
+    """For example NumPy's reaction to an overflow.  A helper is another thread."""
     together, settings_seen = threading.Barrier(2, timeout=20), []
 
     def work(i):

@@ -309,7 +309,6 @@ def save_wrong(path, **changes):
     ({"config": None}, "not a minifpt weight file"),
     ({"config": np.array("{")}, "not a minifpt weight file"),
     ({"config": np.array("[1]")}, "not a minifpt weight file"),
-    ({"config": np.array("7")}, "not a minifpt weight file"),
     ({"config": np.array('{"n_layer": "two"}')}, "n_layer must be a whole number"),
     ({"config": np.array('{"activation_function": "tanh"}')}, "activation_function is 'tanh'"),
     ({"ln_f__weight": np.array(["a"] * 6)}, "ln_f.weight"),

@@ -98,14 +98,10 @@ def shifted(a):
 
 
 @pytest.mark.parametrize("op, back, message", [
-    (lambda x: (np.sin(shifted(x)), x), lambda dy, x: dy * np.cos(x),
-     "the forward pass changes its inputs"),
     (lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(shifted(x) - 1),
      "the backward pass changes the inputs of the forward pass"),
     (lambda x: (np.sin(x), {"h": [x.copy()]}), lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1),
-     "the backward pass changes its cache"),
-    (lambda x: (np.sin(x), x), lambda dy, x: (shifted(dy) - 1) * np.cos(x),
-     "the backward pass changes its argument dy")])
+     "the backward pass changes its cache")])
 def test_a_pass_that_changes_an_array_in_place_is_refused(op, back, message):
     with pytest.raises(ValueError, match=f"^gradcheck: {message}: let it work on a copy$"):
         gradcheck(op, back, (normal(5),))
