@@ -287,28 +287,6 @@ def test_a_grid_runs_each_once(tiny, model, tmp_path, runs):
     assert runs == [("bit-xor", 2, 4)]
 
 
-def test_a_stopped_grid_goes_on(tiny, tmp_path, runs, monkeypatch):
-    whole = grid(tmp_path / "whole", options=SMALL | {"steps": 6})
-    runs.clear()
-    sizes, draw = [], tasks.BitXOR.draw
-
-    def stopping(self, rng, size, split):
-        sizes.append(size)
-        if sizes.count(2) == 11:                          # a batch of the second run
-            raise KeyboardInterrupt
-        return draw(self, rng, size, split)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks.BitXOR, "draw", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            grid(tmp_path / "g", options=SMALL | {"steps": 6})
-    assert runs == [("bit-xor", 0, 6), ("bit-xor", 1, 4)]
-    runs.clear()
-    results = grid(tmp_path / "g", options=SMALL | {"steps": 6})
-    assert runs == [("bit-xor", 1, 6)]                    # it was stopped before a checkpoint
-    for a, b in zip(whole["bit-xor"]["random"], results["bit-xor"]["random"], strict=True):
-        np.testing.assert_array_equal(a["test_loss"], b["test_loss"])
-
-
 BAD_GRIDS = [
     ({"options": SMALL | {"steps": 7}}, ValueError, "the run has 4 steps, not 7: choose another"),
     ({"options": SMALL | {"lr": 1e-2}}, ValueError, "lr = 0.003, not 0.01"),

@@ -399,12 +399,6 @@ def test_last_tokens_are_cut_and_padded_back():
         assert dx.shape == x.shape and not dx[:, :5 - n].any()
 
 
-def test_residual_is_the_sum():
-    x, f = np.random.default_rng(0).standard_normal((2, 3, 4))
-    np.testing.assert_array_equal(F.residual(x, f)[0], x + f)
-    np.testing.assert_array_equal(F.residual_backward(x, f), x + f)
-
-
 @given(seed=SEED, lead=LEAD, size=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_layer_norm_value(seed, lead, size):
     rng = np.random.default_rng(seed)

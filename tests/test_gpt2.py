@@ -6,13 +6,13 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tracemalloc
 import weakref
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import memory
 
 import minifpt
 from minifpt.gpt2 import SHAPES
@@ -328,18 +328,6 @@ def test_a_wrong_token_table_is_refused(tmp_path, changes, message):
     save_wrong(tmp_path / "t.npz", **changes)
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         minifpt.LanguageModel.from_pretrained(tmp_path / "t.npz")
-
-
-def memory(work):
-    """Return the megabytes that the result of ``work()`` takes, and the peak."""
-    tracemalloc.start()
-    try:
-        result = work()
-        now, peak = tracemalloc.get_traced_memory()
-        del result
-        return now / 1e6, peak / 1e6
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
