@@ -4,6 +4,7 @@
 import importlib.util
 import os
 import shutil
+import tracemalloc
 from contextlib import contextmanager
 
 # Two processes share the tests: BLAS's threads would wait for each other.
@@ -166,6 +167,18 @@ def traced(model, x):
         if array is not None:
             np.testing.assert_allclose(results[name], array, rtol=1e-9, atol=1e-12, err_msg=name)
     return t
+
+
+def memory(work):
+    """Return the megabytes that the result of ``work()`` takes, and the peak."""
+    tracemalloc.start()
+    try:
+        result = work()
+        now, peak = tracemalloc.get_traced_memory()
+        del result
+        return now / 1e6, peak / 1e6
+    finally:
+        tracemalloc.stop()
 
 
 def assert_a_mask_only_takes_away(model, x, full):

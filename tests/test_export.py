@@ -109,15 +109,12 @@ def test_a_crash_leaves_no_folder(tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_a_model_without_a_causal_mask_is_refused(tmp_path):
+def test_a_model_without_a_causal_mask_and_another_trunk_are_refused(tmp_path):
     with pytest.raises(ValueError, match="causal"):
         language_model(causal=False).save(tmp_path / "folder")
-    assert not os.listdir(tmp_path)
-
-
-def test_a_trunk_of_another_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match="LSTM"):
         minifpt.FPT(minifpt.trunks.get("lstm:1x8"), 3, 4).save(tmp_path / "folder")
+    assert not os.listdir(tmp_path)
 
 
 def test_a_model_of_256_tokens_is_saved_with_the_tokenizer_of_bytes(tmp_path):

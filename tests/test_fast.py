@@ -69,16 +69,6 @@ def test_layer_norm_equals_the_simple_form(need, shape, kind, size):
                     F.layer_norm_backward(dy, simple), 10 * tolerance)
 
 
-def test_layer_norm_changes_none_of_its_arguments():
-    x, dy = normal((3, 5), np.float64), normal((3, 5), np.float64, 1)
-    w, b = normal((2, 5), np.float64, 2)
-    before = [a.copy() for a in (x, dy, w, b)]
-    _, cache = fast.layer_norm(x, w, b)
-    np.testing.assert_equal(fast.layer_norm_backward(dy, cache),
-                            fast.layer_norm_backward(dy, cache))
-    np.testing.assert_equal([x, dy, w, b], before)
-
-
 # ------------------------------------------------------------------------------ GELU
 
 
@@ -94,12 +84,6 @@ def test_gelu_equals_the_simple_form(size, shape, kind, factor):
     want, simple = F.gelu(x)
     close(y, want, tolerance)
     close(dx, F.gelu_backward(dy, simple), tolerance)
-
-
-def test_gelu_backward_takes_the_cache_of_a_traced_forward_pass():
-    x, dy = normal((2, 9), np.float32)
-    cache = F.gelu(x)[1]
-    np.testing.assert_array_equal(fast.gelu_backward(dy, cache), F.gelu_backward(dy, cache))
 
 
 # ------------------------------------------------------------------------- attention
@@ -127,22 +111,6 @@ def test_attention_equals_the_simple_form(size, shape, kind, p, causal):
     np.testing.assert_equal((qkv, dy), before)
 
 
-@pytest.mark.parametrize("t", [0, 63, 64, 100, 199])
-def test_no_token_reads_a_later_one(t):
-    """Later tokens change no output up to t, and the outputs up to t give them no gradient."""
-    qkv = normal((1, 200, 24), np.float32)
-    other = qkv.copy()
-    other[:, t + 1:] = normal(other[:, t + 1:].shape, np.float32, 5)
-    y, cache = fast.attention(qkv, 2)
-    changed = fast.attention(other, 2)[0]
-    np.testing.assert_array_equal(y[:, :t + 1], changed[:, :t + 1])
-    assert t == 199 or not np.array_equal(y[:, t + 1:], changed[:, t + 1:])
-    dy = np.zeros_like(y)
-    dy[:, :t + 1] = 1.0
-    dqkv = fast.attention_backward(dy, cache)
-    assert not dqkv[:, t + 1:].any() and dqkv[:, 0].any()
-
-
 # ------------------------------------------------------------------- threads and BLAS
 
 
@@ -161,17 +129,6 @@ def test_shared_does_every_piece_once(n, pieces):
     with on(n):
         machine.shared(done.append, list(range(pieces)))
     assert sorted(done) == list(range(pieces))
-
-
-def test_shared_uses_other_threads():
-    together, threads = threading.Barrier(2, timeout=20), []
-
-    def work(i):
-        together.wait()                                   # passed by two at once, or never
-        threads.append(threading.get_ident())
-    with on(2):
-        machine.shared(work, [0, 1])
-    assert len(set(threads)) == 2
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -201,7 +158,7 @@ def test_within_one_core_nothing_is_shared():
 
 
 def test_a_helper_has_the_caller_s_settings():
-    """For example NumPy's reaction to an overflow."""
+    """For example NumPy's reaction to an overflow.  A helper is another thread."""
     together, settings_seen = threading.Barrier(2, timeout=20), []
 
     def work(i):

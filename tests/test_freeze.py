@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,17 +87,12 @@ def test_patterns_with_or_without_the_prefix(pattern):
     assert matches("trunk.h.1.ln_1.weight", pattern)
 
 
-@pytest.mark.parametrize("text", ["atn", "attn,mpl", "attn mlp", "FPT", "tok"])
-def test_wrong_masks_are_refused(text):
-    with pytest.raises(ValueError, match="^freeze: '[^\n]* is neither a preset [^\n]*$"):
-        FreezeMask.parse(text)
-
-
-@pytest.mark.parametrize("text, part", [("fpt,full", "a preset stands alone"), ("", "empty"),
-                                        ("fpt,h.1.ln_1.*", "a preset stands alone"),
-                                        ("attn,output-only", "a preset stands alone")])
-def test_presets_stand_alone_and_no_mask_is_empty(text, part):
-    with pytest.raises(ValueError, match=f"^freeze: {part}[^\n]*$"):
+@pytest.mark.parametrize("text, message", [
+    *((text, "'.* is neither a preset ") for text in ("atn", "attn,mpl", "attn mlp", "FPT")),
+    ("fpt,full", "a preset stands alone"), ("fpt,h.1.ln_1.*", "a preset stands alone"),
+    ("attn,output-only", "a preset stands alone"), ("", "empty")])
+def test_wrong_masks_are_refused(text, message):
+    with refused(f"^freeze: {message}"):
         FreezeMask.parse(text)
 
 

@@ -108,13 +108,6 @@ def test_generating_equals_scoring_the_whole_text_each_time(randomise, ids, how,
     np.testing.assert_array_equal(got[..., :np.shape(ids)[-1]], ids)
 
 
-def test_generating_in_float32_equals_scoring_the_whole_text(randomise):
-    model = make(randomise, np.float32)
-    for how in (dict(temperature=0), dict(temperature=0.8, seed=1)):
-        np.testing.assert_array_equal(model.generate([1, 2], 30, **how),
-                                      uncached(model, [1, 2], 30, **how))
-
-
 def test_the_same_seed_gives_the_same_text(model):
     a, b = model.generate([1], 20, seed=1), model.generate(np.array([1]), 20, seed=1)
     np.testing.assert_array_equal(a, b)
@@ -227,12 +220,6 @@ def test_perplexity_equals_the_sum_by_hand(model, T, stride):
     assert math.isclose(got["bits_per_token"], nats / math.log(2), rel_tol=1e-12)
     if stride == 6:
         assert model.perplexity(ids.tolist()) == got
-
-
-def test_perplexity_within_one_window_is_the_loss(model):
-    ids = rng().integers(0, 11, (1, 13))
-    loss, _ = F.cross_entropy(model.logits(ids[:, :-1]), ids[:, 1:])
-    assert math.isclose(model.perplexity(ids[0])["nats_per_token"], loss, rel_tol=1e-12)
 
 
 def test_perplexity_works_with_one_position(randomise):

@@ -98,14 +98,10 @@ def shifted(a):
 
 
 @pytest.mark.parametrize("op, back, message", [
-    (lambda x: (np.sin(shifted(x)), x), lambda dy, x: dy * np.cos(x),
-     "the forward pass changes its inputs"),
     (lambda x: (np.sin(x), x), lambda dy, x: dy * np.cos(shifted(x) - 1),
      "the backward pass changes the inputs of the forward pass"),
     (lambda x: (np.sin(x), {"h": [x.copy()]}), lambda dy, c: dy * np.cos(shifted(c["h"][0]) - 1),
-     "the backward pass changes its cache"),
-    (lambda x: (np.sin(x), x), lambda dy, x: (shifted(dy) - 1) * np.cos(x),
-     "the backward pass changes its argument dy")])
+     "the backward pass changes its cache")])
 def test_a_pass_that_changes_an_array_in_place_is_refused(op, back, message):
     with pytest.raises(ValueError, match=f"^gradcheck: {message}: let it work on a copy$"):
         gradcheck(op, back, (normal(5),))
@@ -218,19 +214,6 @@ def test_only_trainable_parameters_are_checked():
     layer.bias.trainable = False
     layer.bias.grad = np.zeros(4)                         # what the broken backward doubles
     assert set(gradcheck(layer, normal(3, 4)).errors) == {"x", "weight"}
-
-
-def test_a_wrong_layer_in_a_whole_model_is_found():
-    """One wrong bias deep in a model is found and named."""
-    model = minifpt.FPT(minifpt.GPT2(minifpt.GPT2Config(
-        n_layer=2, n_head=1, n_embd=4, n_positions=3, vocab_size=3), dtype=np.float64), 2, 2)
-    model.freeze(minifpt.FreezeMask.fpt())
-    assert gradcheck(model, normal(2, 3, 2))
-    right = model.trunk.h[1].ln_2
-    wrong = model.trunk.h[1].ln_2 = Broken(4, dtype=np.float64)
-    wrong.weight.data, wrong.bias.data = right.weight.data, right.bias.data
-    report = gradcheck(model, normal(2, 3, 2))
-    assert not report and report.worst[0] == "trunk.h.1.ln_2.bias"
 
 
 @pytest.mark.parametrize("offset, factor", [

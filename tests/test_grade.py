@@ -126,7 +126,7 @@ def test_a_lesson_with_its_solutions_passes_and_none_of_its_training_is_run(sour
 
 def test_a_check_says_the_same_of_an_answer_in_another_process(monkeypatch):
     """Its arguments, results, errors, changes in place and what it calls back are the same."""
-    cells = ["""
+    cells = [textwrap.dedent("""
         from minifpt import functional as F
         def doubled(dy):
             dy *= 2
@@ -142,8 +142,7 @@ def test_a_check_says_the_same_of_an_answer_in_another_process(monkeypatch):
             pass
         def library(z, tau):
             return F.softmax(z / tau)[0]
-    """]
-    cells = [textwrap.dedent(cells[0])]
+    """)]
     process = apart.Process("minifpt.exercises.notebooks:load", 60)
     try:
         there, here = process.load(cells), notebooks.load(cells)
