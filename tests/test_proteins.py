@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from conftest import refused
 from test_data import nowhere  # noqa: F401 (a fixture)
-from test_simple import simple
 
+from benchmarks import simple
 from benchmarks.families import COMMON, Families
 from minifpt import cli, tasks
 from minifpt.experiments import plan
