@@ -12,7 +12,6 @@ from test_data import write_mnist
 
 import minifpt
 from minifpt import tasks
-from minifpt.cli import main
 from minifpt.experiments import pretrain
 from minifpt.files import weights
 from minifpt.layers import standard_normal
@@ -105,14 +104,6 @@ def test_only_random_trunks_are_drawn_from_the_seed(text, drawn):
 def test_wrong_mimetic_names_are_refused(text, message):
     with refused(message):
         make(text)
-
-
-def test_mimetic_attention_in_another_trunk():
-    mixed, theirs = make("minigpt-language+attn=mimetic"), make("mimetic")
-    ours = make("minigpt-language")
-    for block, a, b in zip(mixed.h, theirs.h, ours.h, strict=True):
-        np.testing.assert_array_equal(block.attn.c_attn.weight.data, a.attn.c_attn.weight.data)
-        np.testing.assert_array_equal(block.mlp.c_fc.weight.data, b.mlp.c_fc.weight.data)
 
 
 # ------------------------------------------------------------------- brackets and copy
@@ -370,20 +361,6 @@ def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, ta
         if not causal:
             with pytest.raises(ValueError, match="not causal"):
                 lm.generate([1, 2], 3)
-
-
-def test_the_commands_take_these_sources(pretrained, book, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for source, more in (("copy", []), ("masked", ["--text", str(book)])):
-        assert main(["pretrain", source, "--steps", "2", "--batch-size", "2", *more]) == 0
-        out = capsys.readouterr().out
-        assert out.startswith(f"minigpt-{source}.npz: ") and pretrain.SOURCES[source] in out
-    assert main(["generate", "abc.", "--model", "minigpt-copy.npz", "--tokens", "9"]) == 0
-    assert capsys.readouterr().out.startswith("abc.")
-    assert main(["generate", "abc.", "--model", "minigpt-masked.npz"]) == 2
-    assert "not causal" in capsys.readouterr().err
-    for model in ("minigpt-masked.npz", "statistics:minigpt-copy.npz", "mimetic:1x2x16@1.41"):
-        assert main(["summary", "bit-xor", "--model", model]) == 0
 
 
 def test_masked_bytes_are_learned(pretrained, book, monkeypatch):
