@@ -19,10 +19,7 @@ from minifpt.tasks.formal import CAPITAL, SMALL, STOP
 from minifpt.trunks.names import TrunkSpec
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 49, "vocab_size": 256}
-
-
-def make(text, seed=0, dropout=None, dtype=np.float32):
-    return TrunkSpec.parse(text).make(seed, dropout, dtype)
+make = minifpt.trunks.get
 
 
 # ---------------------------------------------------------------------------- mimetic
@@ -331,15 +328,21 @@ def pretrained(book, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source, causal, table", [
     ("brackets", True, True), ("copy", True, True), ("masked", False, True),
-    ("images", True, False), ("vision", False, False)])
+    ("bits", True, False), ("images", True, False), ("vision", False, False)])
 def test_each_source_pretrains_a_trunk_that_loads(pretrained, source, causal, table):
     path = pretrained(source)
     config, tensors = weights.load(path)
     assert config["causal"] is causal and ("wte.weight" in tensors) is table
-    assert f"pretrain {source} --steps 2" in config["command"] and 0 < config["test_loss"]
-    assert (config.get("text"), config.get("task")) == {
-        "masked": (["book.txt"], None), "vision": (None, "mnist"),
-        "images": (None, "mnist")}.get(source, (None, source))
+    last = minifpt.History.load(path.with_suffix(".csv"))[-1]
+    assert f"pretrain {source} --steps 2" in config["command"] and config["source"] == source
+    assert [config[k] for k in ("test_loss", "test_accuracy")] == [
+        round(last[k], 4) for k in ("test_loss", "test_accuracy")]
+    assert config["dropout"] == 0.1 and (config.get("text"), config.get("task")) == {
+        "masked": (["book.txt"], None), "vision": (None, "mnist"), "images": (None, "mnist"),
+        "bits": (None, "bit-memory")}.get(source, (None, source))
+    start = dict(minifpt.GPT2(minifpt.GPT2Config(**SHAPE), seed=0).named_parameters())
+    for name in "h.0.mlp.c_fc.weight", "h.0.attn.c_attn.weight":          # nothing is frozen
+        assert np.abs(tensors[name].read() - start[name].data).max() > 2e-4
     # Whatever is made of it looks as far as it does.
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 9, 8)).astype(np.float32)
