@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_report import history
 
 import minifpt
 from minifpt import cli
@@ -140,9 +141,6 @@ def test_a_page_without_the_mark_is_the_user_s(tmp_path, change):
 
 
 def test_a_comparison_whose_curves_still_rise_says_so():
-    def history(*accuracies):
-        return minifpt.History({"step": 100 * i, "test_accuracy": a}
-                               for i, a in enumerate(accuracies, 1))
     runs = {"language": [history(0.7, 0.9, 0.995, 1.0)], "random": [history(0.5, 0.5, 0.54, 0.6)]}
     line = tables.still_rising(tables.Grid({"bit-xor": runs}, {}, {}, [0]))
     assert line == "Still rising at the end: random on bit XOR. More --steps may change the order."

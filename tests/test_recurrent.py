@@ -187,10 +187,7 @@ def test_a_seed_means_what_it_meant():
     ({"residual": 1}, "residual is 1, expected True or False"),
     ({"positions": "yes"}, "positions is 'yes', expected True or False"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
-    ({"initializer_range": 0.0}, "initializer_range is 0.0"),
-    ({"layer_norm_epsilon": math.inf}, "layer_norm_epsilon is inf"),
-    ({"initializer_range": math.inf}, "initializer_range is inf"),
-    ({"initializer_range": math.nan}, "initializer_range is nan")])
+    ({"initializer_range": math.inf}, "initializer_range is inf")])
 def test_wrong_configs_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^LSTMConfig: {message}[^\n]*$"):
         replace(SMALL, **wrong)

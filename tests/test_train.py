@@ -305,8 +305,7 @@ def test_resume_equals_the_undisturbed_run(tmp_path, kw, step):
     assert rows(continued) == rows(history)
     assert rows(minifpt.History.load(tmp_path / "b" / "metrics.csv")) == rows(history)
     same_checkpoint(tmp_path / "a", tmp_path / "b")
-    assert {**contents(tmp_path / "a"), "checkpoint.npz": 0, "metrics.csv": 0}.keys() == \
-        contents(tmp_path / "b").keys()
+    assert sorted(contents(tmp_path / "b")) == FILES
 
 
 def test_resume_before_the_first_checkpoint_starts_again(tmp_path):
@@ -482,12 +481,6 @@ def test_one_run_at_a_time_writes_into_a_folder(stopped):
         refuse(stopped, ValueError, "another run is writing there", resume=True)
         refuse(stopped, ValueError, "another run is writing there")
     go(stopped, resume=True)
-
-
-def test_the_half_written_file_of_a_killed_run_is_removed(stopped):
-    (stopped / ".checkpoint.npz.4321.minifpt").write_bytes(b"half")
-    go(stopped, resume=True)
-    assert sorted(p.name for p in stopped.iterdir()) == FILES
 
 
 def test_resume_without_a_run_is_refused(tmp_path):
