@@ -162,10 +162,6 @@ def test_a_plan_needs_no_files(monkeypatch, capsys):
 # ---------------------------------------------------------------------------- made up
 
 
-def unpadded(x):
-    return [row[row != PAD] for row in x]
-
-
 def motifs_in(task, chain):
     """The motifs of a chain without replacements, in the order in which they stand."""
     size = task.motifs.shape[1]
@@ -182,8 +178,8 @@ def test_a_fold_is_the_cyclic_order_of_its_motifs():
         assert (x[:, -1] != PAD).all() and {*np.unique(x[x != PAD])} <= {*COMMON.tolist()}
         assert [decode(row) for row in x]
         firsts = set()
-        for chain, fold in zip(unpadded(x), y[:, 0], strict=True):
-            order = motifs_in(task, chain)                # a chain that is too long lost some
+        for row, fold in zip(x, y[:, 0], strict=True):
+            order = motifs_in(task, row[row != PAD])      # a chain that is too long lost some
             twice = [*task.orders[fold]] * 2
             at = twice.index(order[0])
             assert order == twice[at:at + len(order)] and len(order) > 2

@@ -600,9 +600,9 @@ def command(weight_file, out, checkpoint_every, *more):
             *more]
 
 
-# The program of a process that is killed: the command line, and a timer that starts when a file of
-# the run has been written.  The timer counts the process's own time, so that a busy machine does
-# not delay it.
+# The program of a process that is killed at a random moment after a file of the run has been
+# written: the command line, and a timer.  It counts the process's own time, so that a busy machine
+# does not delay it.
 HIT = """
 import signal, sys
 from minifpt import cli
@@ -619,14 +619,6 @@ sys.exit(cli.main(sys.argv[3:]))
 """
 
 
-def hit(command, first, seed):
-    """Run a command line in a process that is killed at a random moment after the file ``first``
-    appeared."""
-    seconds = random.Random(seed).uniform(0.001, 0.05)
-    return subprocess.run([sys.executable, "-c", HIT, first, str(seconds), *command],
-                          capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(weight_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
@@ -641,7 +633,9 @@ def undisturbed(weight_file, tmp_path_factory):
 def test_killed_run_ends_with_the_same_bits(weight_file, undisturbed, tmp_path, first, seed):
     out = tmp_path / "run"
     every = 7 if first == "checkpoint.npz" else 10 * STEPS
-    killed = hit(command(weight_file, out, every), first, seed)
+    seconds = str(random.Random(seed).uniform(0.001, 0.05))
+    killed = subprocess.run([sys.executable, "-c", HIT, first, seconds,
+                             *command(weight_file, out, every)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGVTALRM, killed.stderr
     assert (out / "checkpoint.npz").exists() == (first == "checkpoint.npz")
     assert cli.main(command(weight_file, out, 50, "--resume")) == 0
