@@ -1,6 +1,5 @@
 """ListOps, typos and few labels: what they ask, and what they refuse."""
 
-
 import numpy as np
 import pytest
 from conftest import refused
@@ -39,13 +38,6 @@ def by_python(ids):
 
 
 # ------------------------------------------------------------------------------ ListOps
-
-
-@pytest.mark.parametrize("text, value", [
-    ("[MAX 4 3 [MIN 2 3 ] 1 0 ]", 4), ("[SM 9 8 7 ]", 4), ("[MED 1 2 9 4 ]", 3),
-    ("[MED 5 1 2 ]", 2),    ("[MIN [SM 5 5 ] 3 ]", 0), ("7", 7)])
-def test_values_equal_those_by_hand(text, value):
-    assert evaluate(parse(text)) == value
 
 
 @given(st.integers(0, 10 ** 6), st.integers(1, 6), st.integers(2, 8), st.integers(8, 80))
@@ -181,6 +173,3 @@ def test_few_labels_are_all_drawn_and_no_others(of):
     assert again.fingerprint() == task.fingerprint()
     np.testing.assert_array_equal(task.batch(rng(), 9, "test")[0],
                                   task.task.batch(rng(), 9, "test")[0])
-
-
-# --------------------------------------------------------------------- the command line

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from hypothesis import given
-from hypothesis import strategies as st
 
 import minifpt
 from minifpt import cli, trunks
@@ -28,18 +26,6 @@ def normal(*shape, seed=0):
 
 
 # ------------------------------------------------------------------------ operations
-
-
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
-def test_a_score_of_rotated_queries_and_keys_depends_on_the_distance(n_head, half, T, start):
-    q, k = normal(2, 1, 1, n_head * 2 * half)
-    scores = []
-    for first in (start, start + 7):
-        a, _ = F.rope(q, n_head, 30.0, first)
-        b, _ = F.rope(k, n_head, 30.0, first + T)
-        scores.append((a * b).reshape(n_head, -1).sum(axis=1))
-    np.testing.assert_allclose(*scores, atol=1e-12)
-    np.testing.assert_allclose(np.linalg.norm(a), np.linalg.norm(q))
 
 
 def test_rope_is_a_product_with_a_complex_number():

@@ -107,12 +107,6 @@ def test_load_says_why_it_cannot(tmp_path):
         minifpt.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("wrong", [5, minifpt.GPT2])
-def test_a_trunk_that_is_none_is_refused(wrong):
-    with refused("is not a trunk: it has no"):
-        minifpt.FPT.for_task(XOR, wrong)
-
-
 def test_a_wrong_gradient_of_a_loss_is_named_at_the_start(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = """

@@ -56,9 +56,8 @@ def test_no_solution_is_left_when_marks_are_cleared(course):
                 assert result.status == "not answered yet"
 
 
-def test_an_assignment_is_not_replaced(course, capsys):
-    assert cli.main(["lessons", "--nbgrader", str(course)]) == 2
-    assert "is there already" in capsys.readouterr().err
+def test_an_assignment_is_not_replaced(course, fails):
+    assert "is there already" in fails("lessons", "--nbgrader", course)
 
 
 def test_a_check_that_fails_says_why(course):

@@ -1,6 +1,5 @@
 """Adam against a loop over plain numbers, clipping, the schedule."""
 
-import inspect
 import math
 
 import numpy as np
@@ -35,7 +34,7 @@ def test_adam_is_the_textbooks_formula_over_plain_numbers():
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_adam_in_place_is_its_formula(decay):
     ps, (b1, b2), lr, eps = parameters(), (0.8, 0.95), 0.02, 1e-4
-    optimizer = Adam(ps, lr, (b1, b2), eps, decay)
+    arrays, optimizer = [p.data for p in ps], Adam(ps, lr, (b1, b2), eps, decay)
     state = [(p.data.copy(), np.zeros_like(p.data), np.zeros_like(p.data)) for p in ps]
     for t in range(1, 31):
         give_gradients(ps, t)
@@ -46,6 +45,7 @@ def test_adam_in_place_is_its_formula(decay):
                 x = x - lr * decay * x
             state[i] = adam(x, p.grad, m, v, t, lr, b1, b2, eps)
             np.testing.assert_allclose(p.data, state[i][0], rtol=1e-12)
+            assert p.data is arrays[i]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -69,12 +69,11 @@ def test_small_and_large_parameters_alike(monkeypatch, decay):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("options", [{}, {"betas": (0, 0), "eps": 0}])
-def test_first_step_is_the_learning_rate(options):
+def test_a_step_without_memory_is_the_learning_rate():
     ps = parameters()
     before = [p.data.copy() for p in ps]
     give_gradients(ps, 0, size=1e3)
-    Adam(ps, lr=0.01, **options).step()
+    Adam(ps, lr=0.01, betas=(0, 0), eps=0).step()
     for p, x in zip(ps, before, strict=True):
         np.testing.assert_allclose(x - p.data, 0.01 * np.sign(p.grad), rtol=1e-6)
 
@@ -91,27 +90,6 @@ def test_parameters_without_a_gradient_are_skipped():
     give_gradients(ps, 3)
     optimizer.step()
     assert (ps[0].data != before).all()
-
-
-def test_weight_decay_is_for_matrices():
-    ps = parameters()
-    before = [p.data.copy() for p in ps]
-    for p in ps:
-        p.grad = np.zeros_like(p.data)
-    Adam(ps, lr=0.1, weight_decay=0.5).step()
-    np.testing.assert_allclose(ps[0].data, before[0] * 0.95)
-    np.testing.assert_array_equal(ps[1].data, before[1])
-    np.testing.assert_allclose(ps[2].data, before[2] * 0.95)
-
-
-def test_in_place_and_gradients_unchanged():
-    ps = parameters()
-    arrays = [p.data for p in ps]
-    give_gradients(ps, 0)
-    grads = [p.grad.copy() for p in ps]
-    Adam(ps).step()
-    assert all(p.data is a for p, a in zip(ps, arrays, strict=True))
-    np.testing.assert_equal([p.grad for p in ps], grads)
 
 
 def test_adam_stays_in_float32(float32_only):
@@ -178,7 +156,6 @@ def test_the_paper_s_numbers_are_the_defaults():
     optimizer = Adam(parameters())
     assert (optimizer.lr, optimizer.betas, optimizer.eps) == (1e-3, (0.9, 0.999), 1e-8)
     assert optimizer.weight_decay == 0
-    assert inspect.signature(adam).parameters["eps"].default == 1e-8
     one = np.ones(1)
     np.testing.assert_array_equal(adam(one, one, one, one, 2),
                                   adam(one, one, one, one, 2, 1e-3, 0.9, 0.999, 1e-8))

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,10 +60,10 @@ def results(path, seed=0):
     return {name: operations.examine(loaded.functions, name, seed) for name in own.FUNCTIONS}
 
 
-def small(dtype=np.float32, tokens=70, activation="gelu_new"):
+def small(activation="gelu_new"):
     config = minifpt.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=128, vocab_size=11,
                                 dropout=0.1, activation_function=activation)
-    return minifpt.LanguageModel(config, seed=0, dtype=dtype)
+    return minifpt.LanguageModel(config, seed=0)
 
 
 # ------------------------------------------------------------------------ the skeleton
@@ -103,23 +104,12 @@ def test_the_bare_skeleton_has_the_forward_definitions_and_no_gradient(tmp_path,
     assert own.load(tmp_path / "bare.py").functions == {}
 
 
-def test_new_writes_once(tmp_path):
-    path = tmp_path / "mine.py"
-    own.new(path)
-    assert path.read_text(encoding="utf-8") == own.skeleton()
-    path.write_text("mine")
-    with pytest.raises(ValueError, match="already"):
-        own.new(path)
-    assert path.read_text() == "mine"
+def test_a_new_file_is_one_of_python(tmp_path):
     with pytest.raises(ValueError, match="Python file"):
         own.new(tmp_path / "mine")
 
 
 # --------------------------------------------------------------------------- the check
-
-
-def test_an_empty_skeleton_is_not_written(file):
-    assert {r.status for r in results(file()).values()} == {operations.NOT_WRITTEN}
 
 
 def test_the_librarys_bodies_are_right(file):
@@ -292,12 +282,6 @@ def test_a_forward_alone_keeps_what_the_librarys_backward_reads(file, name):
     assert hint in result.hint, result
 
 
-@pytest.fixture
-def checked_here(monkeypatch):
-    """``using`` checks in this process."""
-    monkeypatch.setattr(own, "results", lambda path: list(results(path).values()))
-
-
 def test_a_pair_of_ones_own_may_have_another_cache(file):
     verdicts = results(file(relu="return np.maximum(x, 0.0), x > 0",
                             relu_backward="return dy * cache"))
@@ -329,7 +313,8 @@ def test_a_pair_that_another_of_the_librarys_calls_may_have_its_own_cache(file):
         assert verdicts[name].status == "passed", verdicts[name]
 
 
-def test_what_returns_nothing_does_not_run(file, checked_here):
+def test_what_returns_nothing_does_not_run(file, monkeypatch):
+    monkeypatch.setattr(own, "results", lambda path: list(results(path).values()))
     path = file(relu_backward="dy * (cache.x > 0)")
     with pytest.raises(ValueError, match="relu_backward returns nothing"), own.using(path):
         pass
@@ -471,9 +456,8 @@ def test_a_bad_file_is_one_line(tmp_path, monkeypatch, capsys, text, part):
     assert out == "" and err.count("\n") == 1 and part in err and err.count("bad.py") == 1
 
 
-def test_a_file_that_is_missing(tmp_path, capsys):
-    assert cli.main(["check", tmp_path / "none.py"]) == 2
-    assert "minifpt new" in capsys.readouterr().err
+def test_a_file_that_is_missing(tmp_path, fails):
+    assert "minifpt new" in fails("check", tmp_path / "none.py")
 
 
 # ------------------------------------------------------------------------------ running
@@ -568,51 +552,46 @@ def test_an_error_while_it_runs_is_one_line(file, unchecked):
             small().logits(np.arange(5)[None])
 
 
+LINE = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--batch-size", "2",
+        "--functional", "mine.py", "--out", "run"]
+
+
 def test_a_wrong_backward_is_named_before_training(file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = body("layer_norm_backward").replace(
         "dw = (dy * xhat).reshape(-1, len(w)).sum", "dw = (dy * xhat).reshape(-1, len(w)).mean")
     file(layer_norm_backward=wrong)
-    line = ["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2", "--batch-size", "2",
-            "--functional", "mine.py", "--out", "run"]
-    assert cli.main(line) == 2
+    assert cli.main(LINE) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert "layer_norm_backward is wrong. dw is wrong. A mean for a sum" in err
     assert not (tmp_path / "run").exists()
 
     monkeypatch.setattr(own, "results", lambda path: [])
-    assert cli.main([*line, "--skip-check"]) == 0
+    assert cli.main([*LINE, "--skip-check"]) == 0
     assert "1 of its functions ran, " in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["functional"] == "mine.py" and len(config["functional_hash"]) == 16
 
-    assert cli.main([*line, "--resume"]) == 0             # the same file: it has come to its end
-    assert cli.main([*line[:-4], "--out", "run", "--resume"]) == 2
+    assert cli.main([*LINE, "--resume"]) == 0             # the same file: it has come to its end
+    assert cli.main([*LINE[:-4], "--out", "run", "--resume"]) == 2
     assert "--functional must name the same functions" in capsys.readouterr().err
     file(layer_norm_backward=wrong + " # changed")
-    assert cli.main([*line, "--resume"]) == 2
+    assert cli.main([*LINE, "--resume"]) == 2
     assert "--functional must name the same functions" in capsys.readouterr().err
     assert cli.main(["train", "bit-xor", "--skip-check"]) == 2
     assert "--skip-check needs --functional" in capsys.readouterr().err
 
 
-def test_a_file_without_a_written_function_is_not_trained_on(file, tmp_path, capsys, unchecked,
-                                                             monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file()
-    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2",
-                     "--functional", "mine.py", "--out", "run"]) == 2
-    assert "none of its functions is written" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+def test_a_file_without_a_written_function_is_not_trained_on(file, unchecked, fails, monkeypatch):
+    monkeypatch.chdir(file().parent)
+    assert "none of its functions is written" in fails(*LINE)
+    assert not Path("run").exists()
 
 
-def test_train_names_the_functions_that_a_model_never_called(file, tmp_path, capsys, unchecked,
-                                                             monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file(gelu=body("gelu"), relu=body("relu"))
-    assert cli.main(["train", "bit-xor", "--model", "random:1x2x8", "--steps", "2",
-                     "--functional", "mine.py", "--out", "run"]) == 0
+def test_train_names_the_functions_that_a_model_never_called(file, capsys, unchecked, monkeypatch):
+    monkeypatch.chdir(file(gelu=body("gelu"), relu=body("relu")).parent)
+    assert cli.main(LINE) == 0
     out = capsys.readouterr().out
     assert "1 of its functions ran" in out and "never called relu\n" in out
 

@@ -9,7 +9,6 @@ import minifpt
 from minifpt.experiments import pretrain
 from minifpt.files import weights
 from minifpt.tasks import Text
-from minifpt.weight_files import by_gpt2_name
 
 SHAPE = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 256}
 
@@ -114,22 +113,6 @@ def test_pretraining_refuses_to_resume_another_source(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=message):
             pretrain.pretrain(source, tmp_path / "w", shape=shape, resume=True, **options)
     pretrain.pretrain("images", tmp_path / "w", resume=True, **options)
-
-
-@pytest.mark.parametrize("source", ["bits", "images"])
-def test_sources_that_are_an_fpt_save_its_trunk(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrain, "SHAPE", SHAPE | {"n_positions": 49})
-    write_mnist(tmp_path / "data")
-    kw = {"data": tmp_path / "data"} if source == "images" else {}
-    history = pretrain.pretrain(source, tmp_path / "w", steps=3, batch_size=2, progress=False, **kw)
-    config, _ = weights.load(tmp_path / "w.npz")
-    assert config["source"] == source and f"minifpt pretrain {source}" in config["command"]
-    assert config["test_accuracy"] == round(history[-1]["test_accuracy"], 4)
-    trunk = minifpt.GPT2.from_pretrained(str(tmp_path / "w.npz"))
-    assert trunk.config.dropout == 0.1 and "wte.weight" not in arrays_of(tmp_path / "w.npz")
-    start = dict(by_gpt2_name(minifpt.GPT2(trunk.config, seed=0)))
-    moved = {name: np.abs(a - start[name]).max() for name, a in by_gpt2_name(trunk)}
-    assert moved["h.0.mlp.c_fc.weight"] > 1e-5 and moved["h.0.attn.c_attn.weight"] > 1e-5
 
 
 def test_a_later_run_does_not_begin_with_the_layers_of_pretraining(tmp_path, monkeypatch):

@@ -17,10 +17,9 @@ import minifpt
 from minifpt import cli, fast
 from minifpt import functional as F
 from minifpt.experiments import plan
-from minifpt.trunks.lstm import LSTM, LSTMConfig, RecurrentBlock
+from minifpt.trunks.lstm import LSTM, LSTMConfig
 from minifpt.trunks.names import LSTMSpec, TrunkSpec
 
-BOTH = [(False, False), (True, True)]
 SMALL = LSTMConfig(n_layer=2, n_embd=4, n_positions=7, dropout=0.3, residual=True, positions=True)
 
 
@@ -90,16 +89,6 @@ def test_lstm_is_finite_where_infinities_would_meet():
     assert np.isfinite(y).all() and (y[0, 0] > 0.7).all()
 
 
-def test_the_forget_gate_forgets_and_remembers():
-    """With every gate of the state open, or the forget gate shut."""
-    D, far = 1, 40.0
-    for forget, want in ((far, np.arange(1, 6)), (-far, np.ones(5))):
-        b = np.array([far, forget, far, far])             # i, f, g, o
-        y, cache = F.lstm(np.zeros((1, 5, 1)), np.zeros((1, 4)), np.zeros((D, 4)), b)
-        np.testing.assert_allclose(cache.cell[0, 1:, 0], want)
-        np.testing.assert_allclose(y[0, :, 0], np.tanh(want))
-
-
 # -------------------------------------------------------------------------------- trunk
 
 
@@ -151,20 +140,6 @@ def test_a_trunk_equals_the_composition_of_its_operations(randomise, residual, p
     np.testing.assert_allclose(trunk.forward(x)[0], want, rtol=1e-10, atol=1e-12)
 
 
-@given(t=st.integers(0, 6))
-def test_causal_and_batch_independent(randomise, t):
-    trunk = randomise(LSTM(SMALL, dtype=np.float64))
-    x = rng(1).standard_normal((3, 7, 4))
-    y, _ = trunk.forward(x)
-    one, _ = trunk.forward(x[1:2])
-    np.testing.assert_allclose(one, y[1:2], rtol=1e-12)
-    x[2, t:] = rng(2).standard_normal((7 - t, 4))
-    changed, _ = trunk.forward(x)
-    np.testing.assert_array_equal(changed[:2], y[:2])
-    np.testing.assert_array_equal(changed[2, :t], y[2, :t])
-    assert (changed[2, t:] != y[2, t:]).any(axis=-1).all()
-
-
 def test_dropout_is_between_layers(trunk):
     assert [block.dropout for block in trunk.h] == [0.3, 0.0]
     with minifpt.trace(trunk) as t:
@@ -212,37 +187,19 @@ def test_a_seed_means_what_it_meant():
     ({"residual": 1}, "residual is 1, expected True or False"),
     ({"positions": "yes"}, "positions is 'yes', expected True or False"),
     ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
-    ({"initializer_range": 0.0}, "initializer_range is 0.0"),
-    ({"layer_norm_epsilon": math.inf}, "layer_norm_epsilon is inf"),
-    ({"initializer_range": math.inf}, "initializer_range is inf"),
-    ({"initializer_range": math.nan}, "initializer_range is nan")])
+    ({"initializer_range": math.inf}, "initializer_range is inf")])
 def test_wrong_configs_are_refused(wrong, message):
     with pytest.raises(ValueError, match=f"^LSTMConfig: {message}[^\n]*$"):
         replace(SMALL, **wrong)
 
 
-def test_an_lstm_refuses_other_dtypes_and_needs_no_positions():
-    with pytest.raises(ValueError, match="^LSTM: dtype is .*, expected float32 or float64$"):
-        LSTM(SMALL, dtype=np.float16)
-    assert LSTM(SMALL, dtype="float64").dtype == np.dtype(np.float64)
-    y, _ = LSTM(replace(SMALL, positions=False)).forward(np.ones((1, 50, 4), np.float32))
-    assert y.shape == (1, 50, 4)                          # without positions there is no limit
-
-
 # --------------------------------------------------------------------- trace, training
-
-
-def build(task, freeze="fpt", seed=0, **config):
-    options = {"n_layer": 2, "n_embd": 16, "n_positions": 16, "dropout": 0.1} | config
-    model = minifpt.FPT(LSTM(LSTMConfig(**options), seed), task.input_dim, task.output_dim,
-                        task.output_tokens, seed=seed)
-    model.freeze(minifpt.FreezeMask.parse(freeze))
-    return model
 
 
 def test_an_lstm_learns_when_trained_in_full():
     task = minifpt.tasks.get("bit-xor", n=2)
-    history = minifpt.train(build(task, "full", dropout=0.0), task, 250, 16, 1e-2, progress=False)
+    model = minifpt.FPT.for_task(task, "lstm:2x16", "full", dropout=0.0)
+    history = minifpt.train(model, task, 250, 16, 1e-2, progress=False)
     assert history["test_accuracy"][-1] > 0.95
 
 
@@ -309,7 +266,3 @@ def test_summary_and_plan_take_an_lstm(capsys, monkeypatch):
         out = capsys.readouterr().out
         assert "lstm:2x16,residual,positions: 16 channels, 4 x 10 tokens" in out
         assert "\n50 steps" in out and "the whole trunk" in out
-    estimate = plan.plan(minifpt.tasks.get("bit-xor"), TrunkSpec.parse("lstm:2x16"),
-                         minifpt.FreezeMask.fpt(), 4)
-    assert isinstance(estimate.model.trunk.h[0], RecurrentBlock)
-    assert estimate.weights == sum(p.data.nbytes for p in estimate.model.parameters())

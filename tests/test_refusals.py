@@ -18,11 +18,10 @@ from minifpt import adapters, cli, layers, optim, tasks
 from minifpt import functional as F
 from minifpt.experiments import plan, pretrain, runs_table
 from minifpt.experiments import runs as run_folders
-from minifpt.files import data, runs
+from minifpt.files import runs
 from minifpt.freeze import FreezeMask
 from minifpt.trunks import convert
 from minifpt.trunks import names as trunks
-from minifpt.trunks.names import TrunkSpec
 
 TINY = dict(n_layer=1, n_head=2, n_embd=8, n_positions=12, vocab_size=16)
 QUICK = dict(steps=2, batch_size=2, eval_every=2, test_examples=2, progress=False)
@@ -68,19 +67,13 @@ COMPARE = "compare bit-xor --models random --steps 1 "
 
 
 @pytest.mark.parametrize("line, part", [
-    (TRAIN + "--batch-size 10000000000", "at most 2,147,483,647"),
     (TRAIN + f"--batch-size {BIG}", "at most 2,147,483,647"),
     (TRAIN + f"--steps {BIG}", "at most 2,147,483,647"),
     (TRAIN + f"--checkpoint-every {BIG}", "at most 2,147,483,647"),
     (TRAIN + "--dropout 0.99999999999", "dropout is 0.99999999999, expected a positive number"),
     (TRAIN + "--n 10000000000", "n must be a whole number, at least 1 and at most 2,147,483,647"),
-    (TRAIN + f"--n {BIG}", "at most 2,147,483,647"),
     ("train bit-memory --bits 10000000000 --patch 10000000000", "at most 2,147,483,647"),
-    ("train bit-memory --strings 10000000000", "at most 2,147,483,647"),
-    ("train digits --size 10000000000 --patch 10000000000", "at most 2,147,483,647"),
-    ("train few --labels 1000000000000", "at most 2,147,483,647"),
     ("generate --tokens 1000000000000000", "at most 2,147,483,647"),
-    ("pretrain bits --batch-size 1000000000000", "at most 2,147,483,647"),
     (f"pretrain bits --steps {BIG}", "at most 2,147,483,647"),
     (f"plan bit-xor --steps {BIG}", "at most 2,147,483,647"),
     (f"plan bit-xor --batch-size {BIG}", "at most 2,147,483,647"),
@@ -97,16 +90,12 @@ COMPARE = "compare bit-xor --models random --steps 1 "
     ("pretrain bits --data nowhere", "data is for images and vision"),
     ("reproduce table3 --plan --seeds -2", "seeds must be"),
     ("summary bit-xor --model random:", "no weights 'random:'"),
-    ("summary bit-xor --model random+h.99.*=random", "'h.99.*' matches no parameter"),
     ("summary bit-xor --model random+full=random", "the mask 'full' names no parameter"),
     ("summary bit-xor --model random --freeze tok", "'tok' is neither a preset"),
     ("summary bit-xor --model random --n 7 --freeze attn,mlp,pos",
      "14 tokens, the trunk has 12 positions"),
-    ("plan bit-xor --model random+attn=nosuch", "no weights 'nosuch'"),
-    ("plan bit-xor --model random+input=random", "the mask 'input' names no parameter"),
     ("plan bit-xor --model random+attn=random:gpt2", "the trunks have different shapes"),
-    ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold"),
-    ("pretrain images --data ~nosuchuser/x", "~nosuchuser/x does not hold")])
+    ("train mnist --data ~nosuchuser/x", "~nosuchuser/x does not hold")])
 def test_a_wrong_value_on_the_command_line_is_refused_in_one_line(capsys, folder, line, part):
     fails(capsys, folder, line, part=part)
 
@@ -174,14 +163,6 @@ def resume(run, **kw):
     return minifpt.train(fpt(), xor(), out=run, resume=True, **QUICK | kw)
 
 
-def damage(run, change):
-    with np.load(run / "checkpoint.npz") as file:
-        arrays = dict(file)
-    state = json.loads(str(arrays["state"]))
-    change(state)
-    np.savez(run / "checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
-
-
 def changes_no_model(match, run):
     """Resuming the run is refused, and the model stays as it was, to the last array."""
     model = fpt()
@@ -196,7 +177,11 @@ def changes_no_model(match, run):
     lambda s: s["history"].clear(), lambda s: s["history"][0].pop("test_loss"),
     lambda s: s["history"][0].update(step=True), lambda s: s.update(sums=[float("inf")] * 3)])
 def test_an_inconsistent_checkpoint_is_refused_and_changes_no_model(run, change):
-    damage(run, change)
+    with np.load(run / "checkpoint.npz") as file:
+        arrays = dict(file)
+    state = json.loads(str(arrays["state"]))
+    change(state)
+    np.savez(run / "checkpoint.npz", **arrays | {"state": np.array(json.dumps(state))})
     changes_no_model("checkpoint.npz: not a checkpoint, or damaged", run)
 
 
@@ -263,12 +248,10 @@ def test_settings_of_another_type_are_refused(run, change, match):
         refuses("its model cannot be read", runs_table.compare_runs, run / "out", [run])
 
 
-def test_files_without_text_or_json_are_refused(tmp_path):
+def test_a_file_without_text_is_refused(tmp_path):
     (tmp_path / "basic_train.tsv").write_bytes(b"\xff\xfe1\t1\n")
     refuses("basic_train.tsv: not text in UTF-8", tasks.get("listops", files=tmp_path).batch,
             np.random.default_rng(0), 1)
-    (tmp_path / "remote_homology_valid.json").write_text("{\n")
-    refuses("starts with '{.n', expected", data.remote_homology, "valid", tmp_path)
 
 
 def test_converted_weights_appear_after_their_tokenizer(tmp_path, monkeypatch):
@@ -359,9 +342,6 @@ BAD = [                                                   # (call, message)
     *each(tasks.Text, [3, [None], {"a.txt": 1}], "text: files is .*expected paths of text files"),
     (lambda: tasks.get(["bit-xor"]), "no task"),
     (lambda: tasks.get("few", of=["digits"]), "few: of is"),
-    (lambda: tasks.get("typos", share="x"), "typos: share must"),
-    (lambda: tasks.get("bit-xor", n=True), "bit-xor: n must"),
-    (lambda: TrunkSpec.parse("random:1x2x8@x"), "random:1x2x8@x"),
     *[row for do in ("loss", "accuracy") for row in (
         (lambda do=do: getattr(xor(), do)(X.tolist(), IDS), "logits is a list"),
         (lambda do=do: getattr(xor(), do)(np.zeros((2, 2, 2)), [[0, 0]]), "y is a list, expected"),

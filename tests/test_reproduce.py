@@ -132,10 +132,12 @@ def test_the_command_lists_runs_and_plans_tables(tiny, tmp_path, capsys, monkeyp
     (["small", "--seeds", 0], "seeds must be a whole number, at least 1"),
     (["small", "--rates", "-1"], "expected positive numbers"),
     (["cliff", "--scale", "paper"], "nothing at the paper's scale"),
-    (["table2", "--scale", "paper", "--tasks", "bit-xor"], "gpt2")])
+    (["table3", "--scale", "paper", "--tasks", "bit-xor", "--seeds", 0], "at least 1"),
+    (["table2", "--scale", "paper", "--tasks", "bit-xor"],
+     "'minifpt convert gpt2' downloads it")])
 def test_an_impossible_table_is_refused(tiny, tmp_path, fails, monkeypatch, argv, part):
-    monkeypatch.setattr(reproduce, "cost", lambda table, seeds: "")
-    monkeypatch.setenv("MINIFPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(reproduce, "cost", None)          # refused before it is measured
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert part in fails("reproduce", *argv, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

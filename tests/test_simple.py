@@ -1,20 +1,14 @@
 """The baselines without a transformer, against sums over everything."""
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import minifpt
+from benchmarks import simple
 from minifpt import tasks
 from minifpt.experiments.compare import Column
-
-PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "simple.py"
-SPEC = importlib.util.spec_from_file_location("simple", PATH)
-simple = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(simple)
 
 
 def test_longer_contexts_fall_back_on_shorter_ones():
@@ -62,10 +56,9 @@ def test_softmax_regression_learns_from_the_trunks_examples(monkeypatch):
     simple.trained(simple.SoftmaxRegression, Column("bit-xor", {}, {"steps": 2}), [3])
     ours = [x for split, x in drawn if split == "train"][-2:]
     drawn.clear()
-    from minifpt.training import train
     task = tasks.get("bit-xor")
     model = minifpt.FPT.for_task(task, "random:1x1x8", seed=3)
-    train(model, task, steps=2, seed=3, progress=False)
+    minifpt.train(model, task, steps=2, seed=3, progress=False)
     theirs = [x for split, x in drawn if split == "train"][-2:]
     np.testing.assert_array_equal(ours, theirs)
 

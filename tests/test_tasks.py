@@ -179,7 +179,8 @@ def test_get_lists_the_tasks_in_its_error():
     ("digits", {"size": 28, "patch": 8}, "divisible by patch, got size=28 and patch=8"),
     ("mnist", {"size": 30}, "size must be 28 or 32, got 30"),
     ("mnist", {"patch": 5}, "divisible by patch, got size=28 and patch=5"),
-    ("text", {"files": []}, "files is empty"),
+    ("text", {"files": []}, "files is empty"), ("text", {"files": ""}, "a path is empty"),
+    ("text", {"files": ["a", " "]}, "a path is empty"),
     ("text", {"files": "x", "held_out": 1.5}, "held_out must be between 0 and 1"),
     ("cifar10", {"patch": 5}, "divisible by patch, got size=32 and patch=5"),
     ("cifar10", {"patch": 0}, "patch must be"), ("cifar10", {"augment": "yes"}, "augment must be"),
@@ -194,7 +195,12 @@ def test_get_lists_the_tasks_in_its_error():
     ("typos", {"tokens": 20_000}, "expected more than tokens=20000"),
     ("few", {"of": "few"}, " of is .few., expected one of"),
     ("few", {"of": "nosuch"}, "of is 'nosuch', expected"),
-    ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be")])
+    ("few", {"labels": 0}, "labels must be"), ("few", {"draw": -1}, "draw must be"),
+    ("recall", {"symbols": 65}, "at most 64"), ("recall", {"source": "bits"}, "expected one of"),
+    ("recall", {"tokens": 2}, "tokens must be"), ("modular", {"p": 4}, "p must be"),
+    ("addition", {"digits": 0}, "digits must be"), ("homology", {"length": 0}, "length must be"),
+    ("homology", {"length": "9"}, "length must be"),
+    ("homology", {"holdout": "clan"}, "'clan', expected one of fold, superfamily, family")])
 def test_bad_options_are_refused(name, options, message):
     with refused(f"^({name}|text).*{message}"):
         tasks.get(name, **options)
@@ -237,6 +243,7 @@ def test_bit_memory_asks_for_one_of_the_strings_half_masked():
     task = tasks.get("bit-memory", strings=5, bits=100, patch=20)
     x, y, which = task.sample(rng(), 300)
     assert x.shape == (300, 30, 20) and y.shape == (300, 5, 20) and which.shape == (300,)
+    np.testing.assert_equal(task.batch(rng(), 300), (x, y))
     strings = x.reshape(300, 6, 100)
     chosen = strings[np.arange(300), which]
     np.testing.assert_array_equal(2 * y.reshape(300, 100) - 1, chosen)
@@ -259,14 +266,6 @@ def test_bit_memory_visible_bits_alone_score_75_percent():
     logits = np.stack([-masked, masked], axis=-1)         # a tie where masked: says 0
     assert task.accuracy(logits.reshape(200, task.output_tokens, -1), y) == pytest.approx(0.75,
                                                                                       abs=0.02)
-
-
-def test_bit_memory_batch_is_sample_and_the_paper_fits():
-    task = tasks.get("bit-memory", strings=5, bits=1000, patch=50)
-    assert (task.tokens, task.input_dim, task.output_tokens, task.output_dim) == (120, 50, 20, 100)
-    for a, b in zip(task.batch(rng(), 2), task.sample(rng(), 2)[:2], strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert task.test_set() is None
 
 
 # ----------------------------------------------------------------------------- images
@@ -306,8 +305,7 @@ def test_mnist_splits_are_their_files(tmp_path):
         pairs = {(i.tobytes(), int(n)) for i, n in zip(images, labels, strict=True)}
         other = {i.tobytes() for i in written["test" if split == "train" else "train"][0]}
         x, y = task.batch(rng(), 50, split)
-        pixels = x.reshape(50, 7, 7, 4, 4).transpose(0, 1, 3, 2, 4).reshape(50, 28, 28)
-        drawn = np.rint(pixels * 255).astype(np.uint8)
+        drawn = np.rint(whole_images(x, 28, 4) * 255).astype(np.uint8)
         assert {(i.tobytes(), int(n)) for i, n in zip(drawn, y[:, 0], strict=True)} == pairs
         assert not {i.tobytes() for i in drawn} & other
 
@@ -456,6 +454,9 @@ def test_texts_of_other_encodings_are_read(tmp_path):
     assert tasks.text.read_book(path) == "\"It's\" -- 'caf\u00e9'... Ok".encode()
     path.write_bytes("caf\u00e9\r\n\u00a31".encode("latin-1"))
     assert tasks.text.read_book(path) == "caf\u00e9\n\u00a31".encode()
+    for encoding in "utf-16", "cp1252":
+        path.write_bytes("\u201cCaf\u00e9\u201d\r\nend".encode(encoding))
+        assert tasks.text.read_book(path) == '"Caf\u00e9"\nend'.encode()
 
 
 def test_wrong_texts_are_refused(tmp_path):
@@ -467,20 +468,6 @@ def test_wrong_texts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="the test split has 30 bytes, expected more than token"):
         tasks.Text(tmp_path, tokens=30)
     tasks.Text(tmp_path, tokens=29).batch(rng(), 4, "test")       # 30 bytes are just enough
-
-
-def test_a_text_in_utf_16_or_of_windows_is_read(tmp_path):
-    path = tmp_path / "a.txt"
-    for encoding in "utf-16", "cp1252":
-        path.write_bytes("\u201cCaf\u00e9\u201d\r\nend".encode(encoding))
-        assert tasks.text.read_book(path) == '"Caf\u00e9"\nend'.encode()
-
-
-@pytest.mark.parametrize("options, says", [({"files": ""}, "a path is empty"),
-                                           ({"files": ["a", " "]}, "a path is empty")])
-def test_an_empty_path_is_not_the_working_folder(options, says):
-    with refused(says):
-        tasks.get("text", **options)
 
 
 def test_a_task_without_options_of_its_own_gets_those_that_were_given():

@@ -138,12 +138,6 @@ def test_lines_on_a_terminal_break_between_words():
                if not line.startswith("minifpt: "))       # a warning is one line at any width
 
 
-def test_a_bar_is_not_written_into_a_pipe(capfd):
-    for _ in progress.progress_bar(range(3), desc="x"):
-        pass
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_bar_in_a_notebook_is_on_stdout(monkeypatch, capfd):
     import io
     Stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})

@@ -145,20 +145,6 @@ def test_one_pass_inside_the_trace_the_other_outside(build, T):
 # -------------------------------------------------------------------- outputs and names
 
 
-def test_a_trunk_alone_can_be_traced():
-    """Any layer can be traced as a model."""
-    trunk = minifpt.GPT2(config(n_layer=1), dtype=np.float64)
-    x = rng(1).standard_normal((2, 10, 8))
-    with minifpt.trace(trunk) as t:
-        y, cache = trunk.forward(x, True, rng(2))
-        dx = trunk.backward(np.ones_like(y), cache)
-    assert list(t.outputs) == [*GPT2, ""]
-    assert t.outputs["h.0"].shape == (2, 10, 8) and list(t.attention) == ["h.0.attn"]
-    np.testing.assert_array_equal(t.grads[""], 1.0)
-    first = next(s for s in t.steps if s.name == "wpe.positions")
-    np.testing.assert_array_equal(first.gradients["x"], dx)
-
-
 def test_the_table_of_a_language_model_is_recorded_twice():
     """The table is used twice, and its gradient is the sum of both."""
     lm = minifpt.LanguageModel(config(n_layer=1, dropout=0.0), dtype=np.float64)

@@ -10,7 +10,6 @@ import pytest
 from minifpt import cli, tasks
 from minifpt.experiments import compare
 from minifpt.files import read_bytes, runs, write_beside
-from minifpt.trunks.names import TrunkSpec
 
 TASK = """
 import sys
@@ -136,12 +135,10 @@ def test_a_file_that_is_no_python_is_named(text, message, fails):
         assert message in fails("summary", *command)
 
 
-@pytest.mark.parametrize("forward", ["return x", "return None", "return [[1]], None",
-                                     "return 3, 4", "return x[0], x", "return 'ab', None",
-                                     "return super().forward(x)[1]"])
-def test_what_a_trunk_must_not_return_is_one_line(forward, fails):
-    write(TRUNK, forward=forward)
-    fails("train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2)
+def test_what_a_trunk_must_not_return_is_one_line(fails):
+    write(TRUNK, forward="return 3, 4")
+    assert "or takes or returns something else than it should" in fails(
+        "train", "bit-xor", "--model", "own.py:Trunk", "--steps", 2)
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "..", ".hidden", "", "a\nb", "x" * 61, None, 3,
@@ -193,9 +190,8 @@ def test_more_bytes_than_the_limit_are_not_read(tmp_path, monkeypatch, fails):
     assert "has more than 1,073,741,824 bytes" in fails("train", "text", "--files", "long.txt")
 
 
+@NO_PIPES
 def test_no_device_is_replaced_by_an_output(tmp_path):
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("no pipes on this system")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe: expected a regular file"):
         write_beside(tmp_path / "pipe", lambda f: f.write(b"x"))
@@ -248,8 +244,6 @@ def test_statistics_of_nothing_says_what_is_missing(name, fails):
     assert fails("summary", "--model", name) == (
         f"minifpt: --model {name}: expected statistics:NAME, the name or path of weights, as in "
         "statistics:minigpt-language")
-    with pytest.raises(ValueError, match="expected statistics:NAME"):
-        TrunkSpec.parse(name)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
