@@ -152,7 +152,7 @@ def test_a_comparison_whose_curves_still_rise_says_so():
 
 
 def test_a_table_s_old_picture_of_rates_goes_but_not_the_user_s(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "picture", lambda *args, **_: None)
+    monkeypatch.setattr(compare.tables, "picture", lambda *args, **_: None)
     options = dict(options=dict(steps=1, batch_size=1, eval_every=1, test_examples=1),
                    progress=False)
     models = ["random:1x2x16"]
