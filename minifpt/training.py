@@ -119,7 +119,7 @@ def train(model: Layer, task: Task, steps: int | None = None, batch_size: int | 
         if (out / DIVERGED).exists():                     # written by a grid
             raise Diverged(read_text(out / DIVERGED))
         _loop(model, task, run, out, checkpoint_every, progress, stop)
-        curves({task.name: run.history}, out / "curves.png", getattr(task, "chance", None))
+        curves(run.history, out / "curves.png", task.name, getattr(task, "chance", None))
     return run.history
 
 
