@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 
+from ..faults import rms
 from ..tracing import trace
 from . import decoded, differences, encoded, formulas
 from .frames import SURE, TOKENS, axes_of, axes_of_weight
@@ -37,7 +38,7 @@ def checked(t, double, task, x, y, rng, count, progress):
         return left_out(f"this model does not run in float64 ({' '.join(str(e).split())})")
     flat = [(i, name, at, grad) for i, _, name, grad, places in entries for at in places]
     rows = [{"step": i, "name": name, "at": at, "value": float(grad[at]),
-             "numerical": d.numerical, "nudge": d.nudge, "scale": differences.size(grad),
+             "numerical": d.numerical, "nudge": d.nudge, "scale": rms(grad),
              "noise": d.noise} for (i, name, at, grad), d in zip(flat, results, strict=True)]
     return {"differences": packed(rows),
             "breaks": [run_fault(fault, double, task, x, y, rng, rows)
@@ -130,7 +131,7 @@ def as_inputs(entries, steps):
             expected = {(b, t, "qkv".index(name) * H * D + h * D + d): value
                         for (b, h, t, d), value in expected.items()}
             name = "qkv"
-        yield n, name, differences.size(grad), expected
+        yield n, name, rms(grad), expected
 
 
 def run_fault(fault, model, task, x, y, rng, rows):

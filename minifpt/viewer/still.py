@@ -51,9 +51,10 @@ def draw(data, names=()):
     adam(fig.add_subplot(grid[2, 0]), data["adam"], data["losses"])
     for i, step in enumerate(columns, 1):
         layer, _, op = short(step["name"]).rpartition(".")
-        out = next((p for p in step.get("middle") or step["out"] if "array" in p), None)
-        name = op if named(out) == "y" else named(out)
-        matrix(fig.add_subplot(grid[1, i]), data, out and out["array"], f"{layer}\n{name}")
+        out = next((p for p in step.get("middle") or step["out"] if "array" in p), {})
+        name = out.get("name", "")
+        matrix(fig.add_subplot(grid[1, i]), data, out.get("array"),
+               f"{layer}\n{op if name == 'y' else name}")
         back = None if step["partner"] is None else data["steps"][step["partner"]]
         backward(fig.add_subplot(grid[2, i]), data, step, back)
     loss(fig.add_subplot(grid[1, n - 1]), fig.add_subplot(grid[2, n - 1]), data)
@@ -135,10 +136,6 @@ def chosen(steps):
 
 def short(name):
     return name.removeprefix("trunk.")
-
-
-def named(part):
-    return "" if part is None else part["name"]
 
 
 def values(data, number):
