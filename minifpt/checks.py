@@ -88,13 +88,6 @@ def array(where, name, x, kinds="biuf"):
     return x
 
 
-def embeddings(where, x, n_embd):
-    """Return ``x``, an array of numbers (B, T, n_embd)."""
-    if array(where, "x", x).ndim != 3 or x.shape[2] != n_embd:
-        raise ValueError(f"{where}: x has shape {x.shape}, expected (B, T, {n_embd})")
-    return x
-
-
 def backward(where, dy, cache, dtype):
     """Return ``dy`` in the model's dtype; check that there is a cache, and that ``dy`` has the
     shape of forward's output, ``cache["shape"]``."""

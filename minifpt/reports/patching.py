@@ -114,10 +114,9 @@ def gradient_of_score(logits, y, classes):
             or y.max() >= classes):
         raise ValueError(f"patch: the answers are {y.dtype} of shape {y.shape}, expected integers "
                          f"below {classes} for logits of shape {logits.shape}")
-    shape = (*logits.shape[:-1], -1, classes)
     right = np.arange(classes) == y.reshape(*logits.shape[:-1], -1, 1)
     gradient = np.where(right, 1.0, -1.0 / (classes - 1)) / right.sum()
-    return gradient.reshape(shape).reshape(logits.shape).astype(logits.dtype)
+    return gradient.reshape(logits.shape).astype(logits.dtype)
 
 
 # -------------------------------------------------------------------------- patching

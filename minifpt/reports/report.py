@@ -92,11 +92,6 @@ def joined(moved, key):
     return {k: (*np.sqrt(v), np.sqrt(v[1] / v[0]) if v[0] else np.nan) for k, v in sums.items()}
 
 
-def layer_of(name, group=None):
-    """Return the layer of a parameter: its name without the last part and without ``trunk.``."""
-    return name.rpartition(".")[0].removeprefix("trunk.")
-
-
 # --------------------------------------------------------------------------- sections
 
 
@@ -230,7 +225,8 @@ def moves_section(before, after, task):
     moved, counts = moves(before, after), after.counts(task.tokens)
     groups = joined(moved, lambda name, group: group)
     trained = {name for name, p in after.named_parameters() if p.trainable}
-    layers = joined({k: v for k, v in moved.items() if k in trained}, layer_of)
+    layers = joined({k: v for k, v in moved.items() if k in trained},
+                    lambda name, group: name.rpartition(".")[0].removeprefix("trunk."))
     rows = [[group, GROUPS[group], *counts[group], *map(float, groups[group])]
             for group in counts if group in groups]
     total, n_trained = (sum(n) for n in zip(*counts.values(), strict=True))

@@ -98,11 +98,6 @@ def load(path, dropout=None):
     return config, tensors
 
 
-def config_at(path, dropout=None):
-    """Return the ``LlamaConfig`` of weights at a path."""
-    return load(path, dropout)[0]
-
-
 def load_checkpoint(path, dropout=None):
     """Return ``(settings, tensors)`` of a folder that Transformers saved; the settings are those
     of a ``LlamaConfig``."""

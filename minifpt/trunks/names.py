@@ -321,7 +321,7 @@ class TrunkSpec:
                 if bert.is_bert(self.name):
                     return bert.read_config(path, dropout)
                 if llama_files.is_llama(self.name):
-                    return llama_files.config_at(path, dropout)
+                    return llama_files.load(path, dropout)[0]
                 settings, tensors = weights.load(path, dropout)
                 config = config_of(settings, path, GPT2Config)
                 check_size(path, config, tensors)

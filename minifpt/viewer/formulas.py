@@ -72,11 +72,6 @@ def text_of(function, name):
                  if re.match(rf"{name}(_\S+|\[[^]]*\])? = ", piece, re.IGNORECASE)), "")
 
 
-def own(op, back=False):
-    """Return the textbook's function of an operation, forward or back; ``None`` for others."""
-    return vars(F).get(f"{op}_backward" if back else op)
-
-
 def operands(step, inner):
     """Return {name: array or number} of all that a backward step's formulas name.
 

@@ -9,6 +9,7 @@ import textwrap
 
 import numpy as np
 
+from .. import functional as F
 from ..checks import arrays_in
 from . import encoded, formulas
 
@@ -184,7 +185,7 @@ class Telling:
                 refs[operand] = self.part(step.op, operand, value)["array"]
             else:
                 refs[operand] = {"number": float(value)}
-        paper = formulas.own(step.op, step.backward) or step.function
+        paper = vars(F).get(step.op + "_backward" * step.backward, step.function)  # the textbook's
         return {"text": formulas.text_of(paper, name), "at": it.at, "put": it.put,
                 "over": it.over, "plus": it.plus, "refs": refs,
                 "times": float(names[it.times]) if it.times else 1.0}
