@@ -281,9 +281,8 @@ def merge(model):
 
 
 def put(model, old, new):
-    """Set the layer ``new`` in the place of ``old``, everywhere in a model; ``old`` itself stays as
-    it is, so ``new`` may contain it.  Raises ``ValueError`` if no layer of the model holds
-    ``old``."""
+    """Set the layer ``new`` in the place of ``old``, everywhere in a model; ``new`` may contain
+    ``old``, which stays as it is.  Raises ``ValueError`` if no layer of the model holds it."""
     def exchanged(value):
         if isinstance(value, list):                       # stays the same object
             value[:] = map(exchanged, value)

@@ -121,9 +121,8 @@ def dropout(where, p, train, rng):
 
 
 def arrays_in(value, seen=None):
-    """Yield every array in a value, also in collections, objects and closures, but not those of
-    parameters, which training changes.  A long list of numbers is an array, too; a short one may be
-    a counter."""
+    """Yield every array in a value, also in collections, objects and closures, but not of
+    parameters, which training changes.  Long lists of numbers count, short ones may be counters."""
     seen = {} if seen is None else seen
     if isinstance(value, np.ndarray):
         yield value

@@ -191,8 +191,7 @@ def model_crc(model):
 
 
 def fingerprint(task):
-    """Return a CRC-32 of a task's data: the task's own, or that of a few examples and of the arrays
-    that the task holds."""
+    """Return a CRC-32 of a task's data: its own, or of some examples and the arrays it holds."""
     if hasattr(task, "fingerprint"):
         return task.fingerprint()
     examples = [np.asarray(a) for split in ("train", "test")

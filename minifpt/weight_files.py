@@ -78,8 +78,7 @@ def by_gpt2_name(model):
 
 
 def config_of(config, path, kind):
-    """Return an object of the class ``kind`` with a weight file's config, a dict that may hold
-    more."""
+    """Return a config of the class ``kind`` from a weight file's, a dict that may hold more."""
     known = {f.name for f in fields(kind)}
     try:
         return kind(**{k: v for k, v in config.items() if k in known})

@@ -223,8 +223,7 @@ class Wrong(Exception):
 
 
 def ask(function, case):
-    """Raise :class:`Wrong` unless a function answers a case, and ``NotImplementedError`` if it is
-    not written."""
+    """Raise :class:`Wrong` for a wrong answer to a case, ``NotImplementedError`` for none."""
     args, is_file = copy.deepcopy(case.args), case.exercise.is_file
     names = [*inspect.signature(case.exercise.solution).parameters][:len(args)]
     names += ["args"] * (len(args) - len(names))

@@ -312,8 +312,7 @@ def table_of(name, scale="mini", only=None, rates=None):
 
 
 def cost(table, seeds):
-    """Return the time and memory of a table's runs on this machine, a line for each task and
-    arm."""
+    """Return time and memory of a table's runs on this machine, a line for each task and arm."""
     lines, total, seeds = [], 0.0, whole("reproduce", "seeds", seeds)
     for column in table.columns:
         task = compare.make_task(column.task, column.options)

@@ -157,8 +157,7 @@ def common(runs, column):
 
 
 def band(ax, runs, column, color, label, style="-"):
-    """Draw the mean of several histories' column in per cent, and shade the range from least to
-    largest."""
+    """Draw the mean of several histories' column in per cent, and shade the range around it."""
     steps, values = common(runs, column)
     values = 100 * values
     ax.plot(steps, values.mean(axis=0), linestyle=style, color=color, label=label,

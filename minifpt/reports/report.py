@@ -28,8 +28,7 @@ KIND = "report"                                           # of the page
 
 @dataclass
 class Tested:
-    """A model on test examples: x, y, logits, and loss and accuracy as ``metrics.csv`` has
-    them."""
+    """A model on test examples: x, y, logits, and loss and accuracy as in ``metrics.csv``."""
 
     x: np.ndarray
     y: np.ndarray
@@ -220,8 +219,7 @@ def wrong_example(task, x, answers, y):
 
 
 def moves_section(before, after, task):
-    """Return the parameters of each group, those that are trained, and how far they moved, as
-    HTML."""
+    """Return as HTML how many parameters each group has and trains, and how far they moved."""
     moved, counts = moves(before, after), after.counts(task.tokens)
     groups = joined(moved, lambda name, group: group)
     trained = {name for name, p in after.named_parameters() if p.trainable}

@@ -94,8 +94,7 @@ class BERT(Layer):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
-        had ``need_dx=False``."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("BERT", dy, cache, self.dtype)
         dy = blocks_backward(self.h, dy, cache["h"])
         if cache["wpe"] is None:

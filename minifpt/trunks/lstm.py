@@ -149,8 +149,7 @@ class LSTM(Layer):
 
     @single_threaded_blas
     def backward(self, dy, cache):
-        """dy (B, T, C) -> dx (B, T, C), or ``None`` if the lowest layers are frozen and forward
-        had ``need_dx=False``."""
+        """dy (B, T, C) -> dx (B, T, C), or ``None`` where nothing so far down learns."""
         dy = checks.backward("LSTM", dy, cache, self.dtype)
         dy = self.ln_f.backward(dy, cache["ln_f"])
         dy = blocks_backward(self.h, dy, cache["h"])

@@ -14,8 +14,7 @@ FLOATS = "value", "numerical", "nudge", "scale", "noise"  # of a difference
 
 def checked(t, double, task, x, y, rng, count, progress):
     """Return differences of the loss for ``count`` entries of the gradients of a trace ``t``, and
-    what each fault gives at these entries; ``{"unchecked": reason}`` where the model does not run
-    in float64."""
+    what each fault gives there; ``{"unchecked": reason}`` if it does not run in float64."""
     frozen = copy.deepcopy(double)
     try:
         right = traced(double, task, x, y, rng)
@@ -122,8 +121,7 @@ def unpacked(columns):
 
 
 def as_inputs(entries, steps):
-    """Yield the entries as :func:`differences.measure` takes them: q, k and v are parts of the
-    input qkv."""
+    """Yield the entries for :func:`differences.measure`, to which q, k and v are parts of qkv."""
     for i, n, name, grad, places in entries:
         expected = {at: grad[at] for at in places}
         if steps[i].op == "attention":
