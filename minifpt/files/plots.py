@@ -44,11 +44,12 @@ def draw_curves(losses, accuracies, history, name, chance=None):
         accuracies.set_title(f"{name}: {end:.1f} % right after {steps[-1]:,.0f} steps")
 
 
-def figure(columns=1, rows=1, width=4.2, height=3.2):
-    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state."""
+def figure(columns=1, rows=1, width=4.2, height=3.2, **options):
+    """Return a Matplotlib figure and the list of its axes, independent of pyplot's state; other
+    options are those of ``Figure.subplots``."""
     from matplotlib.figure import Figure
     fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    axes = [fig.add_subplot(rows, columns, i + 1) for i in range(rows * columns)]
+    axes = [*fig.subplots(rows, columns, squeeze=False, **options).flat]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25, linewidth=0.6)
