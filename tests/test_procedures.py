@@ -93,6 +93,7 @@ def test_modular_keeps_pairs_for_the_tests():
 
 @pytest.mark.parametrize("name, options, message", [
     ("recall", {"symbols": 65}, "at most 64"), ("recall", {"source": "bits"}, "expected one of"),
+    ("recall", {"tokens": 10**6, "source": "text"}, "at most"),
     ("recall", {"tokens": 2}, "tokens must be"), ("modular", {"p": 4}, "p must be"),
     ("addition", {"digits": 0}, "digits must be")])
 def test_wrong_options_are_refused(name, options, message):
