@@ -150,8 +150,7 @@ def run_options(*names, default="the task's", **defaults):
 
 
 NAMES = ", ".join(tasks.names())
-TASKS = option("tasks", nargs="*", metavar="TASK",
-               help=f"{NAMES}, or FILE.py:CLASS, your own task")
+TASKS = option("tasks", nargs="*", metavar="TASK", help=f"{NAMES}, or FILE.py:CLASS, your own task")
 TASKS_OR_RUNS = option("tasks", nargs="*", metavar="TASK|RUN", help=(
     f"{NAMES}, or FILE.py:CLASS, your own task; or folders of finished runs"))
 # The help of each option of a task.

@@ -48,8 +48,7 @@ def export(source, out, dtype=None):
             model.save(out, dtype, **origin)
             return f"{out}: model.safetensors config.json layers.safetensors"
         if out.exists():
-            raise ValueError(f"convert: {out} is there already: choose another --out, or remove "
-                             "it")
+            raise ValueError(f"convert: {out} is there already: choose another --out, or remove it")
         if not hasattr(model.trunk, "save"):
             raise ValueError(f"convert: {type(model.trunk).__name__} cannot be written as an "
                              ".npz file, expected a GPT-2 or a Llama")

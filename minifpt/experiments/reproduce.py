@@ -96,18 +96,14 @@ class Table:
 # ------------------------------------------------------------------------- other cells and pictures
 
 
-def floor_of(task):
-    """Return the chance accuracy of a task, 0 ... 1; 0 where it is not known."""
-    return tasks.chance_of(task) or 0.0
-
-
 def levels(grid, task):
     """Return the accuracies to which steps are counted.
 
     They are ``LEVELS`` of the way from chance to the final mean of the task's best arm."""
     best = max(np.mean([h[-1]["test_accuracy"] for h in runs])
                for runs in grid.results[task].values())
-    return [floor_of(task) + level * (best - floor_of(task)) for level in LEVELS]
+    floor = tasks.chance_of(task) or 0.0                  # 0 where it is not known
+    return [floor + level * (best - floor) for level in LEVELS]
 
 
 def steps_to(grid, task, model):

@@ -298,8 +298,7 @@ def draw_all(ax, m, title):
     image = ax.imshow(canvas, cmap="Blues", norm=scale(), interpolation="nearest")
     for layer, head in np.ndindex(layers, heads):         # where each tile ends
         y, x = layer * (T + above) + above - 0.5, head * (T + beside) - 0.5
-        ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y],
-                color="0.75", linewidth=0.5)
+        ax.plot([x, x + T, x + T, x, x], [y, y, y + T, y + T, y], color="0.75", linewidth=0.5)
     ax.set_xticks([head * (T + beside) + T / 2 for head in range(heads)], range(heads), fontsize=7)
     ax.set_yticks([layer * (T + above) + above + T / 2 for layer in range(layers)], range(layers),
                   fontsize=7)

@@ -84,8 +84,7 @@ def blocks_of(model):
 
 def projection(attn):
     """Return (name, layer) of the projection that mixes the heads of an attention layer."""
-    return next((name, getattr(attn, name)) for name in ("c_proj", "o_proj")
-                if hasattr(attn, name))
+    return next((name, getattr(attn, name)) for name in ("c_proj", "o_proj") if hasattr(attn, name))
 
 
 def matrix(layer):
@@ -218,8 +217,7 @@ def attribute(model, x, y, classes):
     variance = total.var(axis=-1, keepdims=True) if hasattr(norm, "bias") else (
         total * total).mean(axis=-1, keepdims=True)       # of an RMS norm, which does not centre
     gradient = gradient_of_score(logits, y, classes)
-    direction = gradient @ readout(model)[0].T * norm.weight.data / np.sqrt(
-        variance + norm.eps)
+    direction = gradient @ readout(model)[0].T * norm.weight.data / np.sqrt(variance + norm.eps)
     if hasattr(norm, "bias"):
         direction -= direction.mean(axis=-1, keepdims=True)
 

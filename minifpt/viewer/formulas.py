@@ -104,8 +104,7 @@ def operands(step, inner):
         D = C // n_head
         names["dq"], dk, dv = np.split(names["dqkv"], 3, axis=2)
         for name, d in (("dk", dk), ("dv", dv)):          # (B, T, few, copies)
-            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(
-                B, T, few, -1)
+            names[name] = np.moveaxis(d.reshape(B, T, few // D, -1, D), 3, 4).reshape(B, T, few, -1)
     elif op == "last_tokens":
         names["padded"] = step.output
     elif op == "log_sum_exp":

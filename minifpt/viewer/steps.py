@@ -172,8 +172,7 @@ def of_run(run, task, *, trunk="", every=0, frames=None, differences=150, progre
         norms.append(clip_grad_norm(parameters, most))
         return norms[-1]
     with trace(model) as t, swapped(vars(training), "clip_grad_norm", clip):
-        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"],
-                                       run.rng)
+        loss, accuracy = training.step(model, task, run.optimizer, x, y, settings["clip"], run.rng)
     after = {name: p.data.copy() for name, p in model.named_parameters()}
     loss_after, _ = training.evaluate(model, task, x, y)
     restore(model, before)                                # the trace holds these very arrays

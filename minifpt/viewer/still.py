@@ -184,8 +184,7 @@ def backward(ax, data, step, back):
         return
     out = [p for p in back["out"] if "array" in p]
     part = next((p for p in out if p.get("trained")), out[0])
-    matrix(ax, data, part["array"],
-           f"← {part['name']}" + " (trained)" * bool(part.get("trained")))
+    matrix(ax, data, part["array"], f"← {part['name']}" + " (trained)" * bool(part.get("trained")))
 
 
 def loss(top, bottom, data):
