@@ -13,7 +13,7 @@ import minifpt
 from minifpt import cli
 from minifpt.exercises import WRONG, Result, grade
 from minifpt.experiments import compare, pretrain, reproduce, runs_table, tables
-from minifpt.experiments.runs import load_run
+from minifpt.experiments.runs import read_run
 from minifpt.files import outputs, plots
 from minifpt.reports import report
 from minifpt.viewer import steps
@@ -247,7 +247,7 @@ def test_a_run_whose_accuracy_has_changed_is_refused(here, monkeypatch):
 
 def test_a_comment_changes_no_code(here):
     Path("own.py").write_text("# a comment\n" + OWN)
-    load_run("own")
+    read_run("own")
 
 
 @pytest.mark.parametrize("line", ["report text", "steps text", "attention text --model none"])
@@ -255,7 +255,7 @@ def test_a_run_of_changed_data_is_refused(here, refused, line):
     Path("novel.txt").write_text("One fine day. " * 500)
     train("text", "text --files novel.txt --tokens 8 --model random:1x2x16 --steps 1 "
                   "--batch-size 1")
-    load_run("text")
+    read_run("text")
     Path("novel.txt").write_text("One dark day. " * 500)
     assert "the data of text have changed" in refused(line)
 

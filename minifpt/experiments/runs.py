@@ -29,17 +29,6 @@ def names_folder(word):
     return Path(word).is_dir() or (Path(word).name != word and ".py:" not in word)
 
 
-def load_run(folder):
-    """Return ``(task, model, settings)`` of a run; the model is that of its last checkpoint.
-
-    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
-    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
-    the user's own are missing or have changed.
-    """
-    task, run = read_run(folder)
-    return task, run.model, run.settings
-
-
 def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
     """Return the model of a run of ``minifpt train``, ``compare`` or ``minifpt.train``, as its last
     checkpoint has it.
@@ -79,7 +68,12 @@ def load(folder: str | os.PathLike, trunk: Any = None) -> FPT:
 
 
 def read_run(folder):
-    """Return ``(task, Run)``: like :func:`load_run`, with step, history and Adam's moments."""
+    """Return ``(task, Run)`` of a run, as its last checkpoint has it.
+
+    Raises ``FileNotFoundError`` or ``ValueError`` of one line where the folder holds no run of
+    ``train`` or ``compare``, where it is damaged or was changed, and where its weights or a file of
+    the user's own are missing or have changed.
+    """
     folder = Path(folder)
     settings = read_settings(folder, BUILT)
     task = make_again(folder, settings)
