@@ -78,7 +78,12 @@ def read_run(folder):
     settings = read_settings(folder, BUILT)
     task = make_again(folder, settings)
     run = read_checkpoint(folder, at_start(folder, settings, task), settings)
-    check_data(folder, settings, task)                    # last: damaged settings fail before
+    # Last: damaged settings fail before.
+    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
+        name = settings.get("source") or settings["task"]
+        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
+                         "or cannot be drawn again: report, steps and attention need them as they "
+                         "were")
     return task, run
 
 
@@ -157,15 +162,6 @@ def check_code(folder, settings, *names):
         raise ValueError(f"{folder}: the code of its task or trunk, in a file of your own, has "
                          "changed since the run, expected it as it was; "
                          "minifpt.load(folder, trunk) takes your trunk instead")
-
-
-def check_data(folder, settings, task):
-    """Raise ``ValueError`` where a task's data differ from the run's."""
-    if _restored(folder, "its data", lambda: fingerprint(task)) != settings["data_crc"]:
-        name = settings.get("source") or settings["task"]
-        raise ValueError(f"{folder}: the data of {name} have changed since the run, "
-                         "or cannot be drawn again: report, steps and attention need them as they "
-                         "were")
 
 
 def at_start(folder, settings, task):
