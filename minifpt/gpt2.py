@@ -277,8 +277,7 @@ def draw(name, p, seed, config):
 
 
 def token_ids(ids, config):
-    """Return ids as an integer array, (T,) or (B, T); raise ``ValueError`` for an empty one and
-    for ids outside the vocabulary."""
+    """Return ids as an integer array, (T,) or (B, T), not empty and within the vocabulary."""
     ids = np.asarray(ids)
     if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"token ids have shape {ids.shape} and dtype {ids.dtype}, expected "

@@ -72,8 +72,7 @@ class Pretrained(Layer):
 
 
 def by_gpt2_name(model):
-    """Return [(name, array)] of a model's parameters with the names of GPT-2's checkpoints,
-    which lack our ``trunk.``."""
+    """Return [(name, array)] of a model's parameters by GPT-2's names, which lack ``trunk.``."""
     return [(name.removeprefix("trunk."), p.data) for name, p in model.named_parameters()]
 
 

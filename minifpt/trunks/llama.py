@@ -212,8 +212,7 @@ class LlamaLM(LlamaWeights, LanguageModel):
 
 
 def draw_all(model, seed, config):
-    """Fill the matrices of a model, but not those of a trunk inside it, with the numbers that
-    random weights start from."""
+    """Fill the matrices of a model, but not those of a trunk inside it, with random weights."""
     for name, p in model.named_parameters() if seed is not None else ():
         if p.data.ndim == 2 and not name.startswith("trunk."):
             draw(name, p, seed, config)
